@@ -1,0 +1,67 @@
+# make up starts the platform on this machine, make test checks the project; neither needs anything but Python 3.11.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help env test-env up status logs down clean doctor test lint types bench pins env-clean
+
+# The first Python 3.11 there is; where there is none, any Python, which says what is missing.
+FIND = for p in python3.11 python3 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && { echo $$p; exit; }; done; \
+	command -v python3 || command -v python
+PYTHON ?= $(shell $(FIND))
+BOOTSTRAP = $(PYTHON) penstock/local/bootstrap.py
+PENSTOCK = .venv/bin/penstock
+PART ?=
+SOURCES = penstock jobs dags plugins tests
+
+help: ## what there is to make
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+env:
+	@test -n "$(PYTHON)" || { echo "error: there is no Python here; Penstock needs Python 3.11" >&2; exit 1; }
+	@$(BOOTSTRAP)
+
+test-env:
+	@test -n "$(PYTHON)" || { echo "error: there is no Python here; Penstock needs Python 3.11" >&2; exit 1; }
+	@$(BOOTSTRAP) --tests
+
+up: env ## start the platform, or adopt what runs of it
+	@$(PENSTOCK) up
+
+status: env ## what runs: pids, ports, CPU, memory, streams
+	@$(PENSTOCK) status
+
+logs: env ## follow the logs; of one part: make logs PART=broker
+	@$(PENSTOCK) logs $(PART) --follow
+
+down: env ## stop everything, keep the data
+	@$(PENSTOCK) down
+
+clean: env ## stop everything and remove the data
+	@$(PENSTOCK) clean --yes
+
+doctor: env ## check Java, ports, versions, broker, database
+	@$(PENSTOCK) doctor
+
+test: lint types ## ruff, mypy and all tests
+	.venv/bin/python -m pytest
+
+lint: test-env
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+
+types: test-env
+	.venv/bin/mypy $(SOURCES)
+
+bench: test-env ## measure recovery and window emission
+	.venv/bin/python -m pytest tests/bench -s
+
+pins: ## write requirements.txt anew from requirements.in
+	rm -rf .venv-pins
+	$(PYTHON) -m venv .venv-pins
+	.venv-pins/bin/pip install -r requirements.in
+	{ echo "# Written by make pins from requirements.in, which says what each is for."; \
+	  .venv-pins/bin/pip freeze; } > requirements.txt
+	rm -rf .venv-pins
+
+env-clean: ## remove the environment
+	rm -rf .venv

@@ -1,0 +1,19 @@
+"""Keeps the heartbeats that close windows when nobody sends."""
+
+from datetime import UTC, datetime
+
+from airflow.sdk import DAG
+from penstock_operators import KeepBeat
+
+with DAG(
+    "heartbeat",
+    description="sends heartbeats when windows are due",
+    schedule="@continuous",
+    start_date=datetime(2025, 1, 1, tzinfo=UTC),
+    catchup=False,
+    max_active_runs=1,
+    is_paused_upon_creation=False,
+    tags=["penstock", "heartbeat"],
+    doc_md="A trigger sends the beats while a run waits. Each hour, and after a release, a new run takes over.",
+) as dag:
+    KeepBeat(task_id="beat")

@@ -1,0 +1,40 @@
+"""One DAG per declared app: keeps its driver running while any of its streams is wanted."""
+
+from datetime import UTC, datetime
+
+from airflow.sdk import DAG
+from penstock_operators import SuperviseStreams
+
+from penstock.catalog import load
+from penstock.streams.declare import Stream
+
+DOC = """
+### App `{app}`
+Streams: {streams}.
+
+Each run starts or adopts the app's driver and waits beside it; it ends when it had to act, or after an hour, and the
+next run adopts. So a run that ends says nothing about the driver. Marking a run failed ends the driver, and the next
+run starts another. To stop or release streams use `operate_streams`; to pause this DAG leaves the driver alone.
+"""
+
+
+def supervising(app: str, streams: list[Stream]) -> DAG:
+    """The DAG that keeps one app's driver."""
+    with DAG(
+        f"streams_{app}",
+        description=f"keeps the driver of app {app} running",
+        schedule="@continuous",
+        start_date=datetime(2025, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        # A run fails only when the supervision itself is wrong: rather stop and show it than fail every second.
+        max_consecutive_failed_dag_runs=20,
+        is_paused_upon_creation=False,
+        tags=["penstock", "streams"],
+        doc_md=DOC.format(app=app, streams=", ".join(f"`{s.name}`" for s in streams)),
+    ) as dag:
+        SuperviseStreams(task_id="supervise", app=app)
+    return dag
+
+
+globals().update({f"streams_{app}": supervising(app, streams) for app, streams in load().apps.items()})

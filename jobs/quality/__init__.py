@@ -1,0 +1,1 @@
+"""Topic quality: valid and invalid records of every topic, counted per second."""

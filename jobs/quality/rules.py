@@ -1,0 +1,142 @@
+"""Validity rules as declared in sql/quality/, one file a topic.
+
+A file is comment lines `-- name: value`, then one boolean SQL expression::
+
+    -- topic: tx                                  the topic, or * for every topic without a rule of its own
+    -- format: json                               json or text
+    -- schema: id BIGINT NOT NULL, amount DOUBLE  json only: Spark DDL; NOT NULL fields must be there
+    amount >= 0                                   over the schema's fields, and `key` and `value` as STRING
+
+A record is valid if it parses as the format, has the required fields, and the expression is true. A record without
+value (a tombstone) is valid: it says that its key is gone. Without any rule a record must parse as JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from penstock.errors import DeclarationError
+from penstock.streams import F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+EVERY = "*"
+HEADER = re.compile(r"--\s*([a-z]+)\s*:\s*(.*?)\s*$")
+HEADERS = ("topic", "format", "schema")
+FORMATS = ("json", "text")
+RECORD_FIELDS = ("key", "value")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One topic's rule; predicate: a parsed boolean expression over the schema's fields, `key` and `value`."""
+
+    topic: str
+    format: str
+    schema: str
+    predicate: exp.Condition
+
+    def sql(self, parsed: str) -> str:
+        """The predicate as Spark SQL, its fields taken from the struct column `parsed`."""
+
+        def placed(node: exp.Expr) -> exp.Expr:
+            if not isinstance(node, exp.Column):
+                return node
+            if node.name in RECORD_FIELDS and not node.table:
+                return exp.cast(exp.column(node.name), exp.DataType.Type.TEXT)
+            return exp.Dot(this=exp.to_identifier(parsed), expression=node)
+
+        return self.predicate.transform(placed).sql("spark")
+
+
+def read(path: Path) -> Rule:
+    """The rule a file declares; DeclarationError with file and line if it is none."""
+    headers: dict[str, str] = {}
+    body: list[str] = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        found = HEADER.fullmatch(line.strip())
+        if not found or body:
+            body.append(line if line.strip() else "")
+        elif found[1] not in HEADERS:
+            raise DeclarationError(
+                f"{path.name}:{number}: unknown clause", got=found[1], fix=f"use one of {', '.join(HEADERS)}"
+            )
+        else:
+            headers[found[1]] = found[2]
+    for name in ("topic", "format"):
+        if not headers.get(name):
+            raise DeclarationError(f"{path.name}: the clause `-- {name}:` is missing", fix="see jobs/quality/rules.py")
+    if headers["format"] not in FORMATS:
+        raise DeclarationError(
+            f"{path.name}: unknown format", got=headers["format"], fix=f"use one of {', '.join(FORMATS)}"
+        )
+    if headers["format"] == "text" and "schema" in headers:
+        raise DeclarationError(f"{path.name}: a text topic has no schema", got=headers["schema"], fix="drop the clause")
+    return Rule(headers["topic"], headers["format"], headers.get("schema", ""), _predicate(path, "\n".join(body)))
+
+
+def _predicate(path: Path, text: str) -> exp.Condition:
+    try:
+        found = sqlglot.parse_one(text, read="spark")
+    except SqlglotError as e:
+        raise DeclarationError(f"{path.name}: the rule is no SQL expression", got=str(e).splitlines()[0]) from e
+    if not isinstance(found, exp.Condition) or found.find(exp.Query):
+        raise DeclarationError(
+            f"{path.name}: the rule must be one boolean expression", got=text.strip(), fix="leave SELECT and WHERE out"
+        )
+    return found
+
+
+def load(folder: Path) -> dict[str, Rule]:
+    """Every rule of a folder, by topic; `*` is always among them."""
+    rules: dict[str, Rule] = {EVERY: Rule(EVERY, "json", "", exp.true())}
+    places: dict[str, str] = {}
+    for path in sorted(folder.glob("*.sql")):
+        rule = read(path)
+        if rule.topic in places:
+            raise DeclarationError(
+                f"{path.name}: topic {rule.topic} has a rule already", got=places[rule.topic], fix="join the two"
+            )
+        places[rule.topic] = path.name
+        rules[rule.topic] = rule
+    return rules
+
+
+def judged(records: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
+    """The raw records with the column `status STRING`: `valid` or `invalid`.
+
+    records: topic STRING, key BINARY, value BINARY.
+    """
+    # Only here: a declaration is read without Spark.
+    from penstock.streams.records import CORRUPT, from_json, schema_of
+
+    text = F.col("value").cast("string")
+    own = [rule for topic, rule in rules.items() if topic != EVERY]
+    others = ~F.col("topic").isin([rule.topic for rule in own]) if own else F.lit(True)
+    rows, verdict = records, F.lit(False)
+    for number, rule in enumerate([*own, rules[EVERY]]):
+        here = others if rule.topic == EVERY else F.col("topic") == rule.topic
+        place = f"_rule_{number}"
+        if rule.format == "text":
+            parses = F.is_valid_utf8(text)
+        elif not rule.schema:
+            parses = F.try_parse_json(text).isNotNull()
+        else:
+            fields = schema_of(rule.schema, f"the rule of topic {rule.topic}")
+            rows = rows.withColumn(place, F.when(here, from_json(text, fields)))
+            required = [f.name for f in fields.fields if not f.nullable]
+            parses = F.col(place)[CORRUPT].isNull()
+            for name in required:
+                parses = parses & F.col(place)[name].isNotNull()
+        verdict = F.when(here, parses & F.expr(rule.sql(place))).otherwise(verdict)
+    valid = F.col("value").isNull() | F.coalesce(verdict, F.lit(False))
+    return rows.withColumn("status", F.when(valid, "valid").otherwise("invalid"))

@@ -1,0 +1,120 @@
+"""Collects what is declared under jobs/ and validates it together. Imports neither Spark nor a client."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from penstock.errors import DeclarationError
+from penstock.settings import settings
+from penstock.streams.declare import Final, Input, Stream, Topic
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Every declared stream and topic of a project."""
+
+    streams: dict[str, Stream]
+    topics: dict[str, Topic]
+
+    @property
+    def apps(self) -> dict[str, list[Stream]]:
+        """Streams by the Spark application they share, both in order of name."""
+        apps: dict[str, list[Stream]] = {}
+        for stream in sorted(self.streams.values(), key=lambda s: (s.app, s.name)):
+            apps.setdefault(stream.app, []).append(stream)
+        return apps
+
+    def stream(self, name: str) -> Stream:
+        try:
+            return self.streams[name]
+        except KeyError:
+            known = ", ".join(sorted(self.streams)) or "none"
+            raise DeclarationError("no such stream", got=name, fix=f"take one of: {known}") from None
+
+    def app(self, name: str) -> list[Stream]:
+        try:
+            return self.apps[name]
+        except KeyError:
+            known = ", ".join(self.apps) or "none"
+            raise DeclarationError("no such app", got=name, fix=f"take one of: {known}") from None
+
+    def windowed(self) -> dict[str, tuple[Topic, list[Final]]]:
+        """Topics that need heartbeats: those read by a stream that promises final windows."""
+        found: dict[str, tuple[Topic, list[Final]]] = {}
+        for stream in self.streams.values():
+            if isinstance(stream.promise, Final):
+                for topic in (i.topic for i in stream.inputs.values() if i.topic):
+                    found.setdefault(topic.name, (topic, []))[1].append(stream.promise)
+        return found
+
+
+def build(streams: Iterable[Stream]) -> Catalog:
+    """A validated catalog of the given streams, with the topics they name."""
+    by_name: dict[str, Stream] = {}
+    topics: dict[str, Topic] = {}
+    for stream in streams:
+        if stream.name in by_name:
+            raise DeclarationError("two streams have one name", got=stream.name, fix="rename one of them")
+        by_name[stream.name] = stream
+        for topic in _topics(stream):
+            if topics.setdefault(topic.name, topic) != topic:
+                raise DeclarationError(
+                    "one topic is declared twice, differently",
+                    got=topic.name,
+                    fix="declare it in one place and import it",
+                )
+    writers: dict[str, str] = {}
+    for stream in by_name.values():
+        other = writers.setdefault(stream.output.name, stream.name)
+        if other != stream.name:
+            raise DeclarationError(
+                f"streams {other} and {stream.name} write one topic", got=stream.output.name, fix="give each its own"
+            )
+        if stream.output.name in {i.topic.name for i in stream.inputs.values() if i.topic}:
+            raise DeclarationError(f"stream {stream.name} reads its own output", got=stream.output.name)
+    return Catalog(by_name, topics)
+
+
+def _topics(stream: Stream) -> Iterator[Topic]:
+    yield stream.output
+    for given in stream.inputs.values():
+        if given.topic:
+            yield given.topic
+            if given.schema:
+                yield _dead_letters(given)
+
+
+def _dead_letters(given: Input) -> Topic:
+    assert given.topic is not None
+    return Topic(given.topic.dead_letters, partitions=1, beat_every=0)
+
+
+def discover(project: Path) -> Iterator[Stream]:
+    """The STREAM (or STREAMS) of every module under jobs/<system>/."""
+    if str(project) not in sys.path:
+        sys.path.insert(0, str(project))
+    for path in sorted((project / "jobs").glob("*/*.py")):
+        if path.name.startswith("_"):
+            continue
+        name = ".".join(path.relative_to(project).with_suffix("").parts)
+        try:
+            module = importlib.import_module(name)
+        except DeclarationError as e:
+            e.add_note(f"in {path}")
+            raise
+        except Exception as e:
+            raise DeclarationError(f"{path} cannot be imported", got=f"{type(e).__name__}: {e}") from e
+        yield from getattr(module, "STREAMS", [])
+        if hasattr(module, "STREAM"):
+            yield module.STREAM
+
+
+@cache
+def load(project: Path | None = None) -> Catalog:
+    """The catalog of a project; by default of the one the settings name."""
+    return build(discover(project or settings().project))

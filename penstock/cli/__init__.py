@@ -1,0 +1,17 @@
+"""The command line `penstock`: a thin face on the library."""
+
+from __future__ import annotations
+
+import typer
+
+from penstock.cli import local, meter, streams, topics
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_show_locals=False,
+    help="Streams on Spark and Kafka, supervised by Airflow.",
+)
+local.register(app)
+app.add_typer(streams.app, name="streams")
+app.command("topics")(topics.topics)
+app.command("meter")(meter.meter)

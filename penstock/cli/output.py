@@ -1,0 +1,88 @@
+"""What the commands have in common: tables, JSON, errors as one clear line, names with close matches."""
+
+from __future__ import annotations
+
+import difflib
+import getpass
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from penstock.control.api import Actor
+from penstock.errors import PenstockError
+
+COLOURS = {
+    "running": "green", "idle": "green", "starting": "blue", "draining": "blue", "unknown": "yellow",
+    "failing": "red", "hung": "red", "down": "red", "stopped": "bright_black",
+}  # fmt: skip
+
+
+def console() -> Console:
+    """Standard output; wide where it is no terminal, so that a pipe gets whole cells."""
+    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+
+
+def emit(data: Any) -> None:
+    """Data as indented JSON on standard output."""
+    sys.stdout.write(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n")
+
+
+def table(columns: Iterable[str], right: Iterable[str] = ()) -> Table:
+    numbers = set(right)
+    made = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", overflow="fold")
+    return made
+
+
+def state(name: str) -> Text:
+    return Text(name, style=COLOURS[name])
+
+
+@contextmanager
+def clear_errors() -> Iterator[None]:
+    """Turn an error of Penstock into one line on standard error and exit code 1."""
+    try:
+        yield
+    except PenstockError as e:
+        typer.echo(f"error: {e}", err=True)
+        raise typer.Exit(1) from e
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> typer.Exit:
+    """Refuse a name nobody declared, with those it may have meant: to be raised, exit code 2."""
+    names = sorted(known)
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join(names) or 'none'}"
+    typer.echo(f"error: there is no {kind} named {name!r}; {hint}", err=True)
+    return typer.Exit(2)
+
+
+def actor() -> Actor:
+    """The user of the operating system, acting by the command line."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        name = f"uid {os.getuid()}"
+    return Actor(name, "cli")
+
+
+def count(value: float | None) -> str:
+    """Short and of constant width: 840, 12.9k, 1.20M."""
+    if value is None:
+        return "-"
+    size = float(value)
+    for unit in ("", "k", "M", "G"):
+        if abs(size) < 999.5:
+            digits = 0 if not unit else 2 if abs(size) < 9.995 else 1 if abs(size) < 99.95 else 0
+            return f"{size:.{digits}f}{unit}"
+        size /= 1000
+    return f"{size:.1f}T"

@@ -1,0 +1,84 @@
+"""`penstock topics`: the declared topics beside the broker's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from penstock.catalog import load
+from penstock.cli.output import clear_errors, console, count, emit, table
+from penstock.control.api import connect
+from penstock.errors import ControlError
+from penstock.kafka.admin import TopicState, describe_topics, ensure_topics
+from penstock.observe.overview import duration
+from penstock.settings import settings
+
+Beats = dict[str, Mapping[str, Any]]
+
+
+def topics(
+    apply: Annotated[
+        bool, typer.Option("--apply", help="Create, widen and configure topics as declared; removes nothing.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON.")] = False,
+) -> None:
+    """Every declared topic: partitions, differences from its declaration, records, last heartbeat."""
+    with clear_errors():
+        declared = list(load().topics.values())
+        done = ensure_topics(declared, settings().bootstrap) if apply else []
+        states = describe_topics(declared, settings().bootstrap)
+    beats, now, away = _beats()
+    if as_json:
+        emit({"done": done, "topics": [_data(s, beats.get(s.declared.name), now) for s in states]})
+    else:
+        out = console()
+        for line in done:
+            out.print(line)
+        made = table(
+            ["topic", "partitions", "end offsets", "last beat", "as declared"], right=["partitions", "end offsets"]
+        )
+        for s in states:
+            beat = beats.get(s.declared.name)
+            age = "-" if beat is None else f"{duration(max(0, now - beat['at']))} ago"
+            made.add_row(s.declared.name, str(s.partitions), count(sum(s.end_offsets.values())), age, _verdict(s))
+        out.print(made)
+        if any(not s.as_declared for s in states):
+            out.print(Text("`penstock topics --apply` makes them as declared.", style="yellow"))
+    if away:
+        typer.echo(f"heartbeats are not known: {away}", err=True)
+
+
+def _beats() -> tuple[Beats, int, str]:
+    """Beats by topic, the database's clock, and why there are none."""
+    try:
+        control = connect()
+        return control.beats(), control.now(), ""
+    except ControlError as e:  # topics are the broker's: they are shown without the database too
+        return {}, 0, str(e)
+
+
+def _verdict(state: TopicState) -> Text:
+    if not state.partitions:
+        return Text("missing", style="red")
+    wrong = []
+    if state.partitions < state.declared.partitions:
+        wrong.append(f"{state.declared.partitions} partitions declared")
+    wrong += [f"{key} is {real or 'unset'}, declared {declared}" for key, (declared, real) in state.drift.items()]
+    return Text("; ".join(wrong), style="yellow") if wrong else Text("yes", style="green")
+
+
+def _data(state: TopicState, beat: Mapping[str, Any] | None, now: int) -> dict[str, Any]:
+    return {
+        "name": state.declared.name,
+        "exists": state.partitions > 0,
+        "as_declared": state.as_declared,
+        "partitions": state.partitions,
+        "declared_partitions": state.declared.partitions,
+        "differences": {key: {"declared": want, "real": real} for key, (want, real) in state.drift.items()},
+        "end_offsets": {str(partition): offset for partition, offset in state.end_offsets.items()},
+        "beat_at": None if beat is None else beat["at"],
+        "beat_age_ms": None if beat is None else max(0, now - beat["at"]),
+    }

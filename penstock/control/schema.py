@@ -1,0 +1,169 @@
+"""The tables of the control database. Every time is epoch milliseconds UTC by the database's own clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+
+metadata = MetaData()
+
+BigId = BigInteger().with_variant(Integer, "sqlite")
+
+
+class now_ms(FunctionElement[int]):  # noqa: N801
+    """The database's clock: processes on several hosts compare times by it, never by their own."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(now_ms, "sqlite")
+def _now_sqlite(*_: Any, **__: Any) -> str:
+    return "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+
+
+@compiles(now_ms, "mysql")
+@compiles(now_ms, "mariadb")
+def _now_mysql(*_: Any, **__: Any) -> str:
+    return "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
+
+
+@compiles(now_ms, "postgresql")
+def _now_postgresql(*_: Any, **__: Any) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+
+
+def _name(**kwargs: Any) -> Column[str]:
+    return Column("name", String(120), **kwargs)
+
+
+app = Table(
+    "app",
+    metadata,
+    _name(primary_key=True),
+    # Raised by every release; a driver launched under a lower number drains and is replaced.
+    Column("release_seq", Integer, nullable=False, default=0),
+    # The driver that may run; set by compare-and-set, so that of two launches one wins.
+    Column("incarnation", String(32)),
+    Column("restarts", Integer, nullable=False, default=0),
+)
+
+stream = Table(
+    "stream",
+    metadata,
+    _name(primary_key=True),
+    Column("app", String(120), nullable=False),
+    Column("desired", String(3), nullable=False),  # on | off
+)
+
+driver = Table(
+    "driver",
+    metadata,
+    Column("incarnation", String(32), primary_key=True),
+    Column("app", String(120), nullable=False, index=True),
+    Column("host", String(255), nullable=False),
+    Column("pid", Integer),  # leader of the driver's session
+    Column("pid_started", Double),  # its start time: a pid alone may be somebody else's by now
+    Column("release_seq", Integer, nullable=False),
+    Column("spec_hash", String(64), nullable=False),
+    Column("owner", String(500), nullable=False),  # task instance that answers for it, or who started it by hand
+    Column("state", String(10), nullable=False),  # launching | running | draining | ended
+    Column("launched_at", BigInteger, nullable=False),
+    Column("beat_at", BigInteger, nullable=False),  # last sign of life
+    Column("ended_at", BigInteger),
+    Column("reason", Text),  # why it ended
+    Column("log", String(500), nullable=False),
+)
+
+lease = Table(
+    "lease",
+    metadata,
+    _name(primary_key=True),  # the stream whose checkpoint it guards
+    Column("holder", String(32), nullable=False),  # incarnation
+    Column("epoch", BigInteger, nullable=False),  # raised at each change of holder
+    Column("expires_at", BigInteger, nullable=False),
+)
+
+progress = Table(
+    "progress",
+    metadata,
+    _name(primary_key=True),  # stream
+    Column("app", String(120), nullable=False),
+    Column("incarnation", String(32), nullable=False),
+    Column("state", String(10), nullable=False),  # starting | running | idle | failing | stopped
+    Column("reported_at", BigInteger, nullable=False),
+    Column("batch_id", BigInteger),
+    Column("batch_at", BigInteger),  # when the last batch was committed
+    Column("batch_ms", Integer),  # how long it took
+    Column("rows_per_s", Double, nullable=False, default=0.0),
+    Column("rows_in", BigInteger, nullable=False, default=0),  # since the stream was first started
+    Column("rows_out", BigInteger, nullable=False, default=0),
+    Column("late", BigInteger, nullable=False, default=0),
+    Column("dead", BigInteger, nullable=False, default=0),
+    Column("watermark", BigInteger),
+    Column("state_rows", BigInteger),
+    Column("state_bytes", BigInteger),
+    Column("lag", BigInteger),
+    Column("topics", JSON, nullable=False),  # {topic: {"lag": n, "offsets": {partition: next offset}}}
+    Column("restarts", Integer, nullable=False, default=0),
+    Column("error", Text),
+    Column("error_at", BigInteger),
+)
+
+history = Table(
+    "progress_history",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    _name(nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("rows_per_s", Double, nullable=False),
+    Column("batch_ms", Integer),
+    Column("batch_age_ms", BigInteger),
+    Column("lag", BigInteger),
+    Column("watermark_age_ms", BigInteger),
+    Column("state_rows", BigInteger),
+    Column("state_bytes", BigInteger),
+    Column("rows_in", BigInteger, nullable=False),
+    Column("rows_out", BigInteger, nullable=False),
+    Column("late", BigInteger, nullable=False),
+    Column("dead", BigInteger, nullable=False),
+    Column("restarts", Integer, nullable=False),
+    Index("ix_history_name_at", "name", "at"),
+    Index("ix_history_at", "at"),
+)
+
+action = Table(
+    "action",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("at", BigInteger, nullable=False),
+    Column("actor", String(200), nullable=False),  # a person, or `supervisor`
+    Column("source", String(20), nullable=False),  # cli | airflow | page | supervisor
+    Column("verb", String(20), nullable=False),  # start | stop | release | launch | kill | end ...
+    Column("target", String(120), nullable=False),  # stream or app
+    Column("detail", Text),
+    Index("ix_action_at", "at"),
+)
+
+beat = Table(
+    "beat",
+    metadata,
+    _name(primary_key=True),  # topic
+    Column("at", BigInteger, nullable=False),  # clock time the last beat carried
+    Column("partitions", Integer, nullable=False),
+    Column("sender", String(255), nullable=False),
+)

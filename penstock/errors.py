@@ -1,0 +1,41 @@
+"""The errors a caller can act on. Each says what is wrong, what was got and what to do."""
+
+
+class PenstockError(Exception):
+    """Base of every error Penstock raises on purpose.
+
+    what: the fault in one clause; got: the offending value, as met; fix: what to do next.
+    """
+
+    def __init__(self, what: str, *, got: object = None, fix: str = "") -> None:
+        self.what, self.got, self.fix = what, got, fix
+        parts = [what]
+        if got is not None:
+            parts.append(f"got: {got}")
+        if fix:
+            parts.append(f"to mend it: {fix}")
+        super().__init__("; ".join(parts))
+
+
+class DeclarationError(PenstockError):
+    """A declared topic, stream or rule is wrong; found when the catalog is loaded."""
+
+
+class BrokerError(PenstockError):
+    """Kafka refused or did not answer."""
+
+
+class ControlError(PenstockError):
+    """The control database refused or did not answer."""
+
+
+class LeaseHeld(PenstockError):
+    """Another live driver holds the lease; this one must not start the stream."""
+
+
+class LeaseLost(PenstockError):
+    """This driver no longer owns the stream and must stop writing."""
+
+
+class LocalError(PenstockError):
+    """An embedded part cannot be fetched, started or stopped."""

@@ -1,0 +1,1 @@
+"""Kafka: topics as declared, transactional output, offsets."""

@@ -1,0 +1,137 @@
+"""Topics as declared: created, widened and configured; told apart from what the broker has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from penstock.errors import BrokerError
+from penstock.settings import settings
+from penstock.streams.declare import Topic
+
+TIMEOUT = 15.0
+
+
+@dataclass(frozen=True)
+class TopicState:
+    """A declared topic beside the real one. partitions 0: it does not exist. drift: {setting: (declared, real)}."""
+
+    declared: Topic
+    partitions: int = 0
+    drift: dict[str, tuple[str, str]] = field(default_factory=dict)
+    end_offsets: dict[int, int] = field(default_factory=dict)
+
+    @property
+    def as_declared(self) -> bool:
+        return self.partitions >= self.declared.partitions and not self.drift
+
+
+@cache
+def admin(bootstrap: str) -> AdminClient:
+    """The process's admin client: each holds threads and connections of its own."""
+    return AdminClient({"bootstrap.servers": bootstrap, "socket.connection.setup.timeout.ms": 5000})
+
+
+def unreachable(bootstrap: str, cause: object) -> BrokerError:
+    return BrokerError(
+        "the broker did not answer",
+        got=f"{cause} at {bootstrap}",
+        fix="see that it runs (`penstock doctor`), or set PENSTOCK_KAFKA_BOOTSTRAP",
+    )
+
+
+def partitions(client: AdminClient, bootstrap: str) -> dict[str, int]:
+    """Partition count of every topic of the cluster."""
+    try:
+        found = client.list_topics(timeout=TIMEOUT).topics
+    except KafkaException as e:
+        raise unreachable(bootstrap, e.args[0]) from e
+    return {name: len(meta.partitions) for name, meta in found.items()}
+
+
+def describe_topics(topics: Iterable[Topic], bootstrap: str) -> list[TopicState]:
+    """Each declared topic beside the broker's, in order of name."""
+    client = admin(bootstrap)
+    real = partitions(client, bootstrap)
+    declared = sorted(topics, key=lambda t: t.name)
+    present = [t for t in declared if t.name in real]
+    configs = _configs(client, present)
+    ends = end_offsets(client, [(t.name, p) for t in present for p in range(real[t.name])], bootstrap)
+    states = []
+    for topic in declared:
+        if topic.name not in real:
+            states.append(TopicState(topic))
+            continue
+        have = configs[topic.name]
+        drift = {k: (v, have.get(k, "")) for k, v in topic.settings().items() if have.get(k, "") != v}
+        offsets = {p: ends[topic.name, p] for p in range(real[topic.name]) if (topic.name, p) in ends}
+        states.append(TopicState(topic, real[topic.name], drift, offsets))
+    return states
+
+
+def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
+    """Make the broker's topics as declared; returns what was done, a line each. Never removes or narrows one."""
+    client = admin(bootstrap)
+    done: list[str] = []
+    for state in describe_topics(topics, bootstrap):
+        topic = state.declared
+        if not state.partitions:
+            new = NewTopic(topic.name, topic.partitions, settings().replication, config=topic.settings())
+            try:
+                client.create_topics([new])[topic.name].result(TIMEOUT)
+            except KafkaException as e:
+                if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise BrokerError(f"topic {topic.name} could not be created", got=e.args[0]) from e
+            else:
+                done.append(f"created {topic.name} with {topic.partitions} partitions")
+            continue
+        if state.partitions < topic.partitions:
+            client.create_partitions([NewPartitions(topic.name, topic.partitions)])[topic.name].result(TIMEOUT)
+            done.append(f"widened {topic.name} from {state.partitions} to {topic.partitions} partitions")
+        if state.drift:
+            entries = [
+                ConfigEntry(k, declared, incremental_operation=AlterConfigOpType.SET)
+                for k, (declared, _) in state.drift.items()
+            ]
+            resource = ConfigResource(ResourceType.TOPIC, topic.name, incremental_configs=entries)
+            client.incremental_alter_configs([resource])[resource].result(TIMEOUT)
+            done.append(f"set {', '.join(state.drift)} of {topic.name}")
+    return done
+
+
+def end_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
+    """Next offset a committed reader will reach, by (topic, partition); a partition without leader is left out."""
+    latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+    request = {TopicPartition(t, p): latest for t, p in wanted}
+    if not request:
+        return {}
+    found = client.list_offsets(request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT)
+    ends: dict[tuple[str, int], int] = {}
+    for at, future in found.items():
+        try:
+            ends[at.topic, at.partition] = future.result(TIMEOUT).offset
+        except KafkaException as e:
+            if not e.args[0].retriable() and e.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise unreachable(bootstrap, e.args[0]) from e
+    return ends
+
+
+def _configs(client: AdminClient, topics: Iterable[Topic]) -> dict[str, dict[str, str]]:
+    resources = [ConfigResource(ResourceType.TOPIC, t.name) for t in topics]
+    if not resources:
+        return {}
+    found = client.describe_configs(resources)
+    return {r.name: {k: e.value for k, e in f.result(TIMEOUT).items()} for r, f in found.items()}

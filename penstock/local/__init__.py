@@ -1,0 +1,1 @@
+"""The embedded parts for one machine: what each is, how it starts and stops."""

@@ -1,0 +1,302 @@
+"""Airflow on one machine: its four processes, SQLite metadata and the LocalExecutor, on loopback only."""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import sys
+from base64 import urlsafe_b64encode
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+import httpx
+
+from penstock.errors import LocalError
+from penstock.local import java, process
+from penstock.local.part import Part
+from penstock.settings import PROJECT, settings
+
+USER = "admin"
+SECRETS = (("core", "fernet_key"), ("api", "secret_key"), ("api_auth", "jwt_secret"))
+
+
+class Layout:
+    """Where Airflow keeps its things, and its settings.
+
+    project: holds jobs/ and sql/; its dags/ are used if it has any, else those of Penstock.
+    """
+
+    def __init__(self, home: Path, port: int, project: Path) -> None:
+        self.home, self.port, self.project = home, port, project
+        self.folder = home / "airflow"
+        self.password_file = self.folder / "passwords.json"
+        self.database = self.folder / "airflow.db"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def dags(self) -> Path:
+        own = self.project / "dags"
+        return own if own.is_dir() else PROJECT / "dags"
+
+    def config(self) -> dict[str, dict[str, str]]:
+        """Airflow's settings, where they differ from its own defaults."""
+        logs = self.home / "logs" / "airflow"
+        return {
+            "core": {
+                "dags_folder": str(self.dags),
+                "plugins_folder": str(PROJECT / "plugins"),
+                "executor": "LocalExecutor",
+                "parallelism": "8",
+                "load_examples": "False",
+                "dags_are_paused_at_creation": "False",
+                "simple_auth_manager_users": f"{USER}:admin",
+                "simple_auth_manager_passwords_file": str(self.password_file),
+                "execution_api_server_url": f"{self.url}/execution/",
+            },
+            "database": {"sql_alchemy_conn": f"sqlite:///{self.database}"},
+            "api": {
+                "host": "127.0.0.1",
+                "port": str(self.port),
+                "base_url": self.url,
+                "workers": "1",
+                "expose_config": "False",
+            },
+            "api_auth": {},
+            "logging": {
+                "base_log_folder": str(logs),
+                "dag_processor_child_process_log_directory": str(logs / "dag_processor"),
+                "colored_console_log": "False",
+            },
+            "scheduler": {
+                # A task whose supervisor died is noticed after a minute, not after five.
+                "task_instance_heartbeat_timeout": "60",
+                "orphaned_tasks_check_interval": "60",
+            },
+            # The triggers of a triggerer that died are taken over once its beat is this old.
+            "triggerer": {"triggerer_health_check_threshold": "15"},
+            "dag_processor": {
+                # A new DAG file shows within half a minute, a new declaration within a minute.
+                "refresh_interval": "30",
+                "min_file_process_interval": "60",
+                "parsing_processes": "1",
+                "print_stats_interval": "0",
+            },
+        }
+
+    def write(self) -> None:
+        """Write `airflow.cfg`; its secrets are made once and kept."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / "airflow.cfg"
+        file = configparser.ConfigParser(interpolation=None)
+        file.read(path)
+        kept = {at: file.get(*at, fallback=_secret()) for at in SECRETS}
+        file.clear()
+        file.read_dict(self.config())
+        for (section, option), value in kept.items():
+            file.set(section, option, value)
+        fresh = path.with_suffix(".part")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
+            file.write(out)
+        fresh.rename(path)
+
+    def environment(self) -> dict[str, str]:
+        """What each process of Airflow gets beside its own environment."""
+        python = Path(sys.executable)
+        runtime = java.find()
+        path = [str(python.parent), str(runtime.home / "bin"), os.environ.get("PATH", os.defpath)]
+        paths = dict.fromkeys([str(self.project), str(PROJECT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+        return {
+            "AIRFLOW_HOME": str(self.folder),
+            "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": settings().spark_master}),
+            "PATH": os.pathsep.join(path),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYSPARK_PYTHON": str(python),
+            "PYSPARK_DRIVER_PYTHON": str(python),
+            "JAVA_HOME": str(runtime.home),
+            "PENSTOCK_HOME": str(self.home),
+            "PENSTOCK_PROJECT": str(self.project),
+            "PENSTOCK_AIRFLOW_PORT": str(self.port),
+        }
+
+    def migrate(self) -> None:
+        """Make the metadata database, or bring it to the installed version."""
+        self.write()
+        mark = self.folder / f"migrated-{version('apache-airflow')}"
+        if mark.exists() and self.database.exists():
+            return
+        # Made aside the first time: a database that was cut off half-way could not be mended.
+        first = not self.database.exists()
+        target = self.folder / "airflow.db.part" if first else self.database
+        if first:
+            target.unlink(missing_ok=True)
+        env = {**self.environment(), "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{target}"}
+        command = [sys.executable, "-m", "airflow", "db", "migrate"]
+        done = process.capture(command, env=env, cwd=self.folder)
+        if done.returncode:
+            raise LocalError("Airflow's metadata database could not be made", got=(done.stdout + done.stderr)[-1500:])
+        if first:
+            target.rename(self.database)
+        mark.touch()
+
+
+def _secret() -> str:
+    return urlsafe_b64encode(secrets.token_bytes(32)).decode()
+
+
+class Process(Part):
+    """One of Airflow's processes."""
+
+    patience: ClassVar[float] = 180.0
+    role: ClassVar[str]
+    options: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, layout: Layout) -> None:
+        super().__init__(layout.home)
+        self.layout = layout
+
+    def prepare(self) -> None:
+        self.layout.migrate()
+
+    def environment(self) -> dict[str, str]:
+        return self.layout.environment()
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "airflow", self.role, *self.options]
+
+    def ready(self) -> bool:
+        return self.role.replace("-", "_") in healthy(self.layout.url)
+
+
+class ApiServer(Process):
+    name: ClassVar[str] = "airflow-api"
+    label: ClassVar[str] = "Airflow's web and API server"
+    role: ClassVar[str] = "api-server"
+    variable: ClassVar[str] = "PENSTOCK_AIRFLOW_PORT"
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        return {"http": self.layout.port}
+
+    def ready(self) -> bool:
+        return "metadatabase" in healthy(self.layout.url)
+
+
+class Scheduler(Process):
+    name: ClassVar[str] = "airflow-scheduler"
+    label: ClassVar[str] = "Airflow's scheduler"
+    role: ClassVar[str] = "scheduler"
+    # The API server reads the logs from the disk: no server for them, which would listen on every address.
+    options: ClassVar[tuple[str, ...]] = ("--skip-serve-logs",)
+
+
+class DagProcessor(Process):
+    name: ClassVar[str] = "airflow-dag-processor"
+    label: ClassVar[str] = "Airflow's DAG processor"
+    role: ClassVar[str] = "dag-processor"
+
+
+class Triggerer(Process):
+    name: ClassVar[str] = "airflow-triggerer"
+    label: ClassVar[str] = "Airflow's triggerer"
+    role: ClassVar[str] = "triggerer"
+    options: ClassVar[tuple[str, ...]] = ("--skip-serve-logs",)
+
+
+def healthy(url: str) -> set[str]:
+    """Components that Airflow calls healthy; none while it does not answer."""
+    with contextlib.suppress(httpx.HTTPError, ValueError):
+        answer = httpx.get(f"{url}/api/v2/monitor/health", timeout=5)
+        if answer.is_success:
+            return {name for name, state in answer.json().items() if (state or {}).get("status") == "healthy"}
+    return set()
+
+
+class Airflow:
+    """All of Airflow; as a context manager it is started, waited for, and stopped.
+
+    home: where its data, logs and records are kept. Each process is a part of its own, to be killed and started alone.
+    """
+
+    def __init__(self, home: Path | None = None, port: int | None = None, project: Path | None = None) -> None:
+        s = settings()
+        self.layout = Layout(home or s.home, port or s.airflow_port, project or s.project)
+        self.api = ApiServer(self.layout)
+        self.scheduler = Scheduler(self.layout)
+        self.dag_processor = DagProcessor(self.layout)
+        self.triggerer = Triggerer(self.layout)
+
+    @property
+    def parts(self) -> tuple[Process, ...]:
+        return self.api, self.scheduler, self.dag_processor, self.triggerer
+
+    @property
+    def url(self) -> str:
+        return self.layout.url
+
+    @property
+    def user(self) -> str:
+        return USER
+
+    @property
+    def password(self) -> str:
+        """The generated password of the one user; empty before Airflow was first started."""
+        with contextlib.suppress(OSError, ValueError):
+            return str(json.loads(self.layout.password_file.read_text())[USER])
+        return ""
+
+    def token(self) -> str:
+        """A bearer token for Airflow's REST API."""
+        answer = httpx.post(f"{self.url}/auth/token", json={"username": USER, "password": self.password}, timeout=15)
+        answer.raise_for_status()
+        return str(answer.json()["access_token"])
+
+    def start(self) -> bool:
+        started = [part.start() for part in self.parts]
+        return any(started)
+
+    def wait(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
+        for part in self.parts:
+            part.wait(seconds, tick)
+
+    def stop(self) -> bool:
+        """Stop everything at once; True if something ran."""
+        records = [r for part in self.parts if (r := part.record)]
+        ran = any(part.running() for part in self.parts)
+        process.stop_all(records)
+        for part in self.parts:
+            process.forget(part.run, part.name)
+        return ran
+
+    def kill(self) -> None:
+        """SIGKILL all of it."""
+        for part in self.parts:
+            part.kill()
+
+    def reset(self) -> None:
+        """Forget everything Airflow knows: its data folder is removed."""
+        self.stop()
+        shutil.rmtree(self.layout.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+            self.wait()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()

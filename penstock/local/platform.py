@@ -1,0 +1,257 @@
+"""The whole platform on one machine: brings it up in steps that may be repeated, and takes it down again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import psutil
+
+from penstock.catalog import Catalog, load
+from penstock.control.api import Control, connect
+from penstock.errors import ControlError, LocalError
+from penstock.kafka.admin import ensure_topics
+from penstock.local import jars, java, mariadb, process
+from penstock.local.airflow import Airflow
+from penstock.local.files import locked
+from penstock.local.part import Part
+from penstock.local.parts import Broker, MariaDB
+from penstock.observe.overview import Limits, Overview, overview, read
+from penstock.settings import Settings, settings
+from penstock.streams import launch
+from penstock.streams import process as drivers
+
+GIB = 1024**3
+NEEDED_DISK = 3 * GIB
+DRAIN = 15.0
+"""Seconds drivers get to end their batch when the platform goes down."""
+FIRST_FIGURES = 240.0
+"""Seconds until every wanted stream must have reported."""
+
+
+class Step(Protocol):
+    """Where a step tells how far it is."""
+
+    def tick(self, done: int, total: int) -> None:
+        """Bytes so far, of about so many."""
+
+    def say(self, text: str) -> None:
+        """What is going on, or what came out."""
+
+
+class Report(Protocol):
+    """Shows the steps to somebody."""
+
+    def step(self, title: str) -> AbstractContextManager[Step]: ...
+
+
+class Meter(Part):
+    """Measures the platform; a process of its own."""
+
+    name: ClassVar[str] = "meter"
+    label: ClassVar[str] = "the meter"
+    variable: ClassVar[str] = "PENSTOCK_METRICS_PORT"
+
+    def __init__(self, home: Path | None = None, port: int | None = None) -> None:
+        super().__init__(home or settings().home)
+        self.port = port or settings().metrics_port
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        return {"metrics": self.port}
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "penstock", "meter"]
+
+    def environment(self) -> dict[str, str]:
+        return {**launch.environment(), "PENSTOCK_HOME": str(self.home), "PENSTOCK_METRICS_PORT": str(self.port)}
+
+    def ready(self) -> bool:
+        return process.listens(self.port)
+
+
+class Platform:
+    """The parts of this machine's platform. A broker or database named in the settings is used as it is."""
+
+    def __init__(self, given: Settings | None = None) -> None:
+        self.settings = s = given or settings()
+        self.broker = None if s.kafka_bootstrap else Broker(s.home, s.kafka_port)
+        self.mariadb = None if s.control_url.get_secret_value() else MariaDB(s.home, s.mariadb_port)
+        self.airflow = Airflow(s.home, s.airflow_port, s.project)
+        self.meter = Meter(s.home, s.metrics_port)
+
+    @property
+    def parts(self) -> list[Part]:
+        """In the order in which they start."""
+        stores: list[Part | None] = [self.broker, self.mariadb]
+        return [p for p in [*stores, *self.airflow.parts, self.meter] if p]
+
+    # Up
+
+    def up(self, report: Report) -> Overview:
+        """Start what does not run, and wait for the first figures. Safe to repeat, and after a start cut off.
+
+        LocalError says what stands in the way, and the way out.
+        """
+        self.settings.home.mkdir(parents=True, exist_ok=True)
+        with self._alone():
+            with report.step("Checking this machine") as step:
+                step.say(self._check())
+            self._fetch(report)
+            self._start_stores(report)
+            with report.step("Creating tables and topics as declared") as step:
+                catalog = load(self.settings.project)
+                step.say(self._declare(catalog))
+            self._start_all(report, self.airflow.parts, "Starting Airflow")
+            self._start_all(report, [self.meter], "Starting the meter")
+            with report.step("Waiting for the first figures of the streams") as step:
+                return self._first_figures(connect(self.settings.control), step)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Two starts or stops at once would undo each other's work."""
+        with locked(self.settings.home / "run" / "up.lock"):
+            yield
+
+    def _check(self) -> str:
+        for place in (self.settings.home, self.settings.cache):
+            place.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(place).free
+            if free < NEEDED_DISK:
+                raise LocalError(
+                    f"the disk of {place} is nearly full",
+                    got=f"{free / GIB:.1f} GiB free, {NEEDED_DISK / GIB:.0f} are needed",
+                    fix="make room, or choose other places: PENSTOCK_HOME for data, PENSTOCK_CACHE for downloads",
+                )
+        found = java.find()
+        for part in self.parts:
+            if not part.running():
+                part.ports_free()
+        note = f" ({found.note})" if found.note else ""
+        return f"Java {found.version} from {found.source}{note}"
+
+    def _fetch(self, report: Report) -> None:
+        wanted: list[tuple[str, str]] = [("connector", "Spark's Kafka connector")]
+        if self.broker:
+            wanted.insert(0, ("broker", "Kafka"))
+        for name, label in wanted:
+            if jars.missing(name):
+                with report.step(f"Fetching {label}") as step:
+                    jars.ensure(name, step.tick)
+        if self.mariadb and not self.mariadb.running():
+            with report.step("Looking for MariaDB") as step:
+                step.say(f"from {mariadb.find(step.tick).source}")
+
+    def _start_stores(self, report: Report) -> None:
+        stores = [part for part in (self.broker, self.mariadb) if part]
+        if stores:
+            self._start_all(report, stores, f"Starting {' and '.join(p.label.removeprefix('the ') for p in stores)}")
+
+    def _start_all(self, report: Report, parts: Sequence[Part], title: str) -> None:
+        with report.step(title) as step:
+            started = [part for part in parts if part.start()]
+            for part in parts:
+                step.say(f"waiting for {part.label}")
+                part.wait()
+            adopted = len(parts) - len(started)
+            step.say("they run already" if adopted == len(parts) > 1 else "it runs already" if adopted else "")
+
+    def _declare(self, catalog: Catalog) -> str:
+        control = connect(self.settings.control)
+        control.migrate()
+        control.sync(catalog)
+        done = ensure_topics(catalog.topics.values(), self.settings.bootstrap)
+        return f"{len(catalog.topics)} topics, {len(done)} of them changed" if done else f"{len(catalog.topics)} topics"
+
+    def _first_figures(self, control: Control, step: Step) -> Overview:
+        """Wait until every wanted stream runs and the first of them has read something."""
+        deadline = time.monotonic() + FIRST_FIGURES
+        while True:
+            view = self.view(control)
+            wanted = [s for app in view.apps for s in app.streams if s.desired == "on"]
+            waiting = [s for s in wanted if s.state not in ("running", "idle")]
+            reading = [s for s in wanted if s.rows_in]
+            if not waiting and (reading or not wanted):
+                step.say(f"{len(wanted)} streams, {sum(s.rows_in for s in wanted):,} records read")
+                return view
+            if time.monotonic() > deadline and waiting:
+                raise LocalError(
+                    f"after {FIRST_FIGURES:.0f} s not every stream has reported",
+                    got="; ".join(f"{s.name} is {s.state}" + (f": {s.why}" if s.why else "") for s in waiting),
+                    fix="look at `penstock streams logs <stream>` and at the DAGs in Airflow; the platform stays up",
+                )
+            if time.monotonic() > deadline:
+                step.say("all streams run, none has read a record yet")
+                return view
+            step.say(", ".join(f"{s.name} {s.state}" for s in waiting) or "the first batches")
+            time.sleep(1)
+
+    def view(self, control: Control) -> Overview:
+        return overview(read(control), Limits.of(self.settings))
+
+    # Down
+
+    def down(self, report: Report) -> None:
+        """Stop everything, drivers included; data stays."""
+        if not self.settings.home.exists():
+            return
+        with self._alone():
+            with report.step("Stopping Airflow and the meter") as step:
+                # First, or it would launch again what is drained next.
+                ran = [self.airflow.stop(), self.meter.stop()]
+                step.say("" if any(ran) else "they did not run")
+            with report.step("Draining the streams") as step:
+                step.say(self._stop_drivers(step.say))
+            with report.step("Stopping Kafka and MariaDB") as step:
+                ran = [part.stop() for part in (self.broker, self.mariadb) if part]
+                step.say("" if any(ran) else "they did not run")
+
+    def _stop_drivers(self, say: Callable[[str], None]) -> str:
+        control = connect(self.settings.control)
+        try:
+            rows = [row for row in control.drivers() if drivers.alive(row)]
+        except ControlError:
+            rows = []  # without the database none can drain; what runs is found below
+        for row in rows:
+            drivers.terminate(row)
+        if rows:
+            say(f"{len(rows)} drivers end their batches")
+            process.wait_for(lambda: not any(drivers.alive(row) for row in rows), DRAIN, 0.2)
+        killed = [row for row in rows if drivers.alive(row) and drivers.kill(row)]
+        for row in rows:
+            with suppress(ControlError):
+                control.driver_ended(row.incarnation, "the platform was taken down")
+        strays = self._strays()
+        for leader in strays:
+            process.kill_session(leader)
+        if not rows and not strays:
+            return "none ran"
+        drained = len(rows) - len(killed)
+        return f"{drained} drained" + (f", {len(killed) + len(strays)} killed" if killed or strays else "")
+
+    def _strays(self) -> set[int]:
+        """Leaders of sessions that run a driver of this home, though the database does not say so."""
+        found = set()
+        for one in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                if str(launch.DRIVER) in one.cmdline() and one.environ().get("PENSTOCK_HOME") == str(
+                    self.settings.home
+                ):
+                    found.add(os.getsid(one.pid))
+        return found - {os.getsid(0)}
+
+    def clean(self, report: Report) -> None:
+        """Take it down and remove its data; downloads stay in the cache."""
+        home = self.settings.home.resolve()
+        if home in (Path.home(), Path("/"), self.settings.project) or home in self.settings.project.parents:
+            raise LocalError("this folder is not Penstock's alone, so it is not removed", got=home)
+        self.down(report)
+        if home.exists():
+            with report.step(f"Removing {home}"):
+                shutil.rmtree(home)

@@ -1,0 +1,1 @@
+"""Figures, logs and alerts."""

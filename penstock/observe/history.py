@@ -1,0 +1,51 @@
+"""The last hour of every stream, small enough for a page: the charts' data model. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+HISTORY_MS = 60 * 60 * 1000
+POINTS = 120
+
+_MAXIMUM = ("batch_ms", "batch_age_ms", "lag", "watermark_age_ms")
+_LAST = ("state_rows", "state_bytes")
+_RISE = ("late", "dead", "restarts")
+
+
+def downsample(rows: Iterable[Mapping[str, Any]], now: int, span_ms: int = HISTORY_MS) -> dict[str, Any]:
+    """Rows of the history (oldest first) on one time axis of at most `POINTS` equal steps, for all streams.
+
+    Gives {"t": [epoch s], "step_ms": n, "streams": {name: {series: [value or None]}}}. A step without a report is
+    None. Rates are averaged, what should stay small (lag, times, ages) shows its maximum, sizes their last value, and
+    counters how much they rose within the step.
+    """
+    step = span_ms // POINTS
+    first = now // step - POINTS + 1
+    buckets: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        index = int(row["at"]) // step - first
+        if 0 <= index < POINTS:
+            buckets.setdefault(row["name"], {}).setdefault(index, []).append(row)
+    return {
+        "t": [(first + i) * step // 1000 for i in range(POINTS)],
+        "step_ms": step,
+        "streams": {name: _series(found) for name, found in sorted(buckets.items())},
+    }
+
+
+def _series(buckets: dict[int, list[Mapping[str, Any]]]) -> dict[str, list[float | None]]:
+    series: dict[str, list[float | None]] = {
+        name: [None] * POINTS for name in ("rows_per_s", *_MAXIMUM, *_LAST, *_RISE)
+    }
+    before: Mapping[str, Any] | None = None
+    for index, rows in sorted(buckets.items()):
+        series["rows_per_s"][index] = round(sum(r["rows_per_s"] for r in rows) / len(rows), 2)
+        for name in _MAXIMUM:
+            series[name][index] = max((r[name] for r in rows if r[name] is not None), default=None)
+        for name in _LAST:
+            series[name][index] = rows[-1][name]
+        for name in _RISE:
+            series[name][index] = max(0, rows[-1][name] - (before or rows[0])[name])
+        before = rows[-1]
+    return series

@@ -1,0 +1,224 @@
+"""Logging of every process: text for people, JSON lines on demand, and what is WARN or worse to a chat channel.
+
+Where a record concerns one place in Kafka, name it::
+
+    log.warning("skipped", extra={"topic": "receipts", "partition": 3, "offset": 4711})
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from queue import Empty, Full, Queue
+from threading import Event, Thread
+from typing import Any
+
+import orjson
+
+from penstock.settings import settings
+
+PLACE = ("topic", "partition", "offset")
+FIELDS = (*PLACE, "stream", "app", "incarnation")
+
+# Not through alerts: their own troubles would feed themselves.
+log = logging.getLogger("penstock.alerts")
+
+
+def _given(record: logging.LogRecord) -> dict[str, Any]:
+    return {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
+
+
+def _moment(record: logging.LogRecord) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
+
+
+class Text(logging.Formatter):
+    """`2026-01-01T00:00:00.000Z WARNING runner penstock.x: skipped [topic=receipts partition=3 offset=4711]`"""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self.process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = f"{_moment(record)} {record.levelname} {self.process} {record.name}: {record.getMessage()}"
+        if given := _given(record):
+            line += f" [{' '.join(f'{k}={v}' for k, v in given.items())}]"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+class Json(logging.Formatter):
+    """One JSON object a line: time, level, process, logger, message, and topic, partition, offset where given."""
+
+    def __init__(self, process: str) -> None:
+        super().__init__()
+        self.process = process
+
+    def format(self, record: logging.LogRecord) -> str:
+        found: dict[str, Any] = {
+            "time": _moment(record),
+            "level": record.levelname,
+            "process": self.process,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_given(record),
+        }
+        if record.exc_info:
+            found["exception"] = self.formatException(record.exc_info)
+        return orjson.dumps(found, default=str).decode()
+
+
+@dataclass(frozen=True)
+class AlertLimits:
+    """waiting: alerts kept while the channel is slow; per_minute: posts at most; repeat_after: seconds in which an
+    alert that was posted is only counted when it comes again; attempts, timeout (seconds): of one post."""
+
+    waiting: int = 100
+    per_minute: int = 10
+    repeat_after: float = 300.0
+    attempts: int = 4
+    timeout: float = 5.0
+
+
+class AlertHandler(logging.Handler):
+    """Posts records to a webhook as `{"text", "level", "process", "logger", "repeated", ...}`, from a thread.
+
+    Never blocks nor fails the one who logs: what is too much is counted, and the next post says how much it was.
+    """
+
+    MINUTE = 60.0
+
+    def __init__(
+        self,
+        url: str,
+        process: str,
+        limits: AlertLimits | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(logging.WARNING)
+        self.url, self.process, self.limits, self.clock = url, process, limits or AlertLimits(), clock
+        self.posted = self.failed = 0
+        self._queue: Queue[dict[str, Any]] = Queue(self.limits.waiting)
+        self._seen: dict[tuple[str, int, str], tuple[float, int]] = {}
+        self._recent: list[float] = []
+        self._suppressed = 0
+        self._stop = Event()
+        self._thread = Thread(target=self._run, name="alerts", daemon=True)
+        self._thread.start()
+        # A filter, as what posts must not wait for the lock of the one who closes.
+        self.addFilter(lambda record: record.name != log.name and not record.name.startswith(("httpx", "httpcore")))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            repeated = self._admit((record.name, record.levelno, str(record.msg)), self.clock())
+            if repeated is None:
+                return
+            self._queue.put_nowait(self._body(record, repeated))
+            self._suppressed = 0
+        except Full:
+            self._suppressed += 1
+        except Exception:
+            self.handleError(record)
+
+    def _admit(self, what: tuple[str, int, str], now: float) -> int | None:
+        """How often it came since it was posted, or None if it must not be posted now. Called under the lock."""
+        at, repeated = self._seen.get(what, (None, 0))
+        if at is not None and now - at < self.limits.repeat_after:
+            self._seen[what] = (at, repeated + 1)
+            return None
+        self._recent = [t for t in self._recent if now - t < self.MINUTE]
+        if len(self._recent) >= self.limits.per_minute:
+            self._suppressed += 1
+            return None
+        self._recent.append(now)
+        if len(self._seen) > 1000:
+            self._seen = {k: v for k, v in self._seen.items() if now - v[0] < self.limits.repeat_after}
+        self._seen[what] = (now, 0)
+        return repeated
+
+    def _body(self, record: logging.LogRecord, repeated: int) -> dict[str, Any]:
+        place = " ".join(f"{k}={v}" for k, v in _given(record).items())
+        text = f"{record.levelname} {self.process}: {record.getMessage()}" + (f" [{place}]" if place else "")
+        if repeated:
+            text += f" (and {repeated} times more since it was last said)"
+        if self._suppressed:
+            text += f" ({self._suppressed} other alerts were not posted)"
+        return {
+            "text": text,
+            "time": _moment(record),
+            "level": record.levelname,
+            "process": self.process,
+            "logger": record.name,
+            "repeated": repeated,
+            "suppressed": self._suppressed,
+            **_given(record),
+        }
+
+    def _run(self) -> None:
+        # Imported here: a process without a webhook needs neither.
+        import httpx
+        from tenacity import (
+            Retrying,
+            retry_if_exception,
+            sleep_using_event,
+            stop_after_attempt,
+            stop_when_event_set,
+            wait_exponential,
+        )
+
+        def worth_retrying(e: BaseException) -> bool:
+            if isinstance(e, httpx.HTTPStatusError):
+                return e.response.status_code == 429 or e.response.status_code >= 500
+            return isinstance(e, httpx.TransportError)
+
+        retrying = Retrying(
+            stop=stop_after_attempt(self.limits.attempts) | stop_when_event_set(self._stop),
+            wait=wait_exponential(multiplier=0.2, max=10),
+            retry=retry_if_exception(worth_retrying),
+            sleep=sleep_using_event(self._stop),
+            reraise=True,
+        )
+
+        with httpx.Client(timeout=self.limits.timeout) as client:
+            while True:
+                try:
+                    body = self._queue.get(timeout=0.2)
+                except Empty:
+                    if self._stop.is_set():
+                        return
+                    continue
+                try:
+                    retrying(lambda body=body: client.post(self.url, json=body).raise_for_status())
+                    self.posted += 1
+                except httpx.HTTPError as e:
+                    self.failed += 1
+                    # The URL is a secret of the channel: the error's own text names it.
+                    status = getattr(getattr(e, "response", None), "status_code", "")
+                    log.error("an alert could not be posted: %s %s", type(e).__name__, status)
+                finally:
+                    self._queue.task_done()
+
+    def close(self) -> None:
+        """Post what waits, each tried once, for at most a second."""
+        self._stop.set()
+        self._thread.join(1.0)
+        super().close()
+
+
+def setup(process: str, *, level: int = logging.INFO) -> None:
+    """Log to stderr as this process, and to the alert webhook if the settings name one. Replaces earlier handlers."""
+    given = settings()
+    output = logging.StreamHandler(sys.stderr)
+    output.setFormatter(Json(process) if given.log_json else Text(process))
+    handlers: list[logging.Handler] = [output]
+    if url := given.alert_webhook.get_secret_value():
+        handlers.append(AlertHandler(url, process))
+    logging.basicConfig(level=level, handlers=handlers, force=True)
+    # One line for each request would be most of the log.
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)

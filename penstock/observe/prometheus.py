@@ -1,0 +1,245 @@
+"""Prometheus metrics: the streams as the control database knows them, the platform as the meter last measured it.
+
+Names and units follow Prometheus' conventions: base units, `_total` for counters. All are listed in STREAM, APP,
+DRIVER and SAMPLED, with their HELP texts. A control database that is away gives `penstock_control_up 0` and no
+figures of streams, never a failing scrape.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import chain
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from penstock.errors import ControlError, LocalError
+from penstock.observe.overview import STATES, StreamView
+from penstock.observe.samples import MIB, Sample, now_ms
+from penstock.observe.snapshot import UP, Moment, Moments
+
+log = logging.getLogger(__name__)
+
+Labels = tuple[str, ...]
+
+# HELP text by name. What ends in _total is a counter, all others are gauges.
+STREAM = {
+    "penstock_stream_desired": "Desired state of the stream: 1 is on.",
+    "penstock_stream_up": "1 if the stream is running or idle.",
+    "penstock_stream_state": "State of the stream, as the operator page shows it: 1 for the one it is in.",
+    "penstock_stream_progress_age_seconds": "Time since the driver last reported.",
+    "penstock_stream_batch_id": "Number of the last batch.",
+    "penstock_stream_batch_duration_seconds": "Duration of the last batch.",
+    "penstock_stream_batch_age_seconds": "Time since the last batch was committed.",
+    "penstock_stream_rows_per_second": "Rows read per second.",
+    "penstock_stream_rows_in_total": "Rows read since the first start.",
+    "penstock_stream_rows_out_total": "Rows written since the first start.",
+    "penstock_stream_late_records_total": "Records dropped as too late since the first start.",
+    "penstock_stream_dead_letters_total": "Records sent to a dead-letter topic since the first start.",
+    "penstock_stream_restarts_total": "Restarts of the stream.",
+    "penstock_stream_lag_records": "Records of an input topic that are not read yet.",
+    "penstock_stream_watermark_age_seconds": "How far the watermark is behind the clock.",
+    "penstock_stream_state_rows": "Rows of state.",
+    "penstock_stream_state_bytes": "Memory of the state store.",
+}
+APP = {
+    "penstock_app_wanted": "1 if a stream of the app is wanted on.",
+    "penstock_app_up": "1 if the app's own driver runs or drains and beat lately.",
+    "penstock_app_release": "Number of the release that is asked for.",
+    "penstock_app_restarts_total": "Drivers launched after the first.",
+}
+DRIVER = {
+    "penstock_driver_up": "1 if the driver runs or drains and beat lately.",
+    "penstock_driver_beat_age_seconds": "Time since the driver's last sign of life.",
+    "penstock_driver_launch_time_seconds": "When the driver was launched, Unix time.",
+    "penstock_driver_release": "Number of the release the driver was launched under.",
+}
+DECLARED = {**STREAM, **APP, **DRIVER}
+
+
+def _labels(name: str) -> Labels:
+    """The labels of a declared family."""
+    if name in APP:
+        return ("app",)
+    if name in DRIVER:
+        return ("app", "incarnation")
+    more = {"penstock_stream_state": ("state",), "penstock_stream_lag_records": ("topic",)}
+    return ("stream", "app", *more.get(name, ()))
+
+
+class Sampled(NamedTuple):
+    """A receipts' metric as a gauge: its name, the factor to the base unit, the label of what follows the dot."""
+
+    name: str
+    factor: float
+    help: str
+    label: str = ""
+
+
+SAMPLED: dict[str, Sampled] = {
+    "cpu": Sampled("penstock_part_cpu_cores", 1, "CPU seconds used per second.", "part"),
+    "memory": Sampled("penstock_part_memory_bytes", MIB, "Resident memory of the part.", "part"),
+    "cpuBusy": Sampled("penstock_machine_cpu_busy_ratio", 1, "CPU time neither idle nor waiting for a disk."),
+    "cpuWait": Sampled("penstock_machine_cpu_wait_ratio", 1, "CPU time idle while waiting for a disk."),
+    "memoryAvailable": Sampled("penstock_machine_memory_available_bytes", MIB, "Memory available without swapping."),
+    "diskFree": Sampled("penstock_machine_disk_free_bytes", MIB, "Free space where the platform keeps its data."),
+    "diskBusy": Sampled("penstock_disk_busy_ratio", 1, "Time the disk had work.", "disk"),
+    "diskWaitTime": Sampled("penstock_disk_wait_seconds", 1e-3, "Mean time of a read or write.", "disk"),
+    "dbWaitTime": Sampled("penstock_control_round_trip_seconds", 1e-3, "Trivial query to the control database."),
+    "httpTime": Sampled("penstock_http_response_seconds", 1e-3, "GET of an endpoint of the platform.", "endpoint"),
+    "httpErrors": Sampled("penstock_http_failed", 1, "1 if the last GET of the endpoint failed.", "endpoint"),
+    "kafkaProduceTime": Sampled("penstock_kafka_produce_seconds", 1e-3, "Slowest acknowledged receipt of a sample."),
+    "kafkaAppendRate": Sampled("penstock_kafka_appended_per_second", 1, "Growth of the end offsets of all topics."),
+    "kafkaTopics": Sampled("penstock_kafka_topics", 1, "Topics."),
+    "kafkaPartitions": Sampled("penstock_kafka_partitions", 1, "Partitions."),
+    "kafkaUnderReplicated": Sampled("penstock_kafka_under_replicated_partitions", 1, "Partitions not fully in sync."),
+    "probeErrors": Sampled("penstock_probe_failed", 1, "1 if the meter's probe failed last time.", "probe"),
+}
+CONTROL_UP = "penstock_control_up"
+
+
+def exported() -> set[str]:
+    """Every series name the endpoint can give, the meter's own `process_*` aside."""
+    return {CONTROL_UP, *DECLARED, *(s.name for s in SAMPLED.values())}
+
+
+class PlatformCollector(Collector):
+    """Collects from the control database at each scrape, and from the latest samples.
+
+    sampled: the latest sample of each metric; keep: seconds after which a sample is not shown any more.
+    """
+
+    def __init__(
+        self,
+        moments: Moments,
+        sampled: Callable[[], Mapping[str, Sample]] = dict,
+        *,
+        keep: float = 60.0,
+    ) -> None:
+        self.moments, self.sampled, self.keep = moments, sampled, keep
+        self._was_up = True
+
+    def describe(self) -> Iterable[Metric]:
+        """The names, so that registering needs no database."""
+        return [_family(CONTROL_UP, "", ()), *(_family(n, text, _labels(n)) for n, text in DECLARED.items())]
+
+    def collect(self) -> Iterator[Metric]:
+        try:
+            now: Moment | None = self.moments.read()
+        except ControlError as e:
+            now = None
+            if self._was_up:
+                log.warning("scrapes are without streams: %s", e)
+        self._was_up = now is not None
+        up = GaugeMetricFamily(CONTROL_UP, "1 if the control database answers.")
+        up.add_metric((), float(self._was_up))
+        yield up
+        if now:
+            yield from _families(_apps(now))
+        yield from self._samples()
+
+    def _samples(self) -> Iterator[Metric]:
+        families: dict[str, Metric] = {}
+        oldest = now_ms() - self.keep * 1000
+        for metric, sample in sorted(self.sampled().items()):
+            kind, _, of = metric.partition(".")
+            shown = SAMPLED.get(kind)
+            if shown and bool(of) == bool(shown.label) and sample.at_ms >= oldest:
+                labels = (shown.label,) if shown.label else ()
+                family = families.setdefault(shown.name, _family(shown.name, shown.help, labels))
+                family.add_metric((of,) if of else (), sample.value * shown.factor)  # type: ignore[attr-defined]
+        yield from families.values()
+
+
+Value = tuple[str, Labels, float | None]
+
+
+def _family(name: str, text: str, labels: Labels) -> Metric:
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    return kind(name, text, labels=labels)
+
+
+def _families(values: Iterable[Value]) -> Iterator[Metric]:
+    families = {name: _family(name, text, _labels(name)) for name, text in DECLARED.items()}
+    for name, labels, value in values:
+        if value is not None:
+            families[name].add_metric(labels, value)  # type: ignore[attr-defined]
+    return (f for f in families.values() if f.samples)
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+def _stream(s: StreamView) -> Iterator[Value]:
+    def value(name: str, amount: float | None, *more: str) -> Value:
+        return f"penstock_stream_{name}", (s.name, s.app, *more), amount
+
+    yield value("desired", float(s.desired == "on"))
+    yield value("up", float(s.state in UP))
+    for state in STATES:
+        yield value("state", float(s.state == state), state)
+    if s.reported_age_ms is None:
+        return
+    yield value("progress_age_seconds", _seconds(s.reported_age_ms))
+    yield value("batch_id", s.batch_id)
+    yield value("batch_duration_seconds", _seconds(s.batch_ms))
+    yield value("batch_age_seconds", _seconds(s.batch_age_ms))
+    yield value("rows_per_second", s.rows_per_s)
+    yield value("rows_in_total", s.rows_in)
+    yield value("rows_out_total", s.rows_out)
+    yield value("late_records_total", s.late)
+    yield value("dead_letters_total", s.dead)
+    yield value("restarts_total", s.restarts)
+    yield value("watermark_age_seconds", _seconds(s.watermark_age_ms))
+    yield value("state_rows", s.state_rows)
+    yield value("state_bytes", s.state_bytes)
+    for topic in s.topics:
+        yield value("lag_records", topic.lag, topic.name)
+
+
+def _apps(now: Moment) -> Iterator[Value]:
+    drivers = [d for d in now.snap.drivers.values() if d.state != "ended"]
+    up = {
+        d.incarnation
+        for d in drivers
+        if d.state in ("running", "draining") and now.snap.now - d.beat_at <= now.limits.stuck_ms
+    }
+    incarnations = {app.name: app.incarnation for app in now.snap.apps}
+    for app in now.view.apps:
+        yield "penstock_app_wanted", (app.name,), float(app.desired == "on")
+        yield "penstock_app_up", (app.name,), float(incarnations[app.name] in up)
+        yield "penstock_app_release", (app.name,), app.release_seq
+        yield "penstock_app_restarts_total", (app.name,), app.restarts
+        yield from chain.from_iterable(map(_stream, app.streams))
+    for d in drivers:
+        labels = (d.app, d.incarnation)
+        yield "penstock_driver_up", labels, float(d.incarnation in up)
+        yield "penstock_driver_beat_age_seconds", labels, max(0, now.snap.now - d.beat_at) / 1000
+        yield "penstock_driver_launch_time_seconds", labels, d.launched_at / 1000
+        yield "penstock_driver_release", labels, d.release_seq
+
+
+def serve(collector: Collector, port: int, host: str = "127.0.0.1") -> Callable[[], None]:
+    """Serve http://host:port/metrics in a thread until the returned function is called. LocalError if it cannot."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    ProcessCollector(registry=registry)
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as e:
+        raise LocalError(
+            f"the Prometheus endpoint cannot listen on {host}:{port}",
+            got=e.strerror or e,
+            fix="end what holds the port, or set PENSTOCK_METRICS_PORT",
+        ) from e
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join(1)
+
+    return stop

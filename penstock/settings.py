@@ -1,0 +1,81 @@
+"""One typed object for every setting, read from the environment once.
+
+Each field is the variable ``PENSTOCK_<FIELD>`` in capitals, e.g. ``PENSTOCK_KAFKA_PORT=19092``.
+"""
+
+from functools import cache
+from pathlib import Path
+
+from pydantic import Field, SecretStr
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+PROJECT = Path(__file__).resolve().parent.parent
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix="PENSTOCK_", frozen=True)
+
+    project: Path = Field(PROJECT, description="folder that holds jobs/, sql/ and dags/")
+    home: Path = Field(PROJECT / ".penstock", description="data, logs and checkpoints of this machine")
+    cache: Path = Field(
+        Path.home() / ".cache" / "penstock", description="downloaded jars and binaries, shared by checkouts"
+    )
+    environment: str = Field("local", description="the `environment` of the platform's own receipts")
+
+    kafka_port: int = Field(19092, description="embedded broker; its controller takes the next port")
+    kafka_bootstrap: str = Field("", description="brokers; empty means the embedded one")
+    replication: int = Field(1, description="replicas of declared topics")
+    mariadb_port: int = 13306
+    airflow_port: int = 18080
+    metrics_port: int = Field(19464, description="Prometheus endpoint of the meter")
+    control_url: SecretStr = Field(
+        SecretStr(""), description="SQLAlchemy URL of the control database; empty means the embedded MariaDB"
+    )
+
+    checkpoints: str = Field("", description="URI or folder of checkpoints; empty means <home>/checkpoints")
+    spark_master: str = Field("local[2]", description="Spark master; 2 cores by default")
+    driver_memory: str = Field("768m", description="JVM heap of one driver")
+
+    lease_ttl: float = Field(15.0, gt=3, description="seconds without renewal until a lease may be taken")
+    progress_every: float = Field(2.0, gt=0, description="seconds between progress reports")
+    stuck_after: float = Field(
+        30.0, gt=0, description="seconds of driver silence after which it is taken for hung and killed"
+    )
+    drain_timeout: float = Field(60.0, gt=0, description="seconds a draining driver gets before it is killed")
+    supervise_every: float = Field(1.0, gt=0, description="seconds between two looks of the supervisor")
+    supervise_epoch: float = Field(3600.0, gt=0, description="seconds after which a supervising run ends")
+    measure_every: float = Field(15.0, gt=0, description="seconds between two samples of the platform by itself")
+    log_json: bool = Field(default=False, description="log JSON lines instead of text")
+    alert_webhook: SecretStr = Field(
+        default=SecretStr(""), description="URL that gets WARN and above as JSON posts; empty is off"
+    )
+
+    @property
+    def bootstrap(self) -> str:
+        return self.kafka_bootstrap or f"127.0.0.1:{self.kafka_port}"
+
+    @property
+    def control(self) -> str:
+        """SQLAlchemy URL of the control database, password included: never log it."""
+        return (
+            self.control_url.get_secret_value()
+            or f"mysql+pymysql://penstock:penstock@127.0.0.1:{self.mariadb_port}/penstock_control"
+        )
+
+    @property
+    def checkpoint_root(self) -> str:
+        return self.checkpoints or str(self.home / "checkpoints")
+
+    @property
+    def logs(self) -> Path:
+        return self.home / "logs"
+
+    @property
+    def airflow_url(self) -> str:
+        return f"http://127.0.0.1:{self.airflow_port}"
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this process."""
+    return Settings()

@@ -1,0 +1,94 @@
+"""What a checkpoint's offset log says about a batch.
+
+Format: Spark's OffsetSeqLog, a version line, one JSON object of metadata (watermark, batch time, pinned settings), then
+one line of JSON per source: `{"topic": {"0": next offset}}`, or `-` for a source that took no part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Ends = dict[str, dict[int, int]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One batch of the log. at_ms: its clock; watermark_ms: what it dropped late records by; offsets are next ones."""
+
+    batch_id: int
+    at_ms: int
+    watermark_ms: int
+    starts: Ends
+    ends: Ends
+
+    @property
+    def changed(self) -> Ends:
+        """End offsets of the partitions that moved, or of one that did not, so that the batch leaves its mark."""
+        moved: Ends = {}
+        for topic, parts in self.ends.items():
+            for partition, end in parts.items():
+                if self.starts.get(topic, {}).get(partition) != end:
+                    moved.setdefault(topic, {})[partition] = end
+        if not moved:
+            for topic, parts in self.ends.items():
+                for partition, end in parts.items():
+                    return {topic: {partition: end}}
+        return moved
+
+
+class Checkpoint:
+    """The checkpoint of one stream, on whatever file system its URI names."""
+
+    def __init__(self, spark: SparkSession, root: str, stream: str) -> None:
+        self.path = f"{root.rstrip('/')}/{stream}"
+        jvm: Any = spark._jvm
+        self._jvm = jvm
+        self._folder = jvm.org.apache.hadoop.fs.Path(self.path)
+        self._fs = self._folder.getFileSystem(spark._jsc.hadoopConfiguration())
+        self._last: tuple[int, dict[str, Any], Ends] | None = None
+
+    def batch(self, batch_id: int) -> Batch:
+        """The batch as planned; it may not have been committed yet."""
+        before = self._entry(batch_id - 1) if batch_id else ({}, {})
+        metadata, ends = self._entry(batch_id)
+        self._last = (batch_id, metadata, ends)
+        return Batch(
+            batch_id,
+            at_ms=int(metadata["batchTimestampMs"]),
+            watermark_ms=int(before[0].get("batchWatermarkMs", 0)),
+            starts=before[1],
+            ends=ends,
+        )
+
+    def _entry(self, batch_id: int) -> tuple[dict[str, Any], Ends]:
+        if self._last and self._last[0] == batch_id:
+            return self._last[1], self._last[2]
+        text = self._read(f"offsets/{batch_id}")
+        _, metadata, *sources = text.splitlines()
+        return json.loads(metadata), _merged(sources)
+
+    def _read(self, name: str) -> str:
+        stream = self._fs.open(self._jvm.org.apache.hadoop.fs.Path(self._folder, name))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+
+def _merged(sources: Iterable[str]) -> Ends:
+    """Offsets of all sources by topic; where two sources read one topic, the one that lags."""
+    merged: Ends = {}
+    for line in sources:
+        if line.strip() in ("-", ""):
+            continue
+        for topic, parts in json.loads(line).items():
+            known = merged.setdefault(topic, {})
+            for partition, offset in parts.items():
+                known[int(partition)] = min(offset, known.get(int(partition), offset))
+    return merged

@@ -1,0 +1,375 @@
+"""From a declaration to a running query, and its figures."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.streaming import StreamingQueryListener
+
+from penstock.control import ProgressRow
+from penstock.errors import DeclarationError, LeaseLost
+from penstock.kafka.admin import admin, partitions
+from penstock.kafka.output import Message, Output
+from penstock.streams import records
+from penstock.streams.checkpoint import Batch, Checkpoint
+from penstock.streams.session import session_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
+
+    from penstock.streams.declare import Input, Stream
+
+log = logging.getLogger(__name__)
+
+# A failing query is tried again at once, then ever more slowly: a broker that is away must not fill the log.
+BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+RATE_WINDOW = 15.0
+
+
+class StreamRun:
+    """One stream of a driver: starts its query, restarts it when it fails, writes its batches, keeps its figures."""
+
+    def __init__(
+        self, stream: Stream, spark: SparkSession, bootstrap: str, checkpoint_root: str, figures: ProgressRow
+    ) -> None:
+        self.stream = stream
+        self.figures = figures
+        self._spark = session_for(spark, stream)
+        self._bootstrap = bootstrap
+        self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
+        self._output: Output | None = None
+        self._query: StreamingQuery | None = None
+        # Held while a batch is written: a stop waits for it, so that no transaction is cut.
+        self._writing = threading.Lock()
+        self._stopping = False
+        self._committed = ("", -1)
+        self._failures = 0
+        self._retry_at = 0.0
+        self._seen: deque[tuple[float, int]] = deque()
+        self._figures_lock = threading.Lock()
+        self.offsets: dict[str, dict[int, int]] = {}
+        self._spark.streams.addListener(_Listener(self))
+
+    # Life
+
+    @property
+    def running(self) -> bool:
+        return self._query is not None
+
+    def start(self) -> None:
+        """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
+        self._set(state="starting")
+        self._stopping = False
+        self._output = Output(self.stream.name, self.stream.group, self._bootstrap)
+        try:
+            self._committed = self._output.committed(self._input_partitions())
+            frames = {name: self._frame(given, name) for name, given in self.stream.inputs.items()}
+            rows = records.encode(self.stream.transform(**frames), self.stream.key, self.stream.value)
+            writer = (
+                rows.writeStream.queryName(self.stream.name)
+                .outputMode(self.stream.promise.mode)
+                .option("checkpointLocation", self._checkpoint.path)
+                .foreachBatch(self._write)
+            )
+            if self.stream.every:
+                writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
+            self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.stream.name)
+            self._query = writer.start()
+        except BaseException:
+            self._close_output()
+            raise
+        self._set(state="idle")
+        log.info("stream %s started from batch %d", self.stream.name, self._committed[1] + 1)
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Stop between two batches; one that has not begun to write is run again at the next start."""
+        query, self._query = self._query, None
+        if query is not None:
+            # Spark's stop waits for the callback: that must find the flag, not a lock held here.
+            self._stopping = True
+            if self._writing.acquire(timeout=timeout):
+                self._writing.release()
+            query.stop()
+        self._close_output()
+        self._set(state="stopped", rows_per_s=0.0)
+
+    def settle(self) -> None:
+        """Wait until all that is there has been read and written, and the figures say so. For tests and tools."""
+        assert self._query is not None
+        self._query.processAllAvailable()
+        # Processing ends with the last batch's commit; its progress event comes after, from another thread.
+        last = self._query.lastProgress
+        while last and self.figures.batch_id != last.batchId:
+            time.sleep(0.01)
+
+    def tend(self) -> None:
+        """Start what should run and restart what failed. LeaseLost from the output comes through to the caller."""
+        if self._query is not None:
+            if self._query.isActive:
+                return
+            self._failed(self._query.exception())
+            self._query = None
+            self._close_output()
+        if time.monotonic() < self._retry_at:
+            return
+        try:
+            self.start()
+        except Exception as e:
+            # A transform may raise anything; the other streams of the app go on.
+            self._failed(e)
+
+    def _failed(self, cause: BaseException | None) -> None:
+        delay = BACKOFF[min(self._failures, len(BACKOFF) - 1)]
+        self._failures += 1
+        self._retry_at = time.monotonic() + delay
+        message = _root_message(cause)
+        self._set(state="failing", error=message, error_at=int(time.time() * 1000), restarts=self.figures.restarts + 1)
+        log.error("stream %s failed and is tried again in %g s: %s", self.stream.name, delay, message)
+
+    def _close_output(self) -> None:
+        if self._output is not None:
+            self._output.close()
+            self._output = None
+
+    # Input
+
+    def _frame(self, given: Input, name: str) -> DataFrame:
+        reader = self._spark.readStream.format("kafka")
+        for key, value in self._source_options(given).items():
+            reader = reader.option(key, value)
+        reader = reader.option("startingOffsets", "earliest").option("groupIdPrefix", f"{self.stream.group}-reader")
+        rows = records.parse(reader.load(), given, F.current_timestamp())
+        if given.schema:
+            rows = rows.observe(f"bad_{name}", F.count_if(records.BAD).alias("n")).where(~F.col(records.BAD))
+        delay = f"{self.stream.promise.delay.total_seconds()} seconds"
+        return records.without_beats(rows.drop(records.BAD).withWatermark(records.EVENT_TIME, delay))
+
+    def _source_options(self, given: Input) -> dict[str, str]:
+        options = {
+            "kafka.bootstrap.servers": self._bootstrap,
+            "kafka.isolation.level": "read_committed",
+            # Reads twice as many records per poll; a short wait lets an idle topic's beat through at once.
+            "kafka.max.poll.records": "10000",
+            "kafka.fetch.max.wait.ms": "10",
+        }
+        if given.topic:
+            return {**options, "subscribe": given.topic.name, "failOnDataLoss": "true"}
+        # A topic that is deleted must not stop the count of all the others.
+        return {**options, "subscribePattern": given.pattern, "failOnDataLoss": "false"}
+
+    def _input_partitions(self) -> list[tuple[str, int]]:
+        counts = partitions(admin(self._bootstrap), self._bootstrap)
+        found: list[tuple[str, int]] = []
+        for given in self.stream.inputs.values():
+            names = [given.topic.name] if given.topic else [n for n in counts if re.fullmatch(given.pattern, n)]
+            for name in names:
+                if name not in counts and given.topic:
+                    raise DeclarationError(
+                        f"stream {self.stream.name} reads a topic the broker does not have",
+                        got=name,
+                        fix="create it with `penstock topics --apply`",
+                    )
+                found.extend((name, partition) for partition in range(counts.get(name, 0)))
+        return found
+
+    # Output
+
+    def _write(self, frame: DataFrame, batch_id: int) -> None:
+        with self._writing:
+            query, output = self._query_id(), self._output
+            if output is None or self._stopping:
+                raise LeaseLost(f"stream {self.stream.name} is being stopped")
+            if query == self._committed[0] and batch_id <= self._committed[1]:
+                # Its output is out already; the rows are consumed all the same, so that the state is committed.
+                frame.write.format("noop").mode("append").save()
+                log.info("stream %s: batch %d was written before the restart", self.stream.name, batch_id)
+                return
+            table = frame.toArrow()
+            batch = self._checkpoint.batch(batch_id)
+            dead = list(self._dead_letters(batch))
+            late = self._late(batch)
+            rows = (
+                Message(self.stream.output.name, _bytes(k), _bytes(v))
+                for chunk in table.to_batches()
+                for k, v in zip(chunk.column(0).to_pylist(), chunk.column(1).to_pylist(), strict=True)
+            )
+            written = output.write(chain(rows, dead), batch.changed, query=query, batch=batch_id, at=batch.at_ms)
+            self._committed = (query, batch_id)
+            with self._figures_lock:
+                self.figures.rows_out += written - len(dead)
+                self.figures.dead += len(dead)
+                self.figures.late += late
+                self.offsets = batch.ends
+            if dead:
+                log.warning(
+                    "stream %s: %d records of batch %d went to the dead letters, the first: %s",
+                    self.stream.name, len(dead), batch_id, dict(dead[0].headers).get("penstock.reason", b"").decode(),
+                )  # fmt: skip
+
+    def _query_id(self) -> str:
+        # The callback may run before start() has returned.
+        active = [q for q in self._spark.streams.active if q.name == self.stream.name]
+        return str(active[0].id) if active else str(self._query.id if self._query else "")
+
+    def _execution(self) -> Any:
+        active = [q for q in self._spark.streams.active if q.name == self.stream.name]
+        return active[0]._jsq.streamingQuery().lastExecution()
+
+    def _dead_letters(self, batch: Batch) -> Iterator[Message]:
+        """The bad records of a batch. Only a batch that counted some is read a second time, to say why."""
+        if not any(given.schema for given in self.stream.inputs.values()):
+            return
+        observed = self._execution().observedMetrics()
+        for name, given in self.stream.inputs.items():
+            metric = observed.get(f"bad_{name}")
+            if not given.schema or not metric.isDefined() or not metric.get().getLong(0):
+                continue
+            assert given.topic is not None
+            source = self._range(given, batch)
+            for row in records.rejected(source, given, _at(batch)).toLocalIterator():
+                yield Message(
+                    given.topic.dead_letters,
+                    None if row.key is None else bytes(row.key),
+                    None if row.value is None else bytes(row.value),
+                    (
+                        ("penstock.topic", row.topic.encode()),
+                        ("penstock.partition", str(row.partition).encode()),
+                        ("penstock.offset", str(row.offset).encode()),
+                        ("penstock.stream", self.stream.name.encode()),
+                        ("penstock.reason", row.reason.encode()),
+                    ),
+                )
+
+    def _late(self, batch: Batch) -> int:
+        """How many records came after their window was closed. Spark counts groups, so the batch is read again."""
+        if not _dropped(self._execution().executedPlan()):
+            return 0
+        size = int(self.stream.promise.window.total_seconds() * 1000)
+        count = 0
+        for given in self.stream.inputs.values():
+            rows = records.parse(self._range(given, batch), given, _at(batch)).where(~F.col(records.BAD))
+            end = (F.floor(F.unix_millis(records.EVENT_TIME) / size) + 1) * size
+            count += records.without_beats(rows).where(end <= batch.watermark_ms).count()
+        return count
+
+    def _range(self, given: Input, batch: Batch) -> DataFrame:
+        topics = [given.topic.name] if given.topic else [t for t in batch.ends if re.fullmatch(given.pattern, t)]
+        ends = {topic: batch.ends.get(topic, {}) for topic in topics}
+        earliest = -2
+        starts = {t: {p: batch.starts.get(t, {}).get(p, earliest) for p in parts} for t, parts in ends.items()}
+        reader = self._spark.read.format("kafka")
+        for key, value in self._source_options(given).items():
+            reader = reader.option(key, value)
+        return reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends)).load()
+
+    # Figures
+
+    def _set(self, **values: Any) -> None:
+        with self._figures_lock:
+            for key, value in values.items():
+                setattr(self.figures, key, value)
+
+    def progressed(self, event: QueryProgressEvent) -> None:
+        """Take a finished batch into the figures."""
+        p = event.progress
+        if p.batchId < 0 or not p.durationMs:
+            return
+        with self._figures_lock:
+            f = self.figures
+            f.rows_in += p.numInputRows
+            if p.batchId != f.batch_id:
+                f.batch_id, f.batch_at = p.batchId, int(time.time() * 1000)
+                f.batch_ms = int(p.durationMs.get("triggerExecution", 0))
+                self._failures = 0
+            if watermark := (p.eventTime or {}).get("watermark"):
+                f.watermark = _epoch_ms(watermark) or f.watermark
+            if p.stateOperators:
+                f.state_rows = sum(o.numRowsTotal for o in p.stateOperators)
+                f.state_bytes = sum(o.memoryUsedBytes for o in p.stateOperators)
+
+    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
+        """Set the lag, in records, from the offsets done and the topics' ends."""
+        topics = {
+            topic: {
+                "lag": sum(max(0, ends.get((topic, p), at) - at) for p, at in parts.items()),
+                "offsets": {str(p): at for p, at in parts.items()},
+            }
+            for topic, parts in offsets.items()
+        }
+        self._set(topics=topics, lag=sum(t["lag"] for t in topics.values()))
+
+    def report(self) -> ProgressRow:
+        """The figures as they stand: a copy, with the rate over the last seconds."""
+        with self._figures_lock:
+            now = time.monotonic()
+            self._seen.append((now, self.figures.rows_in))
+            while len(self._seen) > 2 and now - self._seen[0][0] > RATE_WINDOW:
+                self._seen.popleft()
+            since, rows = self._seen[0]
+            self.figures.rows_per_s = round((self.figures.rows_in - rows) / (now - since), 1) if now > since else 0.0
+            if self.figures.state in ("idle", "running"):
+                self.figures.state = "running" if self.figures.rows_per_s else "idle"
+            return replace(self.figures)
+
+
+class _Listener(StreamingQueryListener):
+    def __init__(self, run: StreamRun) -> None:
+        self._run = run
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
+        self._run.progressed(event)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
+        pass
+
+
+def _at(batch: Batch) -> Column:
+    return F.timestamp_millis(F.lit(batch.at_ms))
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
+
+
+def _dropped(plan: Any) -> int:
+    """Rows, after Spark's partial aggregation, that the plan's state operators dropped for being late."""
+    metric = plan.metrics().get("numRowsDroppedByWatermark")
+    own = int(metric.get().value()) if metric.isDefined() else 0
+    children = plan.children()
+    return own + sum(_dropped(children.apply(i)) for i in range(children.size()))
+
+
+def _epoch_ms(iso: str) -> int | None:
+    """Epoch ms of a progress event's ISO time; None for 1970, which stands for no watermark yet."""
+    ms = int(datetime.fromisoformat(iso).timestamp() * 1000)
+    return ms or None
+
+
+def _root_message(cause: BaseException | None) -> str:
+    """The first line that says something: Spark wraps a callback's error in layers of stack trace."""
+    if cause is None:
+        return "the query ended by itself"
+    text = str(cause)
+    found = re.findall(r"^(?:py4j\.\S+: )?(?:penstock\.errors\.)(\w+: .+)$", text, re.MULTILINE)
+    if found:
+        return str(found[-1])
+    return next((line.strip() for line in text.splitlines() if line.strip()), type(cause).__name__)[:1000]

@@ -1,0 +1,78 @@
+"""The Spark session of a driver: what every query needs, with the reason for each setting."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+
+from penstock.local import jars, java
+from penstock.settings import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.streams.declare import Stream
+
+
+def submit_conf(app: str) -> dict[str, str]:
+    """Spark settings of one app's driver, as spark-submit takes them."""
+    s = settings()
+    conf = {
+        "spark.app.name": f"penstock-{app}",
+        "spark.master": s.spark_master,
+        "spark.driver.memory": s.driver_memory,
+        "spark.jars": ",".join(str(p) for p in sorted(jars.ensure("connector").glob("*.jar"))),
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # The JVM gives memory back when idle, and a serial collector needs no threads of its own on 2 cores.
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 "
+        "-XX:TieredStopAtLevel=4 -Dlog4j2.formatMsgNoLookups=true",
+        "spark.sql.session.timeZone": "UTC",
+        # A long batch of one stream must not starve the others of the app.
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state"
+        ".RocksDBStateStoreProvider",
+        # A commit writes the batch's changes, not a snapshot of the whole store.
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # Micro-batch plans are small and repeat: adapting them costs more than it gives.
+        "spark.sql.adaptive.enabled": "false",
+        # How often an idle query asks the broker for news; the default 10 ms burns a fifth of a core per query.
+        "spark.sql.streaming.pollingDelay": "100ms",
+        "spark.sql.streaming.minBatchesToRetain": "20",
+        "spark.python.worker.reuse": "true",
+    }
+    if urlparse(s.checkpoint_root).scheme in ("", "file"):
+        # The default manager forks two processes per file on a local disk. It guards less against two writers: the
+        # lease and the fenced producer do that here.
+        conf["spark.sql.streaming.checkpointFileManagerClass"] = (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        )
+    return conf
+
+
+def open_session(app: str) -> SparkSession:
+    """The session of this process; under spark-submit the JVM is there already, else it is started."""
+    from pyspark.sql import SparkSession
+
+    Path(settings().logs).mkdir(parents=True, exist_ok=True)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.update(java.find().environment())
+    builder = SparkSession.builder
+    for key, value in submit_conf(app).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    return spark
+
+
+def session_for(spark: SparkSession, stream: Stream) -> SparkSession:
+    """A session of the stream's own: its partition count is pinned in its checkpoint, apart from the others'."""
+    own = spark.newSession()
+    own.conf.set("spark.sql.shuffle.partitions", stream.shuffle_partitions)
+    return own

@@ -1,0 +1,194 @@
+"""Operators that supervise streams. They are thin: what they decide is in penstock.streams.supervise.
+
+Whatever reaches for a database, a broker or Spark is imported when it runs: DAG files import this module.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowNotFoundException, AirflowSkipException
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from penstock.streams.supervise import Supervisor
+
+
+def task_key(context: Context) -> str:
+    """Names a try of a task instance: who answers for a driver."""
+    ti = context["ti"]
+    return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.try_number}"
+
+
+class SuperviseStreams(BaseOperator):
+    """Keeps one driver of an app while any of its streams is wanted. The driver is never the task's own process.
+
+    A run starts or adopts the driver, then waits in a trigger until something is to be done, does it and ends; the
+    next run of the @continuous DAG adopts. It also ends after each epoch, so that no run's history grows for ever.
+
+    conn_id: Spark connection; without it the master of the settings is used.
+    """
+
+    ui_color = "#d7e8f0"
+
+    def __init__(self, *, app: str, conn_id: str = "spark_default", **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.app, self.conn_id = app, conn_id
+        self._owner = ""
+
+    def execute(self, context: Context) -> None:
+        from penstock.errors import ControlError
+        from penstock.settings import settings
+
+        self._owner = task_key(context)
+        try:
+            self._declare()
+            step = self._supervisor().tick()
+            self.log.info("app %s: %s", self.app, step.why)
+        except ControlError as e:
+            self.log.warning("app %s: nothing is known, so nothing is done: %s", self.app, e)
+        self._wait(time.time() + settings().supervise_epoch)
+
+    def resume(self, context: Context, event: dict[str, Any]) -> None:
+        """Do what the trigger saw due, and end the run."""
+        from penstock.errors import ControlError
+        from penstock.streams.supervise import Evidence
+
+        self._owner = task_key(context)
+        self.log.info("app %s: %s: %s", self.app, event["do"], event["why"])
+        if event["do"] == "epoch":
+            return
+        try:
+            step = self._supervisor().tick(Evidence(**event["evidence"]))
+            self.log.info("app %s: %s", self.app, step.why)
+        except ControlError as e:
+            self.log.warning("app %s: left to the next run: %s", self.app, e)
+
+    def on_kill(self) -> None:
+        """A person marked the task while it ran in a worker."""
+        from penstock.control import connect
+        from penstock.streams import supervise
+
+        if self._owner:
+            supervise.stop(connect(), self.app, self._owner, "its task was marked or cleared in Airflow", patience=3)
+
+    def _wait(self, until: float) -> None:
+        from penstock_triggers import StreamsTrigger
+
+        self.defer(trigger=StreamsTrigger(self.app, self._owner, until), method_name="resume")
+
+    def _supervisor(self) -> Supervisor:
+        from penstock.control import connect
+        from penstock.streams.supervise import Supervisor
+
+        return Supervisor(connect(), self.app, self._owner, self._command)
+
+    def _declare(self) -> None:
+        """Bring a new app or stream into the control database."""
+        from penstock.catalog import load
+        from penstock.control import connect
+
+        declared = {s.name for s in load().app(self.app)}
+        if connect().app(self.app) is None or set(connect().desired(self.app)) != declared:
+            connect().sync(load())
+
+    def _command(self, incarnation: str) -> Sequence[str]:
+        """The spark-submit command line of a driver, from the Spark connection."""
+        from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
+
+        from penstock.errors import LocalError
+        from penstock.streams import launch
+        from penstock.streams.session import submit_conf
+
+        conf = submit_conf(self.app)
+        master = conf.pop("spark.master")
+        hook = SparkSubmitHook(
+            conf=conf,
+            conn_id=self.conn_id,
+            name=conf.pop("spark.app.name"),
+            application_args=launch.arguments(self.app, incarnation),
+        )
+        try:
+            SparkSubmitHook.get_connection(self.conn_id)
+        except AirflowNotFoundException:
+            # Without a connection the hook would take yarn.
+            hook._connection["master"] = master
+        if hook._connection["deploy_mode"] == "cluster":
+            raise LocalError(
+                f"the connection {self.conn_id} asks for deploy mode cluster",
+                fix="use deploy mode client: the supervisor looks after the driver's process on its own host",
+            )
+        command: list[str] = hook._build_spark_submit_command(str(launch.DRIVER))
+        return command
+
+
+class KeepBeat(BaseOperator):
+    """Keeps the heartbeats of all windowed topics: reads the declarations afresh, then a trigger sends the beats."""
+
+    ui_color = "#f0d7de"
+
+    def execute(self, context: Context) -> None:  # noqa: ARG002
+        from penstock_triggers import BeatTrigger, declared_windows
+
+        from penstock.settings import settings
+
+        until = time.time() + settings().supervise_epoch
+        self.defer(trigger=BeatTrigger(declared_windows(), until), method_name="resume")
+
+    def resume(self, context: Context, event: dict[str, Any]) -> None:
+        """The epoch is over; the next run goes on."""
+
+
+class ReapDrivers(BaseOperator):
+    """Ends drivers that nobody owns and marks the dead as ended."""
+
+    ui_color = "#e2e0d5"
+
+    def execute(self, context: Context) -> list[str]:
+        from penstock.catalog import load
+        from penstock.control import Actor, connect
+        from penstock.errors import ControlError
+        from penstock.streams import supervise
+
+        actor = Actor(task_key(context), "supervisor")
+        try:
+            ended = list(supervise.reap(connect(), set(load().apps), actor))
+        except ControlError as e:
+            raise AirflowSkipException(f"nothing is known, so nothing is ended: {e}") from e
+        for line in ended:
+            self.log.warning("%s", line)
+        return ended
+
+
+class OperateStreams(BaseOperator):
+    """Starts, stops or releases what the run's form asks for, in the name of who triggered it.
+
+    Params: action (start, stop or release); target (`app NAME` or `stream NAME`); note.
+    """
+
+    ui_color = "#dcefd9"
+
+    def execute(self, context: Context) -> str:
+        from penstock.catalog import load
+        from penstock.control import Actor, connect
+
+        params, run = context["params"], context["dag_run"]
+        actor = Actor(run.triggering_user_name or "unknown", "airflow")
+        kind, _, name = str(params["target"]).partition(" ")
+        note = str(params["note"] or "")
+        catalog, control = load(), connect()
+        streams = catalog.app(name) if kind == "app" else [catalog.stream(name)]
+        control.sync(catalog)
+        if params["action"] == "release":
+            app = streams[0].app
+            done = f"release {control.release(app, actor, note)} of app {app}"
+        else:
+            state = "on" if params["action"] == "start" else "off"
+            control.set_desired([s.name for s in streams], state, actor, note)  # type: ignore[arg-type]
+            done = f"{params['action']} {', '.join(s.name for s in streams)}"
+        self.log.info("%s, asked for by %s", done, actor.name)
+        return done

@@ -1,0 +1,40 @@
+// The page's own API. Every failure becomes a Failure with a kind the page can explain.
+const BASE = new URL("../../api/", import.meta.url);
+const PATIENCE_MS = 8000;
+
+export class Failure extends Error {
+  constructor(kind, message) {
+    super(message);
+    this.kind = kind; // control | server | signed-out | forbidden | refused
+  }
+}
+
+const call = async (path, options) => {
+  let answer;
+  try {
+    answer = await fetch(new URL(path, BASE), {
+      cache: "no-store",
+      credentials: "same-origin",
+      signal: AbortSignal.timeout(PATIENCE_MS),
+      ...options,
+    });
+  } catch {
+    throw new Failure("server", "Airflow's API server does not answer.");
+  }
+  const body = await answer.json().catch(() => null);
+  if (answer.ok && body) return body;
+  const said = typeof body?.detail === "string" ? body.detail : `The server answered ${answer.status}.`;
+  if (answer.status === 503 && body?.code === "control_away") throw new Failure("control", said);
+  if (answer.status === 401) throw new Failure("signed-out", "You are signed out.");
+  if (answer.status === 403) throw new Failure("forbidden", said);
+  throw new Failure(answer.status >= 500 ? "server" : "refused", said);
+};
+
+export const overview = () => call("overview");
+export const history = () => call("history");
+export const act = (action) =>
+  call("actions", {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(action),
+  });

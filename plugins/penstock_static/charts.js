@@ -1,0 +1,106 @@
+// Charts by uPlot (vendored). One neutral colour: in this page colour speaks of states only.
+import { clock } from "./format.js";
+
+/* global uPlot */
+const colour = (name) => {
+  const probe = document.createElement("span");
+  probe.className = `probe-${name}`;
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
+};
+
+let ink = null;
+const palette = () => {
+  ink ??= { line: colour("line"), fill: colour("fill"), axis: colour("axis"), grid: colour("grid") };
+  return ink;
+};
+
+const all = new Set();
+window.addEventListener("themechange", () => {
+  ink = null;
+  for (const chart of all) chart.redraw(false);
+});
+
+const top = (_, __, max) => [0, max > 0 ? max * 1.08 : 1];
+const series = (bars) => ({
+  stroke: () => palette().line,
+  fill: () => (bars ? palette().line : palette().fill),
+  width: 1.25,
+  points: { show: false },
+  spanGaps: false,
+  ...(bars ? { paths: uPlot.paths.bars({ size: [0.9, 12, 2] }), width: 0 } : {}),
+});
+
+// As wide as the columns of page.css leave room for.
+export const sparkWidth = () => (window.innerWidth < 981 ? 64 : window.innerWidth < 1300 ? 84 : 128);
+
+export const spark = (host, { width = sparkWidth(), height = 20 } = {}) => {
+  const chart = new uPlot(
+    {
+      width,
+      height,
+      padding: [1, 0, 1, 0],
+      cursor: { show: false },
+      legend: { show: false },
+      select: { show: false },
+      axes: [{ show: false }, { show: false }],
+      scales: { y: { range: top } },
+      series: [{}, series(false)],
+    },
+    [[], []],
+    host,
+  );
+  all.add(chart);
+  return chart;
+};
+
+const WHOLE = [1, 2, 5].flatMap((n) => [0, 1, 2, 3, 4, 5, 6, 7, 8].map((e) => n * 10 ** e)).sort((a, b) => a - b);
+const INCREMENTS = [60, 300, 600, 900, 1200, 1800, 3600];
+
+export const detail = (host, { format, bars = false, sync, onCursor }) => {
+  const axis = {
+    stroke: () => palette().axis,
+    grid: { stroke: () => palette().grid, width: 1 },
+    ticks: { show: false },
+    font: "11px system-ui, sans-serif",
+  };
+  const chart = new uPlot(
+    {
+      width: Math.max(160, host.clientWidth),
+      height: 104,
+      padding: [6, 18, 0, 0],
+      legend: { show: false },
+      cursor: { sync: { key: sync }, y: false, points: { show: false }, drag: { x: false, y: false } },
+      scales: { y: { range: top } },
+      axes: [
+        { ...axis, size: 20, gap: 4, incrs: INCREMENTS, space: 56, values: (_, at) => at.map((t) => clock(t * 1000).slice(0, 5)) },
+        { ...axis, size: 52, gap: 4, space: 28, values: (_, ticks) => ticks.map((v) => (v === 0 ? "0" : format(v))), ...(bars ? { incrs: WHOLE } : {}) },
+      ],
+      series: [{}, series(bars)],
+      hooks: { setCursor: [(u) => onCursor(u.cursor.idx)] },
+    },
+    [[], []],
+    host,
+  );
+  all.add(chart);
+  const watch = new ResizeObserver(() => {
+    const width = Math.max(160, host.clientWidth);
+    if (width !== chart.width) chart.setSize({ width, height: 104 });
+  });
+  watch.observe(host);
+  return {
+    set: (t, values) => chart.setData([t, values]),
+    destroy: () => {
+      watch.disconnect();
+      all.delete(chart);
+      chart.destroy();
+    },
+  };
+};
+
+export const drop = (chart) => {
+  all.delete(chart);
+  chart.destroy();
+};

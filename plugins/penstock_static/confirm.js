@@ -1,0 +1,45 @@
+// One dialog for every action: says what will happen, takes a note, stays open while it works and if it fails.
+import { act } from "./api.js";
+import { $, text } from "./dom.js";
+
+const dialog = $("confirm");
+const yes = $("confirm-yes");
+const note = $("confirm-note");
+let pending = null;
+
+export const ask = ({ title, message, label, action, done }) => {
+  pending = { action, done, label };
+  text($("confirm-title"), title);
+  text($("confirm-text"), message);
+  text($("confirm-error"), "");
+  text(yes, label);
+  yes.disabled = false;
+  note.value = "";
+  dialog.showModal();
+  note.focus();
+};
+
+const send = async () => {
+  if (!pending || yes.disabled) return;
+  const { action, done, label } = pending;
+  yes.disabled = true;
+  text(yes, "Sending …");
+  try {
+    await act({ ...action, note: note.value.trim() });
+    dialog.close();
+    done();
+  } catch (error) {
+    text($("confirm-error"), `Not done: ${error.message}`);
+    text(yes, label);
+    yes.disabled = false;
+  }
+};
+
+yes.addEventListener("click", send);
+$("confirm-no").addEventListener("click", () => dialog.close());
+note.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.isComposing) send();
+});
+dialog.addEventListener("close", () => {
+  pending = null;
+});

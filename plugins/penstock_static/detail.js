@@ -1,0 +1,126 @@
+// The unfolded view of one stream: eight charts over the last hour, its topics, its last error.
+import * as charts from "./charts.js";
+import { attr, h, text } from "./dom.js";
+import * as f from "./format.js";
+
+const CHARTS = [
+  ["rows_per_s", "Rows per second", f.count],
+  ["lag", "Lag, records", f.count],
+  ["batch_ms", "Batch time", f.span],
+  ["batch_age_ms", "Time since the last batch", f.span],
+  ["watermark_age_ms", "Watermark age", f.span],
+  ["state_bytes", "State size", f.bytes],
+  ["late", "Late rows, each 30 s", f.count, true],
+  ["dead", "Dead-lettered, each 30 s", f.count, true],
+];
+
+const latest = (values) => values.findLast((value) => value != null) ?? null;
+const highest = (values) => values.reduce((most, value) => (value != null && value > most ? value : most), 0);
+
+export class Detail {
+  constructor(name) {
+    this.name = name;
+    this.charts = new Map();
+    this.grid = h("div", { class: "charts" });
+    this.facts = h("dl", { class: "facts" });
+    this.error = h("pre", { class: "error", tabindex: "0", "aria-label": "Last error" });
+    this.errorTitle = h("h4", {});
+    this.topics = h("tbody");
+    this.node = h(
+      "div",
+      { class: "detail" },
+      this.grid,
+      h(
+        "div",
+        { class: "beside" },
+        this.facts,
+        h(
+          "table",
+          { class: "topics" },
+          h("thead", {}, h("tr", {}, ...["Topic", "Lag", "Partitions", "Next offsets"].map((t) => h("th", { scope: "col" }, t)))),
+          this.topics,
+        ),
+      ),
+      this.errorTitle,
+      this.error,
+    );
+  }
+
+  // Charts measure their place, so they are made once the node is on the page.
+  begin(history) {
+    for (const [key, title, format, bars] of CHARTS) {
+      const value = h("output", {});
+      const host = h("div", { class: "plot", role: "img" });
+      this.grid.append(h("figure", {}, h("figcaption", {}, h("span", {}, title), value), host));
+      const entry = { host, value, format, title, values: [], t: [] };
+      entry.chart = charts.detail(host, {
+        format,
+        bars,
+        sync: this.name,
+        onCursor: (at) => this.label(entry, at),
+      });
+      this.charts.set(key, entry);
+    }
+    this.draw(history);
+  }
+
+  label(entry, at) {
+    const on = at != null && entry.values[at] !== undefined;
+    const value = entry.format(on ? entry.values[at] : latest(entry.values));
+    text(entry.value, on ? `${value} at ${f.clock(entry.t[at] * 1000)}` : value);
+  }
+
+  draw(history) {
+    if (!history) return;
+    const found = history.streams[this.name];
+    for (const [key, entry] of this.charts) {
+      entry.t = history.t;
+      entry.values = found?.[key] ?? history.t.map(() => null);
+      entry.chart.set(entry.t, entry.values);
+      this.label(entry, null);
+      const range = `now ${entry.format(latest(entry.values))}, highest ${entry.format(highest(entry.values))}`;
+      attr(entry.host, "aria-label", `${entry.title} over the last hour: ${range}`);
+    }
+  }
+
+  show(stream) {
+    const facts = [
+      ["Rows read", f.exact(stream.rows_in)],
+      ["Rows written", f.exact(stream.rows_out)],
+      ["Late", f.exact(stream.late)],
+      ["Dead-lettered", f.exact(stream.dead)],
+      ["Query restarts", f.exact(stream.restarts)],
+      ["State", `${f.bytes(stream.state_bytes)}`],
+      ["State rows", f.exact(stream.state_rows)],
+      ["Batch", f.exact(stream.batch_id)],
+      ["Watermark", stream.watermark == null ? f.DASH : new Date(stream.watermark).toISOString().slice(0, 19).replace("T", " ") + " UTC"],
+      ["Last report", stream.reported_age_ms == null ? "never" : `${f.age(stream.reported_age_ms)} ago`],
+    ];
+    this.facts.replaceChildren(...facts.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))));
+    this.topics.replaceChildren(
+      ...(stream.topics.length
+        ? stream.topics.map((topic) => {
+            const offsets = Object.entries(topic.offsets).map(([p, o]) => `${p}: ${f.exact(o)}`).join("   ");
+            return h(
+              "tr",
+              {},
+              h("th", { scope: "row" }, topic.name),
+              h("td", { class: "n" }, f.exact(topic.lag)),
+              h("td", { class: "n" }, f.exact(topic.partitions)),
+              h("td", { class: "offsets" }, offsets || f.DASH),
+            );
+          })
+        : [h("tr", {}, h("td", { colspan: 4, class: "muted" }, "No batch has been read yet."))]),
+    );
+    attr(this.error, "hidden", !stream.error);
+    attr(this.errorTitle, "hidden", !stream.error);
+    text(this.errorTitle, stream.error ? `Last error${stream.error_age_ms == null ? "" : `, ${f.age(stream.error_age_ms)} ago`}` : "");
+    text(this.error, stream.error ?? "");
+  }
+
+  end() {
+    for (const entry of this.charts.values()) entry.chart.destroy();
+    this.charts.clear();
+    this.node.remove();
+  }
+}

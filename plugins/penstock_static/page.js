@@ -1,0 +1,250 @@
+// Fetches, shows, and says plainly what it does not know.
+import * as api from "./api.js";
+import { spark } from "./charts.js";
+import { $, attr, h, text } from "./dom.js";
+import * as f from "./format.js";
+import { StreamTable } from "./streams.js";
+
+const EVERY_MS = 3000;
+const HISTORY_EVERY_MS = 15000;
+const OLD_MS = 12000;
+
+let data = null;
+let gotAt = 0; // performance.now() of the last good answer
+let historyAt = -Infinity;
+let failure = null;
+let timer = null;
+let busy = false;
+
+// Totals
+
+const tile = (name, title) => {
+  const value = h("span", { class: "value" });
+  const note = h("span", { class: "note" });
+  $("totals").append(h("div", { class: "tile", title }, h("span", { class: "name" }, name), value, note));
+  return { value, note };
+};
+const tiles = {
+  streams: tile("Streams", "Wanted streams that run or are idle"),
+  rows: tile("Rows/s", "Over all streams with current figures"),
+  lag: tile("Lag", "Records not read yet, over all streams with current figures"),
+  watermark: tile("Oldest watermark", "The greatest watermark age of all streams with current figures"),
+  state: tile("State", "Bytes of state of all streams with current figures"),
+  late: tile("Late", "Rows that came after their window was closed, since the first start"),
+  dead: tile("Dead-lettered", "Records that do not parse, since the first start"),
+  restarts: tile("Driver restarts", "Over all apps"),
+};
+const SPARK = { width: 110, height: 20 };
+const sum = (known) => known.reduce((a, b) => a + b, 0);
+const totalSparks = [
+  ["rows_per_s", spark(tiles.rows.note, SPARK), sum],
+  ["lag", spark(tiles.lag.note, SPARK), sum],
+  ["watermark_age_ms", spark(tiles.watermark.note, SPARK), (known) => Math.max(...known)],
+  ["state_bytes", spark(tiles.state.note, SPARK), sum],
+];
+
+const showTotals = ({ totals, freshness, apps }) => {
+  const stale = freshness.old === "all";
+  text(tiles.streams.value, `${totals.healthy} of ${totals.wanted}`);
+  const off = totals.streams - totals.wanted;
+  const bad = totals.wanted - totals.healthy;
+  text(tiles.streams.note, [bad ? `${bad} not running` : "all running", off ? `${off} stopped` : ""].filter(Boolean).join(", "));
+  attr(tiles.streams.value, "data-bad", bad > 0);
+  text(tiles.rows.value, stale ? f.DASH : f.count(totals.rows_per_s));
+  text(tiles.lag.value, stale ? f.DASH : f.count(totals.lag));
+  text(tiles.watermark.value, f.age(totals.watermark_age_ms));
+  text(tiles.state.value, stale ? f.DASH : f.bytes(totals.state_bytes));
+  for (const key of ["late", "dead", "restarts"]) {
+    text(tiles[key].value, f.count(totals[key]));
+    attr(tiles[key].value, "title", f.exact(totals[key]));
+  }
+  text(tiles.restarts.note, `and ${f.count(sum(apps.flatMap((app) => app.streams.map((s) => s.restarts))))} of queries`);
+};
+
+const drawTotals = ({ t, streams: found }) => {
+  const every = (key) => Object.values(found).map((stream) => stream[key]);
+  for (const [key, chart, join] of totalSparks) {
+    const all = every(key);
+    const joined = t.map((_, i) => {
+      const known = all.map((values) => values[i]).filter((value) => value != null);
+      return known.length ? join(known) : null;
+    });
+    chart.setData([t, joined]);
+  }
+  for (const key of ["late", "dead"]) {
+    const rise = sum(every(key).flat().filter((value) => value != null));
+    text(tiles[key].note, `${rise ? f.count(rise) : "none"} in the last hour`);
+  }
+};
+
+// Actions and heartbeats
+
+const table = (head, rows, empty) =>
+  rows.length
+    ? h("table", { class: "list" }, h("thead", {}, h("tr", {}, ...head.map((c) => h("th", { scope: "col" }, c)))), h("tbody", {}, ...rows))
+    : h("p", { class: "empty" }, empty);
+
+const once = {};
+const replace = (id, key, make) => {
+  if (once[id] === key) return; // nothing new: leave selections and the scroll position alone
+  once[id] = key;
+  $(id).replaceChildren(make());
+};
+
+const showLists = ({ actions, beats, now }) => {
+  replace("actions", JSON.stringify(actions.map((a) => a.id)), () =>
+    table(
+      ["When", "Who", "What", "Note"],
+      actions.map((a) =>
+        h(
+          "tr",
+          {},
+          h("td", { class: "when", title: new Date(a.at).toISOString() }, f.moment(a.at, now)),
+          h("td", { class: "who" }, a.actor, h("span", { class: "muted" }, ` ${a.source === a.actor ? "" : a.source}`)),
+          h("td", { class: "what" }, h("b", {}, a.verb), ` ${a.target}`),
+          h("td", { class: "note" }, a.detail ?? ""),
+        ),
+      ),
+      "Nothing has been done yet.",
+    ),
+  );
+  replace("beats", JSON.stringify(beats.map((b) => [b.topic, b.at, Math.floor(b.age_ms / 1000)])), () =>
+    table(
+      ["Topic", "Last beat", "Age", "Partitions"],
+      beats.map((b) =>
+        h(
+          "tr",
+          {},
+          h("td", { class: "what" }, b.topic),
+          h("td", { class: "when", title: `sent by ${b.sender}` }, f.moment(b.at, now)),
+          h("td", { class: "n" }, f.age(b.age_ms)),
+          h("td", { class: "n" }, f.exact(b.partitions)),
+        ),
+      ),
+      "No heartbeat has been sent yet.",
+    ),
+  );
+};
+
+const showStates = ({ states }) =>
+  replace("states", JSON.stringify(states), () => {
+    const all = document.createDocumentFragment();
+    for (const [state, meaning] of Object.entries(states)) {
+      all.append(h("dt", {}, h("span", { class: "pill", "data-state": state }, state)), h("dd", {}, meaning));
+    }
+    return all;
+  });
+
+// What is not known
+
+const TITLES = {
+  control: "The control database is away",
+  server: "Airflow's API server does not answer",
+  "signed-out": "You are signed out",
+  forbidden: "You may not see this page",
+  refused: "The page could not be brought up to date",
+};
+const HELP = {
+  server: "The streams go on by themselves. This page tries again every few seconds.",
+  "signed-out": "Reload Airflow to sign in again.",
+};
+
+const ageOfData = () => performance.now() - gotAt;
+
+const showBanner = () => {
+  const stale = data !== null && ageOfData() > OLD_MS;
+  let level = "";
+  let title = "";
+  let body = "";
+  if (failure) {
+    level = "bad";
+    title = TITLES[failure.kind] ?? TITLES.refused;
+    body = HELP[failure.kind] ?? failure.message;
+  } else if (stale) {
+    level = "bad";
+    title = "This page's data is old";
+    body = "It is being brought up to date.";
+  } else if (data && data.freshness.old !== "no") {
+    level = data.freshness.old === "all" ? "bad" : "warn";
+    title = data.freshness.old === "all" ? "These figures are old" : "Some figures are old";
+    body = data.freshness.message;
+  }
+  const banner = $("banner");
+  attr(banner, "data-level", level || null);
+  // The live region is rewritten only when the matter changes, so that a ticking age is not read out again and again.
+  const key = `${level}|${title}|${level === "bad" && failure ? body : ""}`;
+  if (banner.dataset.key !== key) {
+    banner.dataset.key = key;
+    banner.replaceChildren(...(title ? [h("b", {}, title), h("span", { class: "body" }, body)] : []));
+  } else if (title) {
+    attr(banner, "aria-busy", true);
+    text(banner.querySelector(".body"), body);
+    attr(banner, "aria-busy", null);
+  }
+  attr($("main"), "data-old", (failure !== null && data !== null) || stale);
+  const pulse = failure || stale ? "bad" : data?.freshness.old === "all" ? "bad" : data ? "good" : "";
+  attr($("pulse"), "data-level", pulse);
+  if (!data) text($("as-of"), failure ? "nothing to show yet" : "loading");
+  else {
+    const behind = ageOfData();
+    text($("as-of"), `as of ${f.clock(data.now)}` + (behind > EVERY_MS * 2 ? `, ${f.age(behind)} ago` : ""));
+  }
+};
+
+// The loop
+
+let toastTimer = null;
+const streams = new StreamTable({
+  acted: (message) => {
+    text($("toast"), message);
+    clearTimeout(toastTimer);
+    toastTimer = setTimeout(() => text($("toast"), ""), 6000);
+    refresh();
+  },
+});
+
+const show = () => {
+  showTotals(data);
+  streams.show(data);
+  showLists(data);
+  showStates(data);
+  const { name, may_act: mayAct } = data.viewer;
+  text($("viewer"), mayAct ? name : `${name} · view only`);
+  attr($("viewer"), "title", mayAct ? null : "Acting needs the permission to trigger the DAG operate_streams");
+  attr($("main"), "aria-busy", null);
+};
+
+const refresh = async () => {
+  if (busy) return;
+  busy = true;
+  clearTimeout(timer);
+  try {
+    data = await api.overview();
+    gotAt = performance.now();
+    failure = null;
+    show();
+    if (performance.now() - historyAt > HISTORY_EVERY_MS) {
+      const history = await api.history();
+      historyAt = performance.now();
+      streams.draw(history);
+      drawTotals(history);
+    }
+  } catch (error) {
+    if (!(error instanceof api.Failure)) throw error;
+    failure = error;
+  } finally {
+    busy = false;
+    showBanner();
+    clearTimeout(timer);
+    if (!document.hidden) timer = setTimeout(refresh, EVERY_MS);
+  }
+};
+
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) clearTimeout(timer);
+  else refresh();
+});
+setInterval(() => {
+  if (!document.hidden) showBanner();
+}, 1000);
+refresh();

@@ -1,0 +1,255 @@
+// The table of apps and their streams. Rows are made once and then kept up to date, so focus and charts stay.
+import { drop, spark, sparkWidth } from "./charts.js";
+import { ask } from "./confirm.js";
+import { Detail } from "./detail.js";
+import { $, attr, h, text } from "./dom.js";
+import * as f from "./format.js";
+
+const COLUMNS = ["Stream", "State", "Last batch", "Rows/s", "Lag", "Watermark", "State size", "Late", "Dead", "Restarts", ""];
+const HINTS = {
+  "Last batch": "Time since the last batch was committed; how long it took",
+  "Rows/s": "Rows read per second, and over the last hour",
+  Lag: "Records not read yet, over all topics, and over the last hour",
+  Watermark: "Age of the watermark, by the database's clock",
+  "State size": "Bytes and rows of state",
+  Late: "Rows that came after their window was closed, since the first start",
+  Dead: "Records that do not parse, sent to the dead-letter topic, since the first start",
+  Restarts: "Restarts of the query within its driver",
+};
+
+const pill = () => h("span", { class: "pill" });
+const setPill = (node, state, meaning) => {
+  text(node, state);
+  attr(node, "data-state", state);
+  attr(node, "title", meaning);
+};
+
+const pair = (kind = "n") => {
+  const first = h("span", { class: "v" });
+  const second = h("span", { class: "s" });
+  return { cell: h("td", { class: kind }, first, second), first, second };
+};
+
+class StreamRow {
+  constructor(table, name) {
+    this.table = table;
+    this.name = name;
+    this.unfold = h("button", { type: "button", class: "unfold", "aria-expanded": "false", onclick: () => this.toggle() }, name);
+    this.why = h("span", { class: "s why" });
+    this.pill = pill();
+    this.desired = h("span", { class: "s" });
+    this.cells = Object.fromEntries(["batch", "rows", "lag", "watermark", "size", "late", "dead", "restarts"].map((key) => [key, pair()]));
+    this.button = h("button", { type: "button", onclick: () => this.confirm() });
+    this.node = h(
+      "tr",
+      { class: "stream" },
+      h("th", { scope: "row" }, this.unfold, this.why),
+      h("td", {}, this.pill, this.desired),
+      ...Object.values(this.cells).map((entry) => entry.cell),
+      h("td", { class: "act" }, this.button),
+    );
+    this.sparks = { rows_per_s: spark(this.cells.rows.second), lag: spark(this.cells.lag.second) };
+    for (const [key, title] of [["rows", "Rows per second"], ["lag", "Lag"]]) {
+      attr(this.cells[key].second, "role", "img");
+      attr(this.cells[key].second, "aria-label", `${title} over the last hour`);
+    }
+    this.holder = h("tr", { class: "unfolded", hidden: true }, h("td", { colspan: COLUMNS.length }));
+    this.detail = null;
+  }
+
+  show(stream, app, viewer, states) {
+    this.stream = stream;
+    const c = this.cells;
+    // What holds for the whole app is said once, at its head.
+    const shown = stream.why === app.why ? "" : stream.why;
+    text(this.why, shown || (stream.error ? `last error ${f.age(stream.error_age_ms)} ago` : ""));
+    attr(this.why, "title", shown || stream.error);
+    attr(this.node, "data-state", stream.state);
+    attr(this.node, "data-stale", stream.stale);
+    setPill(this.pill, stream.state, states[stream.state]);
+    text(this.desired, stream.desired === "on" ? "wanted on" : "wanted off");
+    text(c.batch.first, f.age(stream.batch_age_ms));
+    text(c.batch.second, stream.batch_ms == null ? "" : `took ${f.span(stream.batch_ms)}`);
+    text(c.rows.first, f.count(stream.rows_per_s));
+    text(c.lag.first, f.count(stream.lag));
+    text(c.watermark.first, f.age(stream.watermark_age_ms));
+    text(c.watermark.second, stream.watermark == null ? "none yet" : f.clock(stream.watermark));
+    text(c.size.first, f.bytes(stream.state_bytes));
+    text(c.size.second, stream.state_rows == null ? "" : `${f.count(stream.state_rows)} rows`);
+    for (const key of ["late", "dead", "restarts"]) {
+      text(c[key].first, f.count(stream[key]));
+      attr(c[key].first, "title", f.exact(stream[key]));
+      attr(c[key].cell, "data-zero", !stream[key]);
+    }
+    const verb = stream.desired === "on" ? "Stop" : "Start";
+    text(this.button, verb);
+    attr(this.button, "aria-label", `${verb} ${stream.name}`);
+    this.table.guard(this.button, viewer);
+    this.detail?.show(stream);
+  }
+
+  draw(history) {
+    const found = history.streams[this.name];
+    for (const [key, chart] of Object.entries(this.sparks)) {
+      chart.setData([history.t, found?.[key] ?? history.t.map(() => null)]);
+    }
+    this.detail?.draw(history);
+  }
+
+  toggle() {
+    const open = this.detail === null;
+    attr(this.unfold, "aria-expanded", String(open));
+    attr(this.holder, "hidden", !open);
+    if (!open) {
+      this.detail.end();
+      this.detail = null;
+      return;
+    }
+    this.detail = new Detail(this.name);
+    this.holder.firstChild.append(this.detail.node);
+    this.detail.begin(this.table.history);
+    this.detail.show(this.stream);
+  }
+
+  confirm() {
+    const { name, app, desired } = this.stream;
+    const stop = desired === "on";
+    ask({
+      title: `${stop ? "Stop" : "Start"} ${name}?`,
+      message: stop
+        ? `It finishes its batch and stops. Its offsets and state are kept, so a later start goes on from there. Other streams of ${app} go on.`
+        : `It goes on from the offsets and state it stopped at.`,
+      label: stop ? "Stop" : "Start",
+      action: { verb: stop ? "stop" : "start", kind: "stream", name },
+      done: () => this.table.acted(`${stop ? "Stop" : "Start"} of ${name} is recorded.`),
+    });
+  }
+
+  end() {
+    this.detail?.end();
+    Object.values(this.sparks).forEach(drop);
+  }
+}
+
+class AppHead {
+  constructor(table, name) {
+    this.table = table;
+    this.name = name;
+    this.pill = pill();
+    this.facts = h("span", { class: "driver" });
+    this.why = h("span", { class: "why" });
+    this.start = h("button", { type: "button", "aria-label": `Start all of ${name}`, onclick: () => this.confirm("start") }, "Start all");
+    this.stop = h("button", { type: "button", "aria-label": `Stop all of ${name}`, onclick: () => this.confirm("stop") }, "Stop all");
+    this.release = h("button", { type: "button", "aria-label": `Release ${name}`, onclick: () => this.confirm("release") }, "Release");
+    this.node = h(
+      "tr",
+      { class: "app" },
+      h(
+        "th",
+        { scope: "rowgroup", colspan: COLUMNS.length },
+        h(
+          "div",
+          {},
+          h("span", { class: "name" }, name),
+          this.pill,
+          h("span", { class: "about" }, this.why, this.facts),
+          h("span", { class: "buttons" }, this.start, this.stop, this.release),
+        ),
+      ),
+    );
+  }
+
+  show(app, viewer, states) {
+    this.app = app;
+    setPill(this.pill, app.state, states[app.state]);
+    text(this.why, app.why);
+    const d = app.driver;
+    const facts = [`release ${app.release_seq}`, f.plural(app.restarts, "restart")];
+    if (d && d.state !== "ended") facts.push(`up ${f.age(d.up_ms)}`, `heard ${f.age(d.beat_age_ms)} ago`, `pid ${d.pid ?? f.DASH} on ${d.host}`);
+    text(this.facts, facts.join(" · "));
+    attr(this.facts, "title", d ? `driver ${d.incarnation}\nlog ${d.log}\nowner ${d.owner}` : null);
+    const on = app.streams.filter((stream) => stream.desired === "on").length;
+    attr(this.start, "hidden", on === app.streams.length);
+    attr(this.stop, "hidden", on === 0);
+    for (const button of [this.start, this.stop, this.release]) this.table.guard(button, viewer);
+  }
+
+  confirm(verb) {
+    const { name, streams } = this.app;
+    const changes = streams.filter((s) => (s.desired === "on") === (verb === "stop")).map((s) => s.name);
+    const words = {
+      start: [`Start all streams of ${name}?`, `Starts ${changes.join(", ")}.`, "Start all"],
+      stop: [`Stop all streams of ${name}?`, `Stops ${changes.join(", ")}. The driver finishes its batches and ends. Offsets and state are kept.`, "Stop all"],
+      release: [
+        `Release ${name}?`,
+        `The driver finishes its batches and ends; the next one runs the code as it stands on disk now. Offsets and state are kept. Affected: ${streams.map((s) => s.name).join(", ")}.`,
+        "Release",
+      ],
+    }[verb];
+    ask({
+      title: words[0],
+      message: words[1],
+      label: words[2],
+      action: { verb, kind: "app", name },
+      done: () => this.table.acted(`${words[2]} of ${name} is recorded.`),
+    });
+  }
+}
+
+export class StreamTable {
+  constructor({ acted }) {
+    this.acted = acted;
+    this.shape = null;
+    this.rows = new Map();
+    this.heads = new Map();
+    this.history = null;
+    window.addEventListener("resize", () => {
+      const width = sparkWidth();
+      for (const row of this.rows.values()) for (const chart of Object.values(row.sparks)) if (chart.width !== width) chart.setSize({ width, height: chart.height });
+    });
+  }
+
+  guard(button, viewer) {
+    attr(button, "disabled", !viewer.may_act);
+    attr(button, "title", viewer.may_act ? null : "Needs the permission to trigger the DAG operate_streams");
+  }
+
+  build(apps) {
+    const open = new Set([...this.rows.values()].filter((row) => row.detail).map((row) => row.name));
+    for (const row of this.rows.values()) row.end();
+    this.rows.clear();
+    this.heads.clear();
+    const bodies = apps.map((app) => {
+      const head = new AppHead(this, app.name);
+      this.heads.set(app.name, head);
+      const rows = app.streams.map((stream) => new StreamRow(this, stream.name));
+      for (const row of rows) this.rows.set(row.name, row);
+      return h("tbody", { "data-app": app.name }, head.node, ...rows.flatMap((row) => [row.node, row.holder]));
+    });
+    const empty = h("p", { class: "empty" }, "No streams are declared yet.");
+    const head = h("thead", {}, h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c || h("span", { class: "unseen" }, "Action")))));
+    $("streams").replaceChildren(apps.length ? h("table", { class: "streams" }, h("colgroup", {}, ...COLUMNS.map((c) => h("col", { "data-column": c }))), head, ...bodies) : empty);
+    return open;
+  }
+
+  show({ apps, viewer, states }) {
+    const shape = JSON.stringify(apps.map((app) => [app.name, app.streams.map((stream) => stream.name)]));
+    let open = new Set();
+    if (shape !== this.shape) {
+      open = this.build(apps);
+      this.shape = shape;
+    }
+    for (const app of apps) {
+      this.heads.get(app.name).show(app, viewer, states);
+      for (const stream of app.streams) this.rows.get(stream.name).show(stream, app, viewer, states);
+    }
+    for (const row of this.rows.values()) if (open.has(row.name)) row.toggle();
+    if (open.size || (shape === this.shape && this.history)) this.draw(this.history);
+  }
+
+  draw(history) {
+    if (!history) return;
+    this.history = history;
+    for (const row of this.rows.values()) row.draw(history);
+  }
+}

@@ -1,0 +1,19 @@
+// Follows Airflow's own theme where the page is a view inside it, else the system's. Runs before the first paint.
+(() => {
+  const root = document.documentElement;
+  let outer = null;
+  try {
+    outer = window.parent === window ? null : window.parent.document.documentElement;
+  } catch {
+    outer = null; // another origin embeds us: its theme cannot be seen
+  }
+  const apply = () => {
+    const named = outer && ["dark", "light"].find((name) => outer.classList.contains(name));
+    if (named) root.dataset.theme = named;
+    else delete root.dataset.theme;
+    window.dispatchEvent(new Event("themechange"));
+  };
+  apply();
+  if (outer) new MutationObserver(apply).observe(outer, { attributes: true, attributeFilter: ["class"] });
+  window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", apply);
+})();

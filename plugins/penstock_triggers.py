@@ -1,0 +1,181 @@
+"""Triggers that wait beside a stream platform: they look and keep the beat, and never start or stop a driver.
+
+They run in Airflow's triggerer, which keeps the code it started with: restart it when this file changes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+
+if TYPE_CHECKING:
+    from penstock.catalog import Catalog
+    from penstock.control import Control
+
+# What a broker or database that is away is asked again after.
+RETRY = 2.0
+# How soon a release is seen, which may bring other windows and topics.
+RELEASES_EVERY = 5.0
+# A run ends when no beat is due for so long, because the next one takes seconds to start; but it does end.
+HANDOVER = 6.0
+HANDOVER_PATIENCE = 60.0
+
+
+def _event(payload: dict[str, Any]) -> TriggerEvent:
+    return TriggerEvent(payload)  # type: ignore[no-untyped-call]
+
+
+class StreamsTrigger(BaseTrigger):
+    """Fires when something is to be done for an app, or at the end of the epoch; else looks on.
+
+    owner: the task instance that waits; until: epoch seconds at which the run ends, whoever restarts meanwhile.
+    The event is `{"do": "clear" | "launch" | "epoch", "why": text, "evidence": fields of supervise.Evidence}`.
+    """
+
+    def __init__(self, app: str, owner: str, until: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.app, self.owner, self.until = app, owner, until
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "penstock_triggers.StreamsTrigger", {"app": self.app, "owner": self.owner, "until": self.until}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        from penstock.control import connect
+        from penstock.errors import ControlError
+        from penstock.settings import settings
+        from penstock.streams.supervise import Watch
+
+        watch = Watch(await asyncio.to_thread(connect), self.app)
+        said = ""
+        while True:
+            try:
+                step = await asyncio.to_thread(watch.look)
+                says = step.why
+            except ControlError as e:
+                step, says = None, f"nothing is known, so nothing is done: {e}"
+            if step and step.do in ("clear", "launch"):
+                self.log.info("app %s: %s is due: %s", self.app, step.do, step.why)
+                yield _event({"do": step.do, "why": step.why, "evidence": asdict(watch.evidence)})
+                return
+            if step and time.time() >= self.until:
+                yield _event({"do": "epoch", "why": step.why, "evidence": None})
+                return
+            kind = "away" if step is None else step.do if step.do == "wait" else step.why
+            if kind != said:
+                self.log.info("app %s: %s", self.app, says)
+                said = kind
+            await asyncio.sleep(settings().supervise_every)
+
+    async def on_kill(self) -> None:
+        """A person marked the task or cleared it: end the driver, if this task instance still answers for it."""
+        from penstock.control import connect
+        from penstock.errors import ControlError
+        from penstock.streams import supervise
+
+        try:
+            ended = await asyncio.to_thread(
+                lambda: supervise.stop(connect(), self.app, self.owner, "its task was marked or cleared in Airflow")
+            )
+        except ControlError as e:
+            self.log.warning("app %s: its driver is left as it is: %s", self.app, e)
+            return
+        self.log.info("app %s: %s", self.app, "driver ended" if ended else "the driver is not ours, so it is left")
+
+
+class BeatTrigger(BaseTrigger):
+    """Keeps the heartbeats going until the end of the epoch or the next release, whatever is away meanwhile.
+
+    windows: what a fresh process read from the declarations, as `declared_windows` gives it.
+    """
+
+    def __init__(self, windows: list[dict[str, Any]], until: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.windows, self.until = windows, until
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "penstock_triggers.BeatTrigger", {"windows": self.windows, "until": self.until}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        from penstock.control import connect
+        from penstock.errors import PenstockError
+        from penstock.settings import settings
+        from penstock.streams.beats import Beater
+
+        control = await asyncio.to_thread(connect)
+        beater = await asyncio.to_thread(Beater, _catalog(self.windows), control, settings().bootstrap)
+        releases, looked, said, until = await asyncio.to_thread(_releases, control), time.monotonic(), "", self.until
+        try:
+            while True:
+                try:
+                    wait, says = await asyncio.to_thread(beater.run_once), "beating"
+                except PenstockError as e:
+                    wait, says = RETRY, f"no beat goes out: {e}"
+                kind = says.partition(";")[0]  # without the details, which differ every time
+                if kind != said:
+                    self.log.info("heartbeats: %s", says)
+                    said = kind
+                over = time.time() - until
+                if over >= 0 and (wait >= HANDOVER or over >= HANDOVER_PATIENCE):
+                    break
+                await asyncio.sleep(min(wait, RELEASES_EVERY))
+                if time.monotonic() - looked >= RELEASES_EVERY:
+                    now, looked = await asyncio.to_thread(_releases, control), time.monotonic()
+                    if now and releases and now != releases:
+                        self.log.info("heartbeats: a release may have changed the windows; they are read again")
+                        until = min(until, time.time())
+                    releases = now or releases
+        finally:
+            await asyncio.to_thread(beater.close)
+        yield _event({"do": "epoch"})
+
+
+def _releases(control: Control) -> dict[str, int] | None:
+    """Release by app, or None while the database is away."""
+    from penstock.errors import ControlError
+
+    try:
+        return {a.name: a.release_seq for a in control.apps()}
+    except ControlError:
+        return None
+
+
+def declared_windows() -> list[dict[str, Any]]:
+    """Topics that need heartbeats, as JSON: name, beat_every and [window, grace] of each reader, in seconds."""
+    from penstock.catalog import load
+
+    return [
+        {
+            "topic": topic.name,
+            "beat_every": topic.beat_every,
+            "readers": [[r.window.total_seconds(), r.grace.total_seconds()] for r in readers],
+        }
+        for topic, readers in load().windowed().values()
+    ]
+
+
+def _catalog(windows: list[dict[str, Any]]) -> Catalog:
+    """A catalog of nothing but windows: the triggerer lives long, and must not keep declarations of its own."""
+    from penstock.catalog import Catalog
+    from penstock.streams.declare import Final, Topic
+
+    @dataclass(frozen=True)
+    class Windows(Catalog):
+        beats: dict[str, tuple[Topic, list[Final]]]
+
+        def windowed(self) -> dict[str, tuple[Topic, list[Final]]]:
+            return self.beats
+
+    beats = {
+        w["topic"]: (
+            Topic(w["topic"], beat_every=w["beat_every"]),
+            [Final(timedelta(seconds=window), timedelta(seconds=grace)) for window, grace in w["readers"]],
+        )
+        for w in windows
+    }
+    return Windows({}, {}, beats)

@@ -1,0 +1,3 @@
+-- topic: *
+-- format: json
+TRUE

@@ -1,0 +1,123 @@
+"""A real MariaDB, a real Airflow api-server with the plugin, and a real Chromium: once for all tests of this folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, sync_playwright
+
+from penstock.control.api import Actor, Control
+from penstock.local.parts import MariaDB
+from penstock.local.process import free_port
+from tests.browser.chromium import NoChromiumError, find
+from tests.browser.scene import OFF, Scene
+from tests.browser.server import PASSWORDS, Server, api_server
+
+
+@pytest.fixture(scope="session")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
+    """A MariaDB of this folder's own: a test takes it away."""
+    with MariaDB(home=tmp_path_factory.mktemp("page-mariadb"), port=free_port()) as part:
+        yield part
+
+
+@pytest.fixture(scope="session")
+def filled(database: MariaDB) -> Iterator[Scene]:
+    scene = Scene(database.url)
+    scene.fill()
+    yield scene
+    scene.quiet()
+    scene.control.engine.dispose()
+
+
+@pytest.fixture(scope="session")
+def server(filled: Scene, database: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    assert filled.live
+    with api_server(tmp_path_factory.mktemp("airflow"), database.url) as found:
+        yield found
+
+
+@pytest.fixture
+def scene(filled: Scene) -> Iterator[Scene]:
+    """The scene with its live drivers reporting, and every stream wanted as at the beginning."""
+    filled.start()
+    yield filled
+    filled.quiet()
+    wanted = filled.control.desired()
+    filled.control.set_desired([n for n, d in wanted.items() if d == "off" and n != OFF], "on", Actor("tests", "cli"))
+    filled.control.set_desired([n for n, d in wanted.items() if d == "on" and n == OFF], "off", Actor("tests", "cli"))
+
+
+@pytest.fixture
+def control(filled: Scene) -> Control:
+    return filled.control
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    try:
+        chromium = find()
+    except NoChromiumError as e:
+        pytest.skip(str(e))
+    with sync_playwright() as playwright:
+        made = playwright.chromium.launch(
+            executable_path=str(chromium.path), args=chromium.args, env={**os.environ, **chromium.env}
+        )
+        yield made
+        made.close()
+
+
+@dataclass
+class View:
+    """The page as a signed-in person has it before them, inside Airflow's UI."""
+
+    page: Page
+    frame: FrameLocator
+    troubles: list[str] = field(default_factory=list)
+    """Console errors and page errors since the page was opened"""
+    requests: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def visit(browser: Browser, server: Server, scene: Scene) -> Iterator[Callable[..., View]]:
+    """Sign in through Airflow's form and open the navigation entry."""
+    assert scene.live
+    contexts: list[BrowserContext] = []
+
+    def go(user: str = "olga", *, theme: str = "light", width: int = 1280, height: int = 1000) -> View:
+        context = browser.new_context(
+            viewport={"width": width, "height": height}, color_scheme="dark" if theme == "dark" else "light"
+        )
+        contexts.append(context)
+        context.set_default_timeout(30_000)
+        page = context.new_page()
+        view = View(page, page.frame_locator("iframe[title=Penstock]"))
+        page.on("request", lambda r: view.requests.append(r.url))
+        page.goto(server.url)
+        page.fill("input[name=username]", user)
+        page.fill("input[name=password]", PASSWORDS[user])
+        page.click("button[type=submit]")
+        link = page.get_by_role("link", name="Penstock")
+        link.wait_for()
+        # Airflow asks for the user before there is one: what it logs until here is its own.
+        page.on("console", lambda m: view.troubles.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda e: view.troubles.append(str(e)))
+        link.click()
+        view.frame.locator("table.streams").wait_for()
+        return view
+
+    yield go
+    for context in contexts:
+        context.close()
+
+
+@pytest.fixture(scope="session")
+def screenshots(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where screenshots go: PENSTOCK_SCREENSHOTS, else a temporary folder."""
+    place = Path(os.environ.get("PENSTOCK_SCREENSHOTS") or tmp_path_factory.mktemp("screenshots"))
+    place.mkdir(parents=True, exist_ok=True)
+    return place

@@ -1,0 +1,172 @@
+"""A control database as an operator meets it on a bad day: most streams run, one of each trouble is there too."""
+
+from __future__ import annotations
+
+import math
+import threading
+from datetime import timedelta
+from typing import Any
+
+from sqlalchemy import insert, update
+
+from penstock.catalog import build
+from penstock.control import schema as s
+from penstock.control.api import Actor, Control, ProgressRow
+from penstock.streams.declare import Final, Input, Stream, Topic
+
+APPS = {
+    "agents": ["agent-offline", "assignments"],
+    "metrics": ["bundles", "summaries"],
+    "presence": ["enriched-walk-ins", "walk-ins"],
+    "quality": ["topic-quality"],
+    "sessions": ["session-alerts"],
+}
+HUNG, FAILING, OFF = "presence", "summaries", "session-alerts"
+ERROR = """org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 812.0 failed 1 times
+Caused by: org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired before the position for \
+partition receipts-1 could be determined
+	at org.apache.spark.sql.kafka010.consumer.InternalKafkaConsumer.fetch(KafkaDataConsumer.scala:122)
+	at org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer.$anonfun$get$1(KafkaDataConsumer.scala:319)"""
+
+
+def _stream(name: str, app: str) -> Stream:
+    minute = timedelta(minutes=1)
+    return Stream(name, app, {"rows": Input(Topic(f"{name}-in"))}, lambda rows: rows, Topic(name), "key", "value",
+                  Final(minute, minute))  # fmt: skip
+
+
+class Scene:
+    """Fills a control database and keeps its live drivers reporting, as real drivers would."""
+
+    def __init__(self, url: str) -> None:
+        self.control = Control(url)
+        self.live: list[str] = []
+        self.rows: list[ProgressRow] = []
+        self._quiet = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def fill(self) -> None:
+        c = self.control
+        c.migrate()
+        c.sync(build(_stream(name, app) for app, names in APPS.items() for name in names))
+        c.record(Actor("olga", "cli"), "start", "topic-quality")
+        c.record(Actor("supervisor", "supervisor"), "launch", "quality", "driver of release 0")
+        c.release("metrics", Actor("olga", "airflow"), "p90 by nearest rank")
+        c.set_desired([OFF], "off", Actor("tomas", "page"), "alert rules are being moved, back on Monday")
+        now = c.now()
+        incarnations = {app: self._launch(app, now) for app in APPS if app != "sessions"}
+        for number, (app, names) in enumerate(APPS.items()):
+            for offset, name in enumerate(names):
+                self._figures(name, app, incarnations.get(app, ""), number + offset * 0.5, now)
+        self._silence(incarnations[HUNG], [r for r in self.rows if r.app == HUNG], now - 95_000)
+        for name, beat in {"receipts": 3, "probe-requests": 1, "check-ins": 12, "browser-sessions": 48}.items():
+            c.beat_sent(name, now - beat * 1000, 4, "triggerer@pond:2211")
+        c.record(
+            Actor("supervisor", "supervisor"), "launch", "agents", "the driver before it was killed: hung for 31 s"
+        )
+
+    def start(self) -> None:
+        """Report every half second until `quiet`."""
+        self._quiet.clear()
+        self.report()
+        self._thread = threading.Thread(target=self._keep_reporting, daemon=True)
+        self._thread.start()
+
+    def quiet(self) -> None:
+        self._quiet.set()
+        if self._thread:
+            self._thread.join(10)
+            self._thread = None
+
+    def report(self) -> None:
+        now = self.control.now()
+        for incarnation in self.live:
+            self.control.driver_beat(incarnation)
+        rows = [r for r in self.rows if r.incarnation in self.live]
+        for row in rows:
+            row.batch_id = (row.batch_id or 0) + 1
+            row.batch_at, row.watermark = now - (row.batch_ms or 0) // 3, now - 11_000
+            row.rows_in += int(row.rows_per_s / 2)
+        self.control.report(rows, keep=False)
+
+    def _keep_reporting(self) -> None:
+        while not self._quiet.wait(0.5):
+            self.report()
+
+    def _launch(self, app: str, now: int) -> str:
+        incarnation = self.control.claim(
+            app,
+            None,
+            host="pond",
+            spec_hash="5d41402a",
+            owner=f"supervise_{app}/supervise",
+            log=f"/srv/penstock/logs/{app}.log",
+        )
+        assert incarnation is not None
+        began = now - {"agents": 41 * 60_000, "metrics": 8 * 60_000}.get(app, 3 * 86_400_000)
+        self.control.driver_set(incarnation, pid=4000 + len(app), state="running", launched_at=began)
+        if app == "agents":
+            with self.control.engine.begin() as c:
+                c.execute(update(s.app).where(s.app.c.name == app).values(restarts=2))
+        if app != HUNG:
+            self.live.append(incarnation)
+        return incarnation
+
+    def _figures(self, name: str, app: str, incarnation: str, phase: float, now: int) -> None:
+        rate = {"topic-quality": 31_400.0, "bundles": 12_900.0, "assignments": 0.0}.get(name, 840.0)
+        row = ProgressRow(
+            name,
+            app,
+            incarnation,
+            state={"assignments": "idle", FAILING: "failing", OFF: "stopped"}.get(name, "running"),
+            batch_id=18_211,
+            batch_at=now - 2_000,
+            batch_ms=380,
+            rows_per_s=rate,
+            rows_in=int(rate * 86_400 * 3 + 17),
+            rows_out=int(rate * 7_200),
+            late=214 if name == "bundles" else 0,
+            dead=3 if name == "topic-quality" else 0,
+            watermark=now - 11_000,
+            state_rows=int(4_211 + rate * 3),
+            state_bytes=int(1_900_000 + rate * 900),
+            lag=int(rate * 0.4),
+            topics={f"{name}-in": {"lag": int(rate * 0.4), "offsets": {str(p): 9_120_443 + p * 611 for p in range(4)}}},
+            restarts=7 if name == FAILING else 0,
+            error=ERROR if name == FAILING else None,
+            error_at=now - 4_000 if name == FAILING else None,
+        )
+        self.rows.append(row)
+        self.control.report([row], keep=False)
+        with self.control.engine.begin() as c:
+            c.execute(insert(s.history), [self._past(row, phase, i, now) for i in range(359, -1, -1)])
+
+    def _past(self, row: ProgressRow, phase: float, i: int, now: int) -> dict[str, Any]:
+        wave = 1 + 0.3 * math.sin(i / 31 + phase) + 0.08 * math.sin(i * 1.7 + phase)
+        burst = 6 if 118 < i < 131 and row.app == "quality" else 1
+        return {
+            "name": row.name,
+            "at": now - i * 10_000,
+            "rows_per_s": row.rows_per_s * wave,
+            "batch_ms": int((row.batch_ms or 0) * wave),
+            "batch_age_ms": int(1_400 * wave),
+            "lag": int((row.lag or 0) * wave * burst),
+            "watermark_age_ms": int(11_000 * wave),
+            "state_rows": row.state_rows,
+            "state_bytes": int((row.state_bytes or 0) * (1 - i / 1200)),
+            "rows_in": row.rows_in,
+            "rows_out": row.rows_out,
+            "late": max(0, row.late - i // 3),
+            "dead": row.dead if i < 125 else 0,
+            "restarts": max(0, row.restarts - i // 4),
+        }
+
+    def _silence(self, incarnation: str, rows: list[ProgressRow], since: int) -> None:
+        self.control.driver_set(incarnation, beat_at=since)
+        with self.control.engine.begin() as c:
+            for row in rows:
+                c.execute(
+                    update(s.progress)
+                    .where(s.progress.c.name == row.name)
+                    .values(reported_at=since, batch_at=since - 1_000, watermark=since - 12_000)
+                )

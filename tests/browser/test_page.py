@@ -1,0 +1,260 @@
+"""The operator page as a person uses it, in a real Chromium against a real Airflow api-server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import Browser, Locator, expect
+
+from penstock.control.api import Control
+from penstock.local.parts import MariaDB
+from tests.browser.conftest import View
+from tests.browser.scene import APPS, Scene
+from tests.browser.server import Server
+from tests.support import wait_until
+
+pytestmark = pytest.mark.browser
+Visit = Callable[..., View]
+
+
+def row(view: View, stream: str) -> Locator:
+    return view.frame.locator("tr.stream").filter(has=view.frame.get_by_role("button", name=stream, exact=True))
+
+
+def dialog(view: View) -> Locator:
+    return view.frame.get_by_role("dialog")
+
+
+def test_the_navigation_leads_to_all_streams_with_state_and_figures(visit: Visit, server: Server) -> None:
+    view = visit()
+    expect(view.frame.locator("tr.stream")).to_have_count(sum(map(len, APPS.values())))
+    for stream, state in {
+        "topic-quality": "running", "assignments": "idle", "summaries": "failing", "walk-ins": "hung",
+        "session-alerts": "stopped",
+    }.items():  # fmt: skip
+        expect(row(view, stream).locator(".pill")).to_have_text(state)
+    quality = row(view, "topic-quality")
+    for figure in ("31.4k", "12.6k", "11 s", "took 380 ms", "30.2 MB", "wanted on"):
+        expect(quality).to_contain_text(figure)
+    expect(row(view, "summaries")).to_contain_text("Job aborted due to stage failure")
+    expect(view.frame.locator("tr.app", has_text="presence")).to_contain_text("has shown no sign of life")
+    expect(view.frame.locator("#totals")).to_contain_text("4 of 7")
+    expect(view.frame.locator("#actions")).to_contain_text("alert rules are being moved")
+    expect(view.frame.locator("#beats")).to_contain_text("probe-requests")
+    expect(quality.locator("canvas")).to_have_count(2)
+    view.page.wait_for_timeout(7_000)  # two refreshes
+    assert view.troubles == []
+    assert {urlsplit(url).netloc for url in view.requests} == {urlsplit(server.url).netloc}
+
+
+def test_a_stream_unfolds_into_charts_topics_and_its_last_error(visit: Visit) -> None:
+    view = visit()
+    button = view.frame.get_by_role("button", name="summaries", exact=True)
+    button.focus()
+    view.page.keyboard.press("Enter")
+    expect(button).to_have_attribute("aria-expanded", "true")
+    detail = view.frame.locator(".detail")
+    expect(detail.locator("canvas")).to_have_count(8)
+    expect(detail.get_by_role("img", name=re.compile("Lag, records over the last hour: now [0-9]"))).to_be_visible()
+    expect(detail.locator(".topics")).to_contain_text("summaries-in")
+    expect(detail.locator(".error")).to_contain_text("InternalKafkaConsumer.fetch")
+    view.page.wait_for_timeout(3_500)  # a refresh leaves it open
+    expect(detail.locator("canvas")).to_have_count(8)
+    button.click()
+    expect(detail).to_have_count(0)
+    assert view.troubles == []
+
+
+def test_a_confirmed_stop_is_recorded_with_who_and_why(visit: Visit, control: Control) -> None:
+    view = visit()
+    view.frame.get_by_role("button", name="Stop topic-quality").click()
+    expect(dialog(view)).to_contain_text("Stop topic-quality?")
+    expect(dialog(view).get_by_label("Note")).to_be_focused()
+    dialog(view).get_by_label("Note").fill("rules are being changed")
+    dialog(view).get_by_role("button", name="Stop").click()
+    expect(dialog(view)).to_have_count(0)
+    expect(view.frame.locator("#toast")).to_have_text("Stop of topic-quality is recorded.")
+    expect(row(view, "topic-quality")).to_contain_text("wanted off")
+    expect(row(view, "topic-quality").locator(".pill")).to_have_text("draining")
+    expect(view.frame.locator("#actions tbody tr").first).to_contain_text("rules are being changed")
+    assert control.desired("quality") == {"topic-quality": "off"}
+    last = control.actions(1)[0]
+    assert [last[k] for k in ("actor", "source", "verb", "target", "detail")] == [
+        "olga", "page", "stop", "topic-quality", "rules are being changed",
+    ]  # fmt: skip
+    view.frame.get_by_role("button", name="Start topic-quality").click()
+    dialog(view).get_by_role("button", name="Start").click()
+    expect(row(view, "topic-quality").locator(".pill")).to_have_text("running")
+    assert control.desired("quality") == {"topic-quality": "on"}
+
+
+@pytest.mark.parametrize("way", ["Cancel", "Escape"])
+def test_without_confirmation_nothing_happens(visit: Visit, control: Control, way: str) -> None:
+    view = visit()
+    before = control.actions(1)[0]["id"]
+    button = view.frame.get_by_role("button", name="Stop bundles")
+    button.click()
+    if way == "Cancel":
+        dialog(view).get_by_role("button", name="Cancel").click()
+    else:
+        view.page.keyboard.press("Escape")
+    expect(dialog(view)).to_have_count(0)
+    expect(button).to_be_focused()
+    assert control.desired("metrics")["bundles"] == "on"
+    assert control.actions(1)[0]["id"] == before
+
+
+def test_an_app_is_released_and_stopped_as_a_whole(visit: Visit, control: Control) -> None:
+    view = visit()
+    view.frame.get_by_role("button", name="Release agents").click()
+    expect(dialog(view)).to_contain_text("agent-offline, assignments")
+    dialog(view).get_by_role("button", name="Release").click()
+    expect(view.frame.locator("tr.app", has_text="agents")).to_contain_text("release 1 follows as soon as release 0")
+    view.frame.get_by_role("button", name="Stop all of agents").click()
+    view.page.keyboard.press("Enter")
+    expect(row(view, "assignments")).to_contain_text("wanted off")
+    assert set(control.desired("agents").values()) == {"off"}
+    verbs = [(a["verb"], a["target"], a["actor"]) for a in control.actions(3)]
+    assert ("release", "agents", "olga") in verbs
+    assert ("stop", "assignments", "olga") in verbs
+
+
+def test_a_viewer_sees_but_cannot_act(visit: Visit) -> None:
+    view = visit("vera")
+    expect(view.frame.locator("#viewer")).to_have_text("vera · view only")
+    expect(row(view, "topic-quality")).to_contain_text("31.4k")
+    buttons = view.frame.get_by_role("button", name=re.compile("^(Start|Stop|Release) "))
+    assert buttons.count() > 10
+    for button in buttons.all():
+        expect(button).to_be_disabled()
+
+
+def test_an_action_that_fails_says_so_and_can_be_repeated(visit: Visit, control: Control) -> None:
+    view = visit()
+    view.frame.get_by_role("button", name="Stop bundles").click()
+    view.page.context.set_offline(True)
+    dialog(view).get_by_role("button", name="Stop").click()
+    expect(dialog(view).get_by_role("alert")).to_contain_text("Not done: Airflow's API server does not answer.")
+    assert control.desired("metrics")["bundles"] == "on"
+    view.page.context.set_offline(False)
+    dialog(view).get_by_role("button", name="Stop").click()
+    expect(dialog(view)).to_have_count(0)
+    wait_until(lambda: control.desired("metrics")["bundles"] == "off")
+
+
+def test_figures_that_are_old_are_called_old(visit: Visit, scene: Scene, screenshots: Path) -> None:
+    view = visit()
+    banner = view.frame.locator("#banner")
+    expect(banner).to_contain_text("Some figures are old")
+    scene.quiet()
+    expect(banner).to_contain_text("These figures are old")
+    expect(banner).to_contain_text(re.compile("No wanted stream has reported for [0-9]+ s"))
+    expect(row(view, "topic-quality").locator(".pill")).to_have_text("unknown")
+    expect(view.frame.locator(".tile", has_text="Rows/s")).not_to_contain_text("46.0k")
+    view.page.screenshot(path=screenshots / "old.png")
+    scene.start()
+    expect(banner).to_contain_text("Some figures are old")
+
+
+def test_a_database_that_is_away_leaves_the_last_figures_greyed_with_their_age(
+    visit: Visit, scene: Scene, database: MariaDB, screenshots: Path
+) -> None:
+    view = visit(theme="dark")
+    expect(row(view, "topic-quality")).to_contain_text("31.4k")
+    scene.quiet()
+    database.stop()
+    try:
+        banner = view.frame.locator("#banner")
+        expect(banner).to_contain_text("The control database is away")
+        expect(banner).to_contain_text("The streams go on by themselves")
+        expect(view.frame.locator("main")).to_have_attribute("data-old", "")
+        expect(view.frame.locator("#as-of")).to_have_text(re.compile("as of .*, [0-9]+ s ago"))
+        expect(row(view, "topic-quality")).to_contain_text("31.4k")
+        view.page.screenshot(path=screenshots / "away.png")
+    finally:
+        database.start()
+        database.wait()
+    scene.start()
+    expect(banner).to_contain_text("Some figures are old")
+    expect(view.frame.locator("main")).not_to_have_attribute("data-old", "")
+
+
+def test_an_api_server_that_is_away_is_named(visit: Visit) -> None:
+    view = visit()
+    view.page.context.set_offline(True)
+    expect(view.frame.locator("#banner")).to_contain_text("Airflow's API server does not answer")
+    view.page.context.set_offline(False)
+    expect(view.frame.locator("#banner")).to_contain_text("Some figures are old")
+
+
+def test_a_lost_session_is_named(visit: Visit) -> None:
+    view = visit()
+    view.page.context.clear_cookies()
+    expect(view.frame.locator("#banner")).to_contain_text("You are signed out")
+
+
+def test_a_hidden_tab_asks_for_nothing(visit: Visit) -> None:
+    view = visit()
+    hide = "hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
+    hide += " document.dispatchEvent(new Event('visibilitychange')); }"
+    root = view.frame.locator("html")
+    root.evaluate(f"(_, hidden) => ({hide})(hidden)", True)
+    view.page.wait_for_timeout(1_000)  # what was under way
+    before = sum("/penstock/api/" in url for url in view.requests)
+    view.page.wait_for_timeout(7_000)
+    assert sum("/penstock/api/" in url for url in view.requests) == before
+    root.evaluate(f"(_, hidden) => ({hide})(hidden)", False)
+    wait_until(lambda: view.page.wait_for_timeout(50) is None and _asked(view) > before)
+
+
+def _asked(view: View) -> int:
+    return sum("/penstock/api/" in url for url in view.requests)
+
+
+def test_the_page_follows_airflows_theme(visit: Visit) -> None:
+    view = visit(theme="light")
+    background = "node => getComputedStyle(node).backgroundColor"
+    body = view.frame.locator("body")
+    light = body.evaluate(background)
+    view.page.evaluate("document.documentElement.classList.replace('light', 'dark')")
+    expect(view.frame.locator("html")).to_have_attribute("data-theme", "dark")
+    assert body.evaluate(background) != light
+
+
+def test_opened_by_itself_it_asks_to_sign_in(browser: Browser, server: Server) -> None:
+    context = browser.new_context()
+    page = context.new_page()
+    page.goto(f"{server.url}/penstock/")
+    expect(page.locator("input[name=username]")).to_be_visible()
+    assert urlsplit(page.url).path.startswith("/auth/login")
+    context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [800, 1180, 1600])
+def test_it_fits_and_is_named_at_every_width(visit: Visit, theme: str, width: int, screenshots: Path) -> None:
+    view = visit(theme=theme, width=width)
+    expect(row(view, "topic-quality").locator("canvas")).to_have_count(2)
+    view.page.wait_for_timeout(1_000)
+    view.page.screenshot(path=screenshots / f"page-{theme}-{width}.png")
+    root = view.frame.locator("html")
+    assert root.evaluate("node => node.scrollWidth <= node.clientWidth")
+    table = view.frame.locator("#streams")
+    assert table.evaluate("node => node.scrollWidth <= node.clientWidth")
+    nameless = "nodes => nodes.filter(n => !(n.ariaLabel || n.textContent.trim())).length"
+    assert view.frame.locator("button").evaluate_all(nameless) == 0
+    view.frame.get_by_role("button", name="topic-quality", exact=True).click()
+    view.frame.locator(".detail .beside").scroll_into_view_if_needed()
+    view.page.wait_for_timeout(500)
+    view.page.screenshot(path=screenshots / f"detail-{theme}-{width}.png")
+    assert root.evaluate("node => node.scrollWidth <= node.clientWidth")
+    view.frame.locator("summary").click()
+    view.frame.locator("#legend").scroll_into_view_if_needed()
+    view.page.screenshot(path=screenshots / f"foot-{theme}-{width}.png")
+    view.frame.get_by_role("button", name="Release quality").click()
+    view.page.screenshot(path=screenshots / f"dialog-{theme}-{width}.png")
+    assert view.troubles == []

@@ -1,0 +1,85 @@
+"""Fixtures shared by all layers: a home of its own per test, and real servers, started once per run when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from pyspark.sql import SparkSession
+
+from penstock.control import api
+from penstock.control.api import Control
+from penstock.local import java
+from penstock.local.parts import Broker, MariaDB
+from penstock.local.process import free_port
+from penstock.settings import settings
+from penstock.streams.session import open_session
+from tests.support import wait_until
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """No test may touch the data of a platform that runs on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_HOME", str(tmp_path_factory.mktemp("home")))
+        settings.cache_clear()
+        yield
+    settings.cache_clear()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A home of this test's own; what it sets in PENSTOCK_* holds after `settings.cache_clear()`."""
+    place = tmp_path / "penstock"
+    place.mkdir()
+    monkeypatch.setenv("PENSTOCK_HOME", str(place))
+    settings.cache_clear()
+    java.find.cache_clear()
+    yield place
+    settings.cache_clear()
+    java.find.cache_clear()
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[Control]:
+    """An empty control database, on SQLite."""
+    made = Control(f"sqlite:///{tmp_path / 'control.db'}")
+    made.migrate()
+    yield made
+    made.engine.dispose()
+    api.connect.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A real Kafka broker."""
+    with Broker(home=tmp_path_factory.mktemp("broker"), port=free_port(2)) as part:
+        yield part
+
+
+@pytest.fixture(scope="session")
+def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
+    """A real MariaDB server."""
+    with MariaDB(home=tmp_path_factory.mktemp("mariadb"), port=free_port()) as part:
+        yield part
+
+
+@pytest.fixture(scope="session")
+def spark(_session_home: None) -> Iterator[SparkSession]:
+    """One Spark session for all tests that need no driver process of their own."""
+    session = open_session("tests")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def fresh_broker(broker: Broker) -> Broker:
+    """The broker, without topics."""
+    client = AdminClient({"bootstrap.servers": broker.bootstrap})
+    old = [name for name in client.list_topics(timeout=10).topics if not name.startswith("__")]
+    for done in client.delete_topics(old).values() if old else ():
+        done.result(30)
+    wait_until(lambda: not [n for n in client.list_topics(timeout=10).topics if not n.startswith("__")])
+    return broker

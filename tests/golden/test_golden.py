@@ -1,0 +1,81 @@
+"""Golden cases: timed records into a real broker, through the declared stream, against what must come out.
+
+A case names a stream and its topics with their partitions; each step sends records, or a heartbeat at a clock time, and
+gives all that must then be new on the output topic (`expect`), the dead letters so far (`dead`) and the late ones.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock import catalog
+from penstock.local.parts import Broker
+from penstock.streams import Stream, Topic
+from penstock.streams.beats import Beater
+from tests.streams import Record, cases, create, read, running, send
+
+HERE = Path(__file__).parent
+CASES = [
+    pytest.param(case, id=f"{system}-{case['name']}")
+    for system in ("quality", "metrics")
+    for case in cases(HERE / system)
+]
+
+
+def close_enough(found: str | None, wanted: str | None) -> bool:
+    """Equal, numbers in JSON to twelve digits: the order of additions is not part of the promise."""
+    if found == wanted or found is None or wanted is None:
+        return found == wanted
+    one, other = json.loads(found), json.loads(wanted)
+    if not isinstance(one, dict):
+        return bool(one == other)
+    return list(one) == list(other) and all(
+        v == pytest.approx(other[k], rel=1e-12) if isinstance(v, float) else v == other[k] for k, v in one.items()
+    )
+
+
+def check(found: list[Record], wanted: list[dict[str, Any]], where: str) -> None:
+    got = {(r.key, r.value) for r in found}
+    assert len(got) == len(found), f"{where}: one record came twice: {found}"
+    missing = [w for w in wanted if not any(k == w["key"] and close_enough(v, w["value"]) for k, v in got)]
+    assert not missing, f"{where}: missing {missing}, got {sorted(got, key=str)}"
+    assert len(found) == len(wanted), f"{where}: more than expected: {sorted(got, key=str)}"
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("case", CASES)
+def test_case(case: dict[str, Any], spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
+    broker = fresh_broker
+    stream = catalog.load().stream(case["stream"])
+    create(broker.bootstrap, *(Topic(name, partitions=n) for name, n in case["topics"].items()), *outputs(stream))
+    beater = Beater(catalog.build([stream]), None, broker.bootstrap, clock=lambda: now)
+    now, seen = 0.0, dict[int, int]()
+    with running(stream, spark, broker.bootstrap, tmp_path) as run:
+        for number, step in enumerate(case["steps"], 1):
+            where = f"step {number}"
+            send(broker.bootstrap, [Record(key=None, **record) for record in step.get("send", ())])
+            if "beat" in step:
+                now = step["beat"] / 1000
+                beater.run_once()
+            run.settle()
+            found = read(broker.bootstrap, stream.output.name, seen)
+            check(found, step["expect"], where)
+            seen.update({r.partition: r.offset + 1 for r in found})
+            assert run.figures.late == step.get("late", 0), where
+            if "dead" in step:
+                dead = read(broker.bootstrap, f"{next(iter(case['topics']))}-dead-letter")
+                got = sorted((r.value or "", dict(r.headers)["penstock.reason"]) for r in dead)
+                assert got == sorted((d["value"] or "", d["reason"]) for d in step["dead"]), where
+                assert run.figures.dead == len(step["dead"])
+    beater.close()
+
+
+def outputs(stream: Stream) -> list[Topic]:
+    own = catalog.build([stream])
+    inputs = {i.topic.name for i in stream.inputs.values() if i.topic}
+    return [topic for topic in own.topics.values() if topic.name not in inputs]

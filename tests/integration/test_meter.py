@@ -1,0 +1,265 @@
+"""The meter as a process, against a real broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import orjson
+import psutil
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.control.api import Control
+from penstock.errors import BrokerError
+from penstock.kafka.admin import end_offsets
+from penstock.local import process
+from penstock.local.parts import Broker
+from penstock.observe.meter import RECEIPTS
+from penstock.observe.samples import usable
+from penstock.observe.sender import Sender
+from tests.support import wait_until
+from tests.unit.meter_control import STREAM, filled
+
+pytestmark = pytest.mark.integration
+
+
+def create(bootstrap: str, name: str, partitions: int = 4) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(name, partitions, 1)])[name].result(10)
+    places = [(name, p) for p in range(partitions)]
+
+    def led() -> bool:
+        with suppress(BrokerError):
+            return len(end_offsets(admin, places, bootstrap)) == partitions
+        return False
+
+    wait_until(led, what=f"a leader of every partition of {name}")
+
+
+def read(bootstrap: str, topic: str) -> list[tuple[int, bytes | None, dict[str, Any]]]:
+    """(partition, key, value) of every record of a topic."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "enable.auto.commit": False})
+    try:
+        partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
+        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
+        found: list[tuple[int, bytes | None, dict[str, Any]]] = []
+        while len(found) < sum(ends.values()):
+            message = consumer.poll(10)
+            assert message is not None, "records are missing"
+            assert message.error() is None, message.error()
+            found.append((message.partition() or 0, message.key(), orjson.loads(message.value() or b"")))
+        return found
+    finally:
+        consumer.close()
+
+
+class Running:
+    """`penstock meter`'s process, with its own home."""
+
+    def __init__(self, home: Path, bootstrap: str, control_url: str, every: float = 1.0) -> None:
+        self.port = process.free_port()
+        self.log = home / "meter.log"
+        environment = {
+            **os.environ,
+            "PENSTOCK_HOME": str(home),
+            "PENSTOCK_ENVIRONMENT": "test",
+            "PENSTOCK_KAFKA_BOOTSTRAP": bootstrap,
+            "PENSTOCK_CONTROL_URL": control_url,
+            "PENSTOCK_METRICS_PORT": str(self.port),
+            "PENSTOCK_MEASURE_EVERY": str(every),
+            "PENSTOCK_AIRFLOW_PORT": str(process.free_port()),
+        }
+        with self.log.open("wb") as log:
+            self.popen = subprocess.Popen([sys.executable, "-m", "penstock", "meter"], env=environment, stderr=log)
+
+    def metrics(self) -> dict[str, float]:
+        text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", trust_env=False, timeout=10).text
+        return {
+            s.name + "".join(f":{v}" for _, v in sorted(s.labels.items())): s.value
+            for family in text_string_to_metric_families(text)
+            for s in family.samples
+        }
+
+    def said(self, text: str) -> bool:
+        return text in self.log.read_text()
+
+    def end(self) -> float:
+        """SIGTERM; seconds until it ended."""
+        at = time.monotonic()
+        self.popen.send_signal(signal.SIGTERM)
+        self.popen.wait(10)
+        return time.monotonic() - at
+
+
+@pytest.fixture
+def started(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+    made: list[Running] = []
+
+    def start(bootstrap: str, control_url: str | None = None, **options: Any) -> Running:
+        url = control_url or filled(tmp_path).engine.url.render_as_string(hide_password=False)
+        made.append(Running(tmp_path, bootstrap, url, **options))
+        return made[-1]
+
+    yield start
+    for one in made:
+        one.popen.kill()
+        one.popen.wait()
+
+
+@pytest.fixture(scope="module")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of this module's own: the tests stop it."""
+    with Broker(home=tmp_path_factory.mktemp("meter"), port=process.free_port(2), heap="256m") as found:
+        yield found
+
+
+def test_the_platform_measures_itself(kafka: Broker, started: Callable[..., Running], tmp_path: Path) -> None:
+    bootstrap = kafka.bootstrap
+    record = kafka.record
+    assert record
+    record.write(tmp_path / "run")
+    meter = started(bootstrap)
+    wait_until(lambda: meter.said("penstock topics --apply"), what="the missing topic is named")
+    create(bootstrap, RECEIPTS)
+
+    def metrics() -> Counter[str]:
+        return Counter(value["metric"] for _, _, value in read(bootstrap, RECEIPTS))
+
+    wanted = {
+        "cpu.broker", "cpu.meter", "memory.broker", "memoryPss.broker", "cpuBusy", "cpuWait", "memoryAvailable",
+        "diskFree", "dbWaitTime", "dbQueryTime", "httpErrors.airflow", "probeErrors.http", "kafkaProduceTime",
+        "kafkaAppendRate", "kafkaTopics", "kafkaPartitions", "kafkaUnderReplicated", f"batchTime.{STREAM}",
+        f"rowsPerSecond.{STREAM}", f"lag.{STREAM}", f"watermarkAge.{STREAM}", f"stateRows.{STREAM}",
+        f"stateSize.{STREAM}", "streamsRunning", "receiptsDropped",
+    }  # fmt: skip
+    wait_until(lambda: wanted <= metrics().keys() and metrics()["cpuBusy"] >= 4, what="every metric")
+    shown = meter.metrics()
+    rss = psutil.Process(meter.popen.pid).memory_info().rss / 1e6
+    ended = meter.end()
+
+    assert ended < 1
+    assert meter.popen.returncode == 0
+    assert rss < 90
+    assert shown["penstock_control_up"] == 1
+    assert shown[f"penstock_stream_rows_in_total:quality:{STREAM}"] == 1000
+    assert shown["penstock_part_memory_bytes:broker"] > 50e6
+    receipts = read(bootstrap, RECEIPTS)
+    assert {partition for partition, _, _ in receipts} == {0, 1, 2, 3}
+    assert {key for _, key, _ in receipts} == {None}
+    now = time.time() * 1000
+    for _, _, value in receipts:
+        assert list(value) == ["environment", "metric", "value", "timestamp"]
+        assert value["environment"] == "test"
+        assert isinstance(value["value"], float)
+        assert now - 120_000 < value["timestamp"] <= now
+        assert list(usable([(value["metric"], value["value"])], 1))
+    by_metric = {m: [v["value"] for _, _, v in receipts if v["metric"] == m] for m in metrics()}
+    assert set(by_metric["kafkaUnderReplicated"]) == {0.0}
+    assert by_metric["kafkaPartitions"][-1] == 4
+    assert any(rate > 1 for rate in by_metric["kafkaAppendRate"])
+    assert all(0 < ms < 5000 for ms in by_metric["kafkaProduceTime"])
+    assert set(by_metric["httpErrors.airflow"]) == {1.0}
+    assert "httpTime.airflow" not in by_metric
+    # Samples are aligned with the clock: what is between two of them does not drift.
+    at = sorted(v["timestamp"] for _, _, v in receipts if v["metric"] == "diskFree")[1:]
+    assert all(ms % 1000 < 400 for ms in at)
+
+
+def test_a_broker_that_comes_back_gets_each_receipt_once(kafka: Broker) -> None:
+    topic = f"once-{uuid.uuid4().hex[:8]}"
+    create(kafka.bootstrap, topic, 2)
+    sender = Sender(kafka.bootstrap, topic)
+    sender.start()
+    sent = 0
+
+    def put(count: int) -> None:
+        nonlocal sent
+        for _ in range(count):
+            sender.put(orjson.dumps({"n": sent}))
+            sent += 1
+
+    put(100)
+    wait_until(lambda: sender.sent == 100, what="the first receipts")
+    kafka.pause()
+    put(700)  # more than is handed to the client at a time
+    time.sleep(1)
+    kafka.kill()
+    put(100)
+    assert sender.pending == 800
+    kafka.start()
+    kafka.wait(180)
+    put(100)
+    wait_until(lambda: sender.sent == 1000, 60, what="all receipts")
+    assert sender.stop() == 0
+    assert sorted(value["n"] for _, _, value in read(kafka.bootstrap, topic)) == list(range(1000))
+    slowest, lost = sender.produced()
+    assert slowest is not None
+    assert slowest > 900
+    assert lost == 0
+
+
+def test_a_topic_that_is_made_anew_gets_receipts_again(kafka: Broker) -> None:
+    topic = f"anew-{uuid.uuid4().hex[:8]}"
+    create(kafka.bootstrap, topic, 1)
+    sender = Sender(kafka.bootstrap, topic)
+    sender.LOOK_EVERY = 0.2
+    sender.start()
+    sender.put(b'{"n":1}')
+    wait_until(lambda: sender.sent == 1)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    admin.delete_topics([topic])[topic].result(10)
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics)
+    sender.put(b'{"n":2}')
+    wait_until(lambda: sender.failed, 60, what="the refusal")
+    create(kafka.bootstrap, topic, 1)
+    sender.put(b'{"n":3}')
+    wait_until(lambda: sender.sent == 2, 60, what="the next receipt")
+    sender.stop()
+    assert [value["n"] for _, _, value in read(kafka.bootstrap, topic)] == [3]
+
+
+def test_without_broker_database_and_airflow_the_meter_measures_and_ends_at_once(
+    started: Callable[..., Running],
+) -> None:
+    away = process.free_port()
+    meter = started(f"127.0.0.1:{away}", f"mysql+pymysql://penstock:secret@127.0.0.1:{away}/x")
+    wait_until(lambda: "probe kafka failed" in meter.log.read_text() and meter.said("probe database failed"))
+    wait_until(lambda: "penstock_machine_cpu_busy_ratio" in meter.metrics())
+    shown = meter.metrics()
+    assert shown["penstock_control_up"] == 0
+    assert shown["penstock_probe_failed:database"] == 1
+    assert shown["penstock_probe_failed:machine"] == 0
+    assert meter.end() < 1
+    assert meter.popen.returncode == 0
+    text = meter.log.read_text()
+    assert "secret" not in text
+    assert "Traceback" not in text
+    assert text.count("probe kafka failed") == 1
+    assert "left behind" in text
+
+
+def test_a_port_that_is_taken_is_said(started: Callable[..., Running], tmp_path: Path) -> None:
+    control = Control(f"sqlite:///{tmp_path / 'other.db'}")
+    first = started("127.0.0.1:1", control.engine.url.render_as_string(hide_password=False))
+    wait_until(lambda: first.said("measuring every"))
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "meter", "--port", str(first.port)],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "PENSTOCK_METRICS_PORT" in done.stderr
+    assert "Traceback" not in done.stderr

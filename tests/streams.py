@@ -1,0 +1,113 @@
+"""Streams in a test: a Spark session, a broker's records in and out, a stream that is run to the end of its input."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from pyspark.sql import SparkSession
+
+from penstock.control import ProgressRow
+from penstock.kafka.admin import ensure_topics
+from penstock.streams import Stream, Topic
+from penstock.streams.runner import StreamRun
+
+
+@dataclass(frozen=True)
+class Record:
+    topic: str
+    key: str | None
+    value: str | None
+    partition: int = 0
+    offset: int = -1
+    timestamp: int = 0
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def send(bootstrap: str, records: Sequence[Record]) -> None:
+    """Write records where and when they say, all of them or AssertionError."""
+    failed: list[str] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for r in records:
+        producer.produce(
+            r.topic,
+            key=r.key,
+            value=r.value,
+            partition=r.partition,
+            timestamp=r.timestamp,
+            on_delivery=lambda e, _: failed.append(str(e)) if e else None,
+        )
+    assert producer.flush(30) == 0
+    assert not failed, failed
+
+
+def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> list[Record]:
+    """All committed records of a topic, from the given next offsets on, by partition and offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "tests-read",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        count = len(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        start = {p: (since or {}).get(p, 0) for p in range(count)}
+        consumer.assign([TopicPartition(topic, p, at) for p, at in start.items()])
+        found: list[Record] = []
+        ended: set[int] = set()
+        while len(ended) < count:
+            message = consumer.poll(20)
+            assert message is not None, f"no answer while reading {topic}"
+            if message.error():
+                ended.add(message.partition())
+                continue
+            key, value = message.key(), message.value()
+            found.append(
+                Record(
+                    topic,
+                    None if key is None else key.decode(errors="replace"),
+                    None if value is None else value.decode(errors="replace"),
+                    message.partition(),
+                    message.offset(),
+                    message.timestamp()[1],
+                    tuple((k, v.decode()) for k, v in message.headers() or ()),
+                )
+            )
+        return sorted(found, key=lambda r: (r.partition, r.offset))
+    finally:
+        consumer.close()
+
+
+def latest(records: Sequence[Record]) -> dict[str | None, str | None]:
+    """What compaction keeps: the last value of each key."""
+    return {r.key: r.value for r in records}
+
+
+@contextmanager
+def running(stream: Stream, spark: SparkSession, bootstrap: str, checkpoints: Path) -> Iterator[StreamRun]:
+    """The stream, started by its runner; stopped at the end."""
+    figures = ProgressRow(stream.name, stream.app, "test")
+    run = StreamRun(replace(stream, every=0.0), spark, bootstrap, str(checkpoints), figures)
+    run.start()
+    try:
+        yield run
+    finally:
+        run.stop()
+
+
+def create(bootstrap: str, *topics: Topic) -> None:
+    ensure_topics(topics, bootstrap)
+
+
+def cases(folder: Path) -> list[Any]:
+    """The golden cases of a folder, each with its file's name under `name`."""
+    return [{"name": path.stem, **json.loads(path.read_text())} for path in sorted(folder.glob("*.json"))]

@@ -1,0 +1,23 @@
+"""Waiting and temporary homes, for every kind of test."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def wait_until(condition: Callable[[], T], deadline: float = 30.0, *, every: float = 0.1, what: str = "") -> T:
+    """Wait until a condition gives something true, and return that; AssertionError after `deadline` seconds.
+
+    what: what was waited for, for the message.
+    """
+    end = time.monotonic() + deadline
+    while not (found := condition()):
+        if time.monotonic() > end:
+            name = what or getattr(condition, "__name__", "the condition")
+            raise AssertionError(f"{name} did not hold within {deadline:g} s; last value: {found!r}")
+        time.sleep(every)
+    return found

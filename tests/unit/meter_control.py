@@ -1,0 +1,69 @@
+"""A control database with one app, one stream and one driver, for the tests of the meter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from penstock.catalog import build
+from penstock.control.api import Control, ProgressRow
+from penstock.streams.declare import Input, Stream, Topic, Updates
+
+STREAM = "topic-quality"
+APP = "quality"
+
+
+def _transform(records: Any) -> Any:
+    return records
+
+
+def filled(folder: Path) -> Control:
+    """SQLite under a folder; the stream's report is of now, its watermark 5 s old."""
+    control = Control(f"sqlite:///{folder / 'control.db'}")
+    control.migrate()
+    stream = Stream(
+        name=STREAM,
+        app=APP,
+        inputs={"records": Input(topic=Topic("clicks"), schema="at BIGINT", event_time="timestamp_millis(at)")},
+        transform=_transform,
+        output=Topic("metrics"),
+        key="key",
+        value="value",
+        promise=Updates(window=timedelta(seconds=1), late_by=timedelta(minutes=1)),
+    )
+    control.sync(build([stream]))
+    incarnation = control.claim(APP, None, host="here", spec_hash="0", owner="test", log="driver.log")
+    assert incarnation
+    control.driver_set(incarnation, state="running", pid=1, pid_started=1.0)
+    now = int(time.time() * 1000)
+    row = ProgressRow(
+        name=STREAM,
+        app=APP,
+        incarnation=incarnation,
+        state="running",
+        batch_id=41,
+        batch_at=now - 1000,
+        batch_ms=250,
+        rows_per_s=120.5,
+        rows_in=1000,
+        rows_out=900,
+        late=3,
+        dead=2,
+        watermark=now - 5000,
+        state_rows=17,
+        state_bytes=2 * 1024 * 1024,
+        lag=12,
+        topics={"clicks": {"lag": 12, "offsets": {"0": 500}}},
+        restarts=1,
+    )
+    control.report([row], keep=True)
+    return control
+
+
+def collect(pairs: Iterable[tuple[str, float | None]], into: dict[str, float | None]) -> None:
+    """Keep what is measured before a probe raises."""
+    for name, value in pairs:
+        into[name] = value

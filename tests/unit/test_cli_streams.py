@@ -1,0 +1,221 @@
+"""`penstock streams` on a real control database (SQLite)."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.catalog import Catalog, build
+from penstock.cli import streams
+from penstock.cli.streams import app, complete, followed, tail
+from penstock.control.api import Control, ProgressRow, connect
+from penstock.errors import ControlError, DeclarationError
+from penstock.settings import settings
+from penstock.streams.declare import Final, Input, Stream, Topic
+
+LONG = "no broker\n  at line 2\n  at line 3"
+
+
+@pytest.fixture
+def catalog() -> Catalog:
+    def stream(name: str, app_name: str) -> Stream:
+        return Stream(
+            name, app_name, {"rows": Input(Topic(f"{name}-in"))}, lambda rows: rows, Topic(f"{name}-out"), "key",
+            "value", Final(timedelta(minutes=5), timedelta(minutes=1)),
+        )  # fmt: skip
+
+    return build([stream("bundles", "metrics"), stream("summaries", "metrics"), stream("topic-quality", "quality")])
+
+
+@pytest.fixture
+def control(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
+    """Two streams of `metrics` run under one driver; `quality` was never launched."""
+    monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
+    settings.cache_clear()
+    connect.cache_clear()
+    found = connect()
+    found.migrate()
+    found.sync(catalog)
+    log = tmp_path / "metrics.log"
+    log.write_text("".join(f"line {i}\n" for i in range(300)))
+    incarnation = found.claim("metrics", None, host="pond/1/2", spec_hash="x", owner="o", log=str(log))
+    assert incarnation is not None
+    found.driver_set(incarnation, state="running", pid=77)
+    found.report(
+        [
+            ProgressRow(
+                "bundles", "metrics", incarnation, state="running", batch_id=12, rows_per_s=12_900, lag=17, late=1234,
+                topics={"bundles-in": {"lag": 17, "offsets": {"0": 5}}},
+            ),
+            ProgressRow("summaries", "metrics", incarnation, state="failing", error=LONG, error_at=found.now()),
+        ],
+        keep=True,
+    )  # fmt: skip
+    yield found
+    found.engine.dispose()
+    connect.cache_clear()
+    settings.cache_clear()
+
+
+def run(*args: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, args)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+@pytest.mark.usefixtures("control")
+def test_list_shows_every_stream_with_state_and_reason() -> None:
+    lines = {line.split()[0]: line for line in run("list").splitlines()}
+    assert "running" in lines["bundles"]
+    assert "12.9k" in lines["bundles"]
+    assert "1.23k" in lines["bundles"]
+    assert "failing" in lines["summaries"]
+    assert "no broker" in lines["summaries"]
+    assert "no driver was launched yet" in lines["topic-quality"]
+
+
+@pytest.mark.usefixtures("control")
+def test_list_as_json_is_the_data_model() -> None:
+    found = {s["name"]: s for s in json.loads(run("list", "--json"))}
+    assert [found["bundles"][k] for k in ("state", "desired", "lag", "late")] == ["running", "on", 17, 1234]
+    assert found["topic-quality"]["state"] == "down"
+
+
+@pytest.mark.usefixtures("control")
+def test_show_tells_all_of_a_stream() -> None:
+    shown = run("show", "summaries")
+    assert "at line 3" in shown
+    assert "metrics" in shown
+    assert "pid 77 on pond" in shown
+    assert json.loads(run("show", "bundles", "--json"))["topics"][0]["offsets"] == {"0": 5}
+
+
+@pytest.mark.usefixtures("control")
+def test_show_tells_all_of_an_app() -> None:
+    shown = run("show", "metrics")
+    assert "bundles" in shown
+    assert "summaries" in shown
+    assert json.loads(run("show", "metrics", "--json"))["state"] == "failing"
+
+
+def test_stop_and_start_are_recorded_with_the_users_name(control: Control) -> None:
+    assert "bundles is wanted off" in run("stop", "bundles", "-m", "for the night")
+    assert control.desired() == {"bundles": "off", "summaries": "on", "topic-quality": "on"}
+    last = control.actions(1)[0]
+    assert [last[k] for k in ("actor", "source", "verb", "target", "detail")] == [
+        getpass.getuser(), "cli", "stop", "bundles", "for the night",
+    ]  # fmt: skip
+    assert "bundles is wanted on\nsummaries is wanted on (it was already)" in run("start", "bundles", "summaries")
+    assert control.desired()["bundles"] == "on"
+
+
+def test_an_app_stands_for_its_streams(control: Control) -> None:
+    run("stop", "metrics")
+    assert control.desired() == {"bundles": "off", "summaries": "off", "topic-quality": "on"}
+
+
+def test_release_by_app_and_by_stream(control: Control) -> None:
+    assert "release 1 of metrics" in run("release", "metrics")
+    assert "release 2 of metrics" in run("release", "summaries", "--note", "p90")
+    last = control.actions(1)[0]
+    assert (last["verb"], last["target"], last["detail"]) == ("release", "metrics", "p90")
+    assert json.loads(run("show", "bundles", "--json"))["state"] == "draining"
+
+
+@pytest.mark.parametrize("verb", ["show", "start", "stop", "release", "logs"])
+def test_an_unknown_name_is_refused_with_close_matches(control: Control, verb: str) -> None:
+    said = run(verb, "bundels", code=2)
+    assert "there is no stream or app named 'bundels'; did you mean bundles?" in said
+    assert control.actions() == []
+
+
+def test_one_unknown_name_of_several_changes_nothing(control: Control) -> None:
+    run("stop", "bundles", "xyzzy", code=2)
+    assert set(control.desired().values()) == {"on"}
+
+
+def test_a_database_that_is_away_is_one_clear_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, control: Control
+) -> None:
+    away = Control(f"sqlite:///{tmp_path}/nothing.db")
+    monkeypatch.setattr(streams, "connect", lambda: away)
+    assert control is not away
+    for args in (["list"], ["stop", "bundles"], ["logs", "bundles"]):
+        said = run(*args, code=1)
+        assert said.startswith("error: the control database did not do what was asked")
+        assert "penstock doctor" in said
+    away.engine.dispose()
+
+
+@pytest.mark.usefixtures("control")
+def test_logs_prints_the_last_lines() -> None:
+    assert run("logs", "bundles", "-n", "2") == "line 298\nline 299\n"
+    assert run("logs", "metrics").startswith("line 200\n")
+    assert run("logs", "metrics", "-n", "0") == ""
+
+
+@pytest.mark.usefixtures("control")
+def test_logs_says_where_a_log_is_that_is_not_here(tmp_path: Path) -> None:
+    (tmp_path / "metrics.log").unlink()
+    assert "look on host pond" in run("logs", "bundles", code=1)
+    assert "has no log yet" in run("logs", "quality", code=1)
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_tail_reads_over_block_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "BLOCK", 7)
+    log = tmp_path / "log"
+    log.write_text("".join(f"line {i}\n" for i in range(40)) + "without end")
+    assert tail(log, 3) == ["line 38", "line 39", "without end"]
+    assert len(tail(log, 1000)) == 41
+
+
+def test_follow_goes_on_with_the_next_drivers_log(tmp_path: Path) -> None:
+    first, second = tmp_path / "one.log", tmp_path / "two.log"
+    first.write_text("old\n")
+    latest = [first]
+    lines = followed(first, lambda: latest[0], every=0.01)
+    writer = threading.Timer(0.05, append, (first, "new\n"))
+    writer.start()
+    assert next(lines) == "new\n"
+    writer.join()
+    second.write_text("next driver\n")
+    latest[0] = second
+    assert next(lines) == f"--- {second} ---\n"
+    assert next(lines) == "next driver\n"
+
+
+def test_follow_stays_while_the_database_is_away(tmp_path: Path) -> None:
+    log = tmp_path / "one.log"
+    log.write_text("")
+
+    def away() -> Path:
+        append(log, "still here\n")
+        raise ControlError("away")
+
+    assert next(followed(log, away, every=0.01)) == "still here\n"
+
+
+def test_completion_offers_streams_and_apps(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "load", lambda: catalog)
+    assert complete("b") == [("bundles", "stream of metrics")]
+    assert [name for name, _ in complete("")] == ["bundles", "metrics", "quality", "summaries", "topic-quality"]
+
+
+def test_completion_is_silent_when_the_catalog_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> Catalog:
+        raise DeclarationError("two streams have one name")
+
+    monkeypatch.setattr(streams, "load", broken)
+    assert complete("b") == []

@@ -1,0 +1,94 @@
+"""`penstock topics`: what it makes of what the broker says. The broker itself is met in the integration tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from penstock.catalog import Catalog
+from penstock.cli import topics
+from penstock.control.api import Control
+from penstock.errors import BrokerError
+from penstock.kafka.admin import TopicState
+from penstock.streams.declare import Topic
+
+TOPICS = {name: Topic(name) for name in ("clicks", "metrics", "receipts")}
+STATES = [
+    TopicState(TOPICS["clicks"]),
+    TopicState(TOPICS["metrics"], 2, {"cleanup.policy": ("compact", "delete")}, {0: 3, 1: 4}),
+    TopicState(TOPICS["receipts"], 4, {}, {0: 1_000, 1: 200, 2: 0, 3: 34}),
+]
+
+
+@pytest.fixture(autouse=True)
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
+    found = Control(f"sqlite:///{tmp_path}/control.db")
+    found.migrate()
+    found.beat_sent("receipts", found.now() - 3_000, 4, "triggerer")
+
+    def describe(declared: Iterable[Topic], bootstrap: str) -> list[TopicState]:
+        assert list(declared) == list(TOPICS.values())
+        assert bootstrap
+        return STATES
+
+    monkeypatch.setattr(topics, "load", lambda: Catalog({}, TOPICS))
+    monkeypatch.setattr(topics, "connect", lambda: found)
+    monkeypatch.setattr(topics, "describe_topics", describe)
+    yield found
+    found.engine.dispose()
+
+
+def run(*args: str, code: int = 0) -> str:
+    app = typer.Typer()
+    app.command()(topics.topics)
+    result = CliRunner().invoke(app, args)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_topics_stand_beside_their_declaration() -> None:
+    lines = {line.split()[0]: line for line in map(str.rstrip, run().splitlines())}
+    assert "missing" in lines["clicks"]
+    assert "4 partitions declared; cleanup.policy is delete, declared compact" in lines["metrics"]
+    assert lines["receipts"].split()[1:3] == ["4", "1.23k"]
+    assert lines["receipts"].endswith("yes")
+    assert "--apply" in lines["`penstock"]
+
+
+def test_as_json() -> None:
+    found = {t["name"]: t for t in json.loads(run("--json"))["topics"]}
+    assert (found["clicks"]["exists"], found["receipts"]["as_declared"]) == (False, True)
+    assert found["metrics"]["differences"] == {"cleanup.policy": {"declared": "compact", "real": "delete"}}
+    assert found["receipts"]["end_offsets"] == {"0": 1000, "1": 200, "2": 0, "3": 34}
+    assert 2_900 < found["receipts"]["beat_age_ms"] < 60_000
+    assert found["clicks"]["beat_at"] is None
+
+
+def test_apply_says_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "ensure_topics", lambda *_: ["created clicks with 4 partitions"])
+    assert run("--apply").startswith("created clicks with 4 partitions\n")
+    assert json.loads(run("--apply", "--json"))["done"] == ["created clicks with 4 partitions"]
+
+
+def test_without_the_database_only_the_beats_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = Control(f"sqlite:///{tmp_path}/nothing.db")
+    monkeypatch.setattr(topics, "connect", lambda: away)
+    said = run()
+    assert "heartbeats are not known" in said
+    assert "receipts" in said
+    away.engine.dispose()
+
+
+def test_without_the_broker_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> list[TopicState]:
+        raise BrokerError("the broker did not answer", got="refused at 127.0.0.1:1", fix="see that it runs")
+
+    monkeypatch.setattr(topics, "describe_topics", refuse)
+    assert (
+        run(code=1) == "error: the broker did not answer; got: refused at 127.0.0.1:1; to mend it: see that it runs\n"
+    )

@@ -1,0 +1,332 @@
+"""DAG files import fast and touch nothing; what they hold; what operators and triggers do around a control database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock import catalog
+from penstock.control import Actor, Control, connect
+from penstock.errors import BrokerError, ControlError, DeclarationError
+from penstock.settings import PROJECT, settings
+from penstock.streams import launch, process
+
+# Run in a fresh interpreter: imports every DAG file while clients are poisoned, then tells what it found.
+PROBE = """
+import importlib.abc, json, runpy, socket, sqlite3, sys, time
+from pathlib import Path
+import airflow.sdk
+from airflow.sdk import DAG
+
+BANNED = {"pyspark", "py4j", "confluent_kafka", "pymysql", "MySQLdb", "elasticsearch", "pymongo"}
+
+class Ban(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BANNED:
+            raise AssertionError(f"a DAG file imports {name}")
+
+def poisoned(*args, **kwargs):
+    raise AssertionError("a DAG file connects")
+
+loaded = BANNED & set(sys.modules)
+sys.meta_path.insert(0, Ban())
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = sqlite3.connect = poisoned
+project = Path(sys.argv[1])
+sys.path.insert(0, str(project / "plugins"))
+before = time.process_time()
+dags = []
+for path in sorted((project / "dags").glob("*.py")):
+    dags += [found for found in runpy.run_path(str(path)).values() if isinstance(found, DAG)]
+spent = time.process_time() - before
+print(json.dumps({
+    "seconds": spent,
+    "loaded": sorted(loaded),
+    "dags": {d.dag_id: {
+        "schedule": type(d.timetable).__name__ if d.schedule is not None else None,
+        "active": d.max_active_runs, "failed": d.max_consecutive_failed_dag_runs, "paused": d.is_paused_upon_creation,
+        "tags": sorted(d.tags), "doc": d.doc_md or "", "catchup": d.catchup, "tasks": [t.task_id for t in d.tasks],
+        "params": {k: d.params.get_param(k).schema for k in d.params},
+    } for d in dags},
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    home = tmp_path_factory.mktemp("airflow")
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, str(PROJECT)],
+        check=False, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": str(PROJECT), "AIRFLOW__CORE__LOAD_EXAMPLES": "0"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_dag_files_import_fast_and_touch_nothing(parsed: dict[str, Any]) -> None:
+    assert parsed["loaded"] == []
+    assert parsed["seconds"] < 1.0, "CPU seconds: a busy machine does not count"
+
+
+def test_every_app_has_its_continuous_dag(parsed: dict[str, Any]) -> None:
+    apps = catalog.build(catalog.discover(PROJECT)).apps
+    assert apps
+    dags = parsed["dags"]
+    assert [d for d in dags if d.startswith("streams_")] == [f"streams_{app}" for app in apps]
+    for app, streams in apps.items():
+        dag = dags[f"streams_{app}"]
+        assert dag["schedule"] == "ContinuousTimetable"
+        assert dag["active"] == 1
+        assert dag["failed"] > 0
+        assert dag["paused"] is False
+        assert {"penstock", "streams"} <= set(dag["tags"])
+        assert all(s.name in dag["doc"] for s in streams)
+
+
+def test_the_other_dags(parsed: dict[str, Any]) -> None:
+    dags = parsed["dags"]
+    assert {"operate_streams", "heartbeat", "reaper"} <= dags.keys()
+    assert dags["heartbeat"]["schedule"] == "ContinuousTimetable"
+    assert dags["reaper"]["catchup"] is False
+    assert dags["reaper"]["active"] == 1
+    form = dags["operate_streams"]["params"]
+    assert form["action"]["enum"] == ["start", "stop", "release"]
+    cat = catalog.build(catalog.discover(PROJECT))
+    assert set(form["target"]["enum"]) == {f"app {a}" for a in cat.apps} | {f"stream {s}" for s in cat.streams}
+
+
+# Operators and triggers, imported as Airflow does: by their bare names, in a home of their own.
+
+
+@pytest.fixture(scope="module")
+def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as m:
+        if "airflow" not in sys.modules:
+            m.setenv("AIRFLOW_HOME", str(tmp_path_factory.mktemp("airflow")))
+        m.syspath_prepend(str(PROJECT / "plugins"))
+        yield
+
+
+@pytest.fixture
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_home: None) -> Iterator[Control]:  # noqa: ARG001
+    monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path / 'control.db'}")
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PENSTOCK_PROJECT", str(PROJECT / "tests" / "chaos" / "project"))
+    monkeypatch.setenv("PENSTOCK_SUPERVISE_EVERY", "0.05")
+    for name in [n for n in sys.modules if n.partition(".")[0] == "jobs"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(PROJECT)] + [str(PROJECT)])
+    for cached in (settings, connect, catalog.load):
+        cached.cache_clear()
+    made = connect()
+    made.migrate()
+    yield made
+    for d in made.drivers(live=False):
+        process.kill(d)
+    made.engine.dispose()
+    for name in [n for n in sys.modules if n.partition(".")[0] == "jobs"]:
+        monkeypatch.delitem(sys.modules, name)
+    for cached in (settings, connect, catalog.load):
+        cached.cache_clear()
+
+
+def context(run: str = "r1", user: str | None = None, **params: Any) -> Any:
+    ti = SimpleNamespace(dag_id="streams_chaos", run_id=run, task_id="supervise", try_number=1)
+    return {"ti": ti, "params": params, "dag_run": SimpleNamespace(triggering_user_name=user)}
+
+
+async def first(trigger: Any, seconds: float = 10.0) -> Any:
+    async with asyncio.timeout(seconds):
+        async for event in trigger.run():
+            return event.payload
+    return None
+
+
+def operator(monkeypatch: pytest.MonkeyPatch) -> Any:
+    from penstock_operators import SuperviseStreams
+
+    made = SuperviseStreams(task_id="supervise", app="chaos")
+    sleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    monkeypatch.setattr(made, "_command", lambda incarnation: [*sleep, incarnation])
+    return made
+
+
+def test_a_run_starts_waits_acts_and_the_next_adopts(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+
+    task = operator(monkeypatch)
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context("r1"))
+    [driver] = control.drivers()
+    assert driver.owner == "streams_chaos/r1/supervise/1"
+    assert set(control.desired("chaos")) == {"totals", "finals"}
+    trigger = deferred.value.trigger
+    process.kill(driver)
+    event = asyncio.run(first(trigger))
+    assert event["do"] == "clear"
+    task.resume(context("r1"), json.loads(json.dumps(event)))
+    [second] = control.drivers()
+    assert second.incarnation != driver.incarnation
+    with pytest.raises(TaskDeferred):
+        task.execute(context("r2"))
+    assert [d.incarnation for d in control.drivers()] == [second.incarnation]
+    assert control.drivers()[0].owner == "streams_chaos/r2/supervise/1"
+
+    asyncio.run(trigger.on_kill())
+    assert process.alive(second), "the run that was marked is not its owner any more"
+    asyncio.run(type(trigger)("chaos", "streams_chaos/r2/supervise/1", 0.0).on_kill())
+    assert process.alive(second) is False
+
+
+def test_a_trigger_waits_while_the_database_is_away(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock_triggers import StreamsTrigger
+
+    control.sync(catalog.load())
+    real, away = control.app, time.monotonic() + 0.5
+
+    def app(name: str) -> Any:
+        if time.monotonic() < away:
+            raise ControlError("away")
+        return real(name)
+
+    monkeypatch.setattr(control, "app", app)
+    event = asyncio.run(first(StreamsTrigger("chaos", "me", 0.0)))
+    assert time.monotonic() >= away, "neither the epoch's end nor a launch while nothing is known"
+    assert event["do"] == "launch"
+
+
+def test_nothing_wanted_is_waited_out_to_the_end_of_the_epoch(control: Control) -> None:
+    from penstock_triggers import StreamsTrigger
+
+    control.sync(catalog.load())
+    control.set_desired(["totals", "finals"], "off", Actor("me", "cli"))
+    began = time.time()
+    event = asyncio.run(first(StreamsTrigger("chaos", "me", began + 0.5)))
+    assert event["do"] == "epoch"
+    assert time.time() >= began + 0.5
+
+
+def test_a_run_without_the_database_waits_in_the_trigger(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+
+    def away(*_: Any) -> None:
+        raise ControlError("away")
+
+    monkeypatch.setattr(control, "app", away)
+    with pytest.raises(TaskDeferred):
+        operator(monkeypatch).execute(context())
+    assert control.drivers() == []
+
+
+def test_the_command_is_the_providers(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    from penstock_operators import SuperviseStreams
+
+    from penstock.streams import session
+
+    monkeypatch.setattr(
+        session, "submit_conf", lambda app: {"spark.master": "local[3]", "spark.app.name": app, "a": "b"}
+    )
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "spark://h:7077"}')
+    command = SuperviseStreams(task_id="t", app="chaos")._command("i9")
+    assert command[:3] == ["spark-submit", "--master", "spark://h:7077"]
+    assert "a=b" in command
+    assert command[-5:] == [str(launch.DRIVER), "--app", "chaos", "--incarnation", "i9"]
+
+
+@pytest.mark.parametrize(
+    ("action", "target", "expected"),
+    [
+        ("stop", "stream totals", {"totals": "off", "finals": "on"}),
+        ("stop", "app chaos", {"totals": "off", "finals": "off"}),
+        ("start", "stream totals", {"totals": "on", "finals": "on"}),
+    ],
+)
+def test_the_form_is_carried_out_in_the_users_name(
+    control: Control, action: str, target: str, expected: dict[str, str]
+) -> None:
+    from penstock_operators import OperateStreams
+
+    OperateStreams(task_id="operate").execute(context(user="ann", action=action, target=target, note="why"))
+    assert control.desired("chaos") == expected
+    newest = control.actions()[0]
+    assert (newest["actor"], newest["source"], newest["verb"], newest["detail"]) == ("ann", "airflow", action, "why")
+
+
+def test_the_form_releases_the_streams_app(control: Control) -> None:
+    from penstock_operators import OperateStreams
+
+    OperateStreams(task_id="operate").execute(context(user="ann", action="release", target="stream totals", note=None))
+    app = control.app("chaos")
+    assert app
+    assert app.release_seq == 1
+    with pytest.raises(DeclarationError):
+        OperateStreams(task_id="operate").execute(context(action="stop", target="app nosuch", note=None))
+
+
+def test_the_reaper_knows_nothing_without_the_database(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.exceptions import AirflowSkipException
+    from penstock_operators import ReapDrivers
+
+    assert ReapDrivers(task_id="reap").execute(context()) == []
+
+    def away() -> None:
+        raise ControlError("away")
+
+    monkeypatch.setattr(control, "apps", away)
+    with pytest.raises(AirflowSkipException):
+        ReapDrivers(task_id="reap").execute(context())
+
+
+def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import penstock_triggers
+    from airflow.sdk.exceptions import TaskDeferred
+    from penstock_operators import KeepBeat
+
+    from penstock.streams import beats
+
+    calls: list[dict[str, Any]] = []
+
+    class Beater:
+        """Counts what is asked of the real one, which needs a broker."""
+
+        def __init__(self, declared: catalog.Catalog, *_: Any) -> None:
+            self.windowed = declared.windowed()
+
+        def run_once(self) -> float:
+            calls.append(self.windowed)
+            if len(calls) == 2:
+                raise BrokerError("away")
+            if len(calls) == 4:
+                control.release("chaos", Actor("me", "cli"))
+            return 0.01 if len(calls) < 7 else 60.0
+
+        def close(self) -> None:
+            calls.append({})
+
+    monkeypatch.setattr(beats, "Beater", Beater)
+    monkeypatch.setattr(penstock_triggers, "RETRY", 0.01)
+    monkeypatch.setattr(penstock_triggers, "RELEASES_EVERY", 0.0)
+    control.sync(catalog.load())
+    with pytest.raises(TaskDeferred) as deferred:
+        KeepBeat(task_id="beat").execute(context())
+    path, kwargs = deferred.value.trigger.serialize()
+    assert path == "penstock_triggers.BeatTrigger"
+    event = asyncio.run(first(penstock_triggers.BeatTrigger(**json.loads(json.dumps(kwargs)))))
+    assert event == {"do": "epoch"}
+    assert len(calls) == 8, "it ends only when no beat is due for a while"
+    assert calls[-1] == {}
+    [(topic, [final])] = calls[0].values()
+    assert (topic.name, topic.beat_every, final.grace.total_seconds()) == ("numbers", 0, 120)

@@ -1,0 +1,298 @@
+"""States, freshness and totals of the page's data model; the downsampled history."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.control.api import Actor, AppRow, Control, Desired, DriverRow, ProgressRow
+from penstock.errors import ControlError
+from penstock.observe.history import POINTS, downsample
+from penstock.observe.overview import (
+    STATES,
+    Limits,
+    Overview,
+    Snapshot,
+    State,
+    duration,
+    first_line,
+    overview,
+    read,
+)
+from penstock.settings import Settings
+
+NOW = 1_800_000_000_000
+APP = AppRow("metrics", release_seq=0, incarnation="d1", restarts=2)
+DRIVER = DriverRow(
+    incarnation="d1", app="metrics", host="pond/5d1c/4026531836", pid=7, pid_started=1.0, release_seq=0, spec_hash="x", owner="o",
+    state="running", launched_at=NOW - 60_000, beat_at=NOW - 1_000, ended_at=None, reason=None, log="/l",
+)  # fmt: skip
+ROW = ProgressRow(
+    "bundles", "metrics", "d1", state="running", reported_at=NOW - 1_500, batch_id=9, batch_at=NOW - 2_000,
+    batch_ms=300, rows_per_s=120.0, rows_in=1000, rows_out=40, late=3, dead=1, watermark=NOW - 9_000, state_rows=5,
+    state_bytes=500, lag=17, topics={"receipts": {"lag": 17, "offsets": {"10": 5, "2": 4}}}, restarts=1,
+)  # fmt: skip
+
+
+def seen(
+    *,
+    app: AppRow = APP,
+    driver: DriverRow | None = DRIVER,
+    row: ProgressRow | None = ROW,
+    desired: Mapping[str, Desired] | None = None,
+) -> Overview:
+    wanted: dict[str, Desired] = dict(desired or {"bundles": "on"})
+    drivers = {driver.incarnation: driver} if driver else {}
+    progress = {row.name: row} if row else {}
+    return overview(Snapshot(NOW, [app], {app.name: wanted}, drivers, progress), Limits())
+
+
+def state_of(view: Overview, name: str = "bundles") -> tuple[State, str]:
+    stream = next(s for s in view.apps[0].streams if s.name == name)
+    return stream.state, stream.why
+
+
+def driver(**changes: Any) -> DriverRow:
+    return replace(DRIVER, **changes)
+
+
+def row(**changes: Any) -> ProgressRow:
+    return replace(ROW, **changes)
+
+
+OFF: dict[str, Desired] = {"bundles": "off"}
+ENDED = driver(state="ended", ended_at=NOW - 4_000, reason="exit code 137\nsecond line")
+
+
+@pytest.mark.parametrize(
+    ("given", "state", "why"),
+    [
+        ({}, "running", ""),
+        ({"row": row(state="idle")}, "idle", ""),
+        ({"row": row(state="failing", error="boom\n  at x")}, "failing", "boom"),
+        ({"row": row(state="failing")}, "failing", "no error was reported"),
+        ({"row": row(state="starting")}, "starting", "its driver has not finished its first batch yet"),
+        ({"row": row(state="stopped")}, "starting", "its driver has not finished its first batch yet"),
+        ({"row": row(incarnation="d0")}, "starting", "its driver has not finished its first batch yet"),
+        ({"row": None}, "starting", "its driver has not begun it yet"),
+        ({"row": row(reported_at=NOW - 12_000)}, "unknown", "its driver lives, but has not reported on it for 12 s"),
+        ({"driver": driver(beat_at=NOW - 14_000)}, "unknown", "its driver was last heard 14 s ago"),
+        (
+            {"driver": driver(beat_at=NOW - 31_000)},
+            "hung",
+            "its driver on pond has shown no sign of life for 31 s",
+        ),
+        ({"driver": None, "app": replace(APP, incarnation=None)}, "down", "no driver was launched yet"),
+        ({"driver": ENDED}, "down", "its driver ended 4 s ago: exit code 137"),
+        (
+            {"driver": ENDED, "app": replace(APP, release_seq=1)},
+            "starting",
+            "the driver of release 0 has drained; the next one follows",
+        ),
+        (
+            {"driver": driver(state="launching", launched_at=NOW - 50_000, beat_at=NOW - 50_000), "row": None},
+            "starting",
+            "its driver was launched 50 s ago",
+        ),
+        (
+            {"driver": driver(state="launching", beat_at=NOW - 121_000)},
+            "hung",
+            "its driver on pond has shown no sign of life for 2 min 1 s",
+        ),
+        ({"driver": driver(state="draining")}, "draining", "its driver drains"),
+        (
+            {"app": replace(APP, release_seq=3)},
+            "draining",
+            "release 3 follows as soon as release 0 has drained",
+        ),
+        ({"desired": OFF}, "draining", "stopped by an operator"),
+        ({"desired": OFF, "row": row(state="stopped")}, "stopped", ""),
+        ({"desired": OFF, "row": row(incarnation="d0")}, "stopped", ""),
+        ({"desired": OFF, "row": None}, "stopped", ""),
+        ({"desired": OFF, "driver": ENDED}, "stopped", ""),
+        (
+            {"desired": OFF, "driver": driver(beat_at=NOW - 31_000)},
+            "hung",
+            "its driver on pond has shown no sign of life for 31 s",
+        ),
+        (
+            {"desired": OFF, "driver": driver(beat_at=NOW - 31_000), "row": row(state="stopped")},
+            "stopped",
+            "",
+        ),
+    ],
+)
+def test_state_of_a_stream_and_the_reason(given: dict[str, Any], state: State, why: str) -> None:
+    assert state_of(seen(**given)) == (state, why)
+    assert state in STATES
+
+
+def test_an_app_is_as_well_as_its_worst_wanted_stream() -> None:
+    desired: dict[str, Desired] = {"bundles": "on", "summaries": "off"}
+    assert seen(desired=desired).apps[0].state == "running"
+    assert seen(desired=desired, row=row(state="failing")).apps[0].state == "failing"
+    assert seen(desired=desired, driver=ENDED).apps[0].state == "down"
+
+
+def test_an_app_with_all_streams_off_drains_until_its_driver_ends() -> None:
+    assert seen(desired=OFF, row=row(state="stopped")).apps[0].state == "draining"
+    assert seen(desired=OFF, driver=ENDED).apps[0].state == "stopped"
+    assert seen(desired=OFF, driver=None, app=replace(APP, incarnation=None)).apps[0].state == "stopped"
+
+
+def test_ages_are_by_the_databases_clock_and_never_negative() -> None:
+    stream = seen(row=row(reported_at=NOW + 40, batch_at=NOW + 40)).apps[0].streams[0]
+    assert (stream.reported_age_ms, stream.batch_age_ms) == (0, 0)
+    assert stream.watermark_age_ms == 9_000
+
+
+def test_a_watermark_of_zero_is_none_yet() -> None:
+    stream = seen(row=row(watermark=0)).apps[0].streams[0]
+    assert (stream.watermark, stream.watermark_age_ms) == (None, None)
+
+
+def test_offsets_are_in_order_of_partition() -> None:
+    topic = seen().apps[0].streams[0].topics[0]
+    assert (topic.name, topic.lag, topic.partitions, list(topic.offsets)) == ("receipts", 17, 2, ["2", "10"])
+
+
+def test_figures_are_current_while_streams_report() -> None:
+    view = seen()
+    assert (view.freshness.old, view.freshness.message, view.freshness.newest_age_ms) == ("no", "", 1_500)
+    assert view.totals.rows_per_s == 120.0
+
+
+def test_all_figures_are_old_when_no_wanted_stream_reports() -> None:
+    view = seen(row=row(reported_at=NOW - 250_000))
+    assert view.freshness.old == "all"
+    assert "No wanted stream has reported for 4 min 10 s" in view.freshness.message
+    stream = view.apps[0].streams[0]
+    assert stream.stale
+    assert stream.rows_per_s is None
+    assert (view.totals.rows_per_s, view.totals.lag, view.totals.late) == (0.0, 0, 3)
+
+
+def test_some_figures_are_old_and_named() -> None:
+    snap = Snapshot(
+        NOW,
+        [APP],
+        {"metrics": {"bundles": "on", "summaries": "on"}},
+        {"d1": DRIVER},
+        {"bundles": ROW, "summaries": row(name="summaries", reported_at=NOW - 20_000)},
+    )
+    view = overview(snap, Limits())
+    assert view.freshness.old == "some"
+    assert "summaries (20 s)" in view.freshness.message
+    assert "bundles" not in view.freshness.message
+    assert (view.totals.wanted, view.totals.healthy) == (2, 1)
+
+
+def test_a_stopped_stream_is_not_old() -> None:
+    view = seen(desired=OFF, driver=ENDED, row=row(reported_at=NOW - 900_000, state="stopped"))
+    assert view.freshness.old == "no"
+    assert not view.apps[0].streams[0].stale
+
+
+def test_read_takes_everything_from_a_control_database(tmp_path: Path) -> None:
+    control = Control(f"sqlite:///{tmp_path}/control.db")
+    control.migrate()
+    _declare(control)
+    first = control.claim("metrics", None, host="pond", spec_hash="x", owner="o", log="/l")
+    assert first is not None
+    control.driver_ended(first, "killed")
+    control.report([row(incarnation=first, batch_at=None)], keep=True)
+    control.beat_sent("receipts", control.now() - 2_000, 4, "triggerer")
+    control.set_desired(["bundles"], "off", Actor("olga", "cli"), "for the night")
+    view = overview(read(control), Limits())
+    assert view.apps[0].driver is not None
+    assert view.apps[0].driver.reason == "killed"
+    assert view.apps[0].streams[0].state == "stopped"
+    assert (view.actions[0]["actor"], view.actions[0]["verb"]) == ("olga", "stop")
+    assert view.beats[0]["topic"] == "receipts"
+    assert 1_900 < view.beats[0]["age_ms"] < 60_000
+    assert json.loads(json.dumps(view.as_dict()))["totals"]["streams"] == 1
+
+
+def test_read_says_when_the_database_is_away(tmp_path: Path) -> None:
+    with pytest.raises(ControlError):
+        read(Control(f"sqlite:///{tmp_path}/empty.db"))
+
+
+def test_limits_follow_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_STUCK_AFTER", "45")
+    monkeypatch.setenv("PENSTOCK_PROGRESS_EVERY", "4")
+    assert Limits.of(Settings()) == Limits(stuck_ms=45_000, start_ms=120_000, fresh_ms=20_000)
+
+
+def _declare(control: Control) -> None:
+    from penstock.control import schema as s
+
+    with control.engine.begin() as c:
+        c.execute(s.app.insert().values(name="metrics", release_seq=0, restarts=0))
+        c.execute(s.stream.insert().values(name="bundles", app="metrics", desired="on"))
+
+
+# History
+
+
+def past(at: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "name": "bundles", "at": at, "rows_per_s": 10.0, "batch_ms": 5, "batch_age_ms": 1, "lag": 2,
+        "watermark_age_ms": 3, "state_rows": 4, "state_bytes": 5, "rows_in": 6, "rows_out": 7, "late": 0, "dead": 0,
+        "restarts": 0, **changes,
+    }  # fmt: skip
+
+
+def test_an_hour_fits_in_120_points_for_any_number_of_rows() -> None:
+    found = downsample((past(NOW - i * 500) for i in range(7_200, -1, -1)), NOW)
+    assert len(found["t"]) == POINTS == 120
+    assert {len(values) for values in found["streams"]["bundles"].values()} == {120}
+    assert None not in found["streams"]["bundles"]["lag"][1:]
+    assert found["t"][-1] * 1000 <= NOW < found["t"][-1] * 1000 + found["step_ms"]
+
+
+def test_each_series_is_reduced_in_its_own_way() -> None:
+    rows = [
+        past(NOW, rows_per_s=10.0, lag=5, state_rows=1, late=100),
+        past(NOW + 1, rows_per_s=20.0, lag=9, state_rows=2, late=103),
+        past(NOW + 2, rows_per_s=30.0, lag=None, state_rows=3, late=104),
+    ]
+    series = downsample(rows, NOW + 2)["streams"]["bundles"]
+    assert [series[k][-1] for k in ("rows_per_s", "lag", "state_rows", "late")] == [20.0, 9, 3, 4]
+
+
+def test_a_counter_rises_between_steps_and_never_falls() -> None:
+    rows = [past(NOW - 90_000, dead=2), past(NOW - 60_000, dead=7), past(NOW - 30_000, dead=0)]
+    assert downsample(rows, NOW)["streams"]["bundles"]["dead"][-4:] == [0, 5, 0, None]
+
+
+def test_a_step_without_a_report_is_a_gap() -> None:
+    series = downsample([past(NOW - 120_000), past(NOW)], NOW)["streams"]["bundles"]["lag"]
+    assert series[-5:] == [2, None, None, None, 2]
+
+
+def test_rows_outside_the_hour_are_left_out() -> None:
+    assert downsample([past(NOW - 7_200_000)], NOW)["streams"] == {}
+
+
+# Words
+
+
+@pytest.mark.parametrize(
+    ("ms", "words"),
+    [(0, "0 ms"), (999, "999 ms"), (1_000, "1 s"), (59_999, "59 s"), (60_000, "1 min"), (250_000, "4 min 10 s"),
+     (3_600_000, "1 h"), (11_100_000, "3 h 5 min"), (176_400_000, "2 d 1 h")],
+)  # fmt: skip
+def test_duration(ms: int, words: str) -> None:
+    assert duration(ms) == words
+
+
+def test_first_line_skips_empty_lines_and_is_cut() -> None:
+    assert first_line("\n\n  boom \nmore") == "boom"
+    assert first_line(None) == ""
+    assert first_line("x" * 300) == "x" * 199 + "…"

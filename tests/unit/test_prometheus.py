@@ -1,0 +1,174 @@
+"""The Prometheus endpoint: names, types and values, and an absent control database."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.control import schema
+from penstock.control.api import Control, ProgressRow
+from penstock.errors import ControlError, LocalError
+from penstock.local.process import free_port
+from penstock.observe import snapshot
+from penstock.observe.overview import Limits
+from penstock.observe.prometheus import PlatformCollector, exported, serve
+from penstock.observe.samples import Sample, now_ms
+from penstock.observe.snapshot import Moments
+from tests.unit.meter_control import APP, STREAM, filled
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def scrape(collector: PlatformCollector) -> str:
+    port = free_port()
+    stop = serve(collector, port)
+    try:
+        answer = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False)
+        assert answer.status_code == 200
+        return answer.text
+    finally:
+        stop()
+
+
+def series(text: str) -> Series:
+    return {
+        (s.name, frozenset(s.labels.items())): s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
+
+
+def of(found: Series, name: str, **labels: str) -> float:
+    return found[name, frozenset(labels.items())]
+
+
+def test_streams_apps_and_drivers_are_shown(tmp_path: Path) -> None:
+    text = scrape(PlatformCollector(Moments(filled(tmp_path))))
+    found = series(text)
+    here = {"stream": STREAM, "app": APP}
+    assert of(found, "penstock_control_up") == 1
+    exact = {
+        "desired": 1, "up": 1, "batch_id": 41, "batch_duration_seconds": 0.25, "rows_per_second": 120.5,
+        "rows_in_total": 1000, "rows_out_total": 900, "late_records_total": 3, "dead_letters_total": 2,
+        "restarts_total": 1, "state_rows": 17, "state_bytes": 2097152,
+    }  # fmt: skip
+    assert {name: of(found, f"penstock_stream_{name}", **here) for name in exact} == exact
+    assert 0 <= of(found, "penstock_stream_progress_age_seconds", **here) < 5
+    assert 1 <= of(found, "penstock_stream_batch_age_seconds", **here) < 6
+    assert 5 <= of(found, "penstock_stream_watermark_age_seconds", **here) < 10
+    assert of(found, "penstock_stream_lag_records", **here, topic="clicks") == 12
+    assert of(found, "penstock_stream_state", **here, state="running") == 1
+    assert of(found, "penstock_stream_state", **here, state="failing") == 0
+    assert of(found, "penstock_app_up", app=APP) == 1
+    assert of(found, "penstock_app_wanted", app=APP) == 1
+    assert of(found, "penstock_app_restarts_total", app=APP) == 0
+    assert any(name == "penstock_driver_up" and value == 1 for (name, _), value in found.items())
+    assert any(name == "process_resident_memory_bytes" for name, _ in found)
+
+
+def test_the_exposition_is_sound(tmp_path: Path) -> None:
+    sampled = {m: Sample(m, 1.0, now_ms()) for m in ("cpu.broker", "memory.broker", "dbWaitTime", "diskBusy.vda")}
+    text = scrape(PlatformCollector(Moments(filled(tmp_path)), lambda: sampled))
+    for family in text_string_to_metric_families(text):
+        assert family.documentation, family.name
+        assert family.type in ("gauge", "counter")
+        assert (family.type == "counter") == all(s.name.endswith("_total") for s in family.samples)
+        assert re.fullmatch(r"(penstock|process)_[a-z_]+", family.name)
+    names = {name for name, _ in series(text) if name.startswith("penstock_")}
+    assert names <= exported()
+    assert {n for n in exported() if n.startswith(("penstock_stream", "penstock_app", "penstock_driver"))} <= names
+    if promtool := shutil.which("promtool"):
+        done = subprocess.run([promtool, "check", "metrics"], check=False, input=text, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_samples_are_shown_in_base_units_while_they_are_fresh(tmp_path: Path) -> None:
+    sampled = {
+        "memory.broker": Sample("memory.broker", 2.0, now_ms()),
+        "dbWaitTime": Sample("dbWaitTime", 5.0, now_ms()),
+        "cpu.gone": Sample("cpu.gone", 1.0, now_ms() - 61_000),
+        "stateRows.x": Sample("stateRows.x", 1.0, now_ms()),
+    }
+    found = series(scrape(PlatformCollector(Moments(filled(tmp_path)), lambda: sampled, keep=60)))
+    assert of(found, "penstock_part_memory_bytes", part="broker") == 2 * 1024 * 1024
+    assert of(found, "penstock_control_round_trip_seconds") == pytest.approx(0.005)
+    assert not any(name == "penstock_part_cpu_cores" for name, _ in found)
+
+
+def test_an_absent_database_is_a_figure_not_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    away = Moments(Control(f"mysql+pymysql://penstock:secret@127.0.0.1:{free_port()}/x"), keep=0)
+    collector = PlatformCollector(away, lambda: {"cpuBusy": Sample("cpuBusy", 0.5, now_ms())})
+    found = series(scrape(collector))
+    assert {name: value for (name, _), value in found.items() if name.startswith("penstock")} == {
+        "penstock_control_up": 0,
+        "penstock_machine_cpu_busy_ratio": 0.5,
+    }
+    scrape(collector)
+    assert caplog.text.count("scrapes are without streams") == 1
+    assert "secret" not in caplog.text
+
+
+def test_an_old_report_is_down_and_a_stream_without_one_too(tmp_path: Path) -> None:
+    control = filled(tmp_path)
+    stale = series(scrape(PlatformCollector(Moments(control, Limits(stuck_ms=-1, fresh_ms=-1)))))
+    assert of(stale, "penstock_stream_up", stream=STREAM, app=APP) == 0
+    assert of(stale, "penstock_app_up", app=APP) == 0
+    incarnation = control.apps()[0].incarnation
+    assert incarnation
+    control.report([ProgressRow(STREAM, APP, incarnation, state="failing", error="boom")], keep=False)
+    failing = series(scrape(PlatformCollector(Moments(control))))
+    assert of(failing, "penstock_stream_up", stream=STREAM, app=APP) == 0
+    assert of(failing, "penstock_stream_state", stream=STREAM, app=APP, state="failing") == 1
+    with control.engine.begin() as c:
+        c.execute(schema.progress.delete())
+    found = series(scrape(PlatformCollector(Moments(control))))
+    assert of(found, "penstock_stream_up", stream=STREAM, app=APP) == 0
+    assert not any(name == "penstock_stream_batch_id" for name, _ in found)
+
+
+def test_the_database_is_read_once_for_scrapes_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads, moment = [], 0.0
+    real = snapshot.take
+
+    def counted(control: Control, limits: Limits) -> snapshot.Moment:
+        reads.append(moment)
+        if moment > 5:
+            raise ControlError("away")
+        return real(control, limits)
+
+    monkeypatch.setattr(snapshot, "take", counted)
+    shared = Moments(filled(tmp_path), keep=1.0, clock=lambda: moment)
+    threads = [threading.Thread(target=shared.read) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    moment = 0.9
+    shared.read()
+    assert reads == [0.0]
+    moment = 6.0
+    for _ in range(2):
+        with pytest.raises(ControlError):
+            shared.read()
+    assert reads == [0.0, 6.0]
+    moment = 0.0
+    shared._at = None
+    assert shared.read().streams[0].batch_id == 41
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    collector = PlatformCollector(Moments(filled(tmp_path)))
+    port = free_port()
+    stop = serve(collector, port)
+    try:
+        with pytest.raises(LocalError, match=f"127.0.0.1:{port}.*PENSTOCK_METRICS_PORT"):
+            serve(collector, port)
+    finally:
+        stop()

@@ -1,0 +1,151 @@
+"""The dashboard and the alert rules name what is exported, and alert when they should."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from penstock.observe.prometheus import exported
+
+DOCKER = Path(__file__).parents[2] / "docker"
+RULES = DOCKER / "prometheus" / "rules.yml"
+PROMTOOL = shutil.which("promtool")
+needs_promtool = pytest.mark.skipif(PROMTOOL is None, reason="promtool is not on PATH")
+
+
+def promtool(*arguments: object) -> None:
+    done = subprocess.run([str(PROMTOOL), *map(str, arguments)], check=False, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def dashboard() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((DOCKER / "grafana" / "penstock.json").read_text())
+    return found
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel.get("targets", [])]
+
+
+def rules() -> dict[str, str]:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
+
+
+def named(expression: str) -> set[str]:
+    return set(re.findall(r"\bpenstock_\w+", expression))
+
+
+def test_the_dashboard_shows_only_what_is_exported() -> None:
+    found = set().union(*map(named, expressions()))
+    assert found <= exported()
+    queries = [v["definition"] for v in dashboard()["templating"]["list"] if "definition" in v]
+    assert set().union(*map(named, queries)) <= exported()
+
+
+def test_the_dashboard_shows_every_figure_of_the_streams() -> None:
+    missing = {n for n in exported() if n.startswith("penstock_stream")} - set().union(*map(named, expressions()))
+    assert missing == set()
+
+
+def test_panels_are_told_apart_and_do_not_overlap() -> None:
+    panels = dashboard()["panels"]
+    assert len({p["id"] for p in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        at = panel["gridPos"]
+        assert at["x"] + at["w"] <= 24
+        cells = {(x, y) for x in range(at["x"], at["x"] + at["w"]) for y in range(at["y"], at["y"] + at["h"])}
+        assert not cells & taken, panel["title"]
+        taken |= cells
+
+
+def test_the_rules_watch_only_what_is_exported() -> None:
+    for alert, expression in rules().items():
+        assert named(expression) <= exported(), alert
+        assert named(expression) or alert == "PenstockMeterDown"
+
+
+@needs_promtool
+def test_the_rules_and_the_configuration_are_valid() -> None:
+    promtool("check", "config", DOCKER / "prometheus" / "prometheus.yml")
+
+
+@needs_promtool
+def test_the_expressions_of_the_dashboard_are_valid(tmp_path: Path) -> None:
+    plain = [e.replace("$__rate_interval", "1m").replace("$stream", ".*") for e in expressions()]
+    recorded = [{"record": f"panel_{i}", "expr": e} for i, e in enumerate(plain)]
+    path = tmp_path / "panels.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "panels", "rules": recorded}]}))
+    promtool("check", "rules", path)
+
+
+STREAM = '{stream="minutes", app="metrics"}'
+TOPIC = '{stream="minutes", app="metrics", topic="receipts"}'
+HEALTHY = {
+    'up{job="penstock"}': "1+0x60",
+    "penstock_control_up": "1+0x60",
+    f"penstock_stream_desired{STREAM}": "1+0x60",
+    f"penstock_stream_up{STREAM}": "1+0x60",
+    f"penstock_stream_lag_records{TOPIC}": "20000-10x60",
+    f"penstock_stream_batch_age_seconds{STREAM}": "2+0x60",
+    f"penstock_stream_watermark_age_seconds{STREAM}": "30+0x60",
+    f"penstock_stream_late_records_total{STREAM}": "5+0x60",
+    f"penstock_stream_dead_letters_total{STREAM}": "5+0x60",
+    'penstock_app_restarts_total{app="metrics"}': "1+0x60",
+    "penstock_kafka_under_replicated_partitions": "0+0x60",
+    "penstock_machine_disk_free_bytes": "5e9+0x60",
+    'penstock_probe_failed{probe="kafka"}': "0+0x60",
+}
+BROKEN = {
+    "PenstockMeterDown": {'up{job="penstock"}': "0+0x60"},
+    "PenstockControlDown": {"penstock_control_up": "0+0x60"},
+    "PenstockStreamDown": {f"penstock_stream_up{STREAM}": "0+0x60"},
+    "PenstockRestartLoop": {'penstock_app_restarts_total{app="metrics"}': "0+1x60"},
+    "PenstockLagGrowing": {f"penstock_stream_lag_records{TOPIC}": "20000+10x60"},
+    "PenstockBatchOld": {f"penstock_stream_batch_age_seconds{STREAM}": "60+60x60"},
+    "PenstockWatermarkOld": {f"penstock_stream_watermark_age_seconds{STREAM}": "3600+60x60"},
+    "PenstockLateRecords": {f"penstock_stream_late_records_total{STREAM}": "5+1x60"},
+    "PenstockDeadLetters": {f"penstock_stream_dead_letters_total{STREAM}": "5+1x60"},
+    "PenstockKafkaUnderReplicated": {"penstock_kafka_under_replicated_partitions": "1+0x60"},
+    "PenstockDiskFilling": {"penstock_machine_disk_free_bytes": "1e9+0x60"},
+    "PenstockProbeFailing": {'penstock_probe_failed{probe="kafka"}': "1+0x60"},
+}
+
+
+def test_every_rule_has_a_case() -> None:
+    assert set(rules()) == set(BROKEN)
+
+
+@needs_promtool
+def test_each_alert_fires_for_its_fault_alone(tmp_path: Path) -> None:
+    cases = []
+    for fault in (None, *BROKEN):
+        given = HEALTHY | (BROKEN[fault] if fault else {})
+        cases.append(
+            {
+                "name": fault or "healthy",
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in given.items()],
+                # One expression for all alerts: which of them fire, without their labels.
+                "promql_expr_test": [
+                    {
+                        "expr": 'count by (alertname) (ALERTS{alertstate="firing"})',
+                        "eval_time": "45m",
+                        "exp_samples": [{"labels": f'{{alertname="{fault}"}}', "value": 1}] if fault else [],
+                    }
+                ],
+            }
+        )
+    path = tmp_path / "cases.yml"
+    path.write_text(
+        yaml.safe_dump({"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": cases}, sort_keys=False)
+    )
+    promtool("test", "rules", path)
