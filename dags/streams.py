@@ -27,8 +27,9 @@ def supervising(app: str, streams: list[Stream]) -> DAG:
         start_date=datetime(2025, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
-        # A run fails only when the supervision itself is wrong: rather stop and show it than fail every second.
-        max_consecutive_failed_dag_runs=20,
+        # Runs that fail one after the other say that the supervision itself is broken, and then it stops and shows it.
+        # While the api-server is away each fails in about 10 s: so many leave it a quarter of an hour.
+        max_consecutive_failed_dag_runs=100,
         is_paused_upon_creation=False,
         tags=["penstock", "streams"],
         doc_md=DOC.format(app=app, streams=", ".join(f"`{s.name}`" for s in streams)),

@@ -30,7 +30,11 @@ class ControlError(PenstockError):
 
 
 class LeaseHeld(PenstockError):
-    """Another live driver holds the lease; this one must not start the stream."""
+    """Another live driver, `holder`, holds the lease; this one must not start the stream."""
+
+    def __init__(self, what: str, *, holder: str, got: object = None, fix: str = "") -> None:
+        super().__init__(what, got=got, fix=fix)
+        self.holder = holder
 
 
 class LeaseLost(PenstockError):

@@ -68,23 +68,26 @@ def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> lis
             message = consumer.poll(20)
             assert message is not None, f"no answer while reading {topic}"
             if message.error():
-                ended.add(message.partition())
+                ended.add(message.partition() or 0)
                 continue
-            key, value = message.key(), message.value()
             found.append(
                 Record(
                     topic,
-                    None if key is None else key.decode(errors="replace"),
-                    None if value is None else value.decode(errors="replace"),
-                    message.partition(),
-                    message.offset(),
+                    _text(message.key()),
+                    _text(message.value()),
+                    message.partition() or 0,
+                    message.offset() or 0,
                     message.timestamp()[1],
-                    tuple((k, v.decode()) for k, v in message.headers() or ()),
+                    tuple((k, v.decode()) for k, v in dict(message.headers() or ()).items() if isinstance(v, bytes)),
                 )
             )
         return sorted(found, key=lambda r: (r.partition, r.offset))
     finally:
         consumer.close()
+
+
+def _text(found: str | bytes | None) -> str | None:
+    return found.decode(errors="replace") if isinstance(found, bytes) else found
 
 
 def latest(records: Sequence[Record]) -> dict[str | None, str | None]:

@@ -22,7 +22,7 @@ from penstock.control.api import DriverRow, connect
 from penstock.errors import ControlError, LocalError
 from penstock.local import doctor as checks
 from penstock.local import usage
-from penstock.local.platform import Platform
+from penstock.local.platform import Platform, as_running
 from penstock.observe.overview import Overview, duration
 from penstock.settings import settings
 
@@ -80,7 +80,7 @@ def _print_streams(out: Console, view: Overview) -> None:
 
 def status(as_json: AsJson = False) -> None:
     """What runs: parts with pid, port, age, CPU and memory; apps and streams. Exit code 1 unless all is well."""
-    platform = Platform()
+    platform = Platform(as_running(settings()))
     view, rows, away = _control(platform)
     used = usage.parts(platform.parts, rows)
     well = all(p.state == "running" for p in used) and not away
@@ -104,7 +104,7 @@ def status(as_json: AsJson = False) -> None:
 
 def _control(platform: Platform) -> tuple[Overview | None, list[DriverRow], str]:
     try:
-        control = connect(settings().control)
+        control = connect(platform.settings.control)
         return platform.view(control), control.drivers(), ""
     except ControlError as e:
         return None, [], str(e)
@@ -186,7 +186,7 @@ def _logs(wanted: list[str], known: Mapping[str, Path] | None = None) -> dict[st
 def down() -> None:
     """Stop the platform, drivers included; its data stays."""
     with clear_errors():
-        Platform().down(Steps(console()))
+        Platform(as_running(settings())).down(Steps(console()))
 
 
 def clean(yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
@@ -194,7 +194,7 @@ def clean(yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] 
     if not yes:
         typer.confirm(f"Remove {settings().home} with all records, checkpoints and logs?", abort=True)
     with clear_errors():
-        Platform().clean(Steps(console()))
+        Platform(as_running(settings())).clean(Steps(console()))
 
 
 def doctor(as_json: AsJson = False) -> None:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
 import orjson
 import typer
 
-from penstock.errors import PenstockError
-from penstock.observe import logs
-from penstock.observe.meter import RECEIPTS, main
-from penstock.observe.samples import METRICS
-from penstock.settings import settings
+from penstock.observe.samples import METRICS, RECEIPTS
 
 
 def meter(
@@ -32,13 +29,10 @@ def meter(
     if metrics:
         _list(as_json)
         return
-    chosen = {"measure_every": every, "metrics_port": port}
-    logs.setup("meter")
-    try:
-        main(settings().model_copy(update={k: v for k, v in chosen.items() if v is not None}))
-    except PenstockError as e:
-        typer.echo(str(e), err=True)
-        raise typer.Exit(1) from e
+    chosen = {"PENSTOCK_MEASURE_EVERY": every, "PENSTOCK_METRICS_PORT": port}
+    environment = {**os.environ, **{k: str(v) for k, v in chosen.items() if v is not None}}
+    # The same process, rid of the command line's libraries: they would be a good part of its memory, day and night.
+    os.execve(sys.executable, [sys.executable, "-m", "penstock.observe.meter"], environment)
 
 
 def _list(as_json: bool) -> None:

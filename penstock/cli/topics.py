@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -15,8 +16,12 @@ from penstock.errors import ControlError
 from penstock.kafka.admin import TopicState, describe_topics, ensure_topics
 from penstock.observe.overview import duration
 from penstock.settings import settings
+from penstock.streams.declare import Topic
 
 Beats = dict[str, Mapping[str, Any]]
+
+# Seconds until every broker knows what was just changed; before that a new topic would be called missing.
+SETTLE = 10.0
 
 
 def topics(
@@ -29,7 +34,7 @@ def topics(
     with clear_errors():
         declared = list(load().topics.values())
         done = ensure_topics(declared, settings().bootstrap) if apply else []
-        states = describe_topics(declared, settings().bootstrap)
+        states = _described(declared, SETTLE if done else 0)
     beats, now, away = _beats()
     if as_json:
         emit({"done": done, "topics": [_data(s, beats.get(s.declared.name), now) for s in states]})
@@ -49,6 +54,16 @@ def topics(
             out.print(Text("`penstock topics --apply` makes them as declared.", style="yellow"))
     if away:
         typer.echo(f"heartbeats are not known: {away}", err=True)
+
+
+def _described(declared: list[Topic], patience: float) -> list[TopicState]:
+    """The topics beside the broker's, looked at again until they are as declared or patience is at its end."""
+    end = time.monotonic() + patience
+    while True:
+        states = describe_topics(declared, settings().bootstrap)
+        if all(s.as_declared for s in states) or time.monotonic() >= end:
+            return states
+        time.sleep(0.2)
 
 
 def _beats() -> tuple[Beats, int, str]:

@@ -222,6 +222,12 @@ class Control:
             )
         return incarnation
 
+    def give_back(self, app: str, incarnation: str, holder: str) -> None:
+        """Leave the app to the driver that holds its leases: this incarnation was launched beside a live one."""
+        with self._begin() as c:
+            mine = (s.app.c.name == app) & (s.app.c.incarnation == incarnation)
+            c.execute(update(s.app).where(mine).values(incarnation=holder))
+
     def driver(self, incarnation: str) -> DriverRow | None:
         with self._begin() as c:
             row = c.execute(select(s.driver).where(s.driver.c.incarnation == incarnation)).mappings().first()
@@ -273,6 +279,7 @@ class Control:
         if not won:
             raise LeaseHeld(
                 f"another driver holds the lease of stream {name}",
+                holder=held.holder,
                 got=f"driver {held.holder}, until {held.expires_at} (epoch ms)",
                 fix="nothing, if that driver runs; it is taken over by itself once the lease runs out",
             )

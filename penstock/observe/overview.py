@@ -35,14 +35,15 @@ class Limits:
     fresh_ms: age up to which a figure is current."""
 
     stuck_ms: int = 30_000
-    start_ms: int = 120_000
+    start_ms: int = 180_000
     fresh_ms: int = 10_000
 
     @classmethod
     def of(cls, settings: Settings) -> Limits:
         # Five reports may fail to arrive before a figure is called old: less would flicker at each slow commit.
         fresh = max(10.0, 5 * settings.progress_every)
-        return cls(int(settings.stuck_after * 1000), int(START_TIMEOUT * 1000), int(fresh * 1000))
+        starting = max(START_TIMEOUT, settings.stuck_after)  # as the supervisor has it
+        return cls(int(settings.stuck_after * 1000), int(starting * 1000), int(fresh * 1000))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 import orjson
 
+RECEIPTS = "receipts"
 MIB = 1024 * 1024
 K = TypeVar("K", bound=Hashable)
 

@@ -69,6 +69,7 @@ class Driver:
             self._take_leases()
         except LeaseHeld as e:
             log.error("driver of %s leaves: %s", self.app, e)
+            self._control.give_back(self.app, self.incarnation, e.holder)
             self._control.driver_ended(self.incarnation, str(e))
             return LEASES_ELSEWHERE
         signal.signal(signal.SIGTERM, lambda *_: self._leave("SIGTERM"))
@@ -145,8 +146,6 @@ class Driver:
             app = None
         if app and app.release_seq > self._release:
             return self._leave(f"release {app.release_seq}")
-        if app and app.incarnation != self.incarnation:
-            return self._leave(f"superseded by {app.incarnation}")
         if "on" not in wanted.values():
             return self._leave("no stream of the app is wanted")
         for name, run in self._runs.items():

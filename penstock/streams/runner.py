@@ -14,6 +14,7 @@ from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.streaming import StreamingQueryListener
 
@@ -102,7 +103,11 @@ class StreamRun:
             self._stopping = True
             if self._writing.acquire(timeout=timeout):
                 self._writing.release()
-            query.stop()
+            try:
+                query.stop()
+            except StreamingQueryException as e:
+                # A batch that was about to be written; it is run again at the next start.
+                log.info("stream %s was stopped in the middle of a batch: %s", self.stream.name, _root_message(e))
         self._close_output()
         self._set(state="stopped", rows_per_s=0.0)
 
@@ -111,8 +116,7 @@ class StreamRun:
         assert self._query is not None
         self._query.processAllAvailable()
         # Processing ends with the last batch's commit; its progress event comes after, from another thread.
-        last = self._query.lastProgress
-        while last and self.figures.batch_id != last.batchId:
+        while self.figures.batch_id != self._committed[1]:
             time.sleep(0.01)
 
     def tend(self) -> None:
@@ -168,7 +172,8 @@ class StreamRun:
         if given.topic:
             return {**options, "subscribe": given.topic.name, "failOnDataLoss": "true"}
         # A topic that is deleted must not stop the count of all the others.
-        return {**options, "subscribePattern": given.pattern, "failOnDataLoss": "false"}
+        # Spark looks for the pattern anywhere in a name unless it is anchored.
+        return {**options, "subscribePattern": f"^(?:{given.pattern})$", "failOnDataLoss": "false"}
 
     def _input_partitions(self) -> list[tuple[str, int]]:
         counts = partitions(admin(self._bootstrap), self._bootstrap)

@@ -46,10 +46,13 @@ const totalSparks = [
 const showTotals = ({ totals, freshness, apps }) => {
   const stale = freshness.old === "all";
   text(tiles.streams.value, `${totals.healthy} of ${totals.wanted}`);
-  const off = totals.streams - totals.wanted;
-  const bad = totals.wanted - totals.healthy;
-  text(tiles.streams.note, [bad ? `${bad} not running` : "all running", off ? `${off} stopped` : ""].filter(Boolean).join(", "));
-  attr(tiles.streams.value, "data-bad", bad > 0);
+  const tally = {};
+  for (const { state } of apps.flatMap((app) => app.streams)) tally[state] = (tally[state] ?? 0) + 1;
+  const unwell = Object.entries(tally).filter(([state]) => state !== "running" && state !== "idle");
+  const note = unwell.map(([state, n]) => `${n} ${state}`).join(", ") || "all running";
+  text(tiles.streams.note, note);
+  attr(tiles.streams.note, "title", note);
+  attr(tiles.streams.value, "data-bad", Boolean(tally.failing || tally.hung || tally.down));
   text(tiles.rows.value, stale ? f.DASH : f.count(totals.rows_per_s));
   text(tiles.lag.value, stale ? f.DASH : f.count(totals.lag));
   text(tiles.watermark.value, f.age(totals.watermark_age_ms));

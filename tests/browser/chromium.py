@@ -87,8 +87,9 @@ def unpacked(place: Path) -> Chromium:
             raise NoChromiumError(f"apt-get could not fetch a Chromium ({_said(e)}); {ADVICE}") from e
         finally:
             shutil.rmtree(part, ignore_errors=True)
-    libraries = [place / "root" / part for part in ("usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu", "usr/lib")]
-    return Chromium(binary, {"LD_LIBRARY_PATH": os.pathsep.join(str(d) for d in libraries if d.is_dir())})
+    # Some libraries keep their own in a folder beside them and name it by its absolute place.
+    libraries = sorted({found.parent for found in (place / "root").glob("**/lib/*-linux-gnu*/**/*.so*")})
+    return Chromium(binary, {"LD_LIBRARY_PATH": os.pathsep.join(map(str, libraries))})
 
 
 def _unpack(place: Path) -> None:

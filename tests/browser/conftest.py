@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, expect, sync_playwright
 
 from penstock.control.api import Actor, Control
 from penstock.local.parts import MariaDB
@@ -16,6 +16,9 @@ from penstock.local.process import free_port
 from tests.browser.chromium import NoChromiumError, find
 from tests.browser.scene import OFF, Scene
 from tests.browser.server import PASSWORDS, Server, api_server
+
+# The page refreshes every 3 s and calls figures old after 10 s; a busy machine adds to both.
+expect.set_options(timeout=30_000)
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ def next_process(platform: Platform, before: DriverRow) -> DriverRow | None:
 
 
 def test_airflow_starts_the_driver(platform: Platform) -> None:
-    assert platform.works(180).owner.startswith("streams_chaos/")
+    assert platform.works().owner.startswith("streams_chaos/")
 
 
 def test_api_server_gone(platform: Platform) -> None:
@@ -47,7 +47,7 @@ def test_scheduler_killed(platform: Platform) -> None:
     platform.goes_on(before, 12)
     assert process.kill(before)
     platform.airflow.scheduler.start()
-    platform.works(120, other_than=before)
+    platform.works(other_than=before)
 
 
 def test_triggerer_killed(platform: Platform) -> None:
@@ -57,7 +57,7 @@ def test_triggerer_killed(platform: Platform) -> None:
     platform.goes_on(before, 12)
     assert process.kill(before)
     platform.airflow.triggerer.start()
-    platform.works(120, other_than=before)
+    platform.works(other_than=before)
 
 
 def test_all_of_airflow_killed(platform: Platform) -> None:
@@ -98,7 +98,7 @@ def test_broker_gone(platform: Platform) -> None:
     time.sleep(65)
     platform.broker.start()
     platform.broker.wait()
-    platform.works(150)
+    platform.works()
 
 
 def test_two_launches_at_once(platform: Platform) -> None:

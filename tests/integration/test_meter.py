@@ -27,8 +27,7 @@ from penstock.errors import BrokerError
 from penstock.kafka.admin import end_offsets
 from penstock.local import process
 from penstock.local.parts import Broker
-from penstock.observe.meter import RECEIPTS
-from penstock.observe.samples import usable
+from penstock.observe.samples import RECEIPTS, usable
 from penstock.observe.sender import Sender
 from tests.support import wait_until
 from tests.unit.meter_control import STREAM, filled

@@ -70,9 +70,18 @@ def test_as_json() -> None:
 
 
 def test_apply_says_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "SETTLE", 0.0)
     monkeypatch.setattr(topics, "ensure_topics", lambda *_: ["created clicks with 4 partitions"])
     assert run("--apply").startswith("created clicks with 4 partitions\n")
     assert json.loads(run("--apply", "--json"))["done"] == ["created clicks with 4 partitions"]
+
+
+def test_apply_waits_until_the_broker_knows_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [STATES[:1], [TopicState(TOPICS["clicks"], 4)]]
+    monkeypatch.setattr(topics, "ensure_topics", lambda *_: ["created clicks with 4 partitions"])
+    monkeypatch.setattr(topics, "describe_topics", lambda *_: looks.pop(0))
+    assert json.loads(run("--apply", "--json"))["topics"][0]["as_declared"] is True
+    assert looks == []
 
 
 def test_without_the_database_only_the_beats_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

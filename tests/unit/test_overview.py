@@ -25,12 +25,13 @@ from penstock.observe.overview import (
     read,
 )
 from penstock.settings import Settings
+from penstock.streams.supervise import START_TIMEOUT
 
 NOW = 1_800_000_000_000
 APP = AppRow("metrics", release_seq=0, incarnation="d1", restarts=2)
 DRIVER = DriverRow(
-    incarnation="d1", app="metrics", host="pond/5d1c/4026531836", pid=7, pid_started=1.0, release_seq=0, spec_hash="x", owner="o",
-    state="running", launched_at=NOW - 60_000, beat_at=NOW - 1_000, ended_at=None, reason=None, log="/l",
+    incarnation="d1", app="metrics", host="pond/5d1c/4026531836", pid=7, pid_started=1.0, release_seq=0, spec_hash="x",
+    owner="o", state="running", launched_at=NOW - 60_000, beat_at=NOW - 1_000, ended_at=None, reason=None, log="/l",
 )  # fmt: skip
 ROW = ProgressRow(
     "bundles", "metrics", "d1", state="running", reported_at=NOW - 1_500, batch_id=9, batch_at=NOW - 2_000,
@@ -100,9 +101,9 @@ ENDED = driver(state="ended", ended_at=NOW - 4_000, reason="exit code 137\nsecon
             "its driver was launched 50 s ago",
         ),
         (
-            {"driver": driver(state="launching", beat_at=NOW - 121_000)},
+            {"driver": driver(state="launching", beat_at=NOW - 181_000)},
             "hung",
-            "its driver on pond has shown no sign of life for 2 min 1 s",
+            "its driver on pond has shown no sign of life for 3 min 1 s",
         ),
         ({"driver": driver(state="draining")}, "draining", "its driver drains"),
         (
@@ -226,7 +227,7 @@ def test_read_says_when_the_database_is_away(tmp_path: Path) -> None:
 def test_limits_follow_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_STUCK_AFTER", "45")
     monkeypatch.setenv("PENSTOCK_PROGRESS_EVERY", "4")
-    assert Limits.of(Settings()) == Limits(stuck_ms=45_000, start_ms=120_000, fresh_ms=20_000)
+    assert Limits.of(Settings()) == Limits(stuck_ms=45_000, start_ms=int(START_TIMEOUT * 1000), fresh_ms=20_000)
 
 
 def _declare(control: Control) -> None:

@@ -146,9 +146,12 @@ def test_hung_needs_a_watcher_that_saw_the_silence() -> None:
     assert say(facts(row(beat_at=NOW - 20_000), evidence=Evidence("i1", NOW - 20_000, silent=20))) == "rest"
 
 
-def test_a_starting_driver_gets_longer() -> None:
+@pytest.mark.parametrize("state", ["launching", "running"])
+def test_a_starting_driver_gets_longer(state: str) -> None:
+    """Also in the moment when it runs already and has not beaten yet."""
+
     def at(seconds: int) -> DriverRow:
-        return row(state="launching", launched_at=NOW - seconds * 1000, beat_at=NOW - seconds * 1000)
+        return row(state=state, launched_at=NOW - seconds * 1000, beat_at=NOW - seconds * 1000)
 
     for seconds, do in ((60, "rest"), (190, "clear")):
         d = at(seconds)
@@ -204,7 +207,7 @@ def test_a_watcher_forgets_while_the_database_is_away_or_itself_slept(
     now = [0.0]
     p.supervisor().tick()
     d = p.driver()
-    p.control.driver_set(d.incarnation, state="running")
+    p.control.driver_set(d.incarnation, state="running", launched_at=d.launched_at - 1000)
     p.age(d.incarnation, 100)
     watch = Watch(p.control, "a", clock=lambda: now[0])
 
@@ -268,7 +271,7 @@ def test_a_stopped_driver_is_killed_on_evidence_only(p: Platform) -> None:
     s.tick()
     first = p.driver()
     assert first.pid
-    p.control.driver_set(first.incarnation, state="running")
+    p.control.driver_set(first.incarnation, state="running", launched_at=first.launched_at - 1000)
     os.kill(first.pid, signal.SIGSTOP)
     p.age(first.incarnation, 100)
     assert s.tick().do == "rest"

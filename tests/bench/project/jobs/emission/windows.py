@@ -23,9 +23,7 @@ def stream(app: str, number: int) -> Stream:
     return Stream(
         name=name,
         app=app,
-        inputs={
-            "events": Input(Topic(f"{name}-in"), schema="at BIGINT NOT NULL", event_time="timestamp_millis(at)")
-        },
+        inputs={"events": Input(Topic(f"{name}-in"), schema="at BIGINT NOT NULL", event_time="timestamp_millis(at)")},
         transform=transform,
         output=Topic(f"{name}-out", partitions=1),
         key="window",

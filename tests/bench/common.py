@@ -1,0 +1,59 @@
+"""What every benchmark shares: the machine, quantiles, a driver without Airflow, and where results are written."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import statistics
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+import psutil
+
+from penstock.local import java
+from penstock.settings import PROJECT
+
+RESULTS = PROJECT / "docs" / "benchmarks.md"
+
+
+def quantile(values: Sequence[float], q: float) -> float:
+    """Nearest rank: the smallest value that at least q of the values do not exceed."""
+    ordered = sorted(values)
+    return ordered[max(0, -(-len(ordered) * int(q * 100) // 100) - 1)]
+
+
+def machine() -> str:
+    """One line: processors, memory, system, versions, and how busy the machine was."""
+    model = re.search(r"model name\s*: (.+)", Path("/proc/cpuinfo").read_text())
+    memory = psutil.virtual_memory().total / 2**30
+    return (
+        f"{os.cpu_count()} × {model[1] if model else platform.machine()}, {memory:.0f} GiB, Python "
+        f"{platform.python_version()}, Java {java.find().version}, pyspark {version('pyspark')}, "
+        f"Airflow {version('apache-airflow')}; load average at the end {os.getloadavg()[0]:.1f}; "
+        f"{datetime.now(UTC):%Y-%m-%d}"
+    )
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    return "\n".join(lines + ["| " + " | ".join(str(c) for c in row) + " |" for row in rows])
+
+
+def spread(values: Sequence[float], digits: int = 2) -> list[str]:
+    """n, median, p99 and maximum."""
+    found = (statistics.median(values), quantile(values, 0.99), max(values))
+    return [str(len(values)), *(f"{v:.{digits}f}" for v in found)]
+
+
+def write(section: str, text: str) -> None:
+    """Print a result and put it between the section's marks in docs/benchmarks.md."""
+    print(f"\n{text}\n")
+    page = RESULTS.read_text()
+    start, end = f"<!-- {section} -->", f"<!-- /{section} -->"
+    if start not in page:
+        raise SystemExit(f"{RESULTS} has no marks for {section}")
+    head, rest = page.split(start, 1)
+    RESULTS.write_text(f"{head}{start}\n{text}\n\nMeasured on {machine()}.\n{end}{rest.split(end, 1)[1]}")

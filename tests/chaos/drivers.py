@@ -1,0 +1,98 @@
+"""Real driver processes without Airflow: launched, killed, paused by a test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from penstock import catalog
+from penstock.control import Control, DriverRow, connect
+from penstock.kafka.admin import ensure_topics
+from penstock.local.parts import Broker, MariaDB
+from penstock.settings import settings
+from penstock.streams import launch, process
+from tests.support import wait_until
+
+
+class Drivers:
+    """Launches drivers of one project against a broker and a control database."""
+
+    def __init__(self, control: Control, bootstrap: str) -> None:
+        self.control, self.bootstrap = control, bootstrap
+
+    def launch(self, app: str) -> DriverRow:
+        """Start a driver as a supervisor would, whatever runs already."""
+        row = self.control.app(app)
+        assert row
+        log = launch.new_log(app)
+        incarnation = self.control.claim(
+            app, row.incarnation, host=process.host(), spec_hash="test", owner="test", log=str(log)
+        )
+        assert incarnation
+        command = [sys.executable, "-m", "penstock.streams.driver", *launch.arguments(app, incarnation)]
+        pid, started = launch.start(command, log=log)
+        self.control.driver_set(incarnation, pid=pid, pid_started=started)
+        return self.row(incarnation)
+
+    def row(self, incarnation: str) -> DriverRow:
+        found = self.control.driver(incarnation)
+        assert found
+        return found
+
+    def wait_running(self, d: DriverRow, seconds: float = 90) -> None:
+        wait_until(lambda: self.row(d.incarnation).state == "running", seconds, what=f"driver {d.app} runs: {d.log}")
+
+    def wait_committed(self, app: str, d: DriverRow, seconds: float = 90) -> None:
+        """Wait until every stream of the app has committed a batch under this driver and has no lag."""
+        began = self.control.now()
+
+        def done() -> bool:
+            rows = self.control.progress(app).values()
+            return bool(rows) and all(
+                p.incarnation == d.incarnation and (p.batch_at or 0) > began - 60_000 and p.lag == 0 for p in rows
+            )
+
+        wait_until(done, seconds, what=f"the streams of {app} commit batches: {d.log}")
+
+
+def signal_session(d: DriverRow, number: signal.Signals) -> None:
+    """Send a signal to every process of a driver."""
+    for member in process.members(d):
+        os.kill(member.pid, number)
+
+
+@contextmanager
+def drivers(broker: Broker, mariadb: MariaDB, home: Path, project: Path, **extra: object) -> Iterator[Drivers]:
+    """Drivers of a project with a home of their own; every process they started is gone at the end."""
+    with pytest.MonkeyPatch.context() as m:
+        given = {
+            "PENSTOCK_HOME": home,
+            "PENSTOCK_PROJECT": project,
+            "PENSTOCK_KAFKA_BOOTSTRAP": broker.bootstrap,
+            "PENSTOCK_CONTROL_URL": mariadb.url,
+            "PENSTOCK_DRIVER_MEMORY": "512m",
+            **extra,
+        }
+        for key, value in given.items():
+            m.setenv(key, str(value))
+        for cached in (settings, connect, catalog.load):
+            cached.cache_clear()
+        declared = catalog.build(catalog.discover(project))
+        ensure_topics(declared.topics.values(), broker.bootstrap)
+        control = Control(mariadb.url)
+        control.migrate()
+        control.sync(declared)
+        try:
+            yield Drivers(control, broker.bootstrap)
+        finally:
+            for d in control.drivers(live=False):
+                process.kill(d)
+            control.engine.dispose()
+    for cached in (settings, connect, catalog.load):
+        cached.cache_clear()

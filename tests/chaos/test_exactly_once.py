@@ -1,0 +1,146 @@
+"""Each record once, whatever dies: drivers killed at random moments, and one that wakes up as a zombie."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.local.parts import Broker, MariaDB
+from penstock.settings import PROJECT
+from penstock.streams import Topic, process
+from tests.chaos.drivers import Drivers, drivers, signal_session
+from tests.streams import Record, create, latest, read, send
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+
+KILLS = 6
+CHAOS = PROJECT / "tests" / "chaos" / "project"
+
+
+@pytest.fixture
+def quality(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[Drivers]:
+    with drivers(fresh_broker, mariadb, tmp_path, PROJECT) as given:
+        yield given
+
+
+@pytest.fixture
+def chaos(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[Drivers]:
+    with drivers(fresh_broker, mariadb, tmp_path, CHAOS, PENSTOCK_LEASE_TTL=5) as given:
+        yield given
+
+
+def test_quality_counts_each_record_once_through_kills(quality: Drivers) -> None:
+    """Records of three topics, the last created on the way; SIGKILL of the whole driver at random moments."""
+    chance = random.Random(20260101)
+    expected: Counter[str] = Counter()
+    base = int(time.time() * 1000) - 60_000
+    names = ["first", "second"]
+    create(quality.bootstrap, *(Topic(n, partitions=2) for n in names))
+
+    def produce(count: int) -> None:
+        records = []
+        for _ in range(count):
+            topic, good = chance.choice(names), chance.random() < 0.8
+            at = base + chance.randrange(20_000)
+            value = '{"n":1}' if good else "{"
+            records.append(Record(topic, None, value, chance.randrange(2), timestamp=at))
+            status = "valid" if good else "invalid"
+            key = {"topic": topic, "window": at // 1000 * 1000, "status": status}
+            expected[json.dumps(key, separators=(",", ":"))] += 1
+        send(quality.bootstrap, records)
+
+    d = quality.launch("quality")
+    for kill in range(KILLS):
+        if kill == KILLS // 2:
+            names.append("third")
+            create(quality.bootstrap, Topic("third", partitions=2))
+        produce(2000)
+        # From the start of the session to behind a few batches.
+        deadline = time.monotonic() + chance.uniform(3, 14)
+        while time.monotonic() < deadline:
+            produce(50)
+            time.sleep(0.05)
+        assert process.kill(d)
+        d = quality.launch("quality")
+    produce(2000)
+
+    def counts() -> dict[str | None, int]:
+        return {k: int(v or 0) for k, v in latest(read(quality.bootstrap, "metrics")).items()}
+
+    wait_until(lambda: sum(counts().values()) >= expected.total(), 120, every=1, what=f"all is counted: {d.log}")
+    assert counts() == dict(expected)
+
+
+def test_a_driver_that_wakes_up_behind_its_lease_does_no_harm(chaos: Drivers) -> None:
+    """Paused in full work, replaced as if it ran on another host, where nobody can kill it, then woken."""
+    sleeper = chaos.launch("chaos")
+    chaos.wait_running(sleeper)
+    sent = produce(chaos, 1, 3000)
+    wait_until(lambda: chaos.control.progress("chaos")["totals"].rows_out, 60, what="the first totals are written")
+    sent = produce(chaos, sent, 3000)
+    signal_session(chaos.row(sleeper.incarnation), signal.SIGSTOP)
+    chaos.control.driver_set(sleeper.incarnation, host="elsewhere")
+    wait_until(
+        lambda: all(lease.expires_at < chaos.control.now() for lease in chaos.control.leases().values()),
+        30,
+        what="the leases run out",
+    )
+    heir = chaos.launch("chaos")
+    chaos.wait_running(heir)
+    sent = produce(chaos, sent, 3000)
+    chaos.wait_committed("chaos", heir)
+    before = read(chaos.bootstrap, "totals")
+    signal_session(sleeper, signal.SIGCONT)
+    wait_until(lambda: process.alive(sleeper) is False, 60, what="the sleeper sees that it lost its leases and ends")
+    sent = produce(chaos, sent, 3000)
+
+    def total() -> int:
+        return sum(json.loads(v or "{}")["count"] for v in latest(read(chaos.bootstrap, "totals")).values())
+
+    wait_until(lambda: total() >= sent - 1, 60, what="all is counted")
+    assert total() == sent - 1
+    grown = read(chaos.bootstrap, "totals")
+    assert grown[: len(before)] == before
+    # A stale writer would put an older total behind a newer one.
+    seen: dict[str | None, int] = {}
+    for record in grown:
+        count = json.loads(record.value or "{}")["count"]
+        assert count >= seen.get(record.key, 0), f"{record} goes back behind {seen[record.key]}"
+        seen[record.key] = count
+    assert chaos.row(heir.incarnation).state == "running"
+
+
+def test_a_second_launch_leaves_a_healthy_driver_alone(chaos: Drivers) -> None:
+    """It finds the leases held, gives the app back and goes."""
+    first = chaos.launch("chaos")
+    chaos.wait_running(first)
+    second = chaos.launch("chaos")
+    wait_until(lambda: chaos.row(second.incarnation).state == "ended", 60, what="the second launch ends")
+    assert "lease" in (chaos.row(second.incarnation).reason or "")
+    app = chaos.control.app("chaos")
+    assert app
+    assert app.incarnation == first.incarnation
+    produce(chaos, 1, 10)
+    wait_until(lambda: chaos.control.progress("chaos")["totals"].rows_out, 60, what="the first one works on")
+    assert chaos.row(first.incarnation).state == "running"
+
+
+def produce(to: Drivers, first: int, count: int) -> int:
+    """Records numbered from `first` on; returns the next number."""
+    now = int(time.time() * 1000)
+    send(
+        to.bootstrap,
+        [
+            Record("numbers", None, json.dumps({"n": n, "at": now}), n % 2, timestamp=now)
+            for n in range(first, first + count)
+        ],
+    )
+    return first + count

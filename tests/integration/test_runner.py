@@ -1,0 +1,179 @@
+"""The runner on a real broker: what a batch leaves behind, whatever happened in the middle of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.sql import SparkSession
+
+from penstock.errors import LeaseLost
+from penstock.kafka.output import Message, Output
+from penstock.local.parts import Broker
+from penstock.streams import F, Input, Stream, Topic, Updates
+from penstock.streams.runner import StreamRun
+from tests.streams import Record, create, latest, read, running, send
+from tests.support import wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.integration
+
+MINUTE = 1_700_000_400_000
+EVENTS = Topic("events", partitions=2, config={"retention.ms": "-1"})
+OUT = Topic("counts", partitions=1, config={"retention.ms": "-1"})
+
+
+def transform(events: DataFrame) -> DataFrame:
+    rows = events.groupBy(F.window("event_time", "1 minute").alias("w")).agg(
+        F.count("*").alias("count"), F.sum("n").alias("sum")
+    )
+    return rows.select(F.unix_millis("w.start").alias("window"), "count", "sum")
+
+
+STREAM = Stream(
+    name="counting",
+    app="tests",
+    inputs={"events": Input(EVENTS, schema="n BIGINT NOT NULL, at BIGINT NOT NULL", event_time="timestamp_millis(at)")},
+    transform=transform,
+    output=OUT,
+    key="window",
+    value=("count", "sum"),
+    promise=Updates(window=timedelta(minutes=1), late_by=timedelta(minutes=5)),
+)
+
+
+@pytest.fixture
+def bootstrap(fresh_broker: Broker) -> str:
+    create(fresh_broker.bootstrap, EVENTS, Topic(EVENTS.dead_letters, partitions=1), OUT)
+    return fresh_broker.bootstrap
+
+
+def events(*numbers: int, at: int = MINUTE) -> list[Record]:
+    return [Record("events", None, json.dumps({"n": n, "at": at}), n % 2, timestamp=at) for n in numbers]
+
+
+def counts(bootstrap: str) -> dict[str | None, tuple[int, int]]:
+    found = latest(read(bootstrap, "counts"))
+    return {k: (v["count"], v["sum"]) for k, v in ((k, json.loads(v or "null")) for k, v in found.items())}
+
+
+def test_a_batch_that_died_between_its_output_and_its_commit_is_not_written_again(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    send(bootstrap, [*events(1, 2), Record("events", None, "rubbish")])
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        run.settle()
+    before = read(bootstrap, "counts"), read(bootstrap, EVENTS.dead_letters)
+    assert [r.value for r in before[0]] == ['{"count":2,"sum":3}']
+    assert len(before[1]) == 1
+    # As if the driver had died behind the transaction: Spark's commit log lacks the batch, so Spark runs it again.
+    commits = sorted((tmp_path / STREAM.name / "commits").glob("[0-9]*"), key=lambda p: int(p.name))
+    commits[-1].unlink()
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        run.settle()
+        assert (read(bootstrap, "counts"), read(bootstrap, EVENTS.dead_letters)) == before
+        send(bootstrap, events(3))
+        run.settle()
+    assert counts(bootstrap) == {str(MINUTE): (3, 6)}
+
+
+def test_a_batch_that_failed_before_its_output_is_written_once(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, failures = Output.write, [RuntimeError("lightning"), None]
+
+    def struck(self: Output, *args: object, **kwargs: object) -> int:
+        if failures and (e := failures.pop(0)):
+            # The records are in the transaction, which is then never committed.
+            self._producer.begin_transaction()
+            self._producer.produce("counts", b"struck", b"{}")
+            self._producer.flush(10)
+            raise e
+        return write(self, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Output, "write", struck)
+    send(bootstrap, events(1, 2, 3))
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: failed(run), what="the query fails")
+        wait_until(lambda: counts(bootstrap) == {str(MINUTE): (3, 6)}, what="it was restarted")
+        assert run.figures.restarts == 1
+        assert "lightning" in (run.figures.error or "")
+    assert [r.key for r in read(bootstrap, "counts")] == [str(MINUTE)]
+
+
+def failed(run: StreamRun) -> bool:
+    run.tend()
+    return bool(run.figures.restarts)
+
+
+def test_an_older_writer_is_fenced_and_leaves_nothing_visible(bootstrap: str) -> None:
+    offsets = {"events": {0: 1}}
+    older = Output(STREAM.name, STREAM.group, bootstrap)
+    assert older.write([Message("counts", b"k", b"1")], offsets, query="q", batch=0, at=1) == 1
+    newer = Output(STREAM.name, STREAM.group, bootstrap)
+    assert newer.committed([("events", 0), ("events", 1)]) == ("q", 0)
+    with pytest.raises(LeaseLost):
+        older.write([Message("counts", b"k", b"stale")], offsets, query="q", batch=1, at=2)
+    newer.write([Message("counts", b"k", b"2")], {"events": {0: 2}}, query="q", batch=1, at=3)
+    assert [r.value for r in read(bootstrap, "counts")] == ["1", "2"]
+    assert newer.committed([("events", 0)]) == ("q", 1)
+    older.close()
+    newer.close()
+
+
+def test_offsets_are_committed_where_every_kafka_tool_looks(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    send(bootstrap, events(1, 2, 3))
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        run.settle()
+        send(bootstrap, events(5))
+        run.settle()
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": STREAM.group})
+    committed = consumer.committed([TopicPartition("events", p) for p in (0, 1)], timeout=10)
+    consumer.close()
+    assert [at.offset for at in committed] == [1, 3]
+
+
+def test_a_new_checkpoint_starts_from_the_beginning(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    """Its batches are numbered from 0 again: the old ones' marks must not hide them."""
+    send(bootstrap, events(1, 2))
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        run.settle()
+    shutil.rmtree(tmp_path / STREAM.name)
+    send(bootstrap, events(3))
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        run.settle()
+    assert counts(bootstrap) == {str(MINUTE): (3, 6)}
+
+
+def test_a_transform_that_raises_stops_only_its_own_stream(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    def wrong(events: DataFrame) -> DataFrame:
+        return events.select("no_such_column")
+
+    from penstock.control import ProgressRow
+
+    run = StreamRun(
+        replace(STREAM, transform=wrong), spark, bootstrap, str(tmp_path), ProgressRow("counting", "tests", "i")
+    )
+    run.tend()
+    assert run.figures.state == "failing"
+    assert "no_such_column" in (run.figures.error or "")
+    assert not run.running
+    run.stop()
+
+
+def test_a_stopped_stream_goes_on_where_it_was(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    for n in range(1, 4):
+        send(bootstrap, events(n))
+        with running(STREAM, spark, bootstrap, tmp_path) as run:
+            run.settle()
+    assert [json.loads(r.value or "")["count"] for r in read(bootstrap, "counts")] == [1, 2, 3]

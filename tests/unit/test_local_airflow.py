@@ -1,0 +1,44 @@
+"""How Airflow is laid out."""
+
+from __future__ import annotations
+
+import configparser
+import stat
+from pathlib import Path
+
+from penstock.local.airflow import SECRETS, Airflow, Layout
+from penstock.settings import PROJECT
+
+
+def config(layout: Layout) -> configparser.ConfigParser:
+    file = configparser.ConfigParser(interpolation=None)
+    file.read(layout.folder / "airflow.cfg")
+    return file
+
+
+def test_secrets_are_made_once_and_kept_to_the_owner(tmp_path: Path) -> None:
+    layout = Layout(tmp_path, 18080, PROJECT)
+    layout.write()
+    first = {at: config(layout).get(*at) for at in SECRETS}
+    layout.write()
+    assert {at: config(layout).get(*at) for at in SECRETS} == first
+    assert len(set(first.values())) == len(SECRETS)
+    assert stat.S_IMODE((layout.folder / "airflow.cfg").stat().st_mode) == 0o600
+
+
+def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
+    airflow = Airflow(tmp_path, 18080, PROJECT)
+    airflow.layout.write()
+    assert config(airflow.layout).get("api", "host") == "127.0.0.1"
+    for part in (airflow.scheduler, airflow.triggerer):
+        assert "--skip-serve-logs" in part.command()
+
+
+def test_a_project_without_dags_gets_those_of_penstock(tmp_path: Path) -> None:
+    assert Layout(tmp_path, 1, tmp_path).dags == PROJECT / "dags"
+    (tmp_path / "dags").mkdir()
+    assert Layout(tmp_path, 1, tmp_path).dags == tmp_path / "dags"
+
+
+def test_no_password_before_the_first_start(tmp_path: Path) -> None:
+    assert Airflow(tmp_path, 18080, PROJECT).password == ""

@@ -1,0 +1,70 @@
+"""The environment is made once; what stands in the way is said at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.local import bootstrap
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "requirements.txt").write_text("# nothing\n")
+    (tmp_path / "tests" / "requirements.txt").write_text("# nothing\n")
+    monkeypatch.setattr(bootstrap, "PROJECT", tmp_path)
+    monkeypatch.setattr(bootstrap, "ENVIRONMENT", tmp_path / ".venv")
+    monkeypatch.setattr(sys, "argv", ["bootstrap.py"])
+    return tmp_path
+
+
+def test_a_wrong_python_is_refused_with_a_way_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 9, 2))
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11.*is Python 3\.9\.2\n  to mend it: install it"):
+        bootstrap.main()
+    assert not (project / ".venv").exists()
+
+
+def test_a_python_without_venv_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ensurepip", None)
+    with pytest.raises(SystemExit, match=r"apt-get install python3\.11-venv"):
+        bootstrap.main()
+    assert not (project / ".venv").exists()
+
+
+def test_a_full_disk_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "NEEDED_DISK", 10**18)
+    with pytest.raises(SystemExit, match="nearly full"):
+        bootstrap.main()
+    assert not (project / ".venv").exists()
+
+
+def test_the_second_run_does_nothing_and_a_changed_list_is_installed(
+    project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[Path]] = []
+    monkeypatch.setattr(bootstrap, "install", asked.append)
+    bootstrap.main()
+    assert "Making the environment" in capfd.readouterr().out
+    bootstrap.main()
+    assert capfd.readouterr().out == ""
+    (project / "requirements.txt").write_text("# changed\n")
+    bootstrap.main()
+    assert "Making" not in capfd.readouterr().out
+    assert len(asked) == 2
+
+    code = "import penstock_marker"
+    (project / "penstock_marker.py").touch()
+    subprocess.run([project / ".venv" / "bin" / "python", "-c", code], check=True, cwd="/")
+
+
+def test_an_interrupted_environment_is_made_anew(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / ".venv" / "bin").mkdir(parents=True)
+    (project / ".venv" / "bin" / "python").write_text("cut off")
+    monkeypatch.setattr(bootstrap, "install", lambda _: None)
+    bootstrap.main()
+    assert bootstrap.usable()

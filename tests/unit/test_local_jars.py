@@ -1,0 +1,63 @@
+"""The jars in the cache are whole, or they are fetched again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import LocalError
+from penstock.local import jars, java, process
+from penstock.local.jars import JarSet
+
+
+@pytest.fixture
+def tiny(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PENSTOCK_CACHE", str(home / "cache"))
+    monkeypatch.setitem(jars.SETS, "tiny", JarSet(1, ("org.x:a:1", "org.x:b:2")))
+    return jars.place("tiny")
+
+
+def fill(place: Path) -> None:
+    place.mkdir(parents=True)
+    for name in ("a-1.jar", "b-2.jar"):
+        (place / name).write_bytes(b"12345")
+    (place / "sizes.json").write_text(json.dumps({"a-1.jar": 5, "b-2.jar": 5}))
+
+
+def test_whole_jars_are_used_as_they_are(tiny: Path) -> None:
+    fill(tiny)
+    assert jars.missing("tiny") == []
+    assert jars.ensure("tiny") == tiny
+
+
+def test_what_is_cut_off_or_gone_is_missing(tiny: Path) -> None:
+    assert jars.missing("tiny") == ["a-1.jar", "b-2.jar"]
+    fill(tiny)
+    (tiny / "a-1.jar").write_bytes(b"123")
+    assert jars.missing("tiny") == ["a-1.jar"]
+    (tiny / "b-2.jar").unlink()
+    assert jars.missing("tiny") == ["a-1.jar", "b-2.jar"]
+
+
+def test_a_failed_fetch_says_why_and_leaves_nothing(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess([], 1, "Server access error at url https://repo1.maven.org/x", "")
+
+    java.find()
+    monkeypatch.setattr(process, "capture", no_network)
+    with pytest.raises(LocalError, match=r"could not be fetched.*Server access error"):
+        jars._fetch("tiny", jars.SETS["tiny"], _made(tiny.with_name("work")), None)
+    assert not tiny.exists()
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_other_coordinates_are_another_folder(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(jars.SETS, "tiny", JarSet(1, ("org.x:a:2",)))
+    assert jars.place("tiny") != tiny

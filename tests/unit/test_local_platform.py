@@ -1,0 +1,187 @@
+"""What keeps the platform from coming up is said before anything is started."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections import namedtuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli import app
+from penstock.errors import LocalError
+from penstock.local import doctor, jars, platform, process
+from penstock.local.platform import Platform
+from penstock.settings import PROJECT, settings
+from penstock.streams import launch
+from tests.support import wait_until
+
+Usage = namedtuple("Usage", "total used free")
+
+
+class Silent:
+    """A report that keeps the titles of its steps."""
+
+    def __init__(self) -> None:
+        self.titles: list[str] = []
+
+    def tick(self, done: int, total: int) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+    @contextmanager
+    def step(self, title: str) -> Iterator[Silent]:
+        self.titles.append(title)
+        yield self
+
+
+@pytest.fixture(autouse=True)
+def _own_ports(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = process.free_port(5)
+    for step, name in enumerate(("KAFKA", "", "MARIADB", "AIRFLOW", "METRICS")):
+        if name:
+            monkeypatch.setenv(
+                f"PENSTOCK_{name}_PORT" if name != "METRICS" else "PENSTOCK_METRICS_PORT", str(first + step)
+            )
+    settings.cache_clear()
+    assert settings().home == home
+
+
+@pytest.mark.parametrize(
+    ("variable", "step", "label"),
+    [
+        ("PENSTOCK_KAFKA_PORT", 0, "the Kafka broker"),
+        ("PENSTOCK_KAFKA_PORT", 1, "the Kafka broker"),
+        ("PENSTOCK_MARIADB_PORT", 0, "the MariaDB server"),
+        ("PENSTOCK_AIRFLOW_PORT", 0, "Airflow's web and API server"),
+        ("PENSTOCK_METRICS_PORT", 0, "the meter"),
+    ],
+)
+def test_a_taken_port_names_the_part_the_holder_and_the_way_out(variable: str, step: int, label: str) -> None:
+    port = int(os.environ[variable]) + step
+    report = Silent()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        with pytest.raises(LocalError) as caught:
+            Platform().up(report)
+    said = str(caught.value)
+    assert f"port {port}, which {label} wants, is taken" in said
+    assert f"pid {os.getpid()}" in said
+    assert f"{variable}=<port> make up" in said
+    assert report.titles == ["Checking this machine"]
+    assert not list(settings().home.glob("run/*.json"))
+
+
+def test_a_full_disk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 10**12, 10**9))
+    with pytest.raises(LocalError, match=r"nearly full.*0\.9 GiB free, 3 are needed.*PENSTOCK_HOME"):
+        Platform().up(Silent())
+
+
+def test_down_without_a_platform_is_quiet(home: Path) -> None:
+    Platform().down(Silent())
+    home.rmdir() if not any(home.iterdir()) else shutil.rmtree(home)
+    Platform().down(Silent())
+    assert not home.exists()
+
+
+def test_clean_removes_the_home_and_nothing_else(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / "kafka").mkdir()
+    Platform().clean(Silent())
+    assert not home.exists()
+    for place in (PROJECT, PROJECT.parent, Path.home(), Path("/")):
+        monkeypatch.setenv("PENSTOCK_HOME", str(place))
+        settings.cache_clear()
+        with pytest.raises(LocalError, match="not removed"):
+            Platform().clean(Silent())
+
+
+def test_down_ends_drivers_the_database_does_not_know(home: Path, tmp_path: Path) -> None:
+    def driver(place: Path) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", "import time; time.sleep(600)", str(launch.DRIVER), "--app", "x"]
+        env = {**os.environ, "PENSTOCK_HOME": str(place)}
+        return subprocess.Popen(command, start_new_session=True, env=env)
+
+    with driver(home) as mine, driver(tmp_path / "another") as other:
+        wait_until(lambda: platform.Platform()._strays() == {mine.pid})
+        Platform().down(Silent())
+        assert mine.wait(10) == -9
+        assert other.poll() is None
+        other.kill()
+
+
+def test_doctor_says_how_to_mend_each() -> None:
+    found = {check.name: check for check in doctor.examine(Platform())}
+    assert found["Spark"].state == "ok"
+    assert found["Declarations"].state == "ok"
+    for name in ("Broker", "Control database", "Airflow"):
+        assert found[name].state == "fail"
+        assert "make up" in found[name].fix
+
+
+def test_doctor_sees_a_spark_of_two_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "jars").mkdir()
+    (tmp_path / "jars" / "spark-core_2.13-4.3.0.jar").touch()
+    shutil.copy(jars.pyspark_folder() / "version.py", tmp_path)
+    monkeypatch.setattr(jars, "pyspark_folder", lambda: tmp_path)
+    (check,) = doctor._spark(Platform())
+    assert check.state == "fail"
+    assert "jars 4.3.0" in check.found
+    assert "env-clean" in check.fix
+
+
+def test_doctor_sees_a_taken_port() -> None:
+    port = settings().mariadb_port
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port))
+        taken.listen()
+        found = {check.name: check for check in doctor._ports(Platform())}
+    assert found[f"Port {port}"].state == "fail"
+    assert "PENSTOCK_MARIADB_PORT" in found[f"Port {port}"].fix
+
+
+def test_doctor_and_status_as_json() -> None:
+    run = CliRunner()
+    told = run.invoke(app, ["doctor", "--json"])
+    assert told.exit_code == 1
+    assert json.loads(told.stdout)["ok"] is False
+    told = run.invoke(app, ["status", "--json"])
+    assert told.exit_code == 1
+    assert {p["state"] for p in json.loads(told.stdout)["parts"]} == {"stopped"}
+    assert "make up" in run.invoke(app, ["status"]).stdout
+
+
+def test_logs_of_a_part(home: Path) -> None:
+    (home / "logs").mkdir()
+    (home / "logs" / "broker.log").write_text("one\ntwo\nthree\n")
+    (home / "logs" / "driver-quality-20260101T000000000000.log").write_text("old\n")
+    (home / "logs" / "driver-quality-20260102T000000000000.log").write_text("new\n")
+    run = CliRunner()
+    assert run.invoke(app, ["logs", "broker", "-n", "2"]).stdout == "two\nthree\n"
+    assert run.invoke(app, ["logs", "driver-quality"]).stdout == "new\n"
+    every = run.invoke(app, ["logs"]).stdout
+    assert "broker | three" in every
+    assert "driver-quality | new" in every
+    refused = run.invoke(app, ["logs", "brokr"])
+    assert refused.exit_code == 1
+    assert "take one of: broker, mariadb" in refused.stderr
+
+
+def test_the_ports_of_what_runs_win_over_those_of_today(home: Path) -> None:
+    given = settings()
+    assert platform.as_running(given) == given
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    record = process.spawn("mariadb", command, run=home / "run", log=home / "log", ports={"mysql": 4711})
+    assert platform.as_running(given).mariadb_port == 4711
+    assert platform.as_running(given).kafka_port == given.kafka_port
+    process.stop(record)
+    assert platform.as_running(given) == given

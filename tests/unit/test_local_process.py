@@ -1,0 +1,102 @@
+"""Processes are known by pid and start time, and end with all of their session."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from penstock.local import process
+from penstock.local.process import Record, spawn
+from tests.support import wait_until
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+PARENT = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Record:
+    return spawn("sleeper", SLEEP, run=tmp_path / "run", log=tmp_path / "sleeper.log")
+
+
+def test_a_recorded_process_is_found_again_and_stopped(sleeper: Record, tmp_path: Path) -> None:
+    again = process.read(tmp_path / "run", "sleeper")
+    assert again == sleeper
+    assert again
+    assert again.process()
+    process.stop(again)
+    assert again.process() is None
+    assert not psutil.pid_exists(sleeper.pid)
+
+
+def test_another_process_with_the_same_number_is_left_alone(sleeper: Record) -> None:
+    other = replace(sleeper, since_boot=sleeper.since_boot - 100)
+    assert other.process() is None
+    process.stop(other)
+    process.kill(other)
+    assert sleeper.process()
+    process.stop(sleeper)
+
+
+def test_a_record_of_another_boot_means_nothing(sleeper: Record) -> None:
+    other = replace(sleeper, boot="another")
+    assert other.process() is None
+    process.stop(other)
+    assert sleeper.process()
+    process.stop(sleeper)
+
+
+@pytest.mark.parametrize("leader_first", [False, True])
+def test_the_whole_session_ends_also_after_its_leader(tmp_path: Path, leader_first: bool) -> None:
+    log = tmp_path / "log"
+    record = spawn("parent", [sys.executable, "-c", PARENT], run=tmp_path, log=log)
+    child = int(wait_until(lambda: log.read_text().strip()))
+    if leader_first:
+        os.kill(record.pid, 9)
+        wait_until(lambda: record.process() is None)
+        assert psutil.pid_exists(child)
+    process.stop(record)
+    assert process.gone(child)
+    assert process.gone(record.pid)
+
+
+def test_what_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    code = "import signal, time; signal.signal(15, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
+    log = tmp_path / "log"
+    record = spawn("stubborn", [sys.executable, "-c", code], run=tmp_path, log=log)
+    wait_until(log.read_text)
+    process.stop(record, patience=0.3)
+    assert record.process() is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", json.dumps({"name": "x"})])
+def test_a_record_cut_off_is_no_record(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    assert process.read(tmp_path, "x") is None
+
+
+def test_who_holds_a_port() -> None:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen()
+        port = server.getsockname()[1]
+        assert process.holder(port) == f"pid {os.getpid()} ({psutil.Process().name()})"
+        assert process.listens(port)
+    assert process.holder(port) is None
+    assert not process.listens(port)
+
+
+def test_free_ports_in_a_row() -> None:
+    first = process.free_port(3)
+    assert [process.holder(first + step) for step in range(3)] == [None] * 3
