@@ -11,6 +11,7 @@ PYTHON ?= $(shell $(FIND))
 BOOTSTRAP = $(PYTHON) penstock/local/bootstrap.py
 PENSTOCK = .venv/bin/penstock
 PART ?=
+BENCH ?= emission recovery idle
 SOURCES = penstock jobs dags plugins tests
 
 help: ## what there is to make
@@ -52,8 +53,11 @@ lint: test-env
 types: test-env
 	.venv/bin/mypy $(SOURCES)
 
-bench: test-env ## measure recovery and window emission
-	.venv/bin/python -m pytest tests/bench -s
+bench: test-env ## measure emission, recovery and the idle platform; one: make bench BENCH=emission
+	@for bench in $(BENCH); do \
+		test $$bench != idle || $(PENSTOCK) up || exit 1; \
+		.venv/bin/python -m tests.bench.$$bench || exit 1; \
+	done
 
 pins: ## write requirements.txt anew from requirements.in
 	rm -rf .venv-pins

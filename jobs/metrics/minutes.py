@@ -26,4 +26,5 @@ STREAM = Stream(
     key=KEY,
     value=KEY + FIGURES,
     promise=Final(window=timedelta(minutes=1), grace=timedelta(seconds=10)),
+    every=5.0,
 )

@@ -31,5 +31,5 @@ STREAM = Stream(
     key=KEY,
     value=KEY + FIGURES,
     promise=Updates(window=timedelta(minutes=10), late_by=timedelta(hours=1)),
-    every=5.0,
+    every=10.0,
 )

@@ -43,5 +43,5 @@ STREAM = Stream(
     key=("topic", "window", "status"),
     value="count",
     promise=Updates(window=timedelta(seconds=1), late_by=timedelta(hours=1)),
-    every=5.0,
+    every=10.0,
 )

@@ -29,14 +29,14 @@ class PartUse:
     memory: int | None = None
 
 
-def parts(which: list[Part], rows: list[DriverRow]) -> list[PartUse]:
-    """Every part, and every driver as `driver-<app>`; takes half a second to see what each uses."""
+def parts(which: list[Part], rows: list[DriverRow], seconds: float = SAMPLE) -> list[PartUse]:
+    """Every part, and every driver as `driver-<app>`; takes so many seconds to see what each uses."""
     found = {part.name: (part, process.members(record) if (record := part.record) else []) for part in which}
     sessions = {f"driver-{row.app}": (row, _processes(row)) for row in rows}
     everyone = [p for _, members in [*found.values(), *sessions.values()] for p in members]
     before = {p.pid: _cpu(p) for p in everyone}
     began = time.monotonic()
-    time.sleep(SAMPLE if everyone else 0)
+    time.sleep(seconds if everyone else 0)
     took = time.monotonic() - began
 
     def use(name: str, pid: int | None, members: list[psutil.Process], ports: dict[str, int]) -> PartUse:
@@ -68,7 +68,8 @@ def _processes(row: DriverRow) -> list[psutil.Process]:
 def _cpu(one: psutil.Process) -> float:
     with suppress(psutil.Error):
         times = one.cpu_times()
-        return float(times.user + times.system)
+        # Children that ended count too: Airflow's are many and short.
+        return float(times.user + times.system + times.children_user + times.children_system)
     return 0.0
 
 

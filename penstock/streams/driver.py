@@ -54,6 +54,7 @@ class Driver:
         self._runs: dict[str, StreamRun] = {}
         self._spark: SparkSession | None = None
         self._release = 0
+        self._renewed_at = time.monotonic()
 
     def run(self) -> int:
         """Until told to leave; the process's exit code."""
@@ -78,6 +79,7 @@ class Driver:
         self._control.driver_set(self.incarnation, state="running")
         threading.Thread(target=self._keep, name="keeper", daemon=True).start()
         self._open_runs()
+        threading.Thread(target=self._report_on, name="reporter", daemon=True).start()
         try:
             self._loop()
         finally:
@@ -120,20 +122,22 @@ class Driver:
             )
 
     def _loop(self) -> None:
-        report_at = history_at = lag_at = 0.0
+        lag_at = 0.0
         while not self._leaving.is_set():
             self._look()
-            now = time.monotonic()
-            if now >= lag_at:
+            if time.monotonic() >= lag_at:
                 self._measure_lag()
-                lag_at = now + LAG_EVERY
-            if now >= report_at:
-                keep = now >= history_at
-                self._report(keep=keep)
-                report_at = now + settings().progress_every
-                if keep:
-                    history_at = now + HISTORY_EVERY
+                lag_at = time.monotonic() + LAG_EVERY
             self._leaving.wait(LOOK_EVERY)
+
+    def _report_on(self) -> None:
+        """Report every few seconds, also while the main loop waits for a broker that is away."""
+        history_at = 0.0
+        while not self._leaving.wait(settings().progress_every):
+            keep = time.monotonic() >= history_at
+            self._report(keep=keep)
+            if keep:
+                history_at = time.monotonic() + HISTORY_EVERY
 
     def _look(self) -> None:
         """Do what the desired state says; without the database, go on as before."""
@@ -150,11 +154,22 @@ class Driver:
             return self._leave("no stream of the app is wanted")
         for name, run in self._runs.items():
             if wanted.get(name) == "on":
-                run.tend()
+                if run.active or self._owns(name):
+                    run.tend()
             elif run.running:
                 log.info("stream %s is not wanted any more", name)
                 run.stop()
         return None
+
+    def _owns(self, name: str) -> bool:
+        """Whether the stream may be started: its writer fences every other, so it must not be one's heir's."""
+        try:
+            self._control.lease_renew([name], self.incarnation, settings().lease_ttl)
+        except LeaseLost as e:
+            self._die(str(e), LEASES_ELSEWHERE)
+        except ControlError:
+            return time.monotonic() - self._renewed_at < settings().lease_ttl
+        return True
 
     def _report(self, *, keep: bool) -> None:
         try:
@@ -186,6 +201,7 @@ class Driver:
                 self._die(f"the JVM is gone: {type(e).__name__}", 1)
             try:
                 self._control.lease_renew(self._names, self.incarnation, settings().lease_ttl)
+                self._renewed_at = time.monotonic()
                 self._control.driver_beat(self.incarnation)
             except LeaseLost as e:
                 if self._leaving.is_set():

@@ -68,7 +68,12 @@ class StreamRun:
 
     @property
     def running(self) -> bool:
+        """Started and not stopped; its query may have failed and wait to be tended."""
         return self._query is not None
+
+    @property
+    def active(self) -> bool:
+        return self._query is not None and self._query.isActive
 
     def start(self) -> None:
         """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
@@ -370,11 +375,17 @@ def _epoch_ms(iso: str) -> int | None:
 
 
 def _root_message(cause: BaseException | None) -> str:
-    """The first line that says something: Spark wraps a callback's error in layers of stack trace."""
+    """The one line that says what went wrong: Spark wraps an error in layers of stack trace, ours and its own."""
     if cause is None:
         return "the query ended by itself"
-    text = str(cause)
-    found = re.findall(r"^(?:py4j\.\S+: )?(?:penstock\.errors\.)(\w+: .+)$", text, re.MULTILINE)
-    if found:
-        return str(found[-1])
-    return next((line.strip() for line in text.splitlines() if line.strip()), type(cause).__name__)[:1000]
+    lines = str(cause).splitlines()
+    found = next((line.strip() for line in lines if line.strip()), type(cause).__name__)
+    behind_traceback = False
+    for line in lines:
+        if line.startswith("Traceback (most recent"):
+            behind_traceback = True
+        elif behind_traceback and line[:1].strip():
+            found, behind_traceback = line, False
+        elif line.startswith("Caused by: "):
+            found = line.removeprefix("Caused by: ")
+    return found.removeprefix("penstock.errors.")[:1000]

@@ -75,4 +75,6 @@ def session_for(spark: SparkSession, stream: Stream) -> SparkSession:
     """A session of the stream's own: its partition count is pinned in its checkpoint, apart from the others'."""
     own = spark.newSession()
     own.conf.set("spark.sql.shuffle.partitions", stream.shuffle_partitions)
+    # A batch without data closes windows. Updates have none to close: their old state goes with the next data.
+    own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", stream.promise.mode == "append")
     return own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +27,7 @@ from penstock.settings import PROJECT, settings
 from penstock.streams import process
 
 APP = "chaos"
+CHAOS = PROJECT / "tests" / "chaos" / "project"
 ME = Actor("chaos test", "cli")
 # How long Airflow waits before it calls something dead: short, so that what a breaker must outlast is short too.
 PATIENCE = {
@@ -205,12 +207,13 @@ class Platform:
 def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     home = tmp_path_factory.mktemp("platform")
     with ExitStack() as stack:
+        stack.callback(_own_project)  # last of all
         m = stack.enter_context(pytest.MonkeyPatch.context())
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
         mariadb = stack.enter_context(MariaDB(home=home, port=free_port()))
         for key, value in {
             "PENSTOCK_HOME": home,
-            "PENSTOCK_PROJECT": PROJECT / "tests" / "chaos" / "project",
+            "PENSTOCK_PROJECT": CHAOS,
             "PENSTOCK_KAFKA_BOOTSTRAP": broker.bootstrap,
             "PENSTOCK_CONTROL_URL": mariadb.url,
             # Short, so that what must outlast them is short too; each still covers several beats.
@@ -221,8 +224,7 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
             **PATIENCE,
         }.items():
             m.setenv(key, str(value))
-        for cached in (settings, connect, catalog.load):
-            cached.cache_clear()
+        _other_project(m)
         declared = catalog.build(catalog.discover(settings().project))
         ensure_topics(declared.topics.values(), broker.bootstrap)
         admin.cache_clear()  # it would complain for as long as the broker is away
@@ -235,8 +237,23 @@ def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
         airflow = stack.enter_context(Airflow(home, free_port(), settings().project))
         yield Platform(broker, control, airflow, numbers)
         numbers.stop()
+
+
+def _other_project(m: pytest.MonkeyPatch) -> None:
+    """Forget what was declared and read in this process, until `m` is undone."""
     for cached in (settings, connect, catalog.load):
         cached.cache_clear()
+    for name in [n for n in sys.modules if n.partition(".")[0] == "jobs"]:
+        m.delitem(sys.modules, name)
+    m.setattr(sys, "path", [*sys.path])
+
+
+def _own_project() -> None:
+    """Forget the project of the chaos tests."""
+    for cached in (settings, connect, catalog.load):
+        cached.cache_clear()
+    for name in [n for n, found in sys.modules.items() if str(CHAOS) in (getattr(found, "__file__", None) or "")]:
+        del sys.modules[name]
 
 
 def _end_drivers(control: Control) -> None:

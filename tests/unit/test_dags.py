@@ -136,7 +136,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_home: None)
         process.kill(d)
     made.engine.dispose()
     for name in [n for n in sys.modules if n.partition(".")[0] == "jobs"]:
-        monkeypatch.delitem(sys.modules, name)
+        del sys.modules[name]
     for cached in (settings, connect, catalog.load):
         cached.cache_clear()
 

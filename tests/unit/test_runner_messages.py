@@ -1,0 +1,38 @@
+"""Which line of a failed query's report is shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.streams.runner import _root_message
+
+PYTHON = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
+  File "x.py", line 1, in call
+    raise e
+Traceback (most recent call last):
+  File "y.py", line 2, in _write
+    raise BrokerError("no")
+penstock.errors.BrokerError: stream a could not commit a batch; got: timed out
+
+=== Streaming Query ===
+Identifier: a"""
+JAVA = """Job aborted due to stage failure: Task 0 in stage 1.0 failed
+	at org.apache.spark.Scheduler
+Caused by: java.lang.RuntimeException: outer
+	at x
+Caused by: java.io.IOException: No space left on device
+	at y"""
+
+
+@pytest.mark.parametrize(
+    ("cause", "shown"),
+    [
+        (None, "the query ended by itself"),
+        (RuntimeError(PYTHON), "BrokerError: stream a could not commit a batch; got: timed out"),
+        (RuntimeError(JAVA), "java.io.IOException: No space left on device"),
+        (ValueError("plain"), "plain"),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_root_message(cause: BaseException | None, shown: str) -> None:
+    assert _root_message(cause) == shown
