@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from penstock.errors import DeclarationError
+from penstock.kafka.commits import COMMITS
 from penstock.settings import settings
 from penstock.streams.declare import Final, Input, Stream, Topic
 
@@ -61,7 +62,7 @@ def build(streams: Iterable[Stream]) -> Catalog:
         if stream.name in by_name:
             raise DeclarationError("two streams have one name", got=stream.name, fix="rename one of them")
         by_name[stream.name] = stream
-        for topic in _topics(stream):
+        for topic in (*_topics(stream), COMMITS):
             if topics.setdefault(topic.name, topic) != topic:
                 raise DeclarationError(
                     "one topic is declared twice, differently",

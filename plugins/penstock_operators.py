@@ -179,9 +179,14 @@ class OperateStreams(BaseOperator):
         params, run = context["params"], context["dag_run"]
         actor = Actor(run.triggering_user_name or "unknown", "airflow")
         kind, _, name = str(params["target"]).partition(" ")
-        note = str(params["note"] or "")
+        mark = f"(run {run.run_id})"
+        note = f"{params['note'] or ''} {mark}".strip()
         catalog, control = load(), connect()
         streams = catalog.app(name) if kind == "app" else [catalog.stream(name)]
+        if any((a["detail"] or "").endswith(mark) for a in control.actions(200)):
+            # Airflow runs a task again whose end it did not hear of; a second release would be a second restart.
+            self.log.info("an earlier try of this run has done it")
+            return mark
         control.sync(catalog)
         if params["action"] == "release":
             app = streams[0].app

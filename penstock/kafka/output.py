@@ -1,24 +1,31 @@
-"""A stream's output: one Kafka transaction per batch, with the input offsets and the batch's number inside.
+"""A stream's output: one Kafka transaction per batch, with the mark of the batch inside.
 
-Exactly once: the transaction holds the records, the offsets of the consumer group `penstock.<stream>` and, in their
-metadata, the query and the batch. A batch that is run again finds its number committed and is not written again.
+Exactly once: the transaction holds the records and, in the compacted topic `penstock.commits`, which batch of which
+query they are. A batch that is run again finds its mark and is not written again.
 Fencing: the transactional id is the stream's, so the newest driver's producer shuts out every older one, also one that
 wakes up in the middle of a batch (KIP-98).
+
+The mark is a record and not the offsets of a consumer group, as is usual: a group is forgotten by the broker when it
+stands still, and librdkafka 2.16 was seen to wait for ever in send_offsets_to_transaction behind a broker's restart.
 """
 
 from __future__ import annotations
 
 import json
+import time
+import warnings
+import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
-
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from penstock.errors import BrokerError, LeaseLost
+from penstock.kafka.commits import COMMITS
 
-START_TIMEOUT = 30.0
+# Each call to the broker; longer than its own restart takes.
+TIMEOUT = 30.0
 # A transaction is open only while its records are sent; the broker ends one whose driver died in it after this time.
 TRANSACTION_TIMEOUT_MS = 30_000
 
@@ -29,17 +36,6 @@ FENCED = {
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 }
-
-# A broker that has just started, or whose coordinators move, answers so for a moment.
-MOVING = {
-    KafkaError.NOT_COORDINATOR,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-}
-
-
-def _coordinator_moves(e: BaseException) -> bool:
-    return isinstance(e, KafkaException) and e.args[0].code() in MOVING
 
 
 @dataclass(frozen=True)
@@ -53,14 +49,37 @@ class Message:
     partition: int = -1
 
 
+@dataclass(frozen=True)
+class Mark:
+    """The last batch written: the query's id, its number (-1 for none), and the input offsets behind it."""
+
+    query: str
+    batch: int
+    offsets: Offsets
+
+    def value(self) -> bytes:
+        return json.dumps({"query": self.query, "batch": self.batch, "offsets": self.offsets}).encode()
+
+    @classmethod
+    def read(cls, value: bytes) -> Mark:
+        found = json.loads(value)
+        offsets = {topic: {int(p): at for p, at in parts.items()} for topic, parts in found["offsets"].items()}
+        return cls(found["query"], found["batch"], offsets)
+
+
+NONE = Mark("", -1, {})
+
+
 class Output:
     """The transactional producer of one stream; opening it fences every earlier one of the same stream."""
 
     def __init__(self, name: str, group: str, bootstrap: str) -> None:
         self.name = name
+        self._place = TopicPartition(COMMITS.name, zlib.crc32(name.encode()) % COMMITS.partitions, OFFSET_BEGINNING)
+        shared = {"bootstrap.servers": bootstrap, "client.id": group, "log_level": 2}
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **shared,
                 "transactional.id": group,
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "compression.type": "lz4",
@@ -68,67 +87,75 @@ class Output:
                 "queue.buffering.max.messages": 500_000,
                 # The Java clients' partitioner: a key must land where any other client would look for it.
                 "partitioner": "murmur2_random",
-                "client.id": group,
             }
         )
-        self._offsets = Consumer(
+        self._consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **shared,
                 "group.id": group,
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
+                "enable.partition.eof": True,
             }
         )
         try:
-            self._producer.init_transactions(START_TIMEOUT)
+            self._producer.init_transactions(TIMEOUT)
         except KafkaException as e:
+            self.close()
             raise self._error("could not open its transactions", e) from e
 
-    def committed(self, partitions: Iterable[tuple[str, int]]) -> tuple[str, int]:
-        """Query id and number of the last batch whose output is committed; ('', -1) if none is."""
-        asked = [TopicPartition(topic, partition) for topic, partition in partitions]
-        if not asked:
-            return "", -1
-        patiently = Retrying(
-            retry=retry_if_exception(_coordinator_moves),
-            stop=stop_after_delay(START_TIMEOUT),
-            wait=wait_fixed(0.2),
-            reraise=True,
-        )
+    def committed(self) -> Mark:
+        """The mark of the last batch whose output is committed."""
+        topic, partition = self._place.topic, self._place.partition
+        deadline = time.monotonic() + TIMEOUT + TRANSACTION_TIMEOUT_MS / 1000
+        found = NONE
         try:
-            found = patiently(self._offsets.committed, asked, timeout=START_TIMEOUT)
+            # Another stream's open transaction hides what lies behind it, this stream's mark perhaps: wait for it.
+            _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT)
+            self._consumer.assign([self._place])
+            at = 0
+            while at < end:
+                message = self._consumer.poll(1.0)
+                if message is not None and not message.error() and message.key() == self.name.encode():
+                    found = Mark.read(message.value() or b"")
+                at = self._consumer.position([TopicPartition(topic, partition)])[0].offset
+                if time.monotonic() > deadline:
+                    raise BrokerError(
+                        f"stream {self.name} could not read its mark",
+                        got=f"{topic}[{partition}] up to {at} of {end}",
+                        fix="nothing, if the broker comes back: it is read again",
+                    )
+            self._consumer.unassign()
         except KafkaException as e:
-            raise self._error("could not read its committed offsets", e) from e
-        marks = [json.loads(at.metadata) for at in found if at.metadata and not at.error]
-        newest = max(marks, key=lambda mark: (mark["at"], mark["batch"]), default=None)
-        return (str(newest["query"]), int(newest["batch"])) if newest else ("", -1)
+            raise self._error(f"could not read its mark in {topic}", e) from e
+        return found
 
-    def write(self, messages: Iterable[Message], offsets: Offsets, *, query: str, batch: int, at: int) -> int:
-        """Write one batch atomically; returns the number of records. at: epoch ms of the batch, orders the marks.
+    def write(self, messages: Iterable[Message], mark: Mark) -> int:
+        """Write one batch and its mark atomically; returns the number of records.
 
         Raises LeaseLost if a newer driver has opened the stream's output, BrokerError if the broker did not take it;
         either way nothing of the batch is visible to a committed reader.
         """
-        mark = json.dumps({"query": query, "batch": batch, "at": at}, separators=(",", ":"))
-        positions = [
-            TopicPartition(topic, partition, offset, metadata=mark)
-            for topic, parts in offsets.items()
-            for partition, offset in parts.items()
-        ]
         count = 0
         try:
             self._producer.begin_transaction()
             for message in messages:
                 self._send(message)
                 count += 1
-            if positions:
-                self._producer.send_offsets_to_transaction(
-                    positions, self._offsets.consumer_group_metadata(), START_TIMEOUT
-                )
-            self._producer.commit_transaction(START_TIMEOUT)
+            self._send(Message(self._place.topic, self.name.encode(), mark.value(), partition=self._place.partition))
+            self._producer.commit_transaction(TIMEOUT)
         except KafkaException as e:
             raise self._error("could not commit a batch", e) from e
+        self._publish(mark.offsets)
         return count
+
+    def _publish(self, offsets: Offsets) -> None:
+        """Tell Kafka's own tools how far the stream is. Nothing depends on it, so nothing waits for it."""
+        positions = [TopicPartition(topic, p, at) for topic, parts in offsets.items() for p, at in parts.items()]
+        with suppress(KafkaException):
+            if positions:
+                self._consumer.commit(offsets=positions, asynchronous=True)
+                self._consumer.poll(0)
 
     def _send(self, message: Message) -> None:
         while True:
@@ -160,6 +187,13 @@ class Output:
         )
 
     def close(self) -> None:
-        """Close without waiting for the broker: an open transaction is left to the next owner, who aborts it."""
-        self._producer.purge()
-        self._offsets.close()
+        """Leave at once: an open transaction is left to the next owner, who aborts it.
+
+        A producer that is only forgotten goes on trying to open its transactions, and would fence its own successor.
+        """
+        with suppress(KafkaException), warnings.catch_warnings():
+            # It tries to abort what is open and warns when it cannot; the next owner's opening aborts it for certain.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self._producer.purge()
+            self._producer.close()
+        self._consumer.close()

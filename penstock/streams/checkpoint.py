@@ -27,20 +27,6 @@ class Batch:
     starts: Ends
     ends: Ends
 
-    @property
-    def changed(self) -> Ends:
-        """End offsets of the partitions that moved, or of one that did not, so that the batch leaves its mark."""
-        moved: Ends = {}
-        for topic, parts in self.ends.items():
-            for partition, end in parts.items():
-                if self.starts.get(topic, {}).get(partition) != end:
-                    moved.setdefault(topic, {})[partition] = end
-        if not moved:
-            for topic, parts in self.ends.items():
-                for partition, end in parts.items():
-                    return {topic: {partition: end}}
-        return moved
-
 
 class Checkpoint:
     """The checkpoint of one stream, on whatever file system its URI names."""

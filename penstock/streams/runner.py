@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 from penstock.control import ProgressRow
 from penstock.errors import DeclarationError, LeaseLost
 from penstock.kafka.admin import admin, partitions
-from penstock.kafka.output import Message, Output
+from penstock.kafka.output import NONE, Mark, Message, Output
 from penstock.streams import records
 from penstock.streams.checkpoint import Batch, Checkpoint
 from penstock.streams.session import session_for
@@ -56,7 +56,7 @@ class StreamRun:
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = False
-        self._committed = ("", -1)
+        self._committed = NONE
         self._failures = 0
         self._retry_at = 0.0
         self._seen: deque[tuple[float, int]] = deque()
@@ -81,7 +81,8 @@ class StreamRun:
         self._stopping = False
         self._output = Output(self.stream.name, self.stream.group, self._bootstrap)
         try:
-            self._committed = self._output.committed(self._input_partitions())
+            self._topics_exist()
+            self._committed = self._output.committed()
             frames = {name: self._frame(given, name) for name, given in self.stream.inputs.items()}
             rows = records.encode(self.stream.transform(**frames), self.stream.key, self.stream.value)
             writer = (
@@ -98,7 +99,7 @@ class StreamRun:
             self._close_output()
             raise
         self._set(state="idle")
-        log.info("stream %s started from batch %d", self.stream.name, self._committed[1] + 1)
+        log.info("stream %s started from batch %d", self.stream.name, self._committed.batch + 1)
 
     def stop(self, timeout: float = 30.0) -> None:
         """Stop between two batches; one that has not begun to write is run again at the next start."""
@@ -121,7 +122,7 @@ class StreamRun:
         assert self._query is not None
         self._query.processAllAvailable()
         # Processing ends with the last batch's commit; its progress event comes after, from another thread.
-        while self.figures.batch_id != self._committed[1]:
+        while self.figures.batch_id != self._committed.batch:
             time.sleep(0.01)
 
     def tend(self) -> None:
@@ -180,20 +181,16 @@ class StreamRun:
         # Spark looks for the pattern anywhere in a name unless it is anchored.
         return {**options, "subscribePattern": f"^(?:{given.pattern})$", "failOnDataLoss": "false"}
 
-    def _input_partitions(self) -> list[tuple[str, int]]:
-        counts = partitions(admin(self._bootstrap), self._bootstrap)
-        found: list[tuple[str, int]] = []
-        for given in self.stream.inputs.values():
-            names = [given.topic.name] if given.topic else [n for n in counts if re.fullmatch(given.pattern, n)]
-            for name in names:
-                if name not in counts and given.topic:
-                    raise DeclarationError(
-                        f"stream {self.stream.name} reads a topic the broker does not have",
-                        got=name,
-                        fix="create it with `penstock topics --apply`",
-                    )
-                found.extend((name, partition) for partition in range(counts.get(name, 0)))
-        return found
+    def _topics_exist(self) -> None:
+        """Say which topic is missing, instead of a source that waits for it or an output that is made by chance."""
+        there = partitions(admin(self._bootstrap), self._bootstrap)
+        wanted = {i.topic.name for i in self.stream.inputs.values() if i.topic} | {self.stream.output.name}
+        if missing := sorted(wanted - there.keys()):
+            raise DeclarationError(
+                f"stream {self.stream.name} needs topics the broker does not have",
+                got=", ".join(missing),
+                fix="create them with `penstock topics --apply`",
+            )
 
     # Output
 
@@ -202,7 +199,7 @@ class StreamRun:
             query, output = self._query_id(), self._output
             if output is None or self._stopping:
                 raise LeaseLost(f"stream {self.stream.name} is being stopped")
-            if query == self._committed[0] and batch_id <= self._committed[1]:
+            if query == self._committed.query and batch_id <= self._committed.batch:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
                 frame.write.format("noop").mode("append").save()
                 log.info("stream %s: batch %d was written before the restart", self.stream.name, batch_id)
@@ -216,8 +213,9 @@ class StreamRun:
                 for chunk in table.to_batches()
                 for k, v in zip(chunk.column(0).to_pylist(), chunk.column(1).to_pylist(), strict=True)
             )
-            written = output.write(chain(rows, dead), batch.changed, query=query, batch=batch_id, at=batch.at_ms)
-            self._committed = (query, batch_id)
+            mark = Mark(query, batch_id, batch.ends)
+            written = output.write(chain(rows, dead), mark)
+            self._committed = mark
             with self._figures_lock:
                 self.figures.rows_out += written - len(dead)
                 self.figures.dead += len(dead)
@@ -382,7 +380,7 @@ def _root_message(cause: BaseException | None) -> str:
     found = next((line.strip() for line in lines if line.strip()), type(cause).__name__)
     behind_traceback = False
     for line in lines:
-        if line.startswith("Traceback (most recent"):
+        if "Traceback (most recent call last):" in line:
             behind_traceback = True
         elif behind_traceback and line[:1].strip():
             found, behind_traceback = line, False

@@ -143,7 +143,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_home: None)
 
 def context(run: str = "r1", user: str | None = None, **params: Any) -> Any:
     ti = SimpleNamespace(dag_id="streams_chaos", run_id=run, task_id="supervise", try_number=1)
-    return {"ti": ti, "params": params, "dag_run": SimpleNamespace(triggering_user_name=user)}
+    return {"ti": ti, "params": params, "dag_run": SimpleNamespace(run_id=run, triggering_user_name=user)}
 
 
 async def first(trigger: Any, seconds: float = 10.0) -> Any:
@@ -260,7 +260,12 @@ def test_the_form_is_carried_out_in_the_users_name(
     OperateStreams(task_id="operate").execute(context(user="ann", action=action, target=target, note="why"))
     assert control.desired("chaos") == expected
     newest = control.actions()[0]
-    assert (newest["actor"], newest["source"], newest["verb"], newest["detail"]) == ("ann", "airflow", action, "why")
+    assert (newest["actor"], newest["source"], newest["verb"], newest["detail"]) == (
+        "ann",
+        "airflow",
+        action,
+        "why (run r1)",
+    )
 
 
 def test_the_form_releases_the_streams_app(control: Control) -> None:
@@ -270,6 +275,8 @@ def test_the_form_releases_the_streams_app(control: Control) -> None:
     app = control.app("chaos")
     assert app
     assert app.release_seq == 1
+    OperateStreams(task_id="operate").execute(context(user="ann", action="release", target="stream totals", note=None))
+    assert control.app("chaos") == app, "a second try of the same run changes nothing"
     with pytest.raises(DeclarationError):
         OperateStreams(task_id="operate").execute(context(action="stop", target="app nosuch", note=None))
 

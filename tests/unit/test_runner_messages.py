@@ -9,7 +9,6 @@ from penstock.streams.runner import _root_message
 PYTHON = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
   File "x.py", line 1, in call
     raise e
-Traceback (most recent call last):
   File "y.py", line 2, in _write
     raise BrokerError("no")
 penstock.errors.BrokerError: stream a could not commit a batch; got: timed out
@@ -23,12 +22,15 @@ Caused by: java.lang.RuntimeException: outer
 Caused by: java.io.IOException: No space left on device
 	at y"""
 
+BROKEN = "BrokerError: stream a could not commit a batch; got: timed out"
+
 
 @pytest.mark.parametrize(
     ("cause", "shown"),
     [
         (None, "the query ended by itself"),
-        (RuntimeError(PYTHON), "BrokerError: stream a could not commit a batch; got: timed out"),
+        (RuntimeError(PYTHON), BROKEN),
+        (RuntimeError(PYTHON.replace("    raise e\n", "    raise e\nTraceback (most recent call last):\n")), BROKEN),
         (RuntimeError(JAVA), "java.io.IOException: No space left on device"),
         (ValueError("plain"), "plain"),
         (KeyError(), "KeyError"),
