@@ -29,8 +29,8 @@ from penstock.streams import process
 APP = "chaos"
 CHAOS = PROJECT / "tests" / "chaos" / "project"
 ME = Actor("chaos test", "cli")
-# When a scheduler is taken for dead and its tasks are adopted: short, so that what must outlast it is short too. Shorter
-# still, and a healthy scheduler that was busy for a moment calls itself dead.
+# When a scheduler is taken for dead and its tasks are adopted: short, so that what must outlast it is short too.
+# Shorter still, and a healthy scheduler that was busy for a moment calls itself dead.
 PATIENCE = {
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "20",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",

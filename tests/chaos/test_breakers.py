@@ -18,7 +18,7 @@ from penstock.streams.supervise import Supervisor
 
 from .conftest import APP, Platform, pause, until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.breakers, pytest.mark.chaos, pytest.mark.timeout(600)]
 
 
 def next_process(platform: Platform, before: DriverRow) -> DriverRow | None:
