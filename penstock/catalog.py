@@ -14,6 +14,9 @@ from penstock.kafka.commits import COMMITS
 from penstock.settings import settings
 from penstock.streams.declare import Final, Input, Stream, Topic
 
+# By topic: itself, and the promises of the streams that read it.
+Windowed = dict[str, tuple[Topic, list[Final]]]
+
 
 @dataclass(frozen=True)
 class Catalog:
@@ -44,9 +47,9 @@ class Catalog:
             known = ", ".join(self.apps) or "none"
             raise DeclarationError("no such app", got=name, fix=f"take one of: {known}") from None
 
-    def windowed(self) -> dict[str, tuple[Topic, list[Final]]]:
+    def windowed(self) -> Windowed:
         """Topics that need heartbeats: those read by a stream that promises final windows."""
-        found: dict[str, tuple[Topic, list[Final]]] = {}
+        found: Windowed = {}
         for stream in self.streams.values():
             if isinstance(stream.promise, Final):
                 for topic in (i.topic for i in stream.inputs.values() if i.topic):

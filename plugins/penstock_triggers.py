@@ -8,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 if TYPE_CHECKING:
-    from penstock.catalog import Catalog
+    from penstock.catalog import Windowed
     from penstock.control import Control
 
 # What a broker or database that is away is asked again after.
@@ -108,7 +108,7 @@ class BeatTrigger(BaseTrigger):
         from penstock.streams.beats import Beater
 
         control = await asyncio.to_thread(connect)
-        beater = await asyncio.to_thread(Beater, _catalog(self.windows), control, settings().bootstrap)
+        beater = await asyncio.to_thread(Beater, _windowed(self.windows), control, settings().bootstrap)
         releases, looked, said, until = await asyncio.to_thread(_releases, control), time.monotonic(), "", self.until
         try:
             while True:
@@ -159,23 +159,14 @@ def declared_windows() -> list[dict[str, Any]]:
     ]
 
 
-def _catalog(windows: list[dict[str, Any]]) -> Catalog:
-    """A catalog of nothing but windows: the triggerer lives long, and must not keep declarations of its own."""
-    from penstock.catalog import Catalog
+def _windowed(windows: list[dict[str, Any]]) -> Windowed:
+    """What `declared_windows` gave: the triggerer lives long, and must not keep declarations of its own."""
     from penstock.streams.declare import Final, Topic
 
-    @dataclass(frozen=True)
-    class Windows(Catalog):
-        beats: dict[str, tuple[Topic, list[Final]]]
-
-        def windowed(self) -> dict[str, tuple[Topic, list[Final]]]:
-            return self.beats
-
-    beats = {
+    return {
         w["topic"]: (
             Topic(w["topic"], beat_every=w["beat_every"]),
             [Final(timedelta(seconds=window), timedelta(seconds=grace)) for window, grace in w["readers"]],
         )
         for w in windows
     }
-    return Windows({}, {}, beats)

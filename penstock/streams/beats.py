@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaException, Producer
 
-from penstock.catalog import Catalog
+from penstock.catalog import Windowed
 from penstock.control import Control
 from penstock.errors import BrokerError, ControlError
 from penstock.kafka.admin import admin, partitions
@@ -39,12 +39,15 @@ def next_beat(topic: Topic, readers: list[Final], after_ms: int) -> int:
 
 
 class Beater:
-    """Sends every topic's beats when they are due. Not thread-safe; `close` when done."""
+    """Sends every topic's beats when they are due. Not thread-safe; `close` when done.
+
+    windowed: as `Catalog.windowed` gives it. control: where each beat is noted, or None.
+    """
 
     def __init__(
-        self, catalog: Catalog, control: Control | None, bootstrap: str, clock: Callable[[], float] = time.time
+        self, windowed: Windowed, control: Control | None, bootstrap: str, clock: Callable[[], float] = time.time
     ) -> None:
-        self._windowed = catalog.windowed()
+        self._windowed = windowed
         self._control = control
         self._bootstrap = bootstrap
         self._clock = clock

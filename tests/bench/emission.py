@@ -61,7 +61,7 @@ def measure(given: Drivers, app: str, windows: int) -> list[float]:
     driver = given.launch(app)
     given.wait_running(driver)
     stop = threading.Event()
-    beater = Beater(catalog.build(streams), None, given.bootstrap)
+    beater = Beater(catalog.build(streams).windowed(), None, given.bootstrap)
 
     def beat() -> None:
         while not stop.wait(beater.run_once()):

@@ -55,7 +55,7 @@ def test_case(case: dict[str, Any], spark: SparkSession, fresh_broker: Broker, t
     # The records are years old by their own time: the broker must not take them for expired.
     inputs = [Topic(name, partitions=n, config={"retention.ms": "-1"}) for name, n in case["topics"].items()]
     create(broker.bootstrap, *inputs, *outputs(stream))
-    beater = Beater(catalog.build([stream]), None, broker.bootstrap, clock=lambda: now)
+    beater = Beater(catalog.build([stream]).windowed(), None, broker.bootstrap, clock=lambda: now)
     now, seen = 0.0, dict[int, int]()
     with running(stream, spark, broker.bootstrap, tmp_path) as run:
         for number, step in enumerate(case["steps"], 1):
