@@ -309,8 +309,8 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
     class Beater:
         """Counts what is asked of the real one, which needs a broker."""
 
-        def __init__(self, declared: catalog.Catalog, *_: Any) -> None:
-            self.windowed = declared.windowed()
+        def __init__(self, windowed: catalog.Windowed, *_: Any) -> None:
+            self.windowed = windowed
 
         def run_once(self) -> float:
             calls.append(self.windowed)
