@@ -168,7 +168,7 @@ Promise = Final | Updates
 class Stream:
     """A stream as declared; the runner turns it into one Spark query.
 
-    name: unique; names the checkpoint, the consumer group `penstock.<name>` and the log lines.
+    name: unique; names the checkpoint, the transactional id and consumer group `penstock.<name>`, and the log lines.
     app: the Spark application it runs in; several streams share one.
     inputs: by name; the transform's parameters carry the same names.
     output: where the transform's rows go; key and value: one column's name, written as text, or several, written as a
@@ -206,7 +206,7 @@ class Stream:
 
     @property
     def group(self) -> str:
-        """Consumer group under which the stream's offsets are committed with its output."""
+        """Its transactional id, and the consumer group under which its offsets are published."""
         return f"penstock.{self.name}"
 
     @property
