@@ -245,6 +245,10 @@ class Control:
         with self._begin() as c:
             c.execute(update(s.driver).where(s.driver.c.incarnation == incarnation).values(**values))
 
+    def driver_running(self, incarnation: str) -> None:
+        """Say that a driver's session is up; its first sign of life."""
+        self.driver_set(incarnation, state="running", beat_at=s.now_ms())
+
     def driver_beat(self, incarnation: str) -> None:
         """Say that the driver is alive, its JVM included."""
         self.driver_set(incarnation, beat_at=s.now_ms())

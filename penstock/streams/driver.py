@@ -20,6 +20,7 @@ from penstock import catalog
 from penstock.control import Control, Lease, ProgressRow, connect
 from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
 from penstock.kafka.admin import admin, end_offsets
+from penstock.kafka.output import TIMEOUT
 from penstock.observe import logs
 from penstock.settings import settings
 from penstock.streams import process
@@ -36,6 +37,8 @@ log = logging.getLogger("penstock.driver")
 LOOK_EVERY = 1.0
 LAG_EVERY = 5.0
 HISTORY_EVERY = 15.0
+# A client that does not come back from a call cannot be stopped, only left: several times what each call may take.
+STUCK_WRITE = 5 * TIMEOUT
 # Exit codes, for the log's reader: 0 told to leave, 75 (EX_TEMPFAIL) another driver has the leases.
 LEASES_ELSEWHERE = 75
 
@@ -62,6 +65,9 @@ class Driver:
         if row is None:
             log.error("driver %s is not known to the control database: it was not launched by Penstock", self.app)
             return 2
+        if row.state == "ended":
+            log.error("driver of %s leaves: it was given up before it began: %s", self.app, row.reason)
+            return LEASES_ELSEWHERE
         self._release = row.release_seq
         pid, started = process.session()
         # The launcher records them too, but it may have died in between.
@@ -76,7 +82,7 @@ class Driver:
         signal.signal(signal.SIGTERM, lambda *_: self._leave("SIGTERM"))
         signal.signal(signal.SIGINT, lambda *_: self._leave("SIGINT"))
         self._spark = open_session(self.app)
-        self._control.driver_set(self.incarnation, state="running")
+        self._control.driver_running(self.incarnation)
         threading.Thread(target=self._keep, name="keeper", daemon=True).start()
         self._open_runs()
         threading.Thread(target=self._report_on, name="reporter", daemon=True).start()
@@ -199,6 +205,9 @@ class Driver:
                 if self._leaving.is_set():
                     return
                 self._die(f"the JVM is gone: {type(e).__name__}", 1)
+            for run in list(self._runs.values()):
+                if run.writing_for() > STUCK_WRITE:
+                    self._die(f"the output of {run.stream.name} hangs for {STUCK_WRITE:g} s", 1)
             try:
                 self._control.lease_renew(self._names, self.incarnation, settings().lease_ttl)
                 self._renewed_at = time.monotonic()

@@ -56,6 +56,7 @@ class StreamRun:
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = False
+        self._writing_since: float | None = None
         self._committed = NONE
         self._failures = 0
         self._retry_at = 0.0
@@ -74,6 +75,11 @@ class StreamRun:
     @property
     def active(self) -> bool:
         return self._query is not None and self._query.isActive
+
+    def writing_for(self) -> float:
+        """Seconds since the output of the present batch began; 0 if none is being written."""
+        since = self._writing_since
+        return 0.0 if since is None else time.monotonic() - since
 
     def start(self) -> None:
         """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
@@ -214,7 +220,11 @@ class StreamRun:
                 for k, v in zip(chunk.column(0).to_pylist(), chunk.column(1).to_pylist(), strict=True)
             )
             mark = Mark(query, batch_id, batch.ends)
-            written = output.write(chain(rows, dead), mark)
+            self._writing_since = time.monotonic()
+            try:
+                written = output.write(chain(rows, dead), mark)
+            finally:
+                self._writing_since = None
             self._committed = mark
             with self._figures_lock:
                 self.figures.rows_out += written - len(dead)

@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from penstock import catalog
-from penstock.control import Control, DriverRow, connect
+from penstock.control import Control, DriverRow
 from penstock.kafka.admin import ensure_topics
 from penstock.local.parts import Broker, MariaDB
-from penstock.settings import settings
 from penstock.streams import launch, process
+from tests.chaos.projects import other_project
 from tests.support import wait_until
 
 
@@ -70,19 +68,14 @@ def signal_session(d: DriverRow, number: signal.Signals) -> None:
 @contextmanager
 def drivers(broker: Broker, mariadb: MariaDB, home: Path, project: Path, **extra: object) -> Iterator[Drivers]:
     """Drivers of a project with a home of their own; every process they started is gone at the end."""
-    with pytest.MonkeyPatch.context() as m:
-        given = {
-            "PENSTOCK_HOME": home,
-            "PENSTOCK_PROJECT": project,
-            "PENSTOCK_KAFKA_BOOTSTRAP": broker.bootstrap,
-            "PENSTOCK_CONTROL_URL": mariadb.url,
-            "PENSTOCK_DRIVER_MEMORY": "512m",
-            **extra,
-        }
-        for key, value in given.items():
-            m.setenv(key, str(value))
-        for cached in (settings, connect, catalog.load):
-            cached.cache_clear()
+    given = {
+        "PENSTOCK_HOME": home,
+        "PENSTOCK_KAFKA_BOOTSTRAP": broker.bootstrap,
+        "PENSTOCK_CONTROL_URL": mariadb.url,
+        "PENSTOCK_DRIVER_MEMORY": "512m",
+        **extra,
+    }
+    with other_project(project, given):
         declared = catalog.build(catalog.discover(project))
         ensure_topics(declared.topics.values(), broker.bootstrap)
         control = Control(mariadb.url)
@@ -94,5 +87,3 @@ def drivers(broker: Broker, mariadb: MariaDB, home: Path, project: Path, **extra
             for d in control.drivers(live=False):
                 process.kill(d)
             control.engine.dispose()
-    for cached in (settings, connect, catalog.load):
-        cached.cache_clear()

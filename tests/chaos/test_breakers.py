@@ -15,8 +15,7 @@ from penstock.control import DriverRow
 from penstock.streams import launch, process
 from penstock.streams.session import submit_conf
 from penstock.streams.supervise import Supervisor
-
-from .conftest import APP, Platform, pause, until
+from tests.chaos.platform import APP, Platform, pause, until
 
 pytestmark = [pytest.mark.breakers, pytest.mark.chaos, pytest.mark.timeout(600)]
 

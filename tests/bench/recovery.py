@@ -1,0 +1,61 @@
+"""How long a killed driver's streams stand still, supervised by a real Airflow.
+
+SIGKILL of every process of the driver while records flow; measured are the start of the next driver's process and the
+first batch that it commits. Before each kill the driver has lived long enough not to be held back as a crash loop.
+
+    python -m tests.bench.recovery [kills]
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from rich.progress import track
+
+from penstock.control import DriverRow
+from penstock.streams import process
+from tests.bench.common import spread, table, write
+from tests.chaos.platform import APP, Platform, started
+from tests.support import wait_until
+
+# Drivers that lived for less count as crashes, which are launched with growing pauses.
+LIVES = 31.0
+
+
+def recovery(platform: Platform) -> tuple[float, float]:
+    """Seconds from the kill to the next process, and to its first committed batch."""
+    before = platform.works(180)
+    wait_until(lambda: platform.control.now() - before.launched_at > 1000 * LIVES, LIVES + 10)
+    killed = time.time()
+    assert process.kill(before)
+    after = wait_until(lambda: heir(platform, before), 120)
+    launched = time.time() - killed
+
+    def committed() -> float:
+        rows = [p for p in platform.control.progress(APP).values() if p.incarnation == after.incarnation]
+        new = [p.batch_at for p in rows if p.batch_at and p.batch_at > killed * 1000]
+        return min(new, default=0)
+
+    return launched, wait_until(committed, 180) / 1000 - killed
+
+
+def heir(platform: Platform, before: DriverRow) -> DriverRow | None:
+    d = platform.driver()
+    return d if d and d.incarnation != before.incarnation and d.pid else None
+
+
+def main(kills: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, started(Path(folder)) as platform:
+        found = [recovery(platform) for _ in track(range(kills), "kills")]
+    rows = [
+        ["next driver's process", *spread([f[0] for f in found], 1)],
+        ["first batch committed", *spread([f[1] for f in found], 1)],
+    ]
+    write("recovery", table(["from the kill to", "kills", "median, s", "p99, s", "max, s"], rows))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
