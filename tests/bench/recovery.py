@@ -32,6 +32,7 @@ def recovery(platform: Platform) -> tuple[float, float]:
     killed = time.time()
     assert process.kill(before)
     after = wait_until(lambda: heir(platform, before), 120)
+    assert after
     launched = time.time() - killed
 
     def committed() -> float:
