@@ -60,8 +60,9 @@ def control(filled: Scene) -> Control:
     return filled.control
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    """Gone with its module: Playwright keeps an event loop running, in which no later test could run one."""
     try:
         chromium = find()
     except NoChromiumError as e:
