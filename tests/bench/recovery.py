@@ -15,7 +15,6 @@ from pathlib import Path
 
 from rich.progress import track
 
-from penstock.control import DriverRow
 from penstock.streams import process
 from tests.bench.common import spread, table, write
 from tests.chaos.platform import APP, Platform, started
@@ -31,7 +30,7 @@ def recovery(platform: Platform) -> tuple[float, float]:
     wait_until(lambda: platform.control.now() - before.launched_at > 1000 * LIVES, LIVES + 10)
     killed = time.time()
     assert process.kill(before)
-    after = wait_until(lambda: heir(platform, before), 120)
+    after = wait_until(lambda: platform.heir(before), 120)
     assert after
     launched = time.time() - killed
 
@@ -41,11 +40,6 @@ def recovery(platform: Platform) -> tuple[float, float]:
         return min(new, default=0)
 
     return launched, wait_until(committed, 180) / 1000 - killed
-
-
-def heir(platform: Platform, before: DriverRow) -> DriverRow | None:
-    d = platform.driver()
-    return d if d and d.incarnation != before.incarnation and d.pid else None
 
 
 def main(kills: int) -> None:

@@ -108,6 +108,11 @@ class Platform:
         row = self.control.app(APP)
         return self.control.driver(row.incarnation) if row and row.incarnation else None
 
+    def heir(self, before: DriverRow) -> DriverRow | None:
+        """The next driver after this one, once its process is started."""
+        d = self.driver()
+        return d if d and d.incarnation != before.incarnation and d.pid else None
+
     def drivers(self) -> set[int]:
         """Sessions of every driver process of this platform's app, whatever the control database says."""
         known = {d.incarnation for d in self.control.drivers(live=False)}

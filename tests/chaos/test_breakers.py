@@ -11,18 +11,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.control import DriverRow
 from penstock.streams import launch, process
 from penstock.streams.session import submit_conf
 from penstock.streams.supervise import Supervisor
 from tests.chaos.platform import APP, Platform, pause, until
 
 pytestmark = [pytest.mark.breakers, pytest.mark.chaos, pytest.mark.timeout(600)]
-
-
-def next_process(platform: Platform, before: DriverRow) -> DriverRow | None:
-    d = platform.driver()
-    return d if d and d.incarnation != before.incarnation and d.pid else None
 
 
 def test_airflow_starts_the_driver(platform: Platform) -> None:
@@ -74,7 +68,7 @@ def test_driver_killed(platform: Platform) -> None:
     before = platform.works()
     killed = time.monotonic()
     assert process.kill(before)
-    until(lambda: next_process(platform, before), 30, "the next driver's process starts")
+    until(lambda: platform.heir(before), 30, "the next driver's process starts")
     started = time.monotonic() - killed
     platform.works(other_than=before)
     print(f"\nkilled: next process after {started:.1f} s, batches after {time.monotonic() - killed:.1f} s")
@@ -84,7 +78,7 @@ def test_driver_hung(platform: Platform) -> None:
     before = platform.works()
     hung = time.monotonic()
     pause(before)
-    until(lambda: next_process(platform, before), 60, "the hung driver is replaced")
+    until(lambda: platform.heir(before), 60, "the hung driver is replaced")
     started = time.monotonic() - hung
     assert process.alive(before) is False
     platform.works(other_than=before)
