@@ -1,7 +1,7 @@
 # make up starts the platform on this machine, make test checks the project; neither needs anything but Python 3.11.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help env test-env up status logs down clean doctor test breakers lint types bench pins env-clean
+.PHONY: help env test-env up status logs down clean doctor test lint types bench pins env-clean
 
 # The first Python 3.11 there is; where there is none, any Python, which says what is missing.
 FIND = for p in python3.11 python3 python; do \
@@ -11,6 +11,7 @@ PYTHON ?= $(shell $(FIND))
 BOOTSTRAP = $(PYTHON) penstock/local/bootstrap.py
 PENSTOCK = .venv/bin/penstock
 PART ?=
+TESTS ?=
 BENCH ?= emission recovery idle
 SOURCES = penstock jobs dags plugins tests
 
@@ -43,11 +44,8 @@ clean: env ## stop everything and remove the data
 doctor: env ## check Java, ports, versions, broker, database
 	@$(PENSTOCK) doctor
 
-test: lint types ## ruff, mypy and all tests but the breakers
-	.venv/bin/python -m pytest -m "not breakers"
-
-breakers: test-env ## kill every part of a whole platform, one after the other (ten minutes)
-	.venv/bin/python -m pytest -m breakers -v -s
+test: lint types ## ruff, mypy and all tests (twenty minutes); one folder: make test TESTS=tests/unit
+	.venv/bin/python -m pytest $(TESTS)
 
 lint: test-env
 	.venv/bin/ruff check .

@@ -8,12 +8,12 @@ from penstock_operators import ReapDrivers
 with DAG(
     "reaper",
     description="ends drivers that nobody owns",
-    schedule="* * * * *",
+    schedule="*/5 * * * *",
     start_date=datetime(2025, 1, 1, tzinfo=UTC),
     catchup=False,
     max_active_runs=1,
     is_paused_upon_creation=False,
     tags=["penstock"],
-    doc_md="Each minute: drivers whose app is not declared, not wanted, or has another driver are ended.",
+    doc_md="Every five minutes: drivers whose app is not declared, not wanted, or has another driver are ended.",
 ) as dag:
     ReapDrivers(task_id="reap")

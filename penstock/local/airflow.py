@@ -8,9 +8,11 @@ import json
 import os
 import secrets
 import shutil
+import sqlite3
 import sys
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +26,8 @@ from penstock.local.part import Part
 from penstock.settings import PROJECT, settings
 
 USER = "admin"
+# Airflow keeps every run for ever, and the platform makes some hundred a day.
+KEEP_DAYS = 14
 SECRETS = (("core", "fernet_key"), ("api", "secret_key"), ("api_auth", "jwt_secret"))
 
 
@@ -148,6 +152,25 @@ class Layout:
             target.rename(self.database)
         mark.touch()
 
+    def prune(self, days: int = KEEP_DAYS) -> bool:
+        """Forget runs, and their logs, that began more than `days` ago; True if there were any.
+
+        Only while no scheduler runs: SQLite has one writer at a time.
+        """
+        if not self.database.exists():
+            return False
+        before = datetime.now(UTC) - timedelta(days=days)
+        with contextlib.closing(sqlite3.connect(self.database)) as c:
+            [oldest] = c.execute("select min(start_date) from dag_run where end_date is not null").fetchone()
+        if oldest is None or oldest[:10] >= f"{before:%Y-%m-%d}":
+            return False
+        command = [sys.executable, "-m", "airflow", "db", "clean", "--clean-before-timestamp", before.isoformat()]
+        process.capture([*command, "--skip-archive", "--yes"], env=self.environment(), cwd=self.folder)
+        for run in (self.home / "logs" / "airflow").glob("dag_id=*/run_id=*"):
+            if run.stat().st_mtime < before.timestamp():
+                shutil.rmtree(run, ignore_errors=True)
+        return True
+
 
 def _secret() -> str:
     return urlsafe_b64encode(secrets.token_bytes(32)).decode()
@@ -197,6 +220,10 @@ class Scheduler(Process):
     role: ClassVar[str] = "scheduler"
     # The API server reads the logs from the disk: no server for them, which would listen on every address.
     options: ClassVar[tuple[str, ...]] = ("--skip-serve-logs",)
+
+    def prepare(self) -> None:
+        super().prepare()
+        self.layout.prune()
 
 
 class DagProcessor(Process):

@@ -21,6 +21,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 from penstock.control import ProgressRow
 from penstock.errors import DeclarationError, LeaseLost
 from penstock.kafka.admin import admin, partitions
+from penstock.kafka.commits import COMMITS
 from penstock.kafka.output import NONE, Mark, Message, Output
 from penstock.streams import records
 from penstock.streams.checkpoint import Batch, Checkpoint
@@ -190,7 +191,10 @@ class StreamRun:
     def _topics_exist(self) -> None:
         """Say which topic is missing, instead of a source that waits for it or an output that is made by chance."""
         there = partitions(admin(self._bootstrap), self._bootstrap)
-        wanted = {i.topic.name for i in self.stream.inputs.values() if i.topic} | {self.stream.output.name}
+        wanted = {self.stream.output.name, COMMITS.name}
+        for given in self.stream.inputs.values():
+            if given.topic:
+                wanted |= {given.topic.name, given.topic.dead_letters} if given.schema else {given.topic.name}
         if missing := sorted(wanted - there.keys()):
             raise DeclarationError(
                 f"stream {self.stream.name} needs topics the broker does not have",

@@ -101,9 +101,7 @@ def _fault(f: Facts, d: DriverRow, s: Settings) -> Step | None:
         return Step("clear", "its JVM is gone, others of its session are left")
     if d.pid is None and (f.now - d.launched_at) / 1000 > RECORD_TIMEOUT:
         return Step("clear", f"no process was recorded within {RECORD_TIMEOUT:.0f} s: its launcher died")
-    # It says `running` a moment before its first beat.
-    starting = d.state == "launching" or d.beat_at <= d.launched_at
-    patience = max(START_TIMEOUT, s.stuck_after) if starting else s.stuck_after
+    patience = max(START_TIMEOUT, s.stuck_after) if d.state == "launching" else s.stuck_after
     if silence > patience and seen.beat_at == d.beat_at and seen.silent >= min(CONFIRM, s.stuck_after):
         return Step("clear", f"hung: no sign of life for {silence:.0f} s")
     if f.leaving and seen.leaving > s.drain_timeout:

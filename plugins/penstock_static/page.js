@@ -94,6 +94,12 @@ const replace = (id, key, make) => {
   $(id).replaceChildren(make());
 };
 
+// A supervisor's name is a task instance's long key: what it is says more to a reader than which.
+const who = ({ actor, source }) =>
+  source === "supervisor"
+    ? h("td", { class: "who muted", title: actor }, source)
+    : h("td", { class: "who" }, actor, h("span", { class: "muted" }, ` ${source}`));
+
 const showLists = ({ actions, beats, now }) => {
   replace("actions", JSON.stringify(actions.map((a) => a.id)), () =>
     table(
@@ -103,7 +109,7 @@ const showLists = ({ actions, beats, now }) => {
           "tr",
           {},
           h("td", { class: "when", title: new Date(a.at).toISOString() }, f.moment(a.at, now)),
-          h("td", { class: "who" }, a.actor, h("span", { class: "muted" }, ` ${a.source === a.actor ? "" : a.source}`)),
+          who(a),
           h("td", { class: "what" }, h("b", {}, a.verb), ` ${a.target}`),
           h("td", { class: "note" }, a.detail ?? ""),
         ),

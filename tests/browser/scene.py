@@ -28,6 +28,8 @@ partition receipts-1 could be determined
 	at org.apache.spark.sql.kafka010.consumer.InternalKafkaConsumer.fetch(KafkaDataConsumer.scala:122)
 	at org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer.$anonfun$get$1(KafkaDataConsumer.scala:319)"""
 
+SUPERVISOR = Actor("streams_agents/scheduled__2026-11-21T05:07:38.123456+00:00/supervise/1", "supervisor")
+
 
 def _stream(name: str, app: str) -> Stream:
     minute = timedelta(minutes=1)
@@ -50,7 +52,7 @@ class Scene:
         c.migrate()
         c.sync(build(_stream(name, app) for app, names in APPS.items() for name in names))
         c.record(Actor("olga", "cli"), "start", "topic-quality")
-        c.record(Actor("supervisor", "supervisor"), "launch", "quality", "driver of release 0")
+        c.record(SUPERVISOR, "launch", "quality", "driver of release 0")
         c.release("metrics", Actor("olga", "airflow"), "p90 by nearest rank")
         c.set_desired([OFF], "off", Actor("tomas", "page"), "alert rules are being moved, back on Monday")
         now = c.now()
@@ -62,7 +64,10 @@ class Scene:
         for name, beat in {"receipts": 3, "probe-requests": 1, "check-ins": 12, "browser-sessions": 48}.items():
             c.beat_sent(name, now - beat * 1000, 4, "triggerer@pond:2211")
         c.record(
-            Actor("supervisor", "supervisor"), "launch", "agents", "the driver before it was killed: hung for 31 s"
+            SUPERVISOR,
+            "launch",
+            "agents",
+            "the driver before it was killed: hung for 31 s",
         )
 
     def start(self) -> None:

@@ -7,13 +7,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from penstock import catalog
@@ -25,6 +24,7 @@ from penstock.local.process import free_port
 from penstock.settings import PROJECT
 from penstock.streams import process
 from tests.chaos.projects import other_project
+from tests.support import wait_until
 
 APP = "chaos"
 CHAOS = PROJECT / "tests" / "chaos" / "project"
@@ -35,16 +35,6 @@ PATIENCE = {
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "20",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
 }
-
-
-def until(what: Callable[[], Any], seconds: float, why: str) -> Any:
-    """The first true value of a condition; fails after so many seconds."""
-    deadline = time.monotonic() + seconds
-    while not (found := what()):
-        if time.monotonic() > deadline:
-            pytest.fail(f"not within {seconds:.0f} s: {why}")
-        time.sleep(0.1)
-    return found
 
 
 class Numbers(threading.Thread):
@@ -139,7 +129,7 @@ class Platform:
         conf = {"action": action, "target": target, "note": note}
         run = self.call("POST", "dags/operate_streams/dagRuns", logical_date=None, conf=conf)
         path = f"dags/operate_streams/dagRuns/{run['dag_run_id']}"
-        until(lambda: self.call("GET", path)["state"] == "success", 60, f"the form is carried out: {conf}")
+        wait_until(lambda: self.call("GET", path)["state"] == "success", 60, what=f"the form is carried out: {conf}")
 
     def goes_on(self, d: DriverRow, seconds: float) -> None:
         """For so many seconds the driver works as if nothing had happened."""
@@ -163,7 +153,8 @@ class Platform:
                 return None
             return d if process.alive(d) else None
 
-        d: DriverRow = until(runs, seconds, "a driver runs")
+        d = wait_until(runs, seconds, what="a driver runs")
+        assert d
         began = self.control.now()
 
         def commits() -> bool:
@@ -172,7 +163,7 @@ class Platform:
                 p.incarnation == d.incarnation and (p.batch_at or 0) > began and p.lag is not None for p in rows
             )
 
-        until(commits, seconds, "its streams commit batches")
+        wait_until(commits, seconds, what="its streams commit batches")
         self.only(d)
         return d
 

@@ -14,9 +14,10 @@ import pytest
 from penstock.streams import launch, process
 from penstock.streams.session import submit_conf
 from penstock.streams.supervise import Supervisor
-from tests.chaos.platform import APP, Platform, pause, until
+from tests.chaos.platform import APP, Platform, pause
+from tests.support import wait_until
 
-pytestmark = [pytest.mark.breakers, pytest.mark.chaos, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
 
 
 def test_airflow_starts_the_driver(platform: Platform) -> None:
@@ -68,7 +69,7 @@ def test_driver_killed(platform: Platform) -> None:
     before = platform.works()
     killed = time.monotonic()
     assert process.kill(before)
-    until(lambda: platform.heir(before), 30, "the next driver's process starts")
+    wait_until(lambda: platform.heir(before), 30, what="the next driver's process starts")
     started = time.monotonic() - killed
     platform.works(other_than=before)
     print(f"\nkilled: next process after {started:.1f} s, batches after {time.monotonic() - killed:.1f} s")
@@ -78,7 +79,7 @@ def test_driver_hung(platform: Platform) -> None:
     before = platform.works()
     hung = time.monotonic()
     pause(before)
-    until(lambda: platform.heir(before), 60, "the hung driver is replaced")
+    wait_until(lambda: platform.heir(before), 60, what="the hung driver is replaced")
     started = time.monotonic() - hung
     assert process.alive(before) is False
     platform.works(other_than=before)
@@ -130,7 +131,7 @@ def test_release_stop_and_start_by_the_form(platform: Platform) -> None:
     assert ended
     assert "release" in (ended.reason or ""), "it drained by itself"
     platform.operate("stop", f"app {APP}", "for the night")
-    until(lambda: not platform.drivers(), 60, "the driver leaves")
+    wait_until(lambda: not platform.drivers(), 60, what="the driver leaves")
     platform.operate("start", f"app {APP}", "in the morning")
     platform.works(other_than=released)
     actions = platform.control.actions(200)
@@ -151,7 +152,7 @@ def test_a_run_marked_failed(platform: Platform) -> None:
         d = platform.driver()
         return d is not None and d.owner != before.owner and d.state == "running"
 
-    until(settled, 120, "another run answers for a driver")
+    wait_until(settled, 120, what="another run answers for a driver")
     after = platform.works()
     asked = [a for a in platform.control.actions(200) if a["verb"] == "terminate" and a["actor"] == before.owner]
     assert bool(asked) == (after.incarnation != before.incarnation)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,13 @@ def processes(home: Path) -> list[psutil.Process]:
     return found
 
 
+OLD_RUN = """
+    insert into dag_run (dag_id, run_id, run_type, state, run_after, start_date, end_date, clear_number, span_status)
+    values ('reaper', 'old', 'scheduled', 'success', '2025-01-01 00:00:00', '2025-01-01 00:00:00',
+            '2025-01-01 00:00:01', 0, 'ended')
+"""
+
+
 def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     said = penstock("up")
     assert "Penstock is up" in said
@@ -95,7 +103,13 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     for name in ("broker", "mariadb", "airflow-scheduler", "meter"):
         os.kill(first[name]["pid"], signal.SIGKILL)
     wait_until(lambda: penstock.parts()["broker"]["state"] == "crashed")
+    runs = penstock.home / "airflow" / "airflow.db"
+    with closing(sqlite3.connect(runs, timeout=30)) as c, c:
+        c.execute(OLD_RUN)
     penstock("up")
+    with closing(sqlite3.connect(runs, timeout=30)) as c:
+        assert c.execute("select count(*) from dag_run where run_id = 'old'").fetchone() == (0,), "history stays short"
+        assert c.execute("select count(*) from dag_run").fetchone() > (0,), "and recent runs stay"
     mended = penstock.parts()
     assert {p["state"] for p in mended.values()} == {"running"}
     assert mended["airflow-api"]["pid"] == first["airflow-api"]["pid"]

@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 
 from penstock.control import DriverRow
 from penstock.streams import process
+from tests.support import wait_until
 
 # A leader and a child of its session, which writes its pid and then sleeps.
 PAIR = """
@@ -27,13 +27,6 @@ SLEEP = "import time; time.sleep(600)"
 DRAIN = (
     "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(0)); print('ready', flush=True); time.sleep(600)"
 )
-
-
-def until(what: Callable[[], object], seconds: float = 10.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def row(pid: int | None, started: float | None) -> DriverRow:
@@ -49,7 +42,7 @@ class Pair:
         self.leader = subprocess.Popen(
             [sys.executable, "-c", PAIR, str(note), child], start_new_session=True, stdout=subprocess.PIPE
         )
-        until(lambda: note.exists() and note.read_text())
+        wait_until(lambda: note.exists() and note.read_text())
         self.child = int(note.read_text())
         self.row = row(self.leader.pid, process.started(self.leader.pid))
 
@@ -86,7 +79,7 @@ def test_stopped_processes_are_killed(pair: Pair) -> None:
 def test_a_dead_leader_does_not_hide_its_session(pair: Pair) -> None:
     assert not process.headless(pair.row)
     pair.leader.kill()
-    until(lambda: process.started(pair.leader.pid) is None)
+    wait_until(lambda: process.started(pair.leader.pid) is None)
     assert process.alive(pair.row) is True
     assert process.headless(pair.row)
     assert process.kill(pair.row) is True
@@ -114,7 +107,7 @@ def test_a_zombie_is_dead() -> None:
     child = subprocess.Popen([sys.executable, "-c", SLEEP], start_new_session=True)
     it = row(child.pid, process.started(child.pid))
     child.kill()
-    until(lambda: process.alive(it) is False)
+    wait_until(lambda: process.alive(it) is False)
     child.wait()
 
 
@@ -124,7 +117,7 @@ def test_terminate_asks_the_python_part_only(tmp_path: Path) -> None:
         assert pair.leader.stdout is not None
         assert pair.leader.stdout.readline() == b"ready\n"
         assert process.terminate(pair.row) is True
-        until(lambda: process.started(pair.child) is None)
+        wait_until(lambda: process.started(pair.child) is None)
         assert process.started(pair.leader.pid) is not None
     finally:
         pair.close()
