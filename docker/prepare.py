@@ -1,0 +1,30 @@
+"""Run once while the image is built: fetches Spark's Kafka connector, and refuses an image that could not work."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from penstock.local import jars
+from penstock.local.doctor import Check, examine
+from penstock.local.platform import Platform
+
+# The checks of `penstock doctor` that concern an image; the others look for what runs.
+NEEDED = ("Java", "Spark", "Jars of connector", "Declarations")
+
+
+def faults(checks: Iterable[Check]) -> list[str]:
+    """What is wrong with the image, a line each."""
+    found = {check.name: check for check in checks if check.name in NEEDED}
+    wrong = [f"{c.name}: {c.found}; to mend it: {c.fix}" for c in found.values() if c.state == "fail"]
+    return wrong + [f"{name}: was not checked" for name in NEEDED if name not in found]
+
+
+def main() -> None:
+    jars.ensure("connector")
+    if wrong := faults(examine(Platform())):
+        sys.exit("\n".join(wrong))
+
+
+if __name__ == "__main__":
+    main()
