@@ -101,22 +101,20 @@ class SuperviseStreams(BaseOperator):
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         from penstock.errors import LocalError
+        from penstock.settings import settings
         from penstock.streams import launch
         from penstock.streams.session import submit_conf
 
-        conf = submit_conf(self.app)
-        master = conf.pop("spark.master")
-        hook = SparkSubmitHook(
-            conf=conf,
-            conn_id=self.conn_id,
-            name=conf.pop("spark.app.name"),
-            application_args=launch.arguments(self.app, incarnation),
-        )
+        hook = SparkSubmitHook(conn_id=self.conn_id, application_args=launch.arguments(self.app, incarnation))
         try:
             SparkSubmitHook.get_connection(self.conn_id)
         except AirflowNotFoundException:
             # Without a connection the hook would take yarn.
-            hook._connection["master"] = master
+            hook._connection["master"] = settings().spark_master
+        # Some settings follow from the master, which only the connection knows.
+        hook._conf = submit_conf(self.app, hook._connection["master"])
+        del hook._conf["spark.master"]
+        hook._name = hook._conf.pop("spark.app.name")
         if hook._connection["deploy_mode"] == "cluster":
             raise LocalError(
                 f"the connection {self.conn_id} asks for deploy mode cluster",

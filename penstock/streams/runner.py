@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 # A failing query is tried again at once, then ever more slowly: a broker that is away must not fill the log.
 BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 RATE_WINDOW = 15.0
+# A metric of Spark's state operators.
+LATE = "numRowsDroppedByWatermark"
 
 
 class StreamRun:
@@ -54,6 +56,7 @@ class StreamRun:
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
         self._output: Output | None = None
         self._query: StreamingQuery | None = None
+        self._stateful: list[tuple[int, ...]] | None = None
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = False
@@ -85,7 +88,7 @@ class StreamRun:
     def start(self) -> None:
         """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
         self._set(state="starting")
-        self._stopping = False
+        self._stopping, self._stateful = False, None
         self._output = Output(self.stream.name, self.stream.group, self._bootstrap)
         try:
             self._topics_exist()
@@ -277,7 +280,7 @@ class StreamRun:
 
     def _late(self, batch: Batch) -> int:
         """How many records came after their window was closed. Spark counts groups, so the batch is read again."""
-        if not _dropped(self._execution().executedPlan()):
+        if not self._dropped():
             return 0
         size = int(self.stream.promise.window.total_seconds() * 1000)
         count = 0
@@ -286,6 +289,14 @@ class StreamRun:
             end = (F.floor(F.unix_millis(records.EVENT_TIME) / size) + 1) * size
             count += records.without_beats(rows).where(end <= batch.watermark_ms).count()
         return count
+
+    def _dropped(self) -> int:
+        """Rows, after Spark's partial aggregation, that the batch's state operators dropped for being late."""
+        plan = self._execution().executedPlan()
+        if self._stateful is None:
+            # A query's plan keeps its shape, and to walk all of it each time costs a hundred calls to the JVM.
+            self._stateful = list(_places(plan))
+        return sum(int(_node(plan, place).metrics().get(LATE).get().value()) for place in self._stateful)
 
     def _range(self, given: Input, batch: Batch) -> DataFrame:
         topics = [given.topic.name] if given.topic else [t for t in batch.ends if re.fullmatch(given.pattern, t)]
@@ -372,12 +383,19 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def _dropped(plan: Any) -> int:
-    """Rows, after Spark's partial aggregation, that the plan's state operators dropped for being late."""
-    metric = plan.metrics().get("numRowsDroppedByWatermark")
-    own = int(metric.get().value()) if metric.isDefined() else 0
+def _places(plan: Any, here: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    """Where a plan's state operators are that count late rows, as indexes of children from the root."""
+    if plan.metrics().contains(LATE):
+        yield here
     children = plan.children()
-    return own + sum(_dropped(children.apply(i)) for i in range(children.size()))
+    for i in range(children.size()):
+        yield from _places(children.apply(i), (*here, i))
+
+
+def _node(plan: Any, place: tuple[int, ...]) -> Any:
+    for i in place:
+        plan = plan.children().apply(i)
+    return plan
 
 
 def _epoch_ms(iso: str) -> int | None:

@@ -17,16 +17,18 @@ if TYPE_CHECKING:
     from penstock.streams.declare import Stream
 
 
-def submit_conf(app: str) -> dict[str, str]:
-    """Spark settings of one app's driver, as spark-submit takes them."""
+def submit_conf(app: str, master: str | None = None) -> dict[str, str]:
+    """Spark settings of one app's driver, as spark-submit takes them.
+
+    master: that of the settings if none is given.
+    """
     s = settings()
+    master = master or s.spark_master
     conf = {
         "spark.app.name": f"penstock-{app}",
-        "spark.master": s.spark_master,
+        "spark.master": master,
         "spark.driver.memory": s.driver_memory,
         "spark.jars": ",".join(str(p) for p in sorted(jars.ensure("connector").glob("*.jar"))),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # The JVM gives memory back when idle, and a serial collector needs no threads of its own on 2 cores.
@@ -46,6 +48,9 @@ def submit_conf(app: str) -> dict[str, str]:
         "spark.sql.streaming.minBatchesToRetain": "20",
         "spark.python.worker.reuse": "true",
     }
+    if master.startswith("local"):
+        # Nothing outside this machine has to reach the driver.
+        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if urlparse(s.checkpoint_root).scheme in ("", "file"):
         # The default manager forks two processes per file on a local disk. It guards less against two writers: the
         # lease and the fenced producer do that here.
@@ -60,12 +65,14 @@ def open_session(app: str) -> SparkSession:
     from pyspark.sql import SparkSession
 
     Path(settings().logs).mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.update(java.find().environment())
     builder = SparkSession.builder
-    for key, value in submit_conf(app).items():
-        builder = builder.config(key, value)
+    # What spark-submit was given, the connection's master above all, is not to be overruled here.
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.update(java.find().environment())
+        for key, value in submit_conf(app).items():
+            builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")
     return spark

@@ -235,12 +235,13 @@ def test_the_command_is_the_providers(control: Control, monkeypatch: pytest.Monk
     from penstock.streams import session
 
     monkeypatch.setattr(
-        session, "submit_conf", lambda app: {"spark.master": "local[3]", "spark.app.name": app, "a": "b"}
+        session, "submit_conf", lambda app, master: {"spark.master": "?", "spark.app.name": app, "a": master}
     )
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "spark://h:7077"}')
     command = SuperviseStreams(task_id="t", app="chaos")._command("i9")
     assert command[:3] == ["spark-submit", "--master", "spark://h:7077"]
-    assert "a=b" in command
+    assert "a=spark://h:7077" in command
+    assert command[command.index("--name") + 1] == "chaos"
     assert command[-5:] == [str(launch.DRIVER), "--app", "chaos", "--incarnation", "i9"]
 
 
