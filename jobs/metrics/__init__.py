@@ -1,8 +1,51 @@
-"""Streaming summaries: receipts `{environment, metric, value, timestamp}` become figures per window."""
+"""Streaming summaries: receipts `{environment, metric, value, timestamp}` become figures per window.
+
+Settings are variables `PENSTOCK_METRICS_<FIELD>`; a change takes effect with a release of the app `metrics`.
+"""
+
+from __future__ import annotations
 
 from datetime import timedelta
+from functools import cache
+from typing import Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from penstock.streams import Input, Topic
+
+
+class MetricsSettings(BaseSettings):
+    """Durations as ISO 8601 (`PT5M`) or seconds, quantiles as a JSON array (`[0.5, 0.9, 0.999]`)."""
+
+    model_config = SettingsConfigDict(env_prefix="PENSTOCK_METRICS_", frozen=True)
+
+    bundle: timedelta = Field(timedelta(minutes=5), gt=timedelta(0), description="window of the first stage")
+    summary: timedelta = Field(timedelta(minutes=10), description="window of the second stage: some whole bundles")
+    late_by: timedelta = Field(timedelta(hours=1), description="how late a receipt may be and still be counted")
+    decimals: int = Field(2, ge=0, le=9, description="values are truncated to these before quantiles are taken")
+    quantiles: tuple[float, ...] = Field((0.9,), description="order statistics of a summary, each over 0, at most 1")
+    # A bundle is one record, and brokers take a megabyte: some 20 bytes for each distinct value.
+    distinct: int = Field(
+        40_000,
+        ge=1,
+        le=750_000,
+        description="distinct truncated values a bundle may hold; beyond, it has no quantiles",
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.summary < self.bundle or self.summary % self.bundle:
+            raise ValueError(f"summary ({self.summary}) must be some whole bundles ({self.bundle})")
+        if wrong := [q for q in self.quantiles if not 0 < q <= 1]:
+            raise ValueError(f"quantiles must lie over 0 and at most at 1, got {wrong}")
+        return self
+
+
+@cache
+def metrics_settings() -> MetricsSettings:
+    return MetricsSettings()
+
 
 RECEIPTS = Topic("receipts", partitions=4, retention=timedelta(days=2))
 

@@ -1,7 +1,18 @@
-"""The figures of a group of receipts, the same for every window length."""
+"""The figures of groups of receipts: at once, or in two stages through bundles.
+
+A bundle holds what is needed to summarise its receipts exactly, also together with other bundles: the moments, and how
+often each truncated value occurs. It is absolute, never an increment: of two bundles of one window the one with more
+receipts holds all of the other, so bundles may be repeated and may overtake one another.
+
+Order statistics are the nearest rank over values truncated towards zero (PERCENTILE_DISC of SQL:2003). The standard
+deviation is that of the population; moments are merged by Chan, Golub and LeVeque (1979), which does not cancel. NaN
+counts as greater than every number, infinity included, as everywhere in Spark SQL; averages are then NaN too.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.streams import F
@@ -10,38 +21,150 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 KEY = ("environment", "metric", "window")
-FIGURES = ("count", "average", "min", "max", "stddev", "p90")
-# The source truncates values before it counts them, which bounds what an exact order statistic must hold.
-DECIMALS = 2
+MOMENTS = ("count", "average", "min", "max", "stddev")
+BUNDLE = ("environment", "metric", "window", "count", "average", "m2", "min", "max", "values", "counts")
+BUNDLE_SCHEMA = (
+    "environment STRING NOT NULL, metric STRING NOT NULL, window BIGINT NOT NULL, count BIGINT NOT NULL, "
+    "average DOUBLE NOT NULL, m2 DOUBLE NOT NULL, min DOUBLE NOT NULL, max DOUBLE NOT NULL, "
+    "values ARRAY<DOUBLE>, counts ARRAY<BIGINT>"
+)
 # Beyond it a double has no decimals left to cut.
 EXACT = float(2**53)
+# Of the hash by which a sketch is checked: 30 bits times 2^33 receipts fit a BIGINT.
+MASK = 2**30 - 1
 
 
-def truncated(value: Column, decimals: int = DECIMALS) -> Column:
+def quantile_names(quantiles: Sequence[float]) -> tuple[str, ...]:
+    """`p90` for 0.9, `p99_9` for 0.999."""
+    return tuple(f"p{100 * q:.10g}".replace(".", "_") for q in quantiles)
+
+
+def truncated(value: Column, decimals: int) -> Column:
     """A value cut towards zero to so many decimals; what is too large to have decimals stays as it is."""
     scale = 10**decimals
     scaled = value * scale
     return F.when(F.abs(scaled) < EXACT, scaled.cast("bigint") / scale).otherwise(value)
 
 
-def summarised(receipts: DataFrame, window: str) -> DataFrame:
-    """One row per environment, metric and window of receipts.
+def summarised(receipts: DataFrame, window: timedelta, decimals: int, quantiles: Sequence[float]) -> DataFrame:
+    """One row per environment, metric and window of receipts, in one stage.
 
     receipts: environment STRING, metric STRING, value DOUBLE, event_time TIMESTAMP.
-    Returns the columns of KEY (window: its start, epoch ms) and FIGURES: count BIGINT, the rest DOUBLE. stddev is that
-    of the population; p90 is the nearest rank over the truncated values (PERCENTILE_DISC of SQL:2003).
+    Returns the columns of KEY (window: its start, epoch ms), MOMENTS and one per quantile: count BIGINT, the others
+    DOUBLE.
     """
     value = F.col("value")
+    names = quantile_names(quantiles)
+    ranks = [
+        F.expr(f"percentile_disc({q!r}) WITHIN GROUP (ORDER BY cut)").alias(name)
+        for q, name in zip(quantiles, names, strict=True)
+    ]
     return (
-        receipts.withColumn("cut", truncated(value))
-        .groupBy("environment", "metric", F.window("event_time", window).alias("w"))
+        receipts.withColumn("cut", truncated(value, decimals))
+        .groupBy("environment", "metric", _window(window))
         .agg(
             F.count("*").alias("count"),
             F.avg(value).alias("average"),
             F.min(value).alias("min"),
             F.max(value).alias("max"),
             F.stddev_pop(value).alias("stddev"),
-            F.expr("percentile_disc(0.9) WITHIN GROUP (ORDER BY cut)").alias("p90"),
+            *ranks,
         )
-        .select("environment", "metric", F.unix_millis("w.start").alias("window"), *FIGURES)
+        .select("environment", "metric", F.unix_millis("w.start").alias("window"), *MOMENTS, *names)
     )
+
+
+def bundled(receipts: DataFrame, window: timedelta, decimals: int, distinct: int) -> DataFrame:
+    """One bundle per environment, metric and window of receipts.
+
+    receipts: environment STRING, metric STRING, value DOUBLE, event_time TIMESTAMP.
+    Returns `key STRING` (`environment=prod:metric=dbWaitTime`) and the columns of BUNDLE_SCHEMA. values and counts are
+    NULL where the truncated values are more than `distinct`: they are then not known exactly, and never guessed.
+    """
+    value, cut = F.col("value"), F.col("cut")
+    return (
+        receipts.withColumn("cut", truncated(value, decimals))
+        .groupBy("environment", "metric", _window(window))
+        .agg(
+            F.count("*").alias("count"),
+            F.avg(value).alias("average"),
+            (F.var_pop(value) * F.count("*")).alias("m2"),
+            F.min(value).alias("min"),
+            F.max(value).alias("max"),
+            # A frequent-items sketch is a plain value -> count table until it has more items than it may track.
+            F.expr(f"approx_top_k(cut, {distinct}, {distinct})").alias("table"),
+            F.sum(_hash(cut)).alias("check"),
+        )
+        .withColumn("check", F.aggregate("table", -F.col("check"), lambda a, e: a + e["count"] * _hash(e["item"])))
+        .withColumn("held", F.aggregate("table", F.lit(0).cast("bigint"), lambda a, e: a + e["count"]))
+        .withColumn("table", F.when((F.col("check") == 0) & (F.col("held") == F.col("count")), F.col("table")))
+        .select(
+            F.concat(F.lit("environment="), "environment", F.lit(":metric="), "metric").alias("key"),
+            "environment",
+            "metric",
+            F.unix_millis("w.start").alias("window"),
+            *("count", "average", "m2", "min", "max"),
+            F.col("table.item").alias("values"),
+            F.col("table.count").alias("counts"),
+        )
+    )
+
+
+def merged(bundles: DataFrame, bundle: timedelta, summary: timedelta, quantiles: Sequence[float]) -> DataFrame:
+    """One row per environment, metric and summary window of the bundles in it, of each the one with most receipts.
+
+    bundles: the columns of BUNDLE_SCHEMA and event_time TIMESTAMP, the start of the bundle.
+    Returns the columns of `summarised`; quantiles are NULL if a bundle does not know its values.
+    """
+    step, size = (int(d.total_seconds() * 1000) for d in (bundle, summary))
+    slots = [f"s{i}" for i in range(size // step)]
+    newest = [F.expr(f"max_by(bundle, count) FILTER (WHERE slot = {i})").alias(s) for i, s in enumerate(slots)]
+    names = quantile_names(quantiles)
+    n, mean = F.col("count"), F.col("average")
+    zero = F.lit(0.0)
+    return (
+        bundles.withColumn("slot", F.floor((F.col("window") % size) / step))
+        .withColumn("bundle", F.struct(*BUNDLE[3:]))
+        .groupBy("environment", "metric", _window(summary))
+        .agg(*newest)
+        .withColumn("parts", F.filter(F.array(*slots), lambda s: s.isNotNull()))
+        .withColumn("count", F.aggregate("parts", F.lit(0).cast("bigint"), lambda a, s: a + s["count"]))
+        .withColumn("average", F.aggregate("parts", zero, lambda a, s: a + s["average"] * (s["count"] / n)))
+        .withColumn(
+            "m2",
+            F.aggregate("parts", zero, lambda a, s: a + s["m2"] + s["count"] * F.pow(s["average"] - mean, 2)),
+        )
+        .withColumn("min", F.array_min(F.col("parts.min")))
+        .withColumn("max", F.array_max(F.col("parts.max")))
+        .withColumn("stddev", F.sqrt(F.col("m2") / n))
+        .withColumn(
+            "table",
+            F.array_sort(F.flatten(F.transform("parts", lambda s: F.arrays_zip(s["values"], s["counts"])))),
+        )
+        .select(
+            "environment",
+            "metric",
+            F.unix_millis("w.start").alias("window"),
+            *MOMENTS,
+            *(_nearest_rank(q, n).alias(name) for q, name in zip(quantiles, names, strict=True)),
+        )
+    )
+
+
+def _window(length: timedelta) -> Column:
+    return F.window("event_time", f"{int(length.total_seconds() * 1000)} milliseconds").alias("w")
+
+
+def _hash(value: Column) -> Column:
+    return F.xxhash64(value).bitwiseAND(MASK)
+
+
+def _nearest_rank(q: float, n: Column) -> Column:
+    """The first value of the sorted `table` that at least q of all values do not exceed."""
+    start = F.struct(F.lit(0).cast("bigint").alias("seen"), F.lit(None).cast("double").alias("found"))
+
+    def step(a: Column, e: Column) -> Column:
+        further = F.struct((a["seen"] + e["counts"]).alias("seen"), e["values"].alias("found"))
+        return F.when(a["seen"] / n >= q, a).otherwise(further)
+
+    return F.aggregate("table", start, step, lambda a: a["found"])

@@ -5,16 +5,20 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.metrics import RECEIPT_INPUT
-from jobs.metrics.figures import FIGURES, KEY, summarised
+from jobs.metrics import RECEIPT_INPUT, metrics_settings
+from jobs.metrics.figures import KEY, MOMENTS, quantile_names, summarised
 from penstock.streams import Final, Stream, Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+S = metrics_settings()
+MINUTE = timedelta(minutes=1)
+
+
 def transform(receipts: DataFrame) -> DataFrame:
-    return summarised(receipts, "1 minute")
+    return summarised(receipts, MINUTE, S.decimals, S.quantiles)
 
 
 STREAM = Stream(
@@ -24,7 +28,7 @@ STREAM = Stream(
     transform=transform,
     output=Topic("metric-minutes", partitions=2, retention=timedelta(days=2)),
     key=KEY,
-    value=KEY + FIGURES,
-    promise=Final(window=timedelta(minutes=1), grace=timedelta(seconds=10)),
-    every=5.0,
+    value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
+    promise=Final(window=MINUTE, grace=timedelta(seconds=10)),
+    every=10.0,
 )

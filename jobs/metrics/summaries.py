@@ -1,35 +1,42 @@
-"""Ten-minute summaries, updated while receipts still come in."""
+"""Second stage: summaries of the bundles, updated while receipts still come in."""
 
 from __future__ import annotations
 
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.metrics import RECEIPT_INPUT
-from jobs.metrics.figures import FIGURES, KEY, summarised
-from penstock.streams import Stream, Topic, Updates
+from jobs.metrics import metrics_settings
+from jobs.metrics.bundles import BUNDLES
+from jobs.metrics.figures import BUNDLE_SCHEMA, KEY, MOMENTS, merged, quantile_names
+from penstock.streams import Input, Stream, Topic, Updates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+S = metrics_settings()
 
-def transform(receipts: DataFrame) -> DataFrame:
-    return summarised(receipts, "10 minutes")
+
+def transform(bundles: DataFrame) -> DataFrame:
+    return merged(bundles, S.bundle, S.summary, S.quantiles)
 
 
 STREAM = Stream(
     name="metric-summaries",
     app="metrics",
-    inputs={"receipts": RECEIPT_INPUT},
+    inputs={"bundles": Input(BUNDLES, schema=BUNDLE_SCHEMA, event_time="timestamp_millis(window)")},
     transform=transform,
     output=Topic(
         "metric-summaries",
         partitions=2,
         compacted=True,
-        config={"cleanup.policy": "compact,delete", "retention.ms": str(30 * 24 * 3600 * 1000)},
+        config={
+            "cleanup.policy": "compact,delete",
+            "retention.ms": str(timedelta(days=30) // timedelta(milliseconds=1)),
+        },
     ),
     key=KEY,
-    value=KEY + FIGURES,
-    promise=Updates(window=timedelta(minutes=10), late_by=timedelta(hours=1)),
+    value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
+    # Whatever the first stage let in is in time here: a bundle's own time is its window's start.
+    promise=Updates(window=S.summary, late_by=S.late_by + S.summary),
     every=10.0,
 )

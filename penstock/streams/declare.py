@@ -175,6 +175,7 @@ class Stream:
         JSON object with those fields. A NULL value is a tombstone.
     shuffle_partitions: pinned by the checkpoint, so declared once and kept.
     every: seconds between batches; 0 takes a batch as soon as there is something to read.
+    keep_late: keep late records, as they came, in the topic `<name>-late`; they are counted in any case.
     """
 
     name: str
@@ -187,6 +188,7 @@ class Stream:
     promise: Promise
     shuffle_partitions: int = 1
     every: float = 0.0
+    keep_late: bool = False
 
     def __post_init__(self) -> None:
         for what, value in (("stream", self.name), ("app", self.app)):

@@ -28,7 +28,7 @@ from penstock.streams.checkpoint import Batch, Checkpoint
 from penstock.streams.session import session_for
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
     from pyspark.sql.streaming import StreamingQuery
     from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
@@ -194,7 +194,9 @@ class StreamRun:
     def _topics_exist(self) -> None:
         """Say which topic is missing, instead of a source that waits for it or an output that is made by chance."""
         there = partitions(admin(self._bootstrap), self._bootstrap)
-        wanted = {self.stream.output.name, COMMITS.name}
+        wanted = {self.stream.output.name, COMMITS.name} | (
+            {self.stream.late_topic} if self.stream.keep_late else set()
+        )
         for given in self.stream.inputs.values():
             if given.topic:
                 wanted |= {given.topic.name, given.topic.dead_letters} if given.schema else {given.topic.name}
@@ -220,7 +222,7 @@ class StreamRun:
             table = frame.toArrow()
             batch = self._checkpoint.batch(batch_id)
             dead = list(self._dead_letters(batch))
-            late = self._late(batch)
+            late, kept = self._late(batch)
             rows = (
                 Message(self.stream.output.name, _bytes(k), _bytes(v))
                 for chunk in table.to_batches()
@@ -229,12 +231,12 @@ class StreamRun:
             mark = Mark(query, batch_id, batch.ends)
             self._writing_since = time.monotonic()
             try:
-                written = output.write(chain(rows, dead), mark)
+                written = output.write(chain(rows, dead, kept), mark)
             finally:
                 self._writing_since = None
             self._committed = mark
             with self._figures_lock:
-                self.figures.rows_out += written - len(dead)
+                self.figures.rows_out += written - len(dead) - len(kept)
                 self.figures.dead += len(dead)
                 self.figures.late += late
                 self.offsets = batch.ends
@@ -265,30 +267,44 @@ class StreamRun:
             assert given.topic is not None
             source = self._range(given, batch)
             for row in records.rejected(source, given, _at(batch)).toLocalIterator():
-                yield Message(
-                    given.topic.dead_letters,
-                    None if row.key is None else bytes(row.key),
-                    None if row.value is None else bytes(row.value),
-                    (
-                        ("penstock.topic", row.topic.encode()),
-                        ("penstock.partition", str(row.partition).encode()),
-                        ("penstock.offset", str(row.offset).encode()),
-                        ("penstock.stream", self.stream.name.encode()),
-                        ("penstock.reason", row.reason.encode()),
-                    ),
-                )
+                yield self._aside(row, given.topic.dead_letters, "reason", row.reason)
 
-    def _late(self, batch: Batch) -> int:
-        """How many records came after their window was closed. Spark counts groups, so the batch is read again."""
+    def _late(self, batch: Batch) -> tuple[int, list[Message]]:
+        """How many records came after their window was closed, and the messages that keep them if they are kept.
+
+        Spark drops groups and counts those, so the batch is read again for the records.
+        """
         if not self._dropped():
-            return 0
+            return 0, []
         size = int(self.stream.promise.window.total_seconds() * 1000)
-        count = 0
+        count, kept = 0, list[Message]()
         for given in self.stream.inputs.values():
-            rows = records.parse(self._range(given, batch), given, _at(batch)).where(~F.col(records.BAD))
+            raw = [records.RECORD] if given.schema else list(records.RAW)
+            rows = records.parse(self._range(given, batch), given, _at(batch), keep_record=True)
             end = (F.floor(F.unix_millis(records.EVENT_TIME) / size) + 1) * size
-            count += records.without_beats(rows).where(end <= batch.watermark_ms).count()
-        return count
+            found = records.without_beats(rows.where(~F.col(records.BAD))).where(end <= batch.watermark_ms)
+            if not self.stream.keep_late:
+                count += found.count()
+                continue
+            shown = found.select(*raw, (F.lit(batch.watermark_ms) - end).alias("late_ms"))
+            for row in (shown.select(f"{records.RECORD}.*", "late_ms") if given.schema else shown).toLocalIterator():
+                kept.append(self._aside(row, self.stream.late_topic, "late-ms", str(row.late_ms)))
+        return count + len(kept), kept
+
+    def _aside(self, row: Row, topic: str, header: str, text: str) -> Message:
+        """A record of the input as it came, for a topic beside the output; headers say whence, and one thing more."""
+        return Message(
+            topic,
+            None if row.key is None else bytes(row.key),
+            None if row.value is None else bytes(row.value),
+            (
+                ("penstock.topic", row.topic.encode()),
+                ("penstock.partition", str(row.partition).encode()),
+                ("penstock.offset", str(row.offset).encode()),
+                ("penstock.stream", self.stream.name.encode()),
+                (f"penstock.{header}", text.encode()),
+            ),
+        )
 
     def _dropped(self) -> int:
         """Rows, after Spark's partial aggregation, that the batch's state operators dropped for being late."""

@@ -1,12 +1,15 @@
 """Golden cases: timed records into a real broker, through the declared stream, against what must come out.
 
-A case names a stream and its topics with their partitions; each step sends records, or a heartbeat at a clock time, and
-gives all that must then be new on the output topic (`expect`), the dead letters so far (`dead`) and the late ones.
+A case names its streams, each reading what the one before it wrote, and the topics of the first with their partitions.
+Each step sends records, or a heartbeat at a clock time, and gives all that must then be new on the last stream's output
+(`expect`), and of the first stream: the dead letters so far (`dead`), the number of late records (`late`) and those kept.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Container
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -51,33 +54,41 @@ def check(found: list[Record], wanted: list[dict[str, Any]], where: str) -> None
 @pytest.mark.parametrize("case", CASES)
 def test_case(case: dict[str, Any], spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
     broker = fresh_broker
-    stream = catalog.load().stream(case["stream"])
+    streams = [catalog.load().stream(name) for name in case["streams"]]
+    first, last = streams[0], streams[-1]
     # The records are years old by their own time: the broker must not take them for expired.
     inputs = [Topic(name, partitions=n, config={"retention.ms": "-1"}) for name, n in case["topics"].items()]
-    create(broker.bootstrap, *inputs, *outputs(stream))
-    beater = Beater(catalog.build([stream]).windowed(), None, broker.bootstrap, clock=lambda: now)
+    create(broker.bootstrap, *inputs, *outputs(streams, case["topics"]))
+    beater = Beater(catalog.build(streams).windowed(), None, broker.bootstrap, clock=lambda: now)
     now, seen = 0.0, dict[int, int]()
-    with running(stream, spark, broker.bootstrap, tmp_path) as run:
+    with ExitStack() as stack:
+        runs = [stack.enter_context(running(s, spark, broker.bootstrap, tmp_path)) for s in streams]
         for number, step in enumerate(case["steps"], 1):
             where = f"step {number}"
             send(broker.bootstrap, [Record(key=None, **record) for record in step.get("send", ())])
             if "beat" in step:
                 now = step["beat"] / 1000
                 beater.run_once()
-            run.settle()
-            found = read(broker.bootstrap, stream.output.name, seen)
+            for run in runs:
+                run.settle()
+            found = read(broker.bootstrap, last.output.name, seen)
             check(found, step["expect"], where)
             seen.update({r.partition: r.offset + 1 for r in found})
-            assert run.figures.late == step.get("late", 0), where
+            assert runs[0].figures.late == step.get("late", 0), where
+            assert not any(run.figures.late for run in runs[1:]), where
+            if "kept" in step:
+                kept = [
+                    (r.value, int(dict(r.headers)["penstock.late-ms"]))
+                    for r in read(broker.bootstrap, first.late_topic)
+                ]
+                assert sorted(kept) == sorted((k["value"], k["late_ms"]) for k in step["kept"]), where
             if "dead" in step:
                 dead = read(broker.bootstrap, f"{next(iter(case['topics']))}-dead-letter")
                 got = sorted((r.value or "", dict(r.headers)["penstock.reason"]) for r in dead)
                 assert got == sorted((d["value"] or "", d["reason"]) for d in step["dead"]), where
-                assert run.figures.dead == len(step["dead"])
+                assert runs[0].figures.dead == len(step["dead"])
     beater.close()
 
 
-def outputs(stream: Stream) -> list[Topic]:
-    own = catalog.build([stream])
-    inputs = {i.topic.name for i in stream.inputs.values() if i.topic}
-    return [topic for topic in own.topics.values() if topic.name not in inputs]
+def outputs(streams: list[Stream], inputs: Container[str]) -> list[Topic]:
+    return [topic for topic in catalog.build(streams).topics.values() if topic.name not in inputs]

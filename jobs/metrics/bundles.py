@@ -1,0 +1,35 @@
+"""First stage: the values of a metric are bundled over some minutes and re-keyed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from jobs.metrics import RECEIPT_INPUT, metrics_settings
+from jobs.metrics.figures import BUNDLE, bundled
+from penstock.streams import Stream, Topic, Updates
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+S = metrics_settings()
+
+BUNDLES = Topic("metric-bundles", partitions=4, retention=timedelta(days=2))
+
+
+def transform(receipts: DataFrame) -> DataFrame:
+    return bundled(receipts, S.bundle, S.decimals, S.distinct)
+
+
+STREAM = Stream(
+    name="metric-bundles",
+    app="metrics",
+    inputs={"receipts": RECEIPT_INPUT},
+    transform=transform,
+    output=BUNDLES,
+    key="key",
+    value=BUNDLE,
+    promise=Updates(window=S.bundle, late_by=S.late_by),
+    keep_late=True,
+    every=10.0,
+)

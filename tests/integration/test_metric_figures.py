@@ -1,0 +1,170 @@
+"""Bundles and summaries against a plain computation, on data chosen to be awkward."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from jobs.metrics import figures
+from penstock.streams import records
+
+pytestmark = pytest.mark.integration
+
+BUNDLE, SUMMARY = timedelta(minutes=5), timedelta(minutes=10)
+QUANTILES = (0.01, 0.5, 0.9, 0.999, 1.0)
+NAMES = figures.quantile_names(QUANTILES)
+START = 1_700_000_400_000
+Receipt = tuple[str, float, int]
+"""Metric, value, time in epoch ms."""
+
+
+def frame(spark: SparkSession, receipts: Iterable[Receipt]) -> DataFrame:
+    rows = [("prod", metric, float(value), at) for metric, value, at in receipts]
+    made = spark.createDataFrame(rows, "environment string, metric string, value double, timestamp bigint")
+    return made.withColumn("event_time", F.timestamp_millis("timestamp"))
+
+
+def bundles(spark: SparkSession, receipts: Iterable[Receipt], decimals: int = 2, distinct: int = 1000) -> DataFrame:
+    """Bundles as the second stage reads them: through the text on the topic."""
+    made = figures.bundled(frame(spark, receipts), BUNDLE, decimals, distinct)
+    text = records.encode(made, "key", figures.BUNDLE)
+    schema = records.schema_of(figures.BUNDLE_SCHEMA, "bundles")
+    return (
+        text.select("key", records.from_json(F.col("value"), schema).alias("b"))
+        .select("key", "b.*")
+        .withColumn("event_time", F.timestamp_millis("window"))
+    )
+
+
+def summaries(made: DataFrame, quantiles: Sequence[float] = QUANTILES) -> dict[tuple[str, int], dict[str, Any]]:
+    rows = figures.merged(made, BUNDLE, SUMMARY, quantiles).collect()
+    return {(r.metric, r.window): r.asDict() for r in rows}
+
+
+def cut(value: float, decimals: int) -> float:
+    """Truncation as the definition has it: towards zero, through a scaled integer while that is exact."""
+    scaled = value * 10**decimals
+    return math.trunc(scaled) / 10**decimals if abs(scaled) < 2**53 else value
+
+
+def order(value: float) -> tuple[bool, float]:
+    """NaN after everything."""
+    return (True, 0.0) if math.isnan(value) else (False, value)
+
+
+def plain(values: list[float], decimals: int = 2) -> dict[str, Any]:
+    n = len(values)
+    ranks = sorted((cut(v, decimals) for v in values), key=order)
+    found: dict[str, Any] = {
+        "count": n,
+        "min": min(values, key=order),
+        "max": max(values, key=order),
+        **{
+            name: next(v for k, v in enumerate(ranks, 1) if k / n >= q)
+            for q, name in zip(QUANTILES, NAMES, strict=True)
+        },
+    }
+    if all(map(math.isfinite, values)):
+        mean = sum(map(Fraction, values)) / n
+        found["average"] = float(mean)
+        found["stddev"] = math.sqrt(sum((Fraction(v) - mean) ** 2 for v in values) / n)
+    else:
+        found["average"] = sum(values) / n
+        found["stddev"] = math.nan
+    return found
+
+
+def check(found: dict[tuple[str, int], dict[str, Any]], receipts: Iterable[Receipt], rel: float = 1e-9) -> None:
+    groups: dict[tuple[str, int], list[float]] = defaultdict(list)
+    size = int(SUMMARY.total_seconds() * 1000)
+    for metric, value, at in receipts:
+        groups[metric, at // size * size].append(value)
+    assert found.keys() == groups.keys()
+    for group, values in groups.items():
+        for name, wanted in plain(values).items():
+            got = found[group][name]
+            exact = name in ("count", "min", "max") or name in NAMES
+            assert got == pytest.approx(wanted, rel=0 if exact else rel, abs=0 if exact else rel, nan_ok=True), (
+                f"{name} of {group}: {got}, not {wanted}, over {len(values)} values"
+            )
+
+
+def at_random(seed: int) -> list[Receipt]:
+    random.seed(seed)
+    kinds = {
+        "even": lambda: random.uniform(-50, 50),
+        "skewed": lambda: random.lognormvariate(3, 1),
+        "ties": lambda: random.choice([0.0, 1.239, 1.231, -0.0, -1.239]),
+        "huge": lambda: random.choice([1e15, 9.007199254740993e15, 1e300, -1e300, 3.5]),
+        "tiny": lambda: random.choice([5e-324, -5e-324, 1e-9, 0.009999]),
+        "odd": lambda: random.choice([math.nan, math.inf, -math.inf, 1.0]),
+    }
+    found = [
+        (kind, make(), START + random.randrange(1_200_000))
+        for kind, make in kinds.items()
+        for _ in range(random.choice([40, 333]))
+    ]
+    return [*found, ("one", 3.14159, START)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_two_stages_give_what_a_plain_computation_gives(spark: SparkSession, seed: int) -> None:
+    receipts = at_random(seed)
+    finite = [r for r in receipts if r[0] != "huge"]
+    check(summaries(bundles(spark, finite)), finite)
+    # 1e300 squared is beyond a double: of such values only what is ordered can be asked.
+    huge = [r for r in receipts if r[0] == "huge"]
+    for group, got in summaries(bundles(spark, huge)).items():
+        values = [v for m, v, at in huge if (m, at // 600_000 * 600_000) == group]
+        wanted = plain(values)
+        assert {n: got[n] for n in (*NAMES, "count", "min", "max")} == {
+            n: wanted[n] for n in (*NAMES, "count", "min", "max")
+        }
+
+
+def test_one_stage_agrees_with_two(spark: SparkSession) -> None:
+    receipts = [r for r in at_random(9) if r[0] not in ("huge", "odd")]
+    one = figures.summarised(frame(spark, receipts), SUMMARY, 2, QUANTILES).collect()
+    check({(r.metric, r.window): r.asDict() for r in one}, receipts)
+
+
+def test_the_deviation_of_close_values_far_from_zero_does_not_cancel(spark: SparkSession) -> None:
+    receipts = [("far", 1e9 + (i % 7) * 1e-3, START + i * 500) for i in range(1200)]
+    check(summaries(bundles(spark, receipts)), receipts, rel=1e-6)
+
+
+def test_a_bundle_repeated_grown_or_overtaken_counts_once(spark: SparkSession) -> None:
+    receipts = [("m", float(i % 13), START + i * 900) for i in range(600)]
+    stages = [bundles(spark, receipts[:n]) for n in (400, 600, 150, 600)]
+    together = stages[0].unionByName(stages[1]).unionByName(stages[2]).unionByName(stages[3])
+    check(summaries(together), receipts)
+
+
+def test_too_many_values_give_no_quantiles_rather_than_wrong_ones(spark: SparkSession) -> None:
+    receipts = [("wide", i / 7, START + i % 1000) for i in range(20_000)]
+    made = bundles(spark, [*receipts, ("narrow", 1.0, START)], distinct=100).cache()
+    held = {r.metric: r.values for r in made.select("metric", F.col("values")).collect()}
+    assert held == {"wide": None, "narrow": [1.0]}
+    found = summaries(made)
+    wide = next(row for (metric, _), row in found.items() if metric == "wide")
+    assert {wide[name] for name in NAMES} == {None}
+    assert (wide["count"], wide["min"], wide["max"]) == (20_000, 0.0, 19_999 / 7)
+
+
+def test_a_bundle_on_the_topic(spark: SparkSession) -> None:
+    made = figures.bundled(frame(spark, [("dbWaitTime", 2.345, START), ("dbWaitTime", 2.341, START)]), BUNDLE, 2, 100)
+    [row] = records.encode(made, "key", figures.BUNDLE).collect()
+    assert row.key == "environment=prod:metric=dbWaitTime"
+    value = json.loads(row.value)
+    assert list(value) == list(figures.BUNDLE)
+    assert (value["count"], value["values"], value["counts"]) == (2, [2.34], [2])
