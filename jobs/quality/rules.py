@@ -3,8 +3,10 @@
 A file is comment lines `-- name: value`, then one boolean SQL expression::
 
     -- topic: tx                                  the topic, or * for every topic without a rule of its own
-    -- format: json                               json or text
-    -- schema: id BIGINT NOT NULL, amount DOUBLE  json only: Spark DDL; NOT NULL fields must be there
+    -- format: json                               json, avro or text
+    -- schema: id BIGINT NOT NULL, amount DOUBLE  json: Spark DDL; NOT NULL fields must be there
+    -- schema: tx.avsc                            avro: a file beside this one, with the writer's schema
+    -- framing: confluent                         avro: five bytes of a schema registry come first
     amount >= 0                                   over the schema's fields, and `key` and `value` as STRING
 
 A record is valid if it parses as the format, has the required fields, and the expression is true. A record without
@@ -13,6 +15,7 @@ value (a tombstone) is valid: it says that its key is gone. Without any rule a r
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,19 +34,24 @@ if TYPE_CHECKING:
 
 EVERY = "*"
 HEADER = re.compile(r"--\s*([a-z]+)\s*:\s*(.*?)\s*$")
-HEADERS = ("topic", "format", "schema")
-FORMATS = ("json", "text")
+HEADERS = ("topic", "format", "schema", "framing")
+FORMATS = ("json", "avro", "text")
+CONFLUENT = "confluent"
 RECORD_FIELDS = ("key", "value")
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One topic's rule; predicate: a parsed boolean expression over the schema's fields, `key` and `value`."""
+    """One topic's rule; predicate: a parsed boolean expression over the schema's fields, `key` and `value`.
+
+    schema: Spark DDL, or an Avro schema as JSON; framed: whether a schema registry's five bytes come before the data.
+    """
 
     topic: str
     format: str
     schema: str
     predicate: exp.Condition
+    framed: bool = False
 
     def sql(self, parsed: str) -> str:
         """The predicate as Spark SQL, its fields taken from the struct column `parsed`."""
@@ -81,7 +89,46 @@ def read(path: Path) -> Rule:
         )
     if headers["format"] == "text" and "schema" in headers:
         raise DeclarationError(f"{path.name}: a text topic has no schema", got=headers["schema"], fix="drop the clause")
-    return Rule(headers["topic"], headers["format"], headers.get("schema", ""), _predicate(path, "\n".join(body)))
+    framing = headers.get("framing", "")
+    if framing and (framing != CONFLUENT or headers["format"] != "avro"):
+        raise DeclarationError(
+            f"{path.name}: unknown framing", got=framing, fix=f"drop it, or use {CONFLUENT} with the format avro"
+        )
+    schema = headers.get("schema", "")
+    if headers["format"] == "avro":
+        schema = _avro_schema(path, schema)
+    predicate = _predicate(path, "\n".join(body))
+    return Rule(headers["topic"], headers["format"], schema, predicate, bool(framing))
+
+
+def _avro_schema(path: Path, name: str) -> str:
+    """The text of an Avro schema: a record with a required field, for only such a field tells rubbish from nothing."""
+    file = path.parent / name
+    if not name or not file.is_file():
+        raise DeclarationError(
+            f"{path.name}: an avro rule needs its schema's file", got=name or "nothing", fix="put it beside the rule"
+        )
+    text = file.read_text()
+    try:
+        required = _required(text)
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise DeclarationError(
+            f"{path.name}: {name} is no Avro schema of a record", got=f"{type(e).__name__}: {e}"
+        ) from e
+    if not required:
+        raise DeclarationError(
+            f"{path.name}: the schema in {name} has optional fields only, so any bytes may pass for a record of it",
+            fix="give a field that is no union with null",
+        )
+    return text
+
+
+def _required(avro: str) -> list[str]:
+    """Names of the fields of an Avro record that cannot be null."""
+    record = json.loads(avro)
+    if record["type"] != "record":
+        raise ValueError(f"it is of type {record['type']}")
+    return [f["name"] for f in record["fields"] if f["type"] != "null" and "null" not in f["type"]]
 
 
 def _predicate(path: Path, text: str) -> exp.Condition:
@@ -117,6 +164,8 @@ def judged(records: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
     records: topic STRING, key BINARY, value BINARY.
     """
     # Only here: a declaration is read without Spark.
+    from pyspark.sql.avro.functions import from_avro
+
     from penstock.streams.records import CORRUPT, from_json, schema_of
 
     text = F.col("value").cast("string")
@@ -128,6 +177,13 @@ def judged(records: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
         place = f"_rule_{number}"
         if rule.format == "text":
             parses = F.is_valid_utf8(text)
+        elif rule.format == "avro":
+            data = F.substring("value", 6, 2**31 - 1) if rule.framed else F.col("value")
+            parsed = from_avro(data, rule.schema, {"mode": "PERMISSIVE"})
+            rows = rows.withColumn(place, F.when(here, parsed))
+            parses = F.substring("value", 1, 1) == F.lit(bytes(1)) if rule.framed else F.lit(True)
+            for name in _required(rule.schema):
+                parses = parses & F.col(place)[name].isNotNull()
         elif not rule.schema:
             parses = F.try_parse_json(text).isNotNull()
         else:

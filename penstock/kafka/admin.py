@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -140,6 +140,21 @@ def end_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstra
             if e.args[0].code() not in COMING_AND_GOING:
                 raise unreachable(bootstrap, e.args[0]) from e
     return ends
+
+
+def topic_ids(client: AdminClient, names: Iterable[str], bootstrap: str) -> dict[str, str]:
+    """The broker's id of each topic that exists: a topic deleted and created again has another."""
+    wanted = list(names)
+    if not wanted:
+        return {}
+    found: dict[str, str] = {}
+    for name, future in client.describe_topics(TopicCollection(wanted), request_timeout=TIMEOUT).items():
+        try:
+            found[name] = str(future.result(TIMEOUT).topic_id)
+        except KafkaException as e:
+            if e.args[0].code() not in COMING_AND_GOING:
+                raise unreachable(bootstrap, e.args[0]) from e
+    return found
 
 
 def _configs(client: AdminClient, topics: Iterable[Topic]) -> dict[str, dict[str, str]]:

@@ -17,7 +17,7 @@ import warnings
 import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -51,20 +51,24 @@ class Message:
 
 @dataclass(frozen=True)
 class Mark:
-    """The last batch written: the query's id, its number (-1 for none), and the input offsets behind it."""
+    """The last batch written: the query's id, its number (-1 for none), and the input offsets behind it.
+
+    ids: the broker's ids of topics that may be deleted and created again while they are read.
+    """
 
     query: str
     batch: int
     offsets: Offsets
+    ids: Mapping[str, str] = field(default_factory=dict)
 
     def value(self) -> bytes:
-        return json.dumps({"query": self.query, "batch": self.batch, "offsets": self.offsets}).encode()
+        return json.dumps(asdict(self)).encode()
 
     @classmethod
     def read(cls, value: bytes) -> Mark:
         found = json.loads(value)
         offsets = {topic: {int(p): at for p, at in parts.items()} for topic, parts in found["offsets"].items()}
-        return cls(found["query"], found["batch"], offsets)
+        return cls(found["query"], found["batch"], offsets, found.get("ids", {}))
 
 
 NONE = Mark("", -1, {})

@@ -7,7 +7,7 @@ one line of JSON per source: `{"topic": {"0": next offset}}`, or `-` for a sourc
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ class Checkpoint:
         self.path = f"{root.rstrip('/')}/{stream}"
         jvm: Any = spark._jvm
         self._jvm = jvm
+        self._gateway: Any = spark.sparkContext._gateway
         self._folder = jvm.org.apache.hadoop.fs.Path(self.path)
         self._fs = self._folder.getFileSystem(spark._jsc.hadoopConfiguration())
         local = urlparse(self.path)
@@ -57,6 +58,45 @@ class Checkpoint:
             ends=ends,
         )
 
+    def forget(self, topics: Collection[str]) -> None:
+        """Let the next batch read topics from their beginnings, as if they were new. The query must not run.
+
+        What was planned and not committed is planned anew.
+        """
+        done = max(self._numbers("commits"), default=-1)
+        for number in self._numbers("offsets"):
+            if number > done:
+                self._fs.delete(self._at(f"offsets/{number}"), False)
+        if done >= 0:
+            version, metadata, *sources = self._read(f"offsets/{done}").splitlines()
+            kept = [_without(line, topics) for line in sources]
+            self._replace(f"offsets/{done}", "\n".join([version, metadata, *kept]))
+        self._last = None
+
+    def _numbers(self, folder: str) -> list[int]:
+        if not self._fs.exists(self._at(folder)):
+            return []
+        names = (status.getPath().getName() for status in self._fs.listStatus(self._at(folder)))
+        return [int(name) for name in names if name.isdigit()]
+
+    def _replace(self, name: str, text: str) -> None:
+        """Through Hadoop, which keeps a checksum beside a local file."""
+        fresh = self._at(f"{name}.fresh")
+        out = self._fs.create(fresh, True)
+        try:
+            out.write(text.encode())
+        finally:
+            out.close()
+        rename = self._jvm.org.apache.hadoop.fs.Options.Rename
+        how = self._gateway.new_array(rename, 1)
+        how[0] = rename.OVERWRITE
+        self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._fs.getUri()).rename(
+            self._fs.makeQualified(fresh), self._fs.makeQualified(self._at(name)), how
+        )
+
+    def _at(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._folder, name)
+
     def _entry(self, batch_id: int) -> tuple[dict[str, Any], Ends]:
         if self._last and self._last[0] == batch_id:
             return self._last[1], self._last[2]
@@ -67,11 +107,18 @@ class Checkpoint:
     def _read(self, name: str) -> str:
         if self._local:
             return (self._local / name).read_text()
-        stream = self._fs.open(self._jvm.org.apache.hadoop.fs.Path(self._folder, name))
+        stream = self._fs.open(self._at(name))
         try:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
+
+
+def _without(line: str, topics: Collection[str]) -> str:
+    """A source's offsets without some topics."""
+    if line.strip() in ("-", ""):
+        return line
+    return json.dumps({topic: parts for topic, parts in json.loads(line).items() if topic not in topics})
 
 
 def _merged(sources: Iterable[str]) -> Ends:

@@ -20,7 +20,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 
 from penstock.control import ProgressRow
 from penstock.errors import DeclarationError, LeaseLost
-from penstock.kafka.admin import admin, partitions
+from penstock.kafka.admin import admin, partitions, topic_ids
 from penstock.kafka.commits import COMMITS
 from penstock.kafka.output import NONE, Mark, Message, Output
 from penstock.streams import records
@@ -56,6 +56,7 @@ class StreamRun:
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
         self._output: Output | None = None
         self._query: StreamingQuery | None = None
+        self._recreated: set[str] = set()
         self._stateful: list[tuple[int, ...]] | None = None
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
@@ -93,6 +94,9 @@ class StreamRun:
         try:
             self._topics_exist()
             self._committed = self._output.committed()
+            if self._recreated:
+                self._checkpoint.forget(self._recreated)
+                self._recreated = set()
             frames = {name: self._frame(given, name) for name, given in self.stream.inputs.items()}
             rows = records.encode(self.stream.transform(**frames), self.stream.key, self.stream.value)
             writer = (
@@ -219,8 +223,9 @@ class StreamRun:
                 frame.write.format("noop").mode("append").save()
                 log.info("stream %s: batch %d was written before the restart", self.stream.name, batch_id)
                 return
-            table = frame.toArrow()
             batch = self._checkpoint.batch(batch_id)
+            ids = self._same_topics(batch)
+            table = frame.toArrow()
             dead = list(self._dead_letters(batch))
             late, kept = self._late(batch)
             rows = (
@@ -228,7 +233,7 @@ class StreamRun:
                 for chunk in table.to_batches()
                 for k, v in zip(chunk.column(0).to_pylist(), chunk.column(1).to_pylist(), strict=True)
             )
-            mark = Mark(query, batch_id, batch.ends)
+            mark = Mark(query, batch_id, batch.ends, ids)
             self._writing_since = time.monotonic()
             try:
                 written = output.write(chain(rows, dead, kept), mark)
@@ -245,6 +250,25 @@ class StreamRun:
                     "stream %s: %d records of batch %d went to the dead letters, the first: %s",
                     self.stream.name, len(dead), batch_id, dict(dead[0].headers).get("penstock.reason", b"").decode(),
                 )  # fmt: skip
+
+    def _same_topics(self, batch: Batch) -> dict[str, str]:
+        """The ids of the topics that match a pattern. A DeclarationError stops the query if one is not what it was.
+
+        Spark goes on at the old offset of a topic that was deleted and created again: it would miss the records before
+        it. The query starts again without that offset, and so from the topic's first record.
+        """
+        patterns = [given.pattern for given in self.stream.inputs.values() if given.pattern]
+        names = [t for t in batch.ends if any(re.fullmatch(p, t) for p in patterns)]
+        ids = topic_ids(admin(self._bootstrap), names, self._bootstrap)
+        known = self._committed.ids
+        self._recreated = {t for t in ids if t in batch.starts and known.get(t, ids[t]) != ids[t]}
+        if self._recreated:
+            raise DeclarationError(
+                f"stream {self.stream.name} reads topics that were deleted and created again",
+                got=", ".join(sorted(self._recreated)),
+                fix="nothing: it starts again at their first records",
+            )
+        return ids
 
     def _query_id(self) -> str:
         # The callback may run before start() has returned.

@@ -6,7 +6,7 @@ import json
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from fractions import Fraction
 from typing import Any
@@ -101,7 +101,7 @@ def check(found: dict[tuple[str, int], dict[str, Any]], receipts: Iterable[Recei
 
 def at_random(seed: int) -> list[Receipt]:
     random.seed(seed)
-    kinds = {
+    kinds: dict[str, Callable[[], float]] = {
         "even": lambda: random.uniform(-50, 50),
         "skewed": lambda: random.lognormvariate(3, 1),
         "ties": lambda: random.choice([0.0, 1.239, 1.231, -0.0, -1.239]),

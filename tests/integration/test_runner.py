@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
 from penstock.errors import LeaseLost
+from penstock.kafka.admin import admin, partitions
 from penstock.kafka.commits import COMMITS
 from penstock.kafka.output import Mark, Message, Output
 from penstock.local.parts import Broker
@@ -174,6 +175,73 @@ def test_a_transform_that_raises_stops_only_its_own_stream(spark: SparkSession, 
     assert "no_such_column" in (run.figures.error or "")
     assert not run.running
     run.stop()
+
+
+def by_topic(records: DataFrame) -> DataFrame:
+    return records.groupBy("topic", F.window("event_time", "1 minute").alias("w")).agg(F.count("*").alias("count"))
+
+
+PATTERN = replace(
+    STREAM,
+    inputs={"records": Input(pattern="events.*")},
+    transform=lambda records: by_topic(records).select("topic", "count"),
+    key="topic",
+    value="count",
+    promise=Updates(window=timedelta(minutes=1), late_by=timedelta(days=10_000)),
+)
+
+
+def sent(topic: str, count: int, partitions: int = 2) -> list[Record]:
+    return [Record(topic, None, "{}", n % partitions, timestamp=MINUTE) for n in range(count)]
+
+
+@pytest.mark.parametrize("again", [3, 60], ids=["fewer records than before", "more than before"])
+def test_a_topic_deleted_and_created_again_is_counted_from_its_first_record(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, again: int
+) -> None:
+    victim = Topic("events-victim", partitions=2, config={"retention.ms": "-1"})
+    create(bootstrap, victim)
+    client = admin(bootstrap)
+    with running(PATTERN, spark, bootstrap, tmp_path) as run:
+        send(bootstrap, [*sent("events-victim", 20), *sent("events", 5)])
+        wait_until(lambda: tended(run, bootstrap) == {"events-victim": 20, "events": 5})
+        client.delete_topics(["events-victim"])["events-victim"].result(10)
+        wait_until(lambda: "events-victim" not in partitions(client, bootstrap))
+        create(bootstrap, victim)
+        send(bootstrap, [*sent("events-victim", again), *sent("events", 5)])
+        wait_until(
+            lambda: tended(run, bootstrap) == {"events-victim": 20 + again, "events": 10},
+            what="the new topic is counted from its first record, nothing twice",
+        )
+        run.settle()
+        assert totals(bootstrap) == {"events-victim": 20 + again, "events": 10}
+        # and once more: it goes on as any other topic
+        send(bootstrap, sent("events-victim", 2))
+        run.settle()
+        assert totals(bootstrap)["events-victim"] == 22 + again
+
+
+def test_new_topics_and_new_partitions_are_read_without_a_restart(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    with running(PATTERN, spark, bootstrap, tmp_path) as run:
+        send(bootstrap, sent("events", 4))
+        run.settle()
+        create(
+            bootstrap, Topic("events-new", partitions=1, config={"retention.ms": "-1"}), replace(EVENTS, partitions=5)
+        )
+        send(bootstrap, [*sent("events-new", 3, 1), *sent("events", 10, 5)])
+        wait_until(lambda: totals(bootstrap) == {"events": 14, "events-new": 3})
+        assert run.figures.restarts == 0
+
+
+def tended(run: StreamRun, bootstrap: str) -> dict[str | None, int]:
+    run.tend()
+    return totals(bootstrap)
+
+
+def totals(bootstrap: str) -> dict[str | None, int]:
+    return {k: int(v or 0) for k, v in latest(read(bootstrap, "counts")).items()}
 
 
 def test_a_stopped_stream_goes_on_where_it_was(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
