@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.streaming import StreamingQueryListener
 
 from penstock.control import ProgressRow
 from penstock.errors import DeclarationError, LeaseLost
@@ -30,7 +29,6 @@ from penstock.streams.session import session_for
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row, SparkSession
     from pyspark.sql.streaming import StreamingQuery
-    from pyspark.sql.streaming.listener import QueryProgressEvent, QueryStartedEvent, QueryTerminatedEvent
 
     from penstock.streams.declare import Input, Stream
 
@@ -39,6 +37,7 @@ log = logging.getLogger(__name__)
 # A failing query is tried again at once, then ever more slowly: a broker that is away must not fill the log.
 BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 RATE_WINDOW = 15.0
+EPOCH = "1970-01-01T00:00:00.000Z"
 # A metric of Spark's state operators.
 LATE = "numRowsDroppedByWatermark"
 
@@ -65,10 +64,10 @@ class StreamRun:
         self._committed = NONE
         self._failures = 0
         self._retry_at = 0.0
+        self._progress_at = ""
         self._seen: deque[tuple[float, int]] = deque()
         self._figures_lock = threading.Lock()
         self.offsets: dict[str, dict[int, int]] = {}
-        self._spark.streams.addListener(_Listener(self))
 
     # Life
 
@@ -117,7 +116,7 @@ class StreamRun:
 
     def stop(self, timeout: float = 30.0) -> None:
         """Stop between two batches; one that has not begun to write is run again at the next start."""
-        query, self._query = self._query, None
+        query = self._query
         if query is not None:
             # Spark's stop waits for the callback: that must find the flag, not a lock held here.
             self._stopping = True
@@ -128,6 +127,8 @@ class StreamRun:
             except StreamingQueryException as e:
                 # A batch that was about to be written; it is run again at the next start.
                 log.info("stream %s was stopped in the middle of a batch: %s", self.stream.name, _root_message(e))
+            self._catch_up()
+            self._query = None
         self._close_output()
         self._set(state="stopped", rows_per_s=0.0)
 
@@ -135,9 +136,10 @@ class StreamRun:
         """Wait until all that is there has been read and written, and the figures say so. For tests and tools."""
         assert self._query is not None
         self._query.processAllAvailable()
-        # Processing ends with the last batch's commit; its progress event comes after, from another thread.
+        # Processing ends with the last batch's commit; its progress comes after.
         while self.figures.batch_id != self._committed.batch:
             time.sleep(0.01)
+            self._catch_up()
 
     def tend(self) -> None:
         """Start what should run and restart what failed. LeaseLost from the output comes through to the caller."""
@@ -145,6 +147,7 @@ class StreamRun:
             if self._query.isActive:
                 return
             self._failed(self._query.exception())
+            self._catch_up()
             self._query = None
             self._close_output()
         if time.monotonic() < self._retry_at:
@@ -355,23 +358,41 @@ class StreamRun:
             for key, value in values.items():
                 setattr(self.figures, key, value)
 
-    def progressed(self, event: QueryProgressEvent) -> None:
-        """Take a finished batch into the figures."""
-        p = event.progress
-        if p.batchId < 0 or not p.durationMs:
+    def _catch_up(self) -> None:
+        """Take the progress of batches that ended since the last look into the figures.
+
+        A listener in Python would be told of each batch at once, by a hundred calls between the two languages: that was
+        a third of a busy driver's CPU time.
+        """
+        query = self._query
+        if query is None:
             return
         with self._figures_lock:
-            f = self.figures
-            f.rows_in += p.numInputRows
-            if p.batchId != f.batch_id:
-                f.batch_id, f.batch_at = p.batchId, int(time.time() * 1000)
-                f.batch_ms = int(p.durationMs.get("triggerExecution", 0))
-                self._failures = 0
-            if watermark := (p.eventTime or {}).get("watermark"):
-                f.watermark = _epoch_ms(watermark) or f.watermark
-            if p.stateOperators:
-                f.state_rows = sum(o.numRowsTotal for o in p.stateOperators)
-                f.state_bytes = sum(o.memoryUsedBytes for o in p.stateOperators)
+            recent = query._jsq.recentProgress()
+            new: list[dict[str, Any]] = []
+            for i in reversed(range(len(recent))):
+                found = json.loads(recent[i].json())
+                if found["timestamp"] == self._progress_at:
+                    break
+                new.append(found)
+            for found in reversed(new):
+                self._take(found)
+
+    def _take(self, p: dict[str, Any]) -> None:
+        self._progress_at = p["timestamp"]
+        if p["batchId"] < 0 or not p["durationMs"]:
+            return
+        f = self.figures
+        f.rows_in += p["numInputRows"]
+        if p["batchId"] != f.batch_id:
+            f.batch_id, f.batch_ms = p["batchId"], int(p["durationMs"].get("triggerExecution", 0))
+            f.batch_at = _epoch_ms(p["timestamp"]) + f.batch_ms
+            self._failures = 0
+        if watermark := _epoch_ms(p.get("eventTime", {}).get("watermark", EPOCH)):
+            f.watermark = watermark
+        if p["stateOperators"]:
+            f.state_rows = sum(o["numRowsTotal"] for o in p["stateOperators"])
+            f.state_bytes = sum(o["memoryUsedBytes"] for o in p["stateOperators"])
 
     def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
         """Set the lag, in records, from the offsets done and the topics' ends."""
@@ -386,6 +407,7 @@ class StreamRun:
 
     def report(self) -> ProgressRow:
         """The figures as they stand: a copy, with the rate over the last seconds."""
+        self._catch_up()
         with self._figures_lock:
             now = time.monotonic()
             self._seen.append((now, self.figures.rows_in))
@@ -396,23 +418,6 @@ class StreamRun:
             if self.figures.state in ("idle", "running"):
                 self.figures.state = "running" if self.figures.rows_per_s else "idle"
             return replace(self.figures)
-
-
-class _Listener(StreamingQueryListener):
-    def __init__(self, run: StreamRun) -> None:
-        self._run = run
-
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
-        pass
-
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        self._run.progressed(event)
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        pass
-
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        pass
 
 
 def _at(batch: Batch) -> Column:
@@ -438,10 +443,9 @@ def _node(plan: Any, place: tuple[int, ...]) -> Any:
     return plan
 
 
-def _epoch_ms(iso: str) -> int | None:
-    """Epoch ms of a progress event's ISO time; None for 1970, which stands for no watermark yet."""
-    ms = int(datetime.fromisoformat(iso).timestamp() * 1000)
-    return ms or None
+def _epoch_ms(iso: str) -> int:
+    """Epoch ms of a time in a query's progress; 0, for the watermark, where there is none yet."""
+    return int(datetime.fromisoformat(iso).timestamp() * 1000)
 
 
 def _root_message(cause: BaseException | None) -> str:
