@@ -85,7 +85,8 @@ def build(streams: Iterable[Stream]) -> Catalog:
 
 
 def _topics(stream: Stream) -> Iterator[Topic]:
-    yield stream.output
+    if isinstance(stream.output, Topic):
+        yield stream.output
     if stream.keep_late:
         yield Topic(stream.late_topic, partitions=1, beat_every=0)
     for given in stream.inputs.values():

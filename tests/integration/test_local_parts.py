@@ -190,12 +190,12 @@ def test_without_a_java_broker_and_spark_run_on_the_wheel(tmp_path: Path, monkey
 
 
 def test_debians_packages_serve_where_nothing_else_does(tmp_path: Path) -> None:
-    from penstock.local import mariadb
+    from penstock.local import debian, mariadb
 
     if not shutil.which("apt-get"):
         pytest.skip("not a Debian")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mariadb, "settings", type("Settings", (), {"cache": tmp_path}))
+        patch.setattr(debian, "settings", type("Settings", (), {"cache": tmp_path}))
         try:
             server = mariadb._debian(None)
         except LocalError as e:

@@ -1,0 +1,38 @@
+"""Topic quality in InfluxDB: a measurement per topic with the fields `valid` and `invalid`, a point per second."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobs.quality.counts import METRICS
+from penstock.settings import settings
+from penstock.streams import Each, F, InfluxDB, Input, Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def transform(metrics: DataFrame) -> DataFrame:
+    """line STRING: `tx valid=7i 1501273548000`. A topic's name holds nothing that the line protocol would escape."""
+    key = F.from_json(F.col("key").cast("string"), "topic STRING, window BIGINT, status STRING")
+    count = F.col("value").cast("string").try_cast("bigint")
+    return (
+        metrics.select(key.alias("k"), count.alias("count"))
+        .where("k.topic IS NOT NULL AND k.window IS NOT NULL AND k.status IN ('valid', 'invalid') AND count >= 0")
+        .selectExpr("concat(k.topic, ' ', k.status, '=', count, 'i ', k.window) AS line", "NULL AS none")
+    )
+
+
+SINK = Stream(
+    name="quality-influxdb",
+    app="quality",
+    inputs={"metrics": Input(METRICS)},
+    transform=transform,
+    output=InfluxDB("penstock"),
+    key="none",
+    value="line",
+    promise=Each(),
+    every=10.0,
+)
+# Without a server there is nothing to keep running.
+STREAMS = [SINK] if settings().influxdb_url.get_secret_value() else []

@@ -1,0 +1,1 @@
+"""Stores outside Kafka that take a stream's rows."""

@@ -1,0 +1,135 @@
+"""Topic quality in a real InfluxDB, and the dashboard that shows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pyspark.sql import SparkSession
+
+from jobs.quality import influxdb as job
+from jobs.quality.counts import METRICS
+from penstock.errors import LocalError, SinkError
+from penstock.kafka.commits import COMMITS
+from penstock.kafka.output import NONE, Message
+from penstock.local.influxdb import InfluxDB
+from penstock.local.parts import Broker
+from penstock.local.process import free_port
+from penstock.settings import PROJECT, settings
+from penstock.sinks.influxdb import LINES, InfluxWriter
+from tests.streams import Record, create, running, send
+
+pytestmark = pytest.mark.integration
+
+DASHBOARD = PROJECT / "docker" / "grafana" / "topic-quality.json"
+SECOND = 1_501_273_548_000
+
+
+@pytest.fixture(scope="module")
+def influx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfluxDB]:
+    part = InfluxDB(tmp_path_factory.mktemp("influx"), port=free_port(2))
+    try:
+        part.command()
+    except LocalError as e:
+        pytest.skip(f"InfluxDB cannot be had here: {e}")
+    with part:
+        yield part
+
+
+@pytest.fixture
+def named(influx: InfluxDB, monkeypatch: pytest.MonkeyPatch) -> Iterator[InfluxDB]:
+    """The settings name this server."""
+    monkeypatch.setenv("PENSTOCK_INFLUXDB_URL", influx.url)
+    settings.cache_clear()
+    yield influx
+    settings.cache_clear()
+
+
+def query(influx: InfluxDB, text: str, database: str = "penstock") -> list[dict[str, Any]]:
+    """The series of a query's answer."""
+    answer = httpx.get(f"{influx.url}/query", params={"q": text, "db": database, "epoch": "ms"}, timeout=10)
+    [result] = answer.raise_for_status().json()["results"]
+    assert "error" not in result, f"{text}: {result['error']}"
+    return list(result.get("series", []))
+
+
+def points(influx: InfluxDB, topic: str) -> list[list[Any]]:
+    series = query(influx, f'SELECT "valid", "invalid" FROM "{topic}"')
+    return list(series[0]["values"]) if series else []
+
+
+def count(topic: str, second: int, status: str, value: int | str | None) -> Record:
+    key = json.dumps({"topic": topic, "window": SECOND + 1000 * second, "status": status}, separators=(",", ":"))
+    return Record(METRICS.name, key, None if value is None else str(value))
+
+
+def test_points_are_updated_in_place(
+    spark: SparkSession, fresh_broker: Broker, named: InfluxDB, tmp_path: Path
+) -> None:
+    create(fresh_broker.bootstrap, METRICS, COMMITS)
+    stream = replace(job.SINK, every=0.0)
+    with running(stream, spark, fresh_broker.bootstrap, tmp_path) as run:
+        send(
+            fresh_broker.bootstrap,
+            [
+                count("tx", 0, "valid", 5),
+                count("tx", 0, "invalid", 1),
+                count("tx", 1, "valid", 2),
+                count("other.topic-1", 0, "invalid", 3),
+                Record(METRICS.name, "no key of ours", "1"),
+                count("tx", 0, "valid", "many"),
+                count("tx", 0, "valid", None),
+            ],
+        )
+        run.settle()
+        assert points(named, "tx") == [[SECOND, 5, 1], [SECOND + 1000, 2, None]]
+        assert points(named, "other.topic-1") == [[SECOND, None, 3]]
+        send(fresh_broker.bootstrap, [count("tx", 0, "valid", 7), count("tx", 1, "invalid", 4)])
+        run.settle()
+        assert points(named, "tx") == [[SECOND, 7, 1], [SECOND + 1000, 2, 4]]
+    # The whole topic once more, as after a lost checkpoint.
+    with running(stream, spark, fresh_broker.bootstrap, tmp_path / "again") as run:
+        run.settle()
+        assert points(named, "tx") == [[SECOND, 7, 1], [SECOND + 1000, 2, 4]]
+
+
+def test_large_batches_go_in_several_requests(influx: InfluxDB) -> None:
+    writer = InfluxWriter(influx.url, "large")
+    lines = [Message("", None, f"many valid={n}i {SECOND + n}".encode()) for n in range(2 * LINES + 1)]
+    assert writer.write(lines, NONE) == len(lines)
+    writer.close()
+    [series] = query(influx, 'SELECT count("valid") FROM "many"', "large")
+    assert series["values"][0][1] == len(lines)
+
+
+def test_what_the_server_refuses_is_an_error_with_its_words(influx: InfluxDB) -> None:
+    writer = InfluxWriter(influx.url, "refusing")
+    with pytest.raises(SinkError, match="unable to parse"):
+        writer.write([Message("", None, b"rubbish")], NONE)
+    writer.close()
+    with pytest.raises(SinkError, match="did not answer"):
+        InfluxWriter(f"http://127.0.0.1:{free_port()}", "x")
+
+
+def test_every_query_of_the_dashboard_answers(influx: InfluxDB) -> None:
+    writer = InfluxWriter(influx.url, "shown")
+    writer.write([Message("", None, f"tx valid=3i,invalid=1i {SECOND}".encode())], NONE)
+    writer.close()
+    dashboard = json.loads(DASHBOARD.read_text())
+    [topics] = [v["query"] for v in dashboard["templating"]["list"] if v["name"] == "topic"]
+    assert query(influx, topics, "shown")[0]["values"] == [["tx"]]
+    targets = [(panel["title"], t["query"]) for panel in dashboard["panels"] for t in panel["targets"]]
+    assert len(targets) >= 4
+    for title, text in targets:
+        asked = text.replace("$timeFilter", f"time >= {SECOND - 60_000}ms AND time <= {SECOND + 60_000}ms")
+        asked = asked.replace("$__interval", "10s").replace("$topic", ".*")
+        assert "$" not in asked.replace("$/", ""), f"{title}: a variable nobody fills in: {asked}"
+        [series] = query(influx, asked, "shown")
+        assert series["name"] == "tx"
+        numbers = [v for row in series["values"] for v in row[1:] if v]
+        assert numbers, f"{title}: no figure in the answer to {asked}"
