@@ -103,11 +103,5 @@ def _debian(_: jars.Tick | None) -> Server | None:
     if not debian.usable():
         return None
     root = debian.unpacked("mariadb", PACKAGES, LIBRARIES)
-    base = root / "usr"
-    return Server(
-        base / "sbin" / "mariadbd",
-        base / "bin" / "mariadb-install-db",
-        base,
-        "Debian's packages",
-        debian.environment(root),
-    )
+    base, env = root / "usr", debian.environment(root)
+    return Server(base / "sbin" / "mariadbd", base / "bin" / "mariadb-install-db", base, "Debian's packages", env)

@@ -200,8 +200,8 @@ class Stream:
     name: unique; names the checkpoint, the transactional id and consumer group `penstock.<name>`, and the log lines.
     app: the Spark application it runs in; several streams share one.
     inputs: by name; the transform's parameters carry the same names.
-    output: where the transform's rows go, a topic or a store; key and value: one column's name, written as text, or several, written as a
-        JSON object with those fields. A NULL value is a tombstone.
+    output: where the transform's rows go, a topic or a store; key and value: one column's name, written as text, or
+        several, written as a JSON object with those fields. A NULL value is a tombstone.
     shuffle_partitions: pinned by the checkpoint, so declared once and kept.
     every: seconds between batches; 0 takes a batch as soon as there is something to read.
     keep_late: keep late records, as they came, in the topic `<name>-late`; they are counted in any case.
