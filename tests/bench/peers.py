@@ -1,0 +1,248 @@
+"""Kafka Streams beside Penstock: the same jobs written by hand in Java (tests/bench/peer), built and measured here."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+import psutil
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from penstock.errors import LocalError
+from penstock.local import jars, java, process
+from penstock.local.files import publish
+from penstock.settings import settings
+
+Job = Literal["quality", "summaries", "summaries2", "consume"]
+Guarantee = Literal["at_least_once", "exactly_once_v2"]
+Layout = Literal["canonical", "any"]
+
+SOURCES = Path(__file__).parent / "peer"
+MIB = 1024 * 1024
+SAMPLE_S = 0.2
+
+jars.SETS.update(
+    {
+        # Kafka Streams of the broker's version with all it needs, as its POM names them.
+        "streams": jars.JarSet(
+            92,
+            (
+                "at.yawk.lz4:lz4-java:1.10.2",
+                "com.fasterxml.jackson.core:jackson-annotations:2.21",
+                "com.fasterxml.jackson.core:jackson-core:2.21.2",
+                "com.fasterxml.jackson.core:jackson-databind:2.21.2",
+                "com.github.luben:zstd-jni:1.5.6-10",
+                "org.apache.kafka:kafka-clients:4.3.1",
+                "org.apache.kafka:kafka-streams:4.3.1",
+                "org.rocksdb:rocksdbjni:10.1.3",
+                "org.slf4j:slf4j-api:1.7.36",
+                "org.slf4j:slf4j-simple:1.7.36",
+                "org.xerial.snappy:snappy-java:1.1.10.7",
+            ),
+        ),
+        # For a Java that has no javac.
+        "compiler": jars.JarSet(3.5, ("org.eclipse.jdt:ecj:3.43.0",)),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run from the start of its process until all was committed; first_s: when the first record was read.
+
+    peak_rss_mib: the proportional set size where the system tells it. figures: all that the program said.
+    """
+
+    wall_s: float
+    cpu_s: float
+    peak_rss_mib: float
+    records: int
+    first_s: float
+    figures: Mapping[str, int] = field(default_factory=dict)
+
+
+def generate(
+    bootstrap: str,
+    topic: str,
+    records: int,
+    *,
+    end: int,
+    span: timedelta = timedelta(hours=2),
+    partitions: int = 4,
+    keys: int = 1000,
+    layout: Layout = "canonical",
+    bad: float = 0.001,
+    seed: int = 1,
+) -> Measured:
+    """Fill a topic with receipts, made if there is none: event times over `span` up to `end`, in epoch ms.
+
+    figures: `valid` by the rule of quality, `parsed` by the schema alone, `bytes` of values.
+    """
+    return _measured(
+        "generate",
+        bootstrap,
+        {
+            "topic": topic,
+            "records": records,
+            "end": end,
+            "span": span // timedelta(milliseconds=1),
+            "partitions": partitions,
+            "keys": keys,
+            "layout": layout,
+            "bad": bad,
+            "seed": seed,
+            "threads": 2,
+        },
+    )
+
+
+def run(
+    job: Job,
+    bootstrap: str,
+    *,
+    topic: str = "receipts",
+    output: str | None = None,
+    guarantee: Guarantee = "at_least_once",
+    guarded: bool = False,
+    commit_ms: int = 1000,
+    threads: int = 2,
+    timeout: float = 900,
+) -> Measured:
+    """Run a job from the beginning over what its topic holds now; its state and inner topics are removed afterwards.
+
+    output: `peer-<job>` if not given; made if there is none, and kept.
+    figures: `late` records that were dropped, `rejected` ones that are no receipts; of consume, the `bytes` of values.
+    """
+    app = f"peer-{job}-{uuid.uuid4().hex[:8]}"
+    state = Path(tempfile.mkdtemp(prefix=f"{app}-"))
+    try:
+        return _measured(
+            job,
+            bootstrap,
+            {
+                "topic": topic,
+                "output": output or f"peer-{job}",
+                "bundles": f"{app}-bundles",
+                "guarantee": guarantee,
+                "guarded": str(guarded).lower(),
+                "commit": commit_ms,
+                "threads": threads,
+                "app": app,
+                "state": state,
+            },
+            timeout,
+        )
+    finally:
+        shutil.rmtree(state, ignore_errors=True)
+        _forget(bootstrap, app)
+
+
+def classes() -> Path:
+    """The folder of the compiled program, compiled if its sources or jars are others than last time."""
+    sources = sorted(SOURCES.glob("*.java"))
+    digest = hashlib.sha256(jars.place("streams").name.encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    target = settings().cache / "peer" / digest.hexdigest()[:12]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with publish(target) as fresh:
+        if fresh:
+            command = [*_compiler(), "-cp", jars.classpath("streams"), "-d", fresh, *sources]
+            done = process.capture(command)
+            if done.returncode:
+                raise LocalError("the peer could not be compiled", got=(done.stdout + done.stderr)[-2000:])
+    return target
+
+
+def _compiler() -> list[str | Path]:
+    runtime = java.find()
+    if (javac := runtime.home / "bin" / "javac").exists():
+        return [javac, "--release", "17", "-nowarn"]
+    # A bare runtime has no tables of older releases.
+    compiler = [runtime.command, "-cp", jars.classpath("compiler"), "org.eclipse.jdt.internal.compiler.batch.Main"]
+    return [*compiler, "-source", "17", "-target", "17", "-nowarn"]
+
+
+def _measured(job: str, bootstrap: str, arguments: Mapping[str, object], timeout: float = 900) -> Measured:
+    words = {"job": job, "bootstrap": bootstrap, **arguments}
+    command = [
+        java.find().command, "-Xmx1g", "-XX:+UseG1GC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+        "-cp", f"{classes()}:{jars.classpath('streams')}", "bench.Peer",
+        *(f"{name}={value}" for name, value in words.items()),
+    ]  # fmt: skip
+    with tempfile.TemporaryFile("w+") as log:
+        started = time.time()
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as child:
+            timer = threading.Timer(timeout, child.kill)
+            timer.start()
+            try:
+                with _memory(child.pid) as peak:
+                    assert child.stdout is not None
+                    said = child.stdout.readline()
+                    # Not reaped before it is waited for, so it can be asked even if it has ended.
+                    cpu = psutil.Process(child.pid).cpu_times()
+                    child.stdout.read()
+                    child.wait()
+            finally:
+                timer.cancel()
+                if child.poll() is None:
+                    child.kill()
+        if child.returncode or not said:
+            log.seek(0)
+            raise LocalError(f"the peer's {job} failed with {child.returncode}", got=log.read()[-2000:])
+    figures: dict[str, int] = json.loads(said)
+    return Measured(
+        wall_s=figures["done_ms"] / 1000 - started,
+        cpu_s=cpu.user + cpu.system,
+        peak_rss_mib=max(peak, default=0) / MIB,
+        records=figures["records"],
+        first_s=figures["first_record_ms"] / 1000 - started,
+        figures=figures,
+    )
+
+
+@contextmanager
+def _memory(pid: int) -> Iterator[list[int]]:
+    """Samples of a process's memory in bytes, taken until the block ends."""
+    samples: list[int] = []
+    done = threading.Event()
+
+    def sample() -> None:
+        with suppress(psutil.Error):
+            found = psutil.Process(pid)
+            while not done.wait(SAMPLE_S):
+                samples.append(found.memory_full_info().pss)
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        done.set()
+        thread.join()
+
+
+def _forget(bootstrap: str, app: str) -> None:
+    """Remove what Kafka Streams made for itself on the broker."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    with suppress(KafkaException):
+        inner = [name for name in admin.list_topics(timeout=10).topics if name.startswith(f"{app}-")]
+        waiting = list(admin.delete_topics(inner).values()) if inner else []
+        waiting += admin.delete_consumer_groups([app]).values()
+        for one in waiting:
+            with suppress(KafkaException):
+                one.result()
