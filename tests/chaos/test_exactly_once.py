@@ -6,9 +6,10 @@ import json
 import random
 import signal
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from penstock.local.parts import Broker, MariaDB
 from penstock.settings import PROJECT
 from penstock.streams import Topic, process
 from tests.chaos.drivers import Drivers, drivers, signal_session
+from tests.plain import plain
 from tests.streams import Record, create, latest, read, send
 from tests.support import wait_until
 
@@ -77,6 +79,51 @@ def test_quality_counts_each_record_once_through_kills(quality: Drivers) -> None
 
     wait_until(lambda: sum(counts().values()) >= expected.total(), 120, every=1, what=f"all is counted: {d.log}")
     assert counts() == dict(expected)
+
+
+def test_summaries_count_each_receipt_once_through_kills_of_both_stages(quality: Drivers) -> None:
+    """Receipts while both stages work; SIGKILL of the driver that runs them at random moments."""
+    chance = random.Random(20260102)
+    sent: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
+    base = int(time.time() * 1000) - 25 * 60_000
+
+    def produce(count: int) -> None:
+        records = []
+        for _ in range(count):
+            metric, value, at = (
+                chance.choice("abc"),
+                round(chance.gauss(0, 50), 3),
+                base + chance.randrange(20 * 60_000),
+            )
+            receipt = {"environment": "prod", "metric": metric, "value": value, "timestamp": at}
+            records.append(Record("receipts", None, json.dumps(receipt), chance.randrange(4), timestamp=at))
+            sent[metric, at // 600_000 * 600_000].append(value)
+        send(quality.bootstrap, records)
+
+    d = quality.launch("metrics")
+    for _ in range(KILLS):
+        produce(1000)
+        deadline = time.monotonic() + chance.uniform(4, 16)
+        while time.monotonic() < deadline:
+            produce(50)
+            time.sleep(0.05)
+        assert process.kill(d)
+        d = quality.launch("metrics")
+    produce(1000)
+
+    def summaries() -> dict[tuple[str, int], dict[str, Any]]:
+        found = [json.loads(v or "{}") for v in latest(read(quality.bootstrap, "metric-summaries")).values()]
+        return {(s["metric"], s["window"]): s for s in found}
+
+    total = sum(map(len, sent.values()))
+    wait_until(
+        lambda: sum(s["count"] for s in summaries().values()) >= total, 180, every=1, what=f"all is summarised: {d.log}"
+    )
+    found = summaries()
+    assert found.keys() == sent.keys()
+    for group, values in sent.items():
+        for name, wanted in plain(values, [0.9]).items():
+            assert found[group][name] == pytest.approx(wanted, rel=1e-9), (group, name)
 
 
 def test_a_driver_that_wakes_up_behind_its_lease_does_no_harm(chaos: Drivers) -> None:

@@ -8,7 +8,6 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from jobs.metrics import figures
 from penstock.streams import records
+from tests.plain import plain
 
 pytestmark = pytest.mark.integration
 
@@ -51,39 +51,6 @@ def summaries(made: DataFrame, quantiles: Sequence[float] = QUANTILES) -> dict[t
     return {(r.metric, r.window): r.asDict() for r in rows}
 
 
-def cut(value: float, decimals: int) -> float:
-    """Truncation as the definition has it: towards zero, through a scaled integer while that is exact."""
-    scaled = value * 10**decimals
-    return math.trunc(scaled) / 10**decimals if abs(scaled) < 2**53 else value
-
-
-def order(value: float) -> tuple[bool, float]:
-    """NaN after everything."""
-    return (True, 0.0) if math.isnan(value) else (False, value)
-
-
-def plain(values: list[float], decimals: int = 2) -> dict[str, Any]:
-    n = len(values)
-    ranks = sorted((cut(v, decimals) for v in values), key=order)
-    found: dict[str, Any] = {
-        "count": n,
-        "min": min(values, key=order),
-        "max": max(values, key=order),
-        **{
-            name: next(v for k, v in enumerate(ranks, 1) if k / n >= q)
-            for q, name in zip(QUANTILES, NAMES, strict=True)
-        },
-    }
-    if all(map(math.isfinite, values)):
-        mean = sum(map(Fraction, values)) / n
-        found["average"] = float(mean)
-        found["stddev"] = math.sqrt(sum((Fraction(v) - mean) ** 2 for v in values) / n)
-    else:
-        found["average"] = sum(values) / n
-        found["stddev"] = math.nan
-    return found
-
-
 def check(found: dict[tuple[str, int], dict[str, Any]], receipts: Iterable[Receipt], rel: float = 1e-9) -> None:
     groups: dict[tuple[str, int], list[float]] = defaultdict(list)
     size = int(SUMMARY.total_seconds() * 1000)
@@ -91,7 +58,7 @@ def check(found: dict[tuple[str, int], dict[str, Any]], receipts: Iterable[Recei
         groups[metric, at // size * size].append(value)
     assert found.keys() == groups.keys()
     for group, values in groups.items():
-        for name, wanted in plain(values).items():
+        for name, wanted in plain(values, QUANTILES).items():
             got = found[group][name]
             exact = name in ("count", "min", "max") or name in NAMES
             assert got == pytest.approx(wanted, rel=0 if exact else rel, abs=0 if exact else rel, nan_ok=True), (
@@ -126,7 +93,7 @@ def test_two_stages_give_what_a_plain_computation_gives(spark: SparkSession, see
     huge = [r for r in receipts if r[0] == "huge"]
     for group, got in summaries(bundles(spark, huge)).items():
         values = [v for m, v, at in huge if (m, at // 600_000 * 600_000) == group]
-        wanted = plain(values)
+        wanted = plain(values, QUANTILES)
         assert {n: got[n] for n in (*NAMES, "count", "min", "max")} == {
             n: wanted[n] for n in (*NAMES, "count", "min", "max")
         }

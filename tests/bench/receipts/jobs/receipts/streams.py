@@ -1,0 +1,39 @@
+"""The two hot jobs as they are declared, for the throughput benchmark: an app each, batches without a pause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from jobs.metrics import RECEIPT_INPUT, bundles, metrics_settings, summaries
+from jobs.metrics.figures import KEY, MOMENTS, quantile_names, summarised
+from jobs.quality import counts
+from penstock.streams import Input, Stream, Topic, Updates
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+S = metrics_settings()
+
+
+def one_stage(receipts: DataFrame) -> DataFrame:
+    return summarised(receipts, S.summary, S.decimals, S.quantiles)
+
+
+STREAMS = [
+    # The pattern keeps what the benchmark itself writes out of the count.
+    replace(counts.STREAM, app="quality", inputs={"records": Input(pattern="receipts")}, every=0.0),
+    Stream(
+        name="one-stage-summaries",
+        app="one-stage",
+        inputs={"receipts": RECEIPT_INPUT},
+        transform=one_stage,
+        output=Topic("one-stage-summaries", partitions=2, compacted=True),
+        key=KEY,
+        value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
+        promise=Updates(window=S.summary, late_by=timedelta(hours=1)),
+    ),
+    replace(bundles.STREAM, app="two-stages", every=0.0),
+    replace(summaries.STREAM, app="two-stages", every=0.0),
+]

@@ -1,0 +1,283 @@
+"""How fast the hot jobs read through a full topic, beside Kafka Streams and the bare consumer.
+
+Every run starts a process of its own over the same topic and ends when all of it is committed. Outputs are compared,
+key by key, before any time is shown. Runs are in pairs, in alternating order; ratios are those of each pair.
+
+    python -m tests.bench.throughput --records 10000000 --pairs 5
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import psutil
+import typer
+from confluent_kafka import Consumer, TopicPartition
+from rich.progress import Progress
+
+from penstock import catalog
+from penstock.control import DriverRow
+from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions
+from penstock.kafka.commits import COMMITS
+from penstock.kafka.output import Mark
+from penstock.local.parts import Broker, MariaDB
+from penstock.local.process import free_port
+from penstock.settings import PROJECT
+from penstock.streams import process
+from tests.bench import peers
+from tests.bench.common import table, write
+from tests.bench.peers import Measured
+from tests.chaos.drivers import drivers
+from tests.support import wait_until
+
+RECEIPTS = "receipts"
+MIB = 1024 * 1024
+# An app, its streams from input to output, and the peer's job that must come to the same.
+JOBS: dict[str, tuple[str, tuple[str, ...], peers.Job]] = {
+    "quality": ("quality", ("topic-quality",), "quality"),
+    "summaries, one stage": ("one-stage", ("one-stage-summaries",), "summaries"),
+    "summaries, two stages": ("two-stages", ("metric-bundles", "metric-summaries"), "summaries2"),
+}
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where it all runs."""
+
+    broker: Broker
+    mariadb: MariaDB
+
+
+@contextmanager
+def place() -> Iterator[Place]:
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        config = {"log.retention.ms": "-1"}
+        with (
+            Broker(home=home, port=free_port(2), config=config) as broker,
+            MariaDB(home=home, port=free_port()) as mariadb,
+        ):
+            yield Place(broker, mariadb)
+
+
+def ours(at: Place, job: str) -> Measured:
+    """One run of a job by Penstock, from the start of its driver's process."""
+    app, names, _ = JOBS[job]
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        with drivers(at.broker, at.mariadb, home, PROJECT / "tests" / "bench" / "receipts") as given:
+            streams = [catalog.load().stream(name) for name in names]
+            drop(at, [s.output.name for s in streams])
+            ensure_topics(catalog.load().topics.values(), at.broker.bootstrap)
+            marks = Marks(at.broker.bootstrap)
+            began = time.time()
+            driver = given.launch(app)
+            with peak_memory(driver) as peak:
+                source, done = RECEIPTS, began
+                for stream in streams:
+                    done = marks.wait(stream.name, ends(at, source))
+                    source = stream.output.name
+                cpu = sum(sum(p.cpu_times()[:2]) for p in processes(driver))
+            marks.close()
+            process.kill(driver)
+        log = home / "checkpoints" / names[0] / "offsets" / "0"
+        first = json.loads(log.read_text().splitlines()[1])["batchTimestampMs"] / 1000
+        records = sum(ends(at, RECEIPTS).values())
+        return Measured(done - began, cpu, peak[0] / MIB, records, first - began)
+
+
+def theirs(at: Place, job: str, **options: object) -> Measured:
+    drop(at, [f"peer-{JOBS[job][2]}"])
+    return peers.run(JOBS[job][2], at.broker.bootstrap, **options)  # type: ignore[arg-type]
+
+
+class Marks:
+    """Follows the marks that streams leave in `penstock.commits`."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._consumer = Consumer(
+            {"bootstrap.servers": bootstrap, "group.id": "marks", "isolation.level": "read_committed"}
+        )
+        self._seen: dict[str, tuple[Mark, float]] = {}
+        now = end_offsets(admin(bootstrap), [(COMMITS.name, p) for p in range(COMMITS.partitions)], bootstrap)
+        self._consumer.assign([TopicPartition(topic, p, offset) for (topic, p), offset in now.items()])
+
+    def wait(self, stream: str, wanted: dict[int, int], timeout: float = 900) -> float:
+        """When the stream had written all up to the wanted offsets, epoch seconds."""
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if found := self._seen.get(stream):
+                mark, at = found
+                [offsets] = mark.offsets.values() or [{}]
+                if all(offsets.get(p, 0) >= end for p, end in wanted.items()):
+                    return at
+            message = self._consumer.poll(0.2)
+            if message is not None and not message.error():
+                key, value = message.key(), message.value()
+                assert isinstance(key, bytes)
+                self._seen[key.decode()] = Mark.read(value or b""), message.timestamp()[1] / 1000
+        raise SystemExit(f"{stream} did not come to the end of its input within {timeout:g} s")
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def ends(at: Place, topic: str) -> dict[int, int]:
+    client, bootstrap = admin(at.broker.bootstrap), at.broker.bootstrap
+    count = partitions(client, bootstrap)[topic]
+    return {p: end for (_, p), end in end_offsets(client, [(topic, p) for p in range(count)], bootstrap).items()}
+
+
+def drop(at: Place, topics: Sequence[str]) -> None:
+    """Remove topics, so that a run begins without what an earlier one wrote."""
+    client, bootstrap = admin(at.broker.bootstrap), at.broker.bootstrap
+    there = [t for t in topics if t in partitions(client, bootstrap)]
+    for future in client.delete_topics(there).values() if there else ():
+        future.result(30)
+    wait_until(lambda: not set(there) & partitions(client, bootstrap).keys())
+
+
+def processes(driver: DriverRow) -> list[psutil.Process]:
+    found = []
+    for member in process.members(driver):
+        with suppress(psutil.Error):
+            found.append(psutil.Process(member.pid))
+    return found
+
+
+@contextmanager
+def peak_memory(driver: DriverRow) -> Iterator[list[float]]:
+    """The most memory (PSS, bytes) that all processes of a driver had together."""
+    peak, stop = [0.0], threading.Event()
+
+    def sample() -> None:
+        while not stop.wait(0.5):
+            total = 0
+            for p in processes(driver):
+                with suppress(psutil.Error):
+                    total += p.memory_full_info().pss
+            peak[0] = max(peak[0], total)
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        stop.set()
+        thread.join()
+
+
+def state(at: Place, topic: str) -> dict[bytes, bytes]:
+    """The last value of each key."""
+    consumer = Consumer(
+        {"bootstrap.servers": at.broker.bootstrap, "group.id": "state", "isolation.level": "read_committed"}
+    )
+    wanted = ends(at, topic)
+    consumer.assign([TopicPartition(topic, p, 0) for p in wanted])
+    found: dict[bytes, bytes] = {}
+    while any(consumer.position([TopicPartition(topic, p)])[0].offset < end for p, end in wanted.items()):
+        for message in consumer.consume(10_000, 1.0):
+            if not message.error():
+                found[bytes(message.key() or b"")] = bytes(message.value() or b"")
+    consumer.close()
+    return found
+
+
+def same(one: dict[bytes, bytes], other: dict[bytes, bytes]) -> None:
+    """SystemExit unless both hold the same; figures to nine digits, for additions have an order."""
+    if one.keys() != other.keys():
+        extra = next(iter(one.keys() ^ other.keys()))
+        raise SystemExit(f"outputs differ: {len(one)} keys and {len(other)} keys, one of them {extra!r}")
+    for key, value in one.items():
+        if value != other[key] and not _close(json.loads(value), json.loads(other[key])):
+            raise SystemExit(f"outputs differ at {key!r}: {value!r} and {other[key]!r}")
+
+
+def _close(one: object, other: object) -> bool:
+    if isinstance(one, dict) and isinstance(other, dict):
+        return list(one) == list(other) and all(_close(v, other[k]) for k, v in one.items())
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-9)
+    return one == other
+
+
+def row(name: str, found: Sequence[Measured], ratios: Sequence[float] = ()) -> list[str]:
+    def middle(of: Callable[[Measured], float]) -> float:
+        return statistics.median(of(m) for m in found)
+
+    return [
+        name,
+        f"{middle(lambda m: m.wall_s):.1f}",
+        f"{middle(lambda m: m.wall_s - m.first_s):.1f}",
+        f"{middle(lambda m: m.records / m.wall_s / 1000):.0f}",
+        f"{middle(lambda m: m.records / (m.wall_s - m.first_s) / 1000):.0f}",
+        f"{middle(lambda m: m.cpu_s):.1f}",
+        f"{middle(lambda m: m.peak_rss_mib):.0f}",
+        f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "",
+    ]
+
+
+HEAD = (
+    "", "wall, s", "from the first record, s", "1000 records/s", "… from the first", "CPU, s", "peak, MiB",
+    "ratio of wall times",
+)  # fmt: skip
+
+
+def main(
+    records: Annotated[int, typer.Option(help="records in the topic")] = 10_000_000,
+    pairs: Annotated[int, typer.Option(help="runs of each job")] = 5,
+    keys: Annotated[int, typer.Option(help="distinct metrics")] = 1000,
+    layout: Annotated[str, typer.Option(help="canonical, or any: field order and white space vary")] = "canonical",
+    job: Annotated[list[str] | None, typer.Option(help=f"some of: {'; '.join(JOBS)}")] = None,
+    section: Annotated[str, typer.Option(help="marks in docs/benchmarks.md")] = "throughput",
+) -> None:
+    shape: Literal["canonical", "any"] = "any" if layout == "any" else "canonical"
+    with place() as at, Progress() as progress:
+        step = progress.add_task("generating", total=None)
+        end = int(time.time() * 1000)
+        peers.generate(at.broker.bootstrap, RECEIPTS, records, end=end, keys=keys, layout=shape)
+        rows = [row("bare consumer, 2 threads", [peers.run("consume", at.broker.bootstrap)])]
+        for name in job or JOBS:
+            progress.update(step, description=name)
+            variants: dict[str, Callable[[], Measured]] = {
+                "Kafka Streams": lambda name=name: theirs(at, name),  # type: ignore[misc]
+                "Kafka Streams, exactly once": lambda name=name: theirs(at, name, guarantee="exactly_once_v2"),  # type: ignore[misc]
+            }
+            if name == "quality" and shape == "canonical":
+                variants["Kafka Streams, guarded"] = lambda name=name: theirs(at, name, guarded=True)  # type: ignore[misc]
+            mine: list[Measured] = []
+            found: dict[str, list[Measured]] = {v: [] for v in variants}
+            for number in range(pairs):
+                progress.update(step, description=f"{name}: {number + 1} of {pairs}")
+                order = [None, *variants] if number % 2 else [*variants, None]
+                for variant in order:
+                    if variant is None:
+                        mine.append(ours(at, name))
+                    else:
+                        found[variant].append(variants[variant]())
+                if number == 0:
+                    same(state(at, output(name)), state(at, f"peer-{JOBS[name][2]}"))
+            rows.append(row(f"**{name}**: Penstock", mine))
+            for variant, measured in found.items():
+                ratios = [other.wall_s / own.wall_s for own, other in zip(mine, measured, strict=True)]
+                rows.append(row(f"{name}: {variant}", measured, ratios))
+        about = f"{records:,} records, {keys:,} metrics, layout {layout}, {pairs} runs of each, medians."
+    write(section, f"{about}\n\n{table(HEAD, rows)}")
+
+
+def output(job: str) -> str:
+    return {"quality": "metrics", "summaries, one stage": "one-stage-summaries"}.get(job, "metric-summaries")
+
+
+if __name__ == "__main__":
+    typer.run(main)
