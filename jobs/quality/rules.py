@@ -20,7 +20,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import sqlglot
 from sqlglot import exp
@@ -38,6 +38,7 @@ HEADERS = ("topic", "format", "schema", "framing")
 FORMATS = ("json", "avro", "text")
 CONFLUENT = "confluent"
 RECORD_FIELDS = ("key", "value")
+TEXT = "_text"
 
 
 @dataclass(frozen=True)
@@ -53,15 +54,19 @@ class Rule:
     predicate: exp.Condition
     framed: bool = False
 
-    def sql(self, parsed: str) -> str:
-        """The predicate as Spark SQL, its fields taken from the struct column `parsed`."""
+    def sql(self, prefix: str) -> str:
+        """The predicate as Spark SQL, its fields taken from the columns `<prefix><field>`."""
 
         def placed(node: exp.Expr) -> exp.Expr:
             if not isinstance(node, exp.Column):
                 return node
-            if node.name in RECORD_FIELDS and not node.table:
-                return exp.cast(exp.column(node.name), exp.DataType.Type.TEXT)
-            return exp.Dot(this=exp.to_identifier(parsed), expression=node)
+            first, *inner = node.parts
+            if first.name in RECORD_FIELDS and not inner:
+                return exp.cast(exp.column(first.name), exp.DataType.Type.TEXT)
+            found: exp.Expr = exp.column(exp.to_identifier(prefix + first.name, quoted=True))
+            for part in inner:
+                found = exp.Dot(this=found, expression=part)
+            return found
 
         return self.predicate.transform(placed).sql("spark")
 
@@ -123,12 +128,17 @@ def _avro_schema(path: Path, name: str) -> str:
     return text
 
 
-def _required(avro: str) -> list[str]:
-    """Names of the fields of an Avro record that cannot be null."""
+def _fields(avro: str) -> dict[str, Any]:
+    """The fields of an Avro record, with their types."""
     record = json.loads(avro)
     if record["type"] != "record":
         raise ValueError(f"it is of type {record['type']}")
-    return [f["name"] for f in record["fields"] if f["type"] != "null" and "null" not in f["type"]]
+    return {field["name"]: field["type"] for field in record["fields"]}
+
+
+def _required(avro: str) -> list[str]:
+    """Names of the fields of an Avro record that cannot be null."""
+    return [name for name, kind in _fields(avro).items() if kind != "null" and "null" not in kind]
 
 
 def _predicate(path: Path, text: str) -> exp.Condition:
@@ -166,33 +176,33 @@ def judged(records: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
     # Only here: a declaration is read without Spark.
     from pyspark.sql.avro.functions import from_avro
 
-    from penstock.streams.records import CORRUPT, from_json, schema_of
+    from penstock.streams.records import schema_of
+    from penstock.streams.shapes import CORRUPT, parsed
 
-    text = F.col("value").cast("string")
+    text = F.col(TEXT)
     own = [rule for topic, rule in rules.items() if topic != EVERY]
     others = ~F.col("topic").isin([rule.topic for rule in own]) if own else F.lit(True)
-    rows, verdict = records, F.lit(False)
+    rows, verdict = records.withColumn(TEXT, F.col("value").cast("string")), F.lit(False)
     for number, rule in enumerate([*own, rules[EVERY]]):
         here = others if rule.topic == EVERY else F.col("topic") == rule.topic
-        place = f"_rule_{number}"
+        prefix = f"_rule_{number}_"
         if rule.format == "text":
             parses = F.is_valid_utf8(text)
         elif rule.format == "avro":
             data = F.substring("value", 6, 2**31 - 1) if rule.framed else F.col("value")
-            parsed = from_avro(data, rule.schema, {"mode": "PERMISSIVE"})
-            rows = rows.withColumn(place, F.when(here, parsed))
+            rows = rows.withColumn(prefix, F.when(here, from_avro(data, rule.schema, {"mode": "PERMISSIVE"})))
+            rows = rows.withColumns({prefix + name: F.col(prefix)[name] for name in _fields(rule.schema)})
             parses = F.substring("value", 1, 1) == F.lit(bytes(1)) if rule.framed else F.lit(True)
             for name in _required(rule.schema):
-                parses = parses & F.col(place)[name].isNotNull()
+                parses = parses & F.col(prefix + name).isNotNull()
         elif not rule.schema:
             parses = F.try_parse_json(text).isNotNull()
         else:
             fields = schema_of(rule.schema, f"the rule of topic {rule.topic}")
-            rows = rows.withColumn(place, F.when(here, from_json(text, fields)))
-            required = [f.name for f in fields.fields if not f.nullable]
-            parses = F.col(place)[CORRUPT].isNull()
-            for name in required:
-                parses = parses & F.col(place)[name].isNotNull()
-        verdict = F.when(here, parses & F.expr(rule.sql(place))).otherwise(verdict)
+            rows = parsed(rows, TEXT, fields, prefix, here)
+            parses = F.col(prefix + CORRUPT).isNull()
+            for name in (f.name for f in fields.fields if not f.nullable):
+                parses = parses & F.col(prefix + name).isNotNull()
+        verdict = F.when(here, parses & F.expr(rule.sql(prefix))).otherwise(verdict)
     valid = F.col("value").isNull() | F.coalesce(verdict, F.lit(False))
     return rows.withColumn("status", F.when(valid, "valid").otherwise("invalid"))

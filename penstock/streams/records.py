@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import ParseException
 from pyspark.sql import functions as F  # noqa: N812
-from pyspark.sql.types import DataType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, StructField, StructType
 
 from penstock.errors import DeclarationError
 from penstock.kafka.beat import BEAT_KEY
+from penstock.streams.shapes import CORRUPT, parsed
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 EVENT_TIME = "event_time"
 BAD = "_bad"
 BEAT = "_beat"
-CORRUPT = "_corrupt"
 RECORD = "_record"
+TEXT = "_text"
 RAW = ("topic", "partition", "offset", "key", "value", "timestamp")
 SHOWN = 60
 
@@ -58,15 +59,9 @@ def parse(source: DataFrame, given: Input, now: Column, *, keep_record: bool = F
     declared = schema_of(given.schema, f"input {given.source}")
     kept = [F.struct(*RAW).alias(RECORD)] if keep_record else []
     names = [RECORD] if keep_record else []
-    rows = (
-        source.select(
-            *kept,
-            beat,
-            F.col("timestamp").alias("_timestamp"),
-            from_json(F.col("value").cast("string"), declared).alias("_json"),
-        )
-        .select(*names, BEAT, "_timestamp", "_json.*")
-        .withColumn(EVENT_TIME, F.when(F.col(BEAT), F.col("_timestamp")).otherwise(F.expr(given.event_time)))
+    text = source.select(*kept, beat, F.col("timestamp").alias("_timestamp"), F.col("value").cast("string").alias(TEXT))
+    rows = parsed(text, TEXT, declared, "").withColumn(
+        EVENT_TIME, F.when(F.col(BEAT), F.col("_timestamp")).otherwise(F.expr(given.event_time))
     )
     missing = [F.col(f.name).isNull() for f in declared.fields if not f.nullable]
     wrong = [F.col(CORRUPT).isNotNull(), F.col(EVENT_TIME).isNull(), F.col(EVENT_TIME) > horizon, *missing]
@@ -118,13 +113,3 @@ def _encoded(columns: str | tuple[str, ...]) -> Column:
     if isinstance(columns, str):
         return F.col(columns).cast("string")
     return F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})
-
-
-def from_json(text: Column, declared: StructType) -> Column:
-    """A JSON object's fields, and `_corrupt STRING`, which is NULL if all that is there has its declared type.
-
-    Spark's parser takes NOT NULL at its word, so all fields are nullable here: the caller judges what is missing.
-    """
-    nullable = (StructField(f.name, f.dataType) for f in declared.fields)
-    schema = StructType([*nullable, StructField(CORRUPT, StringType())])
-    return F.from_json(text, schema, {"columnNameOfCorruptRecord": CORRUPT})

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from jobs.metrics import figures
-from penstock.streams import records
+from penstock.streams import records, shapes
 from tests.plain import plain
 
 pytestmark = pytest.mark.integration
@@ -40,7 +40,7 @@ def bundles(spark: SparkSession, receipts: Iterable[Receipt], decimals: int = 2,
     text = records.encode(made, "key", figures.BUNDLE)
     schema = records.schema_of(figures.BUNDLE_SCHEMA, "bundles")
     return (
-        text.select("key", records.from_json(F.col("value"), schema).alias("b"))
+        text.select("key", shapes.from_json(F.col("value"), schema).alias("b"))
         .select("key", "b.*")
         .withColumn("event_time", F.timestamp_millis("window"))
     )
