@@ -187,7 +187,8 @@ public final class Peer {
             while (true) {
                 Map<TopicPartition, OffsetAndMetadata> committed = admin.listConsumerGroupOffsets(arguments.text("app"))
                     .partitionsToOffsetAndMetadata().get();
-                left.keySet().removeIf(p -> committed.get(p) != null && isPast(p, committed.get(p).offset(), ends.get(p)));
+                left.keySet().removeIf(
+                    p -> committed.get(p) != null && isPast(p, committed.get(p).offset(), ends.get(p)));
                 if (left.isEmpty()) {
                     return;
                 }

@@ -64,7 +64,8 @@ final class Summaries {
         StreamsBuilder builder = new StreamsBuilder();
         send(byMetric(builder, arguments)
             .windowedBy(TimeWindows.ofSizeAndGrace(SUMMARY, GRACE))
-            .aggregate(Figures::new, (key, value, all) -> all.add(value), Peer.stored("figures", Serdes.Bytes(), FIGURES))
+            .aggregate(
+                Figures::new, (key, value, all) -> all.add(value), Peer.stored("figures", Serdes.Bytes(), FIGURES))
             .toStream()
             .mapValues(figures -> List.of(figures)), arguments);
         return new Peer.Job(builder.build(), List.of(repartitioned(arguments)));
@@ -78,7 +79,8 @@ final class Summaries {
         StreamsBuilder builder = new StreamsBuilder();
         byMetric(builder, arguments)
             .windowedBy(TimeWindows.ofSizeAndGrace(BUNDLE, GRACE))
-            .aggregate(Figures::new, (key, value, all) -> all.add(value), Peer.stored("bundles", Serdes.Bytes(), FIGURES))
+            .aggregate(
+                Figures::new, (key, value, all) -> all.add(value), Peer.stored("bundles", Serdes.Bytes(), FIGURES))
             .toStream()
             .map((window, figures) -> KeyValue.pair(window.key(), Bundle.of(window.window().start(), figures)))
             .to(bundles, Produced.with(Serdes.Bytes(), BUNDLES));
@@ -90,7 +92,8 @@ final class Summaries {
             .windowedBy(TimeWindows.ofSizeAndGrace(SUMMARY, GRACE.plus(SUMMARY)))
             .aggregate(Summaries::slots, Summaries::place, Peer.stored("slots", Serdes.Bytes(), SLOTS))
             .toStream()
-            .mapValues(slots -> Arrays.stream(slots).filter(Objects::nonNull).map(Bundle::figures).toList()), arguments);
+            .mapValues(slots -> Arrays.stream(slots).filter(Objects::nonNull).map(Bundle::figures).toList()),
+            arguments);
         return new Peer.Job(builder.build(), List.of(repartitioned(arguments), bundles));
     }
 
