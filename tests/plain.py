@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from fractions import Fraction
 from typing import Any
 
@@ -37,7 +38,8 @@ def plain(values: Sequence[float], quantiles: Sequence[float], decimals: int = 2
     if all(map(math.isfinite, values)):
         mean = sum(map(Fraction, values)) / n
         found["average"] = float(mean)
-        found["stddev"] = math.sqrt(sum((Fraction(v) - mean) ** 2 for v in values) / n)
+        with suppress(OverflowError):  # of 1e300 and the like no double holds the square
+            found["stddev"] = math.sqrt(sum((Fraction(v) - mean) ** 2 for v in values) / n)
     else:
         found["average"] = sum(values) / n
         found["stddev"] = math.nan

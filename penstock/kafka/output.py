@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, field
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from penstock.errors import BrokerError, LeaseLost
+from penstock.kafka.admin import COMING_AND_GOING
 from penstock.kafka.commits import COMMITS
 
 # Each call to the broker; longer than its own restart takes.
@@ -115,7 +116,7 @@ class Output:
         found = NONE
         try:
             # Another stream's open transaction hides what lies behind it, this stream's mark perhaps: wait for it.
-            _, end = self._consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=TIMEOUT)
+            end = self._end(deadline)
             self._consumer.assign([self._place])
             at = 0
             while at < end:
@@ -133,6 +134,16 @@ class Output:
         except KafkaException as e:
             raise self._error(f"could not read its mark in {topic}", e) from e
         return found
+
+    def _end(self, deadline: float) -> int:
+        """The end of the mark's partition; a topic just made has no leader for a moment."""
+        while True:
+            try:
+                return int(self._consumer.get_watermark_offsets(self._place, timeout=TIMEOUT)[1])
+            except KafkaException as e:
+                if e.args[0].code() not in COMING_AND_GOING or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def write(self, messages: Iterable[Message], mark: Mark) -> int:
         """Write one batch and its mark atomically; returns the number of records.

@@ -89,7 +89,7 @@ SETS = {
         (
             "org.apache.commons:commons-pool2:2.13.1",
             "org.apache.kafka:kafka-clients:3.9.2",
-            "org.apache.spark:spark-avro_2.13:4.2.0",
+            "org.apache.spark:spark-avro_2.13:4.1.1",
             "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
             "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
         ),

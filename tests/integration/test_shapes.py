@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
 
 from penstock.streams import shapes
 from penstock.streams.records import schema_of
@@ -16,7 +17,6 @@ from penstock.streams.records import schema_of
 pytestmark = pytest.mark.integration
 
 DDL = "name STRING NOT NULL, value DOUBLE NOT NULL, n INT, at BIGINT NOT NULL, ok BOOLEAN"
-DECLARED = schema_of(DDL, "a test")
 PLAIN = '{"name":"a b","value":1.5,"n":7,"at":1700000000000,"ok":true}'
 NUMBERS = [
     "0", "-0", "-0.0", "0.0", "00", "01", "-", "+1", "1.", ".5", "1.50", "-12.25", "1e5", "1E+05", "1e-400", "1e400",
@@ -51,6 +51,11 @@ TEXTS = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def declared(spark: SparkSession) -> StructType:  # noqa: ARG001 (a schema needs a session)
+    return schema_of(DDL, "a test")
+
+
 def texts() -> list[str]:
     made = list(TEXTS)
     for field, values in (("name", STRINGS), ("value", NUMBERS), ("n", INTEGERS), ("at", INTEGERS), ("ok", BOOLEANS)):
@@ -68,19 +73,19 @@ def texts() -> list[str]:
     return made
 
 
-def test_both_ways_say_the_same(spark: SparkSession) -> None:
+def test_both_ways_say_the_same(spark: SparkSession, declared: StructType) -> None:
     frame = spark.createDataFrame([(t,) for t in texts()], "text string").coalesce(2)
-    names = [f.name for f in DECLARED.fields]
-    short = shapes.parsed(frame, "text", DECLARED, "f_").select(
+    names = [f.name for f in declared.fields]
+    short = shapes.parsed(frame, "text", declared, "f_").select(
         "text", *[F.col(f"f_{n}").alias(n) for n in [*names, shapes.CORRUPT]]
     )
-    long = frame.select("text", shapes.from_json(F.col("text"), DECLARED).alias("j")).select("text", "j.*")
+    long = frame.select("text", shapes.from_json(F.col("text"), declared).alias("j")).select("text", "j.*")
     one, other = ([tuple(map(repr, row)) for row in f.collect()] for f in (short, long))
     assert one == other
 
 
-def test_the_usual_layouts_take_the_short_way(spark: SparkSession) -> None:
-    shape = shapes.guard(DECLARED)
+def test_the_usual_layouts_take_the_short_way(spark: SparkSession, declared: StructType) -> None:
+    shape = shapes.guard(declared)
     assert shape
     value = json.loads(PLAIN)
     usual = [PLAIN, json.dumps(value), json.dumps(value, separators=(",", ":")), json.dumps({**value, "value": -3})]
@@ -88,15 +93,15 @@ def test_the_usual_layouts_take_the_short_way(spark: SparkSession) -> None:
     assert [r[0] for r in frame.select(F.col("text").rlike(shape)).collect()] == [True] * len(usual)
 
 
-def test_rubbish_does_not_take_the_guard_long(spark: SparkSession) -> None:
+def test_rubbish_does_not_take_the_guard_long(spark: SparkSession, declared: StructType) -> None:
     """A text that nearly matches, and is long: no way to try again and again."""
     long = '{"name":"' + "a" * 200_000
     frame = spark.createDataFrame([(long,)] * 50, "text string")
-    assert shapes.parsed(frame, "text", DECLARED, "").where(F.col(shapes.CORRUPT).isNotNull()).count() == 50
+    assert shapes.parsed(frame, "text", declared, "").where(F.col(shapes.CORRUPT).isNotNull()).count() == 50
 
 
 @pytest.mark.parametrize(
-    "ddl", ["a ARRAY<INT>", "a STRUCT<b: INT>", "a DECIMAL(10,2)", "a TIMESTAMP", '`a"b` STRING', "é INT"]
+    "ddl", ["a ARRAY<INT>", "a STRUCT<b: INT>", "a DECIMAL(10,2)", "a TIMESTAMP", '`a"b` STRING', "`é` INT"]
 )
 def test_a_schema_without_a_guard_is_parsed_all_the_same(spark: SparkSession, ddl: str) -> None:
     declared = schema_of(ddl, "a test")
