@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -99,6 +100,7 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
     """Make the broker's topics as declared; returns what was done, a line each. Never removes or narrows one."""
     client = admin(bootstrap)
     done: list[str] = []
+    made: set[str] = set()
     for state in describe_topics(topics, bootstrap):
         topic = state.declared
         if not state.partitions:
@@ -110,6 +112,7 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
                     raise BrokerError(f"topic {topic.name} could not be created", got=e.args[0]) from e
             else:
                 done.append(f"created {topic.name} with {topic.partitions} partitions")
+                made.add(topic.name)
             continue
         if state.partitions < topic.partitions:
             client.create_partitions([NewPartitions(topic.name, topic.partitions)])[topic.name].result(TIMEOUT)
@@ -122,6 +125,10 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
             resource = ConfigResource(ResourceType.TOPIC, topic.name, incremental_configs=entries)
             client.incremental_alter_configs([resource])[resource].result(TIMEOUT)
             done.append(f"set {', '.join(state.drift)} of {topic.name}")
+    # A busy broker shows a new topic a moment after it said that it is made.
+    deadline = time.monotonic() + TIMEOUT
+    while made and not made <= partitions(client, bootstrap).keys() and time.monotonic() < deadline:
+        time.sleep(0.05)
     return done
 
 
