@@ -17,7 +17,6 @@ import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerConfig;
 import org.apache.kafka.clients.producer.ProducerRecord;
-import org.apache.kafka.common.config.TopicConfig;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
@@ -48,8 +47,7 @@ final class Generate {
         String topic = arguments.text("topic");
         int partitions = (int) arguments.number("partitions");
         try (Admin admin = Peer.admin(arguments)) {
-            // The records are as old as their event time.
-            Peer.create(admin, topic, partitions, Map.of(TopicConfig.RETENTION_MS_CONFIG, "-1"));
+            Peer.create(admin, topic, partitions, Peer.KEPT);
             int found = Peer.partitions(admin, topic).size();
             if (found != partitions) {
                 throw new IllegalStateException(topic + " has " + found + " partitions");

@@ -46,6 +46,8 @@ import org.rocksdb.WriteBufferManager;
  */
 public final class Peer {
     static final int MIB = 1024 * 1024;
+    /** Records are as old as their event time, so a retention would remove those of long ago at once. */
+    static final Map<String, String> KEPT = Map.of(TopicConfig.RETENTION_MS_CONFIG, "-1");
     static final Map<String, String> COMPACTED = Map.of(TopicConfig.CLEANUP_POLICY_CONFIG, "compact");
     private static final int POLL_MS = 100;
 
@@ -146,7 +148,7 @@ public final class Peer {
             figures.put("first_record_ms", firstRecord);
             figures.put("records", sum(ends) - sum(starts));
             figures.put("rejected", Receipts.REJECTED.sum());
-            figures.put("late", streams.metrics().entrySet().stream()
+            figures.put("late", Receipts.LATE.sum() + streams.metrics().entrySet().stream()
                 .filter(m -> m.getKey().name().equals("dropped-records-total"))
                 .mapToLong(m -> ((Number) m.getValue().metricValue()).longValue())
                 .sum());

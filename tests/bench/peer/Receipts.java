@@ -22,6 +22,8 @@ final class Receipts {
         .build();
     /** Records that are no receipts. */
     static final LongAdder REJECTED = new LongAdder();
+    /** Receipts that came too late for their window. */
+    static final LongAdder LATE = new LongAdder();
     private static final Pattern METRIC = Pattern.compile("^[a-z][A-Za-z0-9._:-]*$");
     private static final byte[] ENVIRONMENT_IS = Generate.bytes("{\"environment\":\"");
     private static final byte[] METRIC_IS = Generate.bytes("\",\"metric\":\"");

@@ -4,12 +4,9 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Arrays;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 import java.util.Objects;
 import org.apache.kafka.clients.admin.Admin;
-import org.apache.kafka.common.config.TopicConfig;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
 import org.apache.kafka.common.utils.Bytes;
@@ -23,12 +20,20 @@ import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.kstream.Repartitioned;
 import org.apache.kafka.streams.kstream.TimeWindows;
 import org.apache.kafka.streams.kstream.Windowed;
+import org.apache.kafka.streams.processor.api.ContextualProcessor;
+import org.apache.kafka.streams.processor.api.Record;
 
 /** Receipts in windows of their own time: at once, or in two stages through a topic of bundles. */
 final class Summaries {
     private static final Duration BUNDLE = Duration.ofMinutes(5);
     private static final Duration SUMMARY = Duration.ofMinutes(10);
     private static final Duration GRACE = Duration.ofHours(1);
+    /**
+     * The grace of what comes after. Lateness is judged once, by the time of the partition a receipt is read from: in
+     * the topic by metric all partitions mix, and where one is read an hour of its time before another, a topic read
+     * from its beginning would lose a large part of the other.
+     */
+    private static final Duration LATER = Duration.ofDays(1);
     private static final Serde<Figures> FIGURES = Serdes.serdeFrom(
         (topic, figures) -> figures == null ? null : figures.bytes(),
         (topic, bytes) -> bytes == null ? null : new Figures(bytes));
@@ -62,8 +67,8 @@ final class Summaries {
 
     static Peer.Job job(Peer.Arguments arguments) throws Exception {
         StreamsBuilder builder = new StreamsBuilder();
-        send(byMetric(builder, arguments)
-            .windowedBy(TimeWindows.ofSizeAndGrace(SUMMARY, GRACE))
+        send(byMetric(builder, SUMMARY, arguments)
+            .windowedBy(TimeWindows.ofSizeAndGrace(SUMMARY, LATER))
             .aggregate(
                 Figures::new, (key, value, all) -> all.add(value), Peer.stored("figures", Serdes.Bytes(), FIGURES))
             .toStream()
@@ -74,11 +79,11 @@ final class Summaries {
     static Peer.Job twoStages(Peer.Arguments arguments) throws Exception {
         String bundles = arguments.text("bundles");
         try (Admin admin = Peer.admin(arguments)) {
-            Peer.create(admin, bundles, Peer.partitions(admin, arguments.text("topic")).size(), Map.of());
+            Peer.create(admin, bundles, Peer.partitions(admin, arguments.text("topic")).size(), Peer.KEPT);
         }
         StreamsBuilder builder = new StreamsBuilder();
-        byMetric(builder, arguments)
-            .windowedBy(TimeWindows.ofSizeAndGrace(BUNDLE, GRACE))
+        byMetric(builder, BUNDLE, arguments)
+            .windowedBy(TimeWindows.ofSizeAndGrace(BUNDLE, LATER))
             .aggregate(
                 Figures::new, (key, value, all) -> all.add(value), Peer.stored("bundles", Serdes.Bytes(), FIGURES))
             .toStream()
@@ -89,7 +94,7 @@ final class Summaries {
             .stream(bundles, Consumed.with(Serdes.Bytes(), BUNDLES)
                 .withTimestampExtractor((bundle, before) -> ((Bundle) bundle.value()).window()))
             .groupByKey(Grouped.with(Serdes.Bytes(), BUNDLES))
-            .windowedBy(TimeWindows.ofSizeAndGrace(SUMMARY, GRACE.plus(SUMMARY)))
+            .windowedBy(TimeWindows.ofSizeAndGrace(SUMMARY, LATER))
             .aggregate(Summaries::slots, Summaries::place, Peer.stored("slots", Serdes.Bytes(), SLOTS))
             .toStream()
             .mapValues(slots -> Arrays.stream(slots).filter(Objects::nonNull).map(Bundle::figures).toList()),
@@ -97,17 +102,41 @@ final class Summaries {
         return new Peer.Job(builder.build(), List.of(repartitioned(arguments), bundles));
     }
 
-    private static KGroupedStream<Bytes, Double> byMetric(StreamsBuilder builder, Peer.Arguments arguments) {
+    private static KGroupedStream<Bytes, Double> byMetric(
+        StreamsBuilder builder, Duration window, Peer.Arguments arguments) {
         Serde<byte[]> key = Serdes.ByteArray();
         Serde<Receipts.Receipt> receipt = Serdes.serdeFrom((topic, none) -> null, Receipts.reader());
         return builder
             .stream(arguments.text("topic"), Consumed.with(key, receipt).withTimestampExtractor(
                 (r, before) -> r.value() instanceof Receipts.Receipt found ? found.timestamp() : r.timestamp()))
-            .filter((none, r) -> r != null)
-            .map((none, r) -> KeyValue.pair(key(r.environment(), r.metric()), r.value()))
+            .process(() -> new Keyed(window.toMillis()))
             .repartition(Repartitioned.<Bytes, Double>as("by-metric")
                 .withKeySerde(Serdes.Bytes()).withValueSerde(Serdes.Double()))
             .groupByKey(Grouped.with(Serdes.Bytes(), Serdes.Double()));
+    }
+
+    /** The receipts that are in time, by metric. */
+    private static final class Keyed extends ContextualProcessor<byte[], Receipts.Receipt, Bytes, Double> {
+        private final long window;
+
+        Keyed(long window) {
+            this.window = window;
+        }
+
+        @Override
+        public void process(Record<byte[], Receipts.Receipt> read) {
+            Receipts.Receipt receipt = read.value();
+            if (receipt == null) {
+                return;
+            }
+            long end = read.timestamp() - read.timestamp() % window + window;
+            if (end + GRACE.toMillis() <= context().currentStreamTimeMs()) {
+                Receipts.LATE.increment();
+            } else {
+                context().forward(
+                    read.withKey(key(receipt.environment(), receipt.metric())).withValue(receipt.value()));
+            }
+        }
     }
 
     private static String repartitioned(Peer.Arguments arguments) {
@@ -117,11 +146,8 @@ final class Summaries {
     private static void send(KStream<Windowed<Bytes>, List<Figures>> figures, Peer.Arguments arguments)
         throws Exception {
         String output = arguments.text("output");
-        Map<String, String> config = new HashMap<>(Peer.COMPACTED);
-        config.put(TopicConfig.CLEANUP_POLICY_CONFIG, "compact,delete");
-        config.put(TopicConfig.RETENTION_MS_CONFIG, Long.toString(Duration.ofDays(30).toMillis()));
         try (Admin admin = Peer.admin(arguments)) {
-            Peer.create(admin, output, 2, config);
+            Peer.create(admin, output, 2, Peer.COMPACTED);
         }
         figures
             .map((window, parts) -> {
