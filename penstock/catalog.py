@@ -65,7 +65,7 @@ def build(streams: Iterable[Stream]) -> Catalog:
         if stream.name in by_name:
             raise DeclarationError("two streams have one name", got=stream.name, fix="rename one of them")
         by_name[stream.name] = stream
-        for topic in (*_topics(stream), COMMITS):
+        for topic in (*topics_of(stream), COMMITS):
             if topics.setdefault(topic.name, topic) != topic:
                 raise DeclarationError(
                     "one topic is declared twice, differently",
@@ -84,7 +84,8 @@ def build(streams: Iterable[Stream]) -> Catalog:
     return Catalog(by_name, topics)
 
 
-def _topics(stream: Stream) -> Iterator[Topic]:
+def topics_of(stream: Stream) -> Iterator[Topic]:
+    """The topics that a stream reads and writes; a pattern names none."""
     if isinstance(stream.output, Topic):
         yield stream.output
     if stream.keep_late:

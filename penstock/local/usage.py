@@ -32,7 +32,7 @@ class PartUse:
 def parts(which: list[Part], rows: list[DriverRow], seconds: float = SAMPLE) -> list[PartUse]:
     """Every part, and every driver as `driver-<app>`; takes so many seconds to see what each uses."""
     found = {part.name: (part, process.members(record) if (record := part.record) else []) for part in which}
-    sessions = {f"driver-{row.app}": (row, _processes(row)) for row in rows}
+    sessions = {f"driver-{row.app}": (row, processes(row)) for row in rows}
     everyone = [p for _, members in [*found.values(), *sessions.values()] for p in members]
     before = {p.pid: _cpu(p) for p in everyone}
     began = time.monotonic()
@@ -43,7 +43,7 @@ def parts(which: list[Part], rows: list[DriverRow], seconds: float = SAMPLE) -> 
         cpu = sum(max(0.0, _cpu(p) - before[p.pid]) for p in members)
         leader = next((p for p in members if p.pid == pid), members[0])
         return PartUse(
-            name, "running", pid, ports, _up(leader), round(100 * cpu / took, 1), sum(_memory(p) for p in members)
+            name, "running", pid, ports, _up(leader), round(100 * cpu / took, 1), sum(memory(p) for p in members)
         )
 
     out = []
@@ -57,7 +57,8 @@ def parts(which: list[Part], rows: list[DriverRow], seconds: float = SAMPLE) -> 
     return out
 
 
-def _processes(row: DriverRow) -> list[psutil.Process]:
+def processes(row: DriverRow) -> list[psutil.Process]:
+    """Every process of a driver that is there."""
     found = []
     for member in drivers.members(row):
         with suppress(psutil.Error):
@@ -73,7 +74,8 @@ def _cpu(one: psutil.Process) -> float:
     return 0.0
 
 
-def _memory(one: psutil.Process) -> int:
+def memory(one: psutil.Process) -> int:
+    """Proportional set size in bytes, where the system tells it; 0 for a process that ended."""
     with suppress(psutil.Error):
         return int(getattr(one.memory_full_info(), "pss", 0) or one.memory_info().rss)
     return 0

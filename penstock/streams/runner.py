@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.catalog import topics_of
 from penstock.control import ProgressRow
 from penstock.errors import DeclarationError, LeaseLost
 from penstock.kafka.admin import admin, partitions, topic_ids
@@ -26,7 +27,7 @@ from penstock.settings import settings
 from penstock.sinks.influxdb import InfluxWriter
 from penstock.streams import records
 from penstock.streams.checkpoint import Batch, Checkpoint
-from penstock.streams.declare import InfluxDB, Topic
+from penstock.streams.declare import InfluxDB
 from penstock.streams.session import session_for
 
 if TYPE_CHECKING:
@@ -209,14 +210,7 @@ class StreamRun:
     def _topics_exist(self) -> None:
         """Say which topic is missing, instead of a source that waits for it or an output that is made by chance."""
         there = partitions(admin(self._bootstrap), self._bootstrap)
-        wanted = {COMMITS.name}
-        if isinstance(self.stream.output, Topic):
-            wanted.add(self.stream.output.name)
-        if self.stream.keep_late:
-            wanted.add(self.stream.late_topic)
-        for given in self.stream.inputs.values():
-            if given.topic:
-                wanted |= {given.topic.name, given.topic.dead_letters} if given.schema else {given.topic.name}
+        wanted = {topic.name for topic in (*topics_of(self.stream), COMMITS)}
         if missing := sorted(wanted - there.keys()):
             raise DeclarationError(
                 f"stream {self.stream.name} needs topics the broker does not have",

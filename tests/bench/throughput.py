@@ -15,12 +15,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-import psutil
 import typer
 from confluent_kafka import Consumer, TopicPartition
 from rich.progress import Progress
@@ -30,6 +29,7 @@ from penstock.control import DriverRow
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions
 from penstock.kafka.commits import COMMITS
 from penstock.kafka.output import Mark
+from penstock.local import usage
 from penstock.local.parts import Broker, MariaDB
 from penstock.local.process import free_port
 from penstock.settings import PROJECT
@@ -87,7 +87,7 @@ def ours(at: Place, job: str) -> Measured:
                 for stream in streams:
                     done = marks.wait(stream.name, ends(at, source))
                     source = stream.output.name
-                cpu = sum(sum(p.cpu_times()[:2]) for p in processes(driver))
+                cpu = sum(sum(p.cpu_times()[:2]) for p in usage.processes(driver))
             marks.close()
             process.kill(driver)
         log = home / "checkpoints" / names[0] / "offsets" / "0"
@@ -147,14 +147,6 @@ def drop(at: Place, topics: Sequence[str]) -> None:
     wait_until(lambda: not set(there) & partitions(client, bootstrap).keys())
 
 
-def processes(driver: DriverRow) -> list[psutil.Process]:
-    found = []
-    for member in process.members(driver):
-        with suppress(psutil.Error):
-            found.append(psutil.Process(member.pid))
-    return found
-
-
 @contextmanager
 def peak_memory(driver: DriverRow) -> Iterator[list[float]]:
     """The most memory (PSS, bytes) that all processes of a driver had together."""
@@ -162,11 +154,7 @@ def peak_memory(driver: DriverRow) -> Iterator[list[float]]:
 
     def sample() -> None:
         while not stop.wait(0.5):
-            total = 0
-            for p in processes(driver):
-                with suppress(psutil.Error):
-                    total += p.memory_full_info().pss
-            peak[0] = max(peak[0], total)
+            peak[0] = max(peak[0], sum(usage.memory(p) for p in usage.processes(driver)))
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
