@@ -25,12 +25,12 @@ class MetricsSettings(BaseSettings):
     late_by: timedelta = Field(timedelta(hours=1), description="how late a receipt may be and still be counted")
     decimals: int = Field(2, ge=0, le=9, description="values are truncated to these before quantiles are taken")
     quantiles: tuple[float, ...] = Field((0.9,), description="order statistics of a summary, each over 0, at most 1")
-    # A bundle is one record, and brokers take a megabyte: some 20 bytes for each distinct value.
+    # A bundle is one record, and brokers take a megabyte: some 20 bytes for each value and its count.
     distinct: int = Field(
         40_000,
         ge=1,
         le=750_000,
-        description="distinct truncated values a bundle may hold; beyond, it has no quantiles",
+        description="values a bundle may hold; of more receipts it counts the distinct ones, of those no more",
     )
 
     @model_validator(mode="after")

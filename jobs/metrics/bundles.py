@@ -31,5 +31,8 @@ STREAM = Stream(
     value=BUNDLE,
     promise=Updates(window=S.bundle, late_by=S.late_by),
     keep_late=True,
+    shuffle_partitions=2,
     every=10.0,
+    # The tables of a batch's bundles are in memory together.
+    max_records=2_000_000,
 )

@@ -1,8 +1,8 @@
 """The figures of groups of receipts: at once, or in two stages through bundles.
 
-A bundle holds what is needed to summarise its receipts exactly, also together with other bundles: the moments, and how
-often each truncated value occurs. It is absolute, never an increment: of two bundles of one window the one with more
-receipts holds all of the other, so bundles may be repeated and may overtake one another.
+A bundle holds what is needed to summarise its receipts exactly, also together with other bundles: the moments, and
+every truncated value, or how often each occurs. It is absolute, never an increment: of two bundles of one window the
+one with more receipts holds all of the other, so bundles may be repeated and may overtake one another.
 
 Order statistics are the nearest rank over values truncated towards zero (PERCENTILE_DISC of SQL:2003). The standard
 deviation is that of the population; moments are merged by Chan, Golub and LeVeque (1979), which does not cancel. NaN
@@ -30,8 +30,6 @@ BUNDLE_SCHEMA = (
 )
 # Beyond it a double has no decimals left to cut.
 EXACT = float(2**53)
-# Of the hash by which a sketch is checked: 30 bits times 2^33 receipts fit a BIGINT.
-MASK = 2**30 - 1
 
 
 def quantile_names(quantiles: Sequence[float]) -> tuple[str, ...]:
@@ -78,10 +76,11 @@ def bundled(receipts: DataFrame, window: timedelta, decimals: int, distinct: int
     """One bundle per environment, metric and window of receipts.
 
     receipts: environment STRING, metric STRING, value DOUBLE, event_time TIMESTAMP.
-    Returns `key STRING` (`environment=prod:metric=dbWaitTime`) and the columns of BUNDLE_SCHEMA. values and counts are
-    NULL where the truncated values are more than `distinct`: they are then not known exactly, and never guessed.
+    Returns `key STRING` (`environment=prod:metric=dbWaitTime`) and the columns of BUNDLE_SCHEMA. A bundle of more than
+    `distinct` receipts has each truncated value once and its count beside it; others have their values one by one, and
+    counts are NULL. Both are NULL where the values are more than `distinct` even so.
     """
-    value, cut = F.col("value"), F.col("cut")
+    value = F.col("value")
     return (
         receipts.withColumn("cut", truncated(value, decimals))
         .groupBy("environment", "metric", _window(window))
@@ -91,21 +90,22 @@ def bundled(receipts: DataFrame, window: timedelta, decimals: int, distinct: int
             (F.var_pop(value) * F.count("*")).alias("m2"),
             F.min(value).alias("min"),
             F.max(value).alias("max"),
-            # A frequent-items sketch is a plain value -> count table until it has more items than it may track.
-            F.expr(f"approx_top_k(cut, {distinct}, {distinct})").alias("table"),
-            F.sum(_hash(cut)).alias("check"),
+            # To count them here, by a sketch that is exact while it is small, took 1.7 times as long, both stages.
+            F.collect_list("cut").alias("cuts"),
         )
-        .withColumn("check", F.aggregate("table", -F.col("check"), lambda a, e: a + e["count"] * _hash(e["item"])))
-        .withColumn("held", F.aggregate("table", F.lit(0).cast("bigint"), lambda a, e: a + e["count"]))
-        .withColumn("table", F.when((F.col("check") == 0) & (F.col("held") == F.col("count")), F.col("table")))
+        .withColumn("sorted", F.when(F.col("count") > distinct, F.sort_array("cuts")))
+        .withColumn("starts", F.expr("filter(sequence(0, size(sorted) - 1), i -> i = 0 OR sorted[i] <> sorted[i - 1])"))
+        .withColumn("runs", F.expr(f"CASE WHEN size(starts) <= {distinct} THEN starts END"))
         .select(
             F.concat(F.lit("environment="), "environment", F.lit(":metric="), "metric").alias("key"),
             "environment",
             "metric",
             F.unix_millis("w.start").alias("window"),
             *("count", "average", "m2", "min", "max"),
-            F.col("table.item").alias("values"),
-            F.col("table.count").alias("counts"),
+            F.expr("CASE WHEN sorted IS NULL THEN cuts ELSE transform(runs, i -> sorted[i]) END").alias("values"),
+            F.expr(
+                "zip_with(runs, concat(slice(runs, 2, size(runs)), array(size(sorted))), (i, next) -> bigint(next - i))"
+            ).alias("counts"),
         )
     )
 
@@ -137,10 +137,7 @@ def merged(bundles: DataFrame, bundle: timedelta, summary: timedelta, quantiles:
         .withColumn("min", F.array_min(F.col("parts.min")))
         .withColumn("max", F.array_max(F.col("parts.max")))
         .withColumn("stddev", F.sqrt(F.col("m2") / n))
-        .withColumn(
-            "table",
-            F.array_sort(F.flatten(F.transform("parts", lambda s: F.arrays_zip(s["values"], s["counts"])))),
-        )
+        .withColumn("sorted", F.sort_array(F.flatten(F.transform("parts", _each))))
         .select(
             "environment",
             "metric",
@@ -155,16 +152,15 @@ def _window(length: timedelta) -> Column:
     return F.window("event_time", f"{int(length.total_seconds() * 1000)} milliseconds").alias("w")
 
 
-def _hash(value: Column) -> Column:
-    return F.xxhash64(value).bitwiseAND(MASK)
+def _each(bundle: Column) -> Column:
+    """The values of a bundle, each as often as it occurs."""
+    repeated = F.zip_with(bundle["values"], bundle["counts"], lambda v, n: F.array_repeat(v, n.cast("int")))
+    return F.when(bundle["counts"].isNull(), bundle["values"]).otherwise(F.flatten(repeated))
 
 
 def _nearest_rank(q: float, n: Column) -> Column:
-    """The first value of the sorted `table` that at least q of all values do not exceed."""
-    start = F.struct(F.lit(0).cast("bigint").alias("seen"), F.lit(None).cast("double").alias("found"))
-
-    def step(a: Column, e: Column) -> Column:
-        further = F.struct((a["seen"] + e["counts"]).alias("seen"), e["values"].alias("found"))
-        return F.when(a["seen"] / n >= q, a).otherwise(further)
-
-    return F.aggregate("table", start, step, lambda a: a["found"])
+    """The first of the `sorted` values that at least q of them do not exceed."""
+    # The product is rounded, so the rank before it or behind it may be the one.
+    low = F.ceil(n * F.lit(q)) - 1
+    rank = F.when((low > 0) & (low / n >= q), low).when((low + 1) / n >= q, low + 1).otherwise(low + 2)
+    return F.element_at("sorted", rank.cast("int"))

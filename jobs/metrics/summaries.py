@@ -38,5 +38,6 @@ STREAM = Stream(
     value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
     # Whatever the first stage let in is in time here: a bundle's own time is its window's start.
     promise=Updates(window=S.summary, late_by=S.late_by + S.summary),
+    shuffle_partitions=2,
     every=10.0,
 )

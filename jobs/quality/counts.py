@@ -43,5 +43,6 @@ STREAM = Stream(
     key=("topic", "window", "status"),
     value="count",
     promise=Updates(window=timedelta(seconds=1), late_by=timedelta(hours=1)),
+    shuffle_partitions=2,
     every=10.0,
 )

@@ -19,6 +19,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ from penstock.errors import DeclarationError
 from penstock.streams import F
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 EVERY = "*"
 HEADER = re.compile(r"--\s*([a-z]+)\s*:\s*(.*?)\s*$")
@@ -38,7 +39,7 @@ HEADERS = ("topic", "format", "schema", "framing")
 FORMATS = ("json", "avro", "text")
 CONFLUENT = "confluent"
 RECORD_FIELDS = ("key", "value")
-TEXT = "_text"
+TEXT, REST, VERDICT = "_text", "_rest", "_verdict"
 
 
 @dataclass(frozen=True)
@@ -176,18 +177,33 @@ def judged(records: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
     # Only here: a declaration is read without Spark.
     from pyspark.sql.avro.functions import from_avro
 
+    from penstock.streams import shapes
     from penstock.streams.records import schema_of
-    from penstock.streams.shapes import CORRUPT, parsed
 
-    text = F.col(TEXT)
     own = [rule for topic, rule in rules.items() if topic != EVERY]
     others = ~F.col("topic").isin([rule.topic for rule in own]) if own else F.lit(True)
-    rows, verdict = records.withColumn(TEXT, F.col("value").cast("string")), F.lit(False)
+    rows = records.withColumn(TEXT, F.col("value").cast("string"))
+    # What only a JSON parser can judge has no verdict at first, and is judged behind it: few records, as a rule.
+    quick, first, later = [(F.col("value").isNull(), F.lit(True))], [], F.lit(False)
+    parsers: dict[str, Column] = {}
+    slow: dict[str, Column] = {}
     for number, rule in enumerate([*own, rules[EVERY]]):
         here = others if rule.topic == EVERY else F.col("topic") == rule.topic
-        prefix = f"_rule_{number}_"
+        prefix, parser = f"_rule_{number}_", f"_parser_{number}_"
+        if rule.format == "json" and rule.schema:
+            fields = schema_of(rule.schema, f"the rule of topic {rule.topic}")
+            rows = shapes.cut(rows, TEXT, fields, prefix, here)
+            quick.append((F.col(f"{prefix}_usual"), _true(F.expr(rule.sql(prefix)))))
+            first.append((here, F.lit(None)))
+            parsers[parser] = shapes.from_json(F.when(here, F.col(REST)), fields)
+            slow |= {parser + f.name: F.col(parser)[f.name] for f in fields.fields}
+            parses = F.col(parser)[shapes.CORRUPT].isNull()
+            for name in (f.name for f in fields.fields if not f.nullable):
+                parses = parses & F.col(parser + name).isNotNull()
+            later = F.when(here, parses & F.expr(rule.sql(parser))).otherwise(later)
+            continue
         if rule.format == "text":
-            parses = F.is_valid_utf8(text)
+            parses = F.is_valid_utf8(TEXT)
         elif rule.format == "avro":
             data = F.substring("value", 6, 2**31 - 1) if rule.framed else F.col("value")
             rows = rows.withColumn(prefix, F.when(here, from_avro(data, rule.schema, {"mode": "PERMISSIVE"})))
@@ -195,14 +211,16 @@ def judged(records: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
             parses = F.substring("value", 1, 1) == F.lit(bytes(1)) if rule.framed else F.lit(True)
             for name in _required(rule.schema):
                 parses = parses & F.col(prefix + name).isNotNull()
-        elif not rule.schema:
-            parses = F.try_parse_json(text).isNotNull()
         else:
-            fields = schema_of(rule.schema, f"the rule of topic {rule.topic}")
-            rows = parsed(rows, TEXT, fields, prefix, here)
-            parses = F.col(prefix + CORRUPT).isNull()
-            for name in (f.name for f in fields.fields if not f.nullable):
-                parses = parses & F.col(prefix + name).isNotNull()
-        verdict = F.when(here, parses & F.expr(rule.sql(prefix))).otherwise(verdict)
-    valid = F.col("value").isNull() | F.coalesce(verdict, F.lit(False))
+            parses = F.try_parse_json(TEXT).isNotNull()
+        first.append((here, _true(parses & F.expr(rule.sql(prefix)))))
+    verdict = reduce(lambda so_far, case: so_far.when(*case), [*quick[1:], *first], F.when(*quick[0]))
+    rows = rows.withColumn(VERDICT, verdict).withColumn(REST, F.when(F.col(VERDICT).isNull(), F.col(TEXT)))
+    rows = rows.withColumns(parsers).withColumns(slow)
+    valid = F.when(F.col(REST).isNotNull(), _true(later)).otherwise(F.col(VERDICT))
     return rows.withColumn("status", F.when(valid, "valid").otherwise("invalid"))
+
+
+def _true(predicate: Column) -> Column:
+    """A predicate that is not known is not true."""
+    return F.coalesce(predicate, F.lit(False))

@@ -204,6 +204,7 @@ class Stream:
         several, written as a JSON object with those fields. A NULL value is a tombstone.
     shuffle_partitions: pinned by the checkpoint, so declared once and kept.
     every: seconds between batches; 0 takes a batch as soon as there is something to read.
+    max_records: what a batch takes at most, of each partition in proportion to what waits there; 0 for all there is.
     keep_late: keep late records, as they came, in the topic `<name>-late`; they are counted in any case.
     """
 
@@ -217,6 +218,7 @@ class Stream:
     promise: Promise
     shuffle_partitions: int = 1
     every: float = 0.0
+    max_records: int = 0
     keep_late: bool = False
 
     def __post_init__(self) -> None:
@@ -235,6 +237,12 @@ class Stream:
                 fix="name and order both alike",
             )
 
+        if self.max_records and isinstance(self.promise, Final):
+            raise DeclarationError(
+                f"stream {self.name} has final windows, so its batches must read to the end of all partitions",
+                got=f"max_records={self.max_records}",
+                fix="leave it out",
+            )
         if isinstance(self.output, InfluxDB) and (self.keep_late or any(i.schema for i in self.inputs.values())):
             raise DeclarationError(
                 f"stream {self.name} writes to a store, which takes no dead letters and no late records",

@@ -186,12 +186,13 @@ class StreamRun:
         reader = self._spark.readStream.format("kafka")
         for key, value in self._source_options(given).items():
             reader = reader.option(key, value)
+        if self.stream.max_records:
+            reader = reader.option("maxOffsetsPerTrigger", self.stream.max_records)
         reader = reader.option("startingOffsets", "earliest").option("groupIdPrefix", f"{self.stream.group}-reader")
-        rows = records.parse(reader.load(), given, F.current_timestamp())
-        if given.schema:
-            rows = rows.observe(f"bad_{name}", F.count_if(records.BAD).alias("n")).where(~F.col(records.BAD))
+        rows = records.parse(reader.load(), given, F.current_timestamp(), keep="odd" if given.schema else "none")
+        rows = records.good(rows, f"bad_{name}") if given.schema else rows.drop(records.BAD)
         delay = f"{self.stream.promise.delay.total_seconds()} seconds"
-        return records.without_beats(rows.drop(records.BAD).withWatermark(records.EVENT_TIME, delay))
+        return records.without_beats(rows.withWatermark(records.EVENT_TIME, delay))
 
     def _source_options(self, given: Input) -> dict[str, str]:
         options = {
@@ -287,16 +288,19 @@ class StreamRun:
         return active[0]._jsq.streamingQuery().lastExecution()
 
     def _dead_letters(self, batch: Batch) -> Iterator[Message]:
-        """The bad records of a batch. Only a batch that counted some is read a second time, to say why."""
+        """The bad records of a batch. Only one that counted more than were held is read a second time."""
         if not any(given.schema for given in self.stream.inputs.values()):
             return
         observed = self._execution().observedMetrics()
         for name, given in self.stream.inputs.items():
             metric = observed.get(f"bad_{name}")
-            if not given.schema or not metric.isDefined() or not metric.get().getLong(0):
+            if not given.schema or not metric.isDefined():
                 continue
             assert given.topic is not None
-            source = self._range(given, batch)
+            count, held = records.bad(self._spark, metric.get())
+            if not count:
+                continue
+            source = self._range(given, batch) if held is None else held
             for row in records.rejected(source, given, _at(batch)).toLocalIterator():
                 yield self._aside(row, given.topic.dead_letters, "reason", row.reason)
 
@@ -311,7 +315,7 @@ class StreamRun:
         count, kept = 0, list[Message]()
         for given in self.stream.inputs.values():
             raw = [records.RECORD] if given.schema else list(records.RAW)
-            rows = records.parse(self._range(given, batch), given, _at(batch), keep_record=True)
+            rows = records.walled(records.parse(self._range(given, batch), given, _at(batch), keep="all"))
             end = (F.floor(F.unix_millis(records.EVENT_TIME) / size) + 1) * size
             found = records.without_beats(rows.where(~F.col(records.BAD))).where(end <= batch.watermark_ms)
             if not self.stream.keep_late:

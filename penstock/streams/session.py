@@ -32,8 +32,8 @@ def submit_conf(app: str, master: str | None = None) -> dict[str, str]:
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         # The JVM gives memory back when idle, and a serial collector needs no threads of its own on 2 cores.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:MinHeapFreeRatio=10 -XX:MaxHeapFreeRatio=30 "
-        "-XX:TieredStopAtLevel=4 -Dlog4j2.formatMsgNoLookups=true",
+        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:NewRatio=1 -XX:MinHeapFreeRatio=10 "
+        "-XX:MaxHeapFreeRatio=30 -Dlog4j2.formatMsgNoLookups=true",
         "spark.sql.session.timeZone": "UTC",
         # A long batch of one stream must not starve the others of the app.
         "spark.scheduler.mode": "FAIR",
@@ -43,6 +43,8 @@ def submit_conf(app: str, master: str | None = None) -> dict[str, str]:
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         # Micro-batch plans are small and repeat: adapting them costs more than it gives.
         "spark.sql.adaptive.enabled": "false",
+        # Beyond so many groups in a task, lists and the like are sorted instead of kept by hash; the default is 128.
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "50000",
         # How often an idle query asks the broker for news; the default 10 ms burns a fifth of a core per query.
         "spark.sql.streaming.pollingDelay": "100ms",
         "spark.sql.streaming.minBatchesToRetain": "20",

@@ -6,16 +6,19 @@ import os
 import platform
 import re
 import statistics
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
 import psutil
 
-from penstock.local import java
+from penstock.local import java, usage
 from penstock.settings import PROJECT
 
+SAMPLE_S = 0.5
 RESULTS = PROJECT / "docs" / "benchmarks.md"
 
 
@@ -46,6 +49,24 @@ def spread(values: Sequence[float], digits: int = 2) -> list[str]:
     """n, median, p99 and maximum."""
     found = (statistics.median(values), quantile(values, 0.99), max(values))
     return [str(len(values)), *(f"{v:.{digits}f}" for v in found)]
+
+
+@contextmanager
+def peak_memory(processes: Callable[[], Iterable[psutil.Process]]) -> Iterator[list[int]]:
+    """The most memory, in bytes, that these processes have together at one moment of the block."""
+    peak, done = [0], threading.Event()
+
+    def sample() -> None:
+        while not done.wait(SAMPLE_S):
+            peak[0] = max(peak[0], sum(map(usage.memory, processes())))
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        thread.join()
 
 
 def write(section: str, text: str) -> None:

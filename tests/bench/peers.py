@@ -10,8 +10,8 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -25,6 +25,7 @@ from penstock.errors import LocalError
 from penstock.local import jars, java, process
 from penstock.local.files import publish
 from penstock.settings import settings
+from tests.bench.common import peak_memory
 
 Job = Literal["quality", "summaries", "summaries2", "consume"]
 Guarantee = Literal["at_least_once", "exactly_once_v2"]
@@ -32,7 +33,6 @@ Layout = Literal["canonical", "any"]
 
 SOURCES = Path(__file__).parent / "peer"
 MIB = 1024 * 1024
-SAMPLE_S = 0.2
 
 jars.SETS.update(
     {
@@ -189,12 +189,13 @@ def _measured(job: str, bootstrap: str, arguments: Mapping[str, object], timeout
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as child:
             timer = threading.Timer(timeout, child.kill)
             timer.start()
+            measured = psutil.Process(child.pid)
             try:
-                with _memory(child.pid) as peak:
+                with peak_memory(lambda: [measured]) as peak:
                     assert child.stdout is not None
                     said = child.stdout.readline()
                     # Not reaped before it is waited for, so it can be asked even if it has ended.
-                    cpu = psutil.Process(child.pid).cpu_times()
+                    cpu = measured.cpu_times()
                     child.stdout.read()
                     child.wait()
             finally:
@@ -208,32 +209,11 @@ def _measured(job: str, bootstrap: str, arguments: Mapping[str, object], timeout
     return Measured(
         wall_s=figures["done_ms"] / 1000 - started,
         cpu_s=cpu.user + cpu.system,
-        peak_rss_mib=max(peak, default=0) / MIB,
+        peak_rss_mib=peak[0] / MIB,
         records=figures["records"],
         first_s=figures["first_record_ms"] / 1000 - started,
         figures=figures,
     )
-
-
-@contextmanager
-def _memory(pid: int) -> Iterator[list[int]]:
-    """Samples of a process's memory in bytes, taken until the block ends."""
-    samples: list[int] = []
-    done = threading.Event()
-
-    def sample() -> None:
-        with suppress(psutil.Error):
-            found = psutil.Process(pid)
-            while not done.wait(SAMPLE_S):
-                samples.append(found.memory_full_info().pss)
-
-    thread = threading.Thread(target=sample, daemon=True)
-    thread.start()
-    try:
-        yield samples
-    finally:
-        done.set()
-        thread.join()
 
 
 def _forget(bootstrap: str, app: str) -> None:

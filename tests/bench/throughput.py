@@ -12,7 +12,6 @@ import json
 import math
 import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,7 +24,6 @@ from confluent_kafka import Consumer, TopicPartition
 from rich.progress import Progress
 
 from penstock import catalog
-from penstock.control import DriverRow
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions
 from penstock.kafka.commits import COMMITS
 from penstock.kafka.output import Mark
@@ -35,7 +33,7 @@ from penstock.local.process import free_port
 from penstock.settings import PROJECT
 from penstock.streams import process
 from tests.bench import peers
-from tests.bench.common import table, write
+from tests.bench.common import peak_memory, table, write
 from tests.bench.peers import Measured
 from tests.chaos.drivers import drivers
 from tests.support import wait_until
@@ -75,14 +73,15 @@ def ours(at: Place, job: str) -> Measured:
     app, names, _ = JOBS[job]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
-        with drivers(at.broker, at.mariadb, home, PROJECT / "tests" / "bench" / "receipts") as given:
+        project = PROJECT / "tests" / "bench" / "receipts"
+        with drivers(at.broker, at.mariadb, home, project, PENSTOCK_DRIVER_MEMORY="768m") as given:
             streams = [catalog.load().stream(name) for name in names]
             drop(at, [s.output.name for s in streams])
             ensure_topics(catalog.load().topics.values(), at.broker.bootstrap)
             marks = Marks(at.broker.bootstrap)
             began = time.time()
             driver = given.launch(app)
-            with peak_memory(driver) as peak:
+            with peak_memory(lambda: usage.processes(driver)) as peak:
                 source, done = RECEIPTS, began
                 for stream in streams:
                     done = marks.wait(stream.name, ends(at, source))
@@ -145,24 +144,6 @@ def drop(at: Place, topics: Sequence[str]) -> None:
     for future in client.delete_topics(there).values() if there else ():
         future.result(30)
     wait_until(lambda: not set(there) & partitions(client, bootstrap).keys())
-
-
-@contextmanager
-def peak_memory(driver: DriverRow) -> Iterator[list[float]]:
-    """The most memory (PSS, bytes) that all processes of a driver had together."""
-    peak, stop = [0.0], threading.Event()
-
-    def sample() -> None:
-        while not stop.wait(0.5):
-            peak[0] = max(peak[0], sum(usage.memory(p) for p in usage.processes(driver)))
-
-    thread = threading.Thread(target=sample, daemon=True)
-    thread.start()
-    try:
-        yield peak
-    finally:
-        stop.set()
-        thread.join()
 
 
 def state(at: Place, topic: str) -> dict[bytes, bytes]:

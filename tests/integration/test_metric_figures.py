@@ -128,10 +128,33 @@ def test_too_many_values_give_no_quantiles_rather_than_wrong_ones(spark: SparkSe
     assert (wide["count"], wide["min"], wide["max"]) == (20_000, 0.0, 19_999 / 7)
 
 
+def test_a_bundle_of_many_receipts_counts_its_values(spark: SparkSession) -> None:
+    receipts = [r for r in at_random(11) if r[0] in ("ties", "tiny", "odd")]
+    made = bundles(spark, receipts, distinct=6).cache()
+    # Zero and minus zero are one value here.
+    values = made.where("metric = 'ties' AND counts IS NOT NULL").select("values", "counts", "count").collect()
+    assert values
+    for row in values:
+        assert sorted(row["values"]) == [-1.23, 0.0, 1.23]
+        assert sum(row.counts) == row["count"]
+    check(summaries(made), receipts)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 29, 100, 1000])
+def test_ranks_are_not_rounded_away(spark: SparkSession, n: int) -> None:
+    receipts = [("m", float(i), START) for i in range(n)]
+    quantiles = (0.01, 0.07, 0.14, 0.28, 0.29, 0.55, 0.57, 0.58, 1 / 3, 0.7, 0.9, 0.999, 1.0)
+    [found] = summaries(bundles(spark, receipts), quantiles).values()
+    wanted = plain([v for _, v, _ in receipts], quantiles)
+    assert {name: found[name] for name in figures.quantile_names(quantiles)} == {
+        name: wanted[name] for name in figures.quantile_names(quantiles)
+    }
+
+
 def test_a_bundle_on_the_topic(spark: SparkSession) -> None:
     made = figures.bundled(frame(spark, [("dbWaitTime", 2.345, START), ("dbWaitTime", 2.341, START)]), BUNDLE, 2, 100)
     [row] = records.encode(made, "key", figures.BUNDLE).collect()
     assert row.key == "environment=prod:metric=dbWaitTime"
     value = json.loads(row.value)
     assert list(value) == list(figures.BUNDLE)
-    assert (value["count"], value["values"], value["counts"]) == (2, [2.34], [2])
+    assert (value["count"], value["values"], value["counts"]) == (2, [2.34, 2.34], None)

@@ -19,6 +19,7 @@ from penstock.kafka.commits import COMMITS
 from penstock.kafka.output import Mark, Message, Output
 from penstock.local.parts import Broker
 from penstock.streams import F, Input, Stream, Topic, Updates
+from penstock.streams.checkpoint import Batch
 from penstock.streams.runner import StreamRun
 from tests.streams import Record, create, latest, read, running, send
 from tests.support import wait_until
@@ -85,6 +86,38 @@ def test_a_batch_that_died_between_its_output_and_its_commit_is_not_written_agai
         send(bootstrap, events(3))
         run.settle()
     assert counts(bootstrap) == {str(MINUTE): (3, 6)}
+
+
+@pytest.mark.parametrize("more", [[], ["x" * 5000], [json.dumps({"n": 9, "at": 4_000_000_000_000})]])
+def test_dead_letters_hold_the_record_as_it_came(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
+) -> None:
+    """A few small ones are held while the batch runs; for a large one, or one of the future, it is read again."""
+    read_again: list[Batch] = []
+    ranged = StreamRun._range
+
+    def noted(self: StreamRun, given: Input, batch: Batch) -> DataFrame:
+        read_again.append(batch)
+        return ranged(self, given, batch)
+
+    monkeypatch.setattr(StreamRun, "_range", noted)
+    rubbish = ['{"n": 1}', "grün", "{", '{"n":"x","at":60000}', None, *more]
+    send(bootstrap, [*events(1, 2), *(Record("events", f"k{i}", text) for i, text in enumerate(rubbish))])
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        run.settle()
+        assert (run.figures.dead, counts(bootstrap)) == (len(rubbish), {str(MINUTE): (2, 3)})
+    assert bool(read_again) == bool(more)
+    found = {r.key: r for r in read(bootstrap, EVENTS.dead_letters)}
+    assert {r.key: r.value for r in found.values()} == {f"k{i}": text for i, text in enumerate(rubbish)}
+    reasons = [dict(found[f"k{i}"].headers)["penstock.reason"] for i in range(5)]
+    assert reasons == [
+        "field at is missing or null",
+        "not valid JSON: grün",
+        "not valid JSON: {",
+        "field n is no bigint: x",
+        "the record has no value",
+    ]
+    assert dict(found["k0"].headers)["penstock.offset"] == "1"
 
 
 def test_a_batch_that_failed_before_its_output_is_written_once(
