@@ -50,7 +50,7 @@ SEPARATORS = ((",", ":"), (", ", ": "))
 
 def layouts(declared: StructType) -> list[tuple[str, str]]:
     """Regular expressions of the texts that need no parser, the cheapest first, each with the replacement that leaves
-    the values, in the declared order, parted by quotes, which none of them holds.
+    the values, in the declared order, each behind a quote, which none of them holds.
 
     Empty if the schema has fields they cannot hold.
     """
@@ -72,7 +72,7 @@ def layouts(declared: StructType) -> list[tuple[str, str]]:
 
 
 def _groups(numbers: Iterable[int]) -> str:
-    return '"'.join(f"${n}" for n in numbers)
+    return "".join(f'"${n}' for n in numbers)
 
 
 def cut(rows: DataFrame, text: str, declared: StructType, prefix: str, where: Column | None = None) -> DataFrame:
@@ -84,16 +84,16 @@ def cut(rows: DataFrame, text: str, declared: StructType, prefix: str, where: Co
     if not (known := layouts(declared)):
         nothing = {prefix + f.name: F.lit(None).cast(f.dataType) for f in declared.fields}
         return rows.withColumns({usual: F.lit(False), **nothing})
-    # A text that does not match is left as it is, and one that does is never so afterwards. Each step is a projection
-    # of its own, so that what several fields share is computed once.
-    untouched = F.lit(True) if where is None else where
-    left = F.lit(None).cast("string")
+    # What begins with a quote and did not before has matched. To compare the two whole would not do: bytes that are no
+    # UTF-8 come back as others. Each step is a projection of its own, so that what fields share is computed once.
+    quote, shown = F.lit('"'), F.col(text)
+    untouched, left = F.lit(True) if where is None else where, F.lit(None).cast("string")
     for shape, values in known:
         rows = rows.withColumn(inner, F.when(untouched, F.regexp_replace(text, shape, values)).otherwise(left))
-        untouched, left = F.col(inner) == F.col(text), F.col(inner)
-    rows = rows.withColumn(usual, F.coalesce(left != F.col(text), F.lit(False)))
+        untouched, left = ~F.startswith(F.col(inner), quote), F.col(inner)
+    rows = rows.withColumn(usual, F.coalesce(F.startswith(left, quote) & ~F.startswith(shown, quote), F.lit(False)))
     rows = rows.withColumn(parts, F.when(F.col(usual), F.split(left, '"')))
-    fields = {prefix + f.name: F.col(parts)[i].cast(f.dataType) for i, f in enumerate(declared.fields)}
+    fields = {prefix + f.name: F.col(parts)[i].cast(f.dataType) for i, f in enumerate(declared.fields, 1)}
     return rows.withColumns(fields).drop(inner, parts)
 
 
