@@ -33,6 +33,6 @@ STREAM = Stream(
     keep_late=True,
     shuffle_partitions=2,
     every=10.0,
-    # The tables of a batch's bundles are in memory together.
+    # The lists of a batch's bundles are in memory together.
     max_records=2_000_000,
 )

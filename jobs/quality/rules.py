@@ -19,7 +19,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,7 +183,9 @@ def judged(records: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
     others = ~F.col("topic").isin([rule.topic for rule in own]) if own else F.lit(True)
     rows = records.withColumn(TEXT, F.col("value").cast("string"))
     # What only a JSON parser can judge has no verdict at first, and is judged behind it: few records, as a rule.
-    quick, first, later = [(F.col("value").isNull(), F.lit(True))], [], F.lit(False)
+    verdict, later = F.when(F.col("value").isNull(), True), F.lit(False)
+    cut: list[tuple[Column, Column]] = []
+    uncut: list[tuple[Column, Column]] = []
     parsers: dict[str, Column] = {}
     slow: dict[str, Column] = {}
     for number, rule in enumerate([*own, rules[EVERY]]):
@@ -193,8 +194,8 @@ def judged(records: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
         if rule.format == "json" and rule.schema:
             fields = schema_of(rule.schema, f"the rule of topic {rule.topic}")
             rows = shapes.cut(rows, TEXT, fields, prefix, here)
-            quick.append((F.col(f"{prefix}_usual"), _true(F.expr(rule.sql(prefix)))))
-            first.append((here, F.lit(None)))
+            cut.append((F.col(f"{prefix}_usual"), _true(F.expr(rule.sql(prefix)))))
+            uncut.append((here, F.lit(None)))
             parsers[parser] = shapes.from_json(F.when(here, F.col(REST)), fields)
             slow |= {parser + f.name: F.col(parser)[f.name] for f in fields.fields}
             parses = F.col(parser)[shapes.CORRUPT].isNull()
@@ -213,8 +214,10 @@ def judged(records: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
                 parses = parses & F.col(prefix + name).isNotNull()
         else:
             parses = F.try_parse_json(TEXT).isNotNull()
-        first.append((here, _true(parses & F.expr(rule.sql(prefix)))))
-    verdict = reduce(lambda so_far, case: so_far.when(*case), [*quick[1:], *first], F.when(*quick[0]))
+        uncut.append((here, _true(parses & F.expr(rule.sql(prefix)))))
+    # Whether a text was cut is known already; its topic has to be looked at.
+    for case in (*cut, *uncut):
+        verdict = verdict.when(*case)
     rows = rows.withColumn(VERDICT, verdict).withColumn(REST, F.when(F.col(VERDICT).isNull(), F.col(TEXT)))
     rows = rows.withColumns(parsers).withColumns(slow)
     valid = F.when(F.col(REST).isNotNull(), _true(later)).otherwise(F.col(VERDICT))

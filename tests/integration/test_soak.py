@@ -38,7 +38,7 @@ def test_state_comes_back_to_its_plateau(spark: SparkSession, fresh_broker: Brok
         running(summaries.STREAM, spark, bootstrap, tmp_path) as second,
     ):
         for since in range(START, START + DAYS * 24 * HOUR, step):
-            # Every metric in every window, in no order, some of it as late as it may be.
+            # Every metric in every window, in no order.
             times = [since + at for at in range(0, step, s.bundle // timedelta(milliseconds=1))]
             chance.shuffle(times)
             send(
