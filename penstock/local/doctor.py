@@ -17,7 +17,7 @@ from penstock.control import schema
 from penstock.control.api import connect
 from penstock.errors import PenstockError
 from penstock.kafka.admin import describe_topics
-from penstock.local import jars, java, process
+from penstock.local import aot, jars, java, process
 from penstock.local.platform import GIB, NEEDED_DISK, Platform
 from penstock.settings import settings
 
@@ -64,9 +64,18 @@ def _java(_: Platform) -> Iterator[Check]:
     found = java.find()
     place = f"Java {found.version} from {found.source}, {found.home}"
     if found.note:
-        yield Check("Java", "note", f"{place}, because {found.note}", "set JAVA_HOME to a Java 17 or 21, or leave it")
+        yield Check(
+            "Java", "note", f"{place}, because {found.note}", "set JAVA_HOME to a Java 17, 21 or 25, or leave it unset"
+        )
     else:
         yield Check("Java", "ok", place)
+    if found.version < aot.SINCE:
+        fix = f"unset JAVA_HOME, or set it to a Java {aot.SINCE}: drivers then start in half the time"
+        yield Check("Start of drivers", "note", f"Java {found.version} keeps no cache for it", fix)
+    elif aot.missing():
+        yield Check("Start of drivers", "note", "there is no cache for it yet", "`make up` makes one")
+    else:
+        yield Check("Start of drivers", "ok", f"cached in {aot.place()}")
 
 
 def _spark(_: Platform) -> Iterator[Check]:

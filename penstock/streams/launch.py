@@ -73,11 +73,10 @@ def environment() -> dict[str, str]:
         PYSPARK_DRIVER_PYTHON=str(python),
         PENSTOCK_PROJECT=str(s.project),
         PENSTOCK_HOME=str(s.home),
+        JAVA_HOME=str(java.find().home),
     )
     if s.spark_master.startswith("local"):
         env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    if "JAVA_HOME" not in env:
-        env["JAVA_HOME"] = str(java.find().home)
     return env
 
 

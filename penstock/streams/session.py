@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
-from penstock.local import jars, java
+from penstock.local import aot, jars, java
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -17,23 +19,32 @@ if TYPE_CHECKING:
     from penstock.streams.declare import Stream
 
 
-def submit_conf(app: str, master: str | None = None) -> dict[str, str]:
+# The JVM gives memory back when idle, and a serial collector needs no threads of its own on 2 cores.
+JAVA_OPTIONS = (
+    "-XX:+UseSerialGC",
+    "-XX:NewRatio=1",
+    "-XX:MinHeapFreeRatio=10",
+    "-XX:MaxHeapFreeRatio=30",
+    "-Dlog4j2.formatMsgNoLookups=true",
+)
+
+
+def submit_conf(app: str, master: str | None = None, java_options: Sequence[str] | None = None) -> dict[str, str]:
     """Spark settings of one app's driver, as spark-submit takes them.
 
-    master: that of the settings if none is given.
+    master: that of the settings if none is given. java_options: more for the JVM, instead of those for its cache.
     """
     s = settings()
     master = master or s.spark_master
+    options = [*JAVA_OPTIONS, *(aot.options() if java_options is None else java_options)]
+    connector = [str(path) for path in jars.jars_of("connector")]
     conf = {
         "spark.app.name": f"penstock-{app}",
         "spark.master": master,
         "spark.driver.memory": s.driver_memory,
-        "spark.jars": ",".join(str(p) for p in sorted(jars.ensure("connector").glob("*.jar"))),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        # The JVM gives memory back when idle, and a serial collector needs no threads of its own on 2 cores.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:NewRatio=1 -XX:MinHeapFreeRatio=10 "
-        "-XX:MaxHeapFreeRatio=30 -Dlog4j2.formatMsgNoLookups=true",
+        "spark.driver.extraJavaOptions": shlex.join(options),
         "spark.sql.session.timeZone": "UTC",
         # A long batch of one stream must not starve the others of the app.
         "spark.scheduler.mode": "FAIR",
@@ -53,6 +64,10 @@ def submit_conf(app: str, master: str | None = None) -> dict[str, str]:
     if master.startswith("local"):
         # Nothing outside this machine has to reach the driver.
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Java's own loader can take these classes from its cache; those of spark.jars it cannot, and Spark copies them.
+        conf["spark.driver.extraClassPath"] = os.pathsep.join(connector)
+    else:
+        conf["spark.jars"] = ",".join(connector)
     if urlparse(s.checkpoint_root).scheme in ("", "file"):
         # The default manager forks two processes per file on a local disk. It guards less against two writers: the
         # lease and the fenced producer do that here.
@@ -62,8 +77,11 @@ def submit_conf(app: str, master: str | None = None) -> dict[str, str]:
     return conf
 
 
-def open_session(app: str) -> SparkSession:
-    """The session of this process; under spark-submit the JVM is there already, else it is started."""
+def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSession:
+    """The session of this process; under spark-submit the JVM is there already, else it is started.
+
+    java_options: as for `submit_conf`.
+    """
     from pyspark.sql import SparkSession
 
     Path(settings().logs).mkdir(parents=True, exist_ok=True)
@@ -73,7 +91,7 @@ def open_session(app: str) -> SparkSession:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.update(java.find().environment())
-        for key, value in submit_conf(app).items():
+        for key, value in submit_conf(app, java_options=java_options).items():
             builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("WARN")

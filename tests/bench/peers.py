@@ -10,12 +10,13 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Literal
+from zipfile import ZipFile
 
 import psutil
 from confluent_kafka import KafkaException
@@ -31,6 +32,7 @@ Job = Literal["quality", "summaries", "summaries2", "consume"]
 Guarantee = Literal["at_least_once", "exactly_once_v2"]
 Layout = Literal["canonical", "any"]
 
+PROGRAM = "peer.jar"
 SOURCES = Path(__file__).parent / "peer"
 MIB = 1024 * 1024
 
@@ -119,6 +121,7 @@ def run(
     guarded: bool = False,
     commit_ms: int = 1000,
     threads: int = 2,
+    java_options: Sequence[str] = (),
     timeout: float = 900,
 ) -> Measured:
     """Run a job from the beginning over what its topic holds now; its state and inner topics are removed afterwards.
@@ -144,14 +147,15 @@ def run(
                 "state": state,
             },
             timeout,
+            java_options,
         )
     finally:
         shutil.rmtree(state, ignore_errors=True)
         _forget(bootstrap, app)
 
 
-def classes() -> Path:
-    """The folder of the compiled program, compiled if its sources or jars are others than last time."""
+def program() -> Path:
+    """The jar of the compiled program, compiled if its sources or jars are others than last time."""
     sources = sorted(SOURCES.glob("*.java"))
     digest = hashlib.sha256(jars.place("streams").name.encode())
     for source in sources:
@@ -160,11 +164,16 @@ def classes() -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     with publish(target) as fresh:
         if fresh:
-            command = [*_compiler(), "-cp", jars.classpath("streams"), "-d", fresh, *sources]
+            # The compiler for a bare runtime does not know `folder/*`.
+            libraries = ":".join(str(jar) for jar in jars.jars_of("streams"))
+            command = [*_compiler(), "-cp", libraries, "-d", fresh, *sources]
             done = process.capture(command)
             if done.returncode:
                 raise LocalError("the peer could not be compiled", got=(done.stdout + done.stderr)[-2000:])
-    return target
+            with ZipFile(fresh / PROGRAM, "w") as jar:
+                for made in fresh.rglob("*.class"):
+                    jar.write(made, made.relative_to(fresh))
+    return target / PROGRAM
 
 
 def _compiler() -> list[str | Path]:
@@ -176,12 +185,14 @@ def _compiler() -> list[str | Path]:
     return [*compiler, "-source", "17", "-target", "17", "-nowarn"]
 
 
-def _measured(job: str, bootstrap: str, arguments: Mapping[str, object], timeout: float = 900) -> Measured:
+def _measured(
+    job: str, bootstrap: str, arguments: Mapping[str, object], timeout: float = 900, java_options: Sequence[str] = ()
+) -> Measured:
     words = {"job": job, "bootstrap": bootstrap, **arguments}
     command = [
         java.find().command, "-Xmx1g", "-XX:+UseG1GC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
-        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-        "-cp", f"{classes()}:{jars.classpath('streams')}", "bench.Peer",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", *java_options,
+        "-cp", f"{program()}:{jars.classpath('streams')}", "bench.Peer",
         *(f"{name}={value}" for name, value in words.items()),
     ]  # fmt: skip
     with tempfile.TemporaryFile("w+") as log:

@@ -3,7 +3,8 @@
 Every run starts a process of its own over the same topic and ends when all of it is committed. Outputs are compared,
 key by key, before any time is shown. Runs are in pairs, in alternating order; ratios are those of each pair.
 
-    python -m tests.bench.throughput --records 10000000 --pairs 5
+    python -m tests.bench.throughput                       the three tables of docs/benchmarks.md, an hour
+    python -m tests.bench.throughput beside --pairs 2      one of them
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from confluent_kafka import Consumer, TopicPartition
@@ -27,7 +28,7 @@ from penstock import catalog
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions
 from penstock.kafka.commits import COMMITS
 from penstock.kafka.output import Mark
-from penstock.local import usage
+from penstock.local import aot, java, usage
 from penstock.local.parts import Broker, MariaDB
 from penstock.local.process import free_port
 from penstock.settings import PROJECT
@@ -39,6 +40,11 @@ from tests.chaos.drivers import drivers
 from tests.support import wait_until
 
 RECEIPTS = "receipts"
+RECORDS = 10_000_000
+KEYS = 1000
+PAIRS = 5
+# Of the peer's variants other than the first.
+FEWER = 2
 MIB = 1024 * 1024
 # An app, its streams from input to output, and the peer's job that must come to the same.
 JOBS: dict[str, tuple[str, tuple[str, ...], peers.Job]] = {
@@ -54,6 +60,7 @@ class Place:
 
     broker: Broker
     mariadb: MariaDB
+    folder: Path
 
 
 @contextmanager
@@ -65,7 +72,7 @@ def place() -> Iterator[Place]:
             Broker(home=home, port=free_port(2), config=config) as broker,
             MariaDB(home=home, port=free_port()) as mariadb,
         ):
-            yield Place(broker, mariadb)
+            yield Place(broker, mariadb, home)
 
 
 def ours(at: Place, job: str) -> Measured:
@@ -98,6 +105,13 @@ def ours(at: Place, job: str) -> Measured:
 def theirs(at: Place, job: str, **options: object) -> Measured:
     drop(at, [f"peer-{JOBS[job][2]}"])
     return peers.run(JOBS[job][2], at.broker.bootstrap, **options)  # type: ignore[arg-type]
+
+
+def cached(at: Place, job: str) -> Callable[[], Measured]:
+    """The peer with a cache of Java's as Penstock's drivers have one; made now, by a run that does not count."""
+    cache = at.folder / f"{JOBS[job][2]}.aot"
+    theirs(at, job, java_options=aot.training(cache))
+    return lambda: theirs(at, job, java_options=[f"-XX:AOTCache={cache}", aot.QUIET])
 
 
 class Marks:
@@ -202,51 +216,118 @@ HEAD = (
 )  # fmt: skip
 
 
-def main(
-    records: Annotated[int, typer.Option(help="records in the topic")] = 10_000_000,
-    pairs: Annotated[int, typer.Option(help="runs of each job")] = 5,
-    keys: Annotated[int, typer.Option(help="distinct metrics")] = 1000,
-    layout: Annotated[str, typer.Option(help="canonical, or any: field order and white space vary")] = "canonical",
-    job: Annotated[list[str] | None, typer.Option(help=f"some of: {'; '.join(JOBS)}")] = None,
-    section: Annotated[str, typer.Option(help="marks in docs/benchmarks.md")] = "throughput",
-) -> None:
-    shape: Literal["canonical", "any"] = "any" if layout == "any" else "canonical"
+def fill(at: Place, records: int, keys: int, layout: peers.Layout = "canonical") -> None:
+    drop(at, [RECEIPTS])
+    end = int(time.time() * 1000)
+    peers.generate(at.broker.bootstrap, RECEIPTS, records, end=end, keys=keys, layout=layout)
+
+
+Variants = dict[str, Callable[[], Measured]]
+
+
+def variants(at: Place, job: str, layout: peers.Layout) -> Variants:
+    """The peer, first as it is, then in the ways a careful hand would set it up."""
+
+    def peer(**options: object) -> Callable[[], Measured]:
+        return lambda: theirs(at, job, **options)
+
+    found = {"Kafka Streams": peer()}
+    if layout == "any":
+        return found
+    found["Kafka Streams, exactly once"] = peer(guarantee="exactly_once_v2")
+    if job == "quality":
+        found["Kafka Streams, guarded"] = peer(guarded=True)
+    if java.find().version >= aot.SINCE:
+        found["Kafka Streams, with Java's cache"] = cached(at, job)
+    return found
+
+
+def compared(at: Place, job: str, others: Variants, pairs: int, say: Callable[[str], None]) -> list[list[str]]:
+    """The rows of a job: Penstock, and each variant with its ratio."""
+    mine: list[Measured] = []
+    found: dict[str, list[Measured]] = {name: [] for name in others}
+    for number in range(pairs):
+        say(f"{job}: {number + 1} of {pairs}")
+        names = [name for name in others if name == "Kafka Streams" or number < FEWER]
+        for name in [None, *names] if number % 2 else [*names, None]:
+            if name is None:
+                mine.append(ours(at, job))
+            else:
+                found[name].append(others[name]())
+        if number == 0:
+            same(state(at, output(job)), state(at, f"peer-{JOBS[job][2]}"))
+    rows = [row(f"**{job}**: Penstock", mine)]
+    for name, measured in found.items():
+        ratios = [other.wall_s / own.wall_s for own, other in zip(mine, measured, strict=False)]
+        rows.append(row(f"{job}: {name}", measured, ratios))
+    return rows
+
+
+Pairs = Annotated[int, typer.Option(help="runs of each job")]
+app = typer.Typer(help=__doc__)
+
+
+@app.command()
+def beside(pairs: Pairs = PAIRS, job: Annotated[list[str] | None, typer.Option(help="; ".join(JOBS))] = None) -> None:
+    """Penstock beside Kafka Streams, set up in several ways."""
+    _beside("throughput", "canonical", pairs, job or list(JOBS))
+
+
+@app.command()
+def any_layout(pairs: Pairs = FEWER) -> None:
+    """The same with fields in any order and white space anywhere."""
+    _beside("throughput-any", "any", pairs, ["quality", "summaries, two stages"])
+
+
+def _beside(section: str, layout: peers.Layout, pairs: int, jobs: Sequence[str]) -> None:
     with place() as at, Progress() as progress:
         step = progress.add_task("generating", total=None)
-        end = int(time.time() * 1000)
-        peers.generate(at.broker.bootstrap, RECEIPTS, records, end=end, keys=keys, layout=shape)
+        fill(at, RECORDS, KEYS, layout)
         rows = [row("bare consumer, 2 threads", [peers.run("consume", at.broker.bootstrap)])]
-        for name in job or JOBS:
-            progress.update(step, description=name)
-            variants: dict[str, Callable[[], Measured]] = {
-                "Kafka Streams": lambda name=name: theirs(at, name),  # type: ignore[misc]
-                "Kafka Streams, exactly once": lambda name=name: theirs(at, name, guarantee="exactly_once_v2"),  # type: ignore[misc]
-            }
-            if name == "quality" and shape == "canonical":
-                variants["Kafka Streams, guarded"] = lambda name=name: theirs(at, name, guarded=True)  # type: ignore[misc]
-            mine: list[Measured] = []
-            found: dict[str, list[Measured]] = {v: [] for v in variants}
-            for number in range(pairs):
-                progress.update(step, description=f"{name}: {number + 1} of {pairs}")
-                order = [None, *variants] if number % 2 else [*variants, None]
-                for variant in order:
-                    if variant is None:
-                        mine.append(ours(at, name))
-                    else:
-                        found[variant].append(variants[variant]())
-                if number == 0:
-                    same(state(at, output(name)), state(at, f"peer-{JOBS[name][2]}"))
-            rows.append(row(f"**{name}**: Penstock", mine))
-            for variant, measured in found.items():
-                ratios = [other.wall_s / own.wall_s for own, other in zip(mine, measured, strict=True)]
-                rows.append(row(f"{name}: {variant}", measured, ratios))
-        about = f"{records:,} records, {keys:,} metrics, layout {layout}, {pairs} runs of each, medians."
-    write(section, f"{about}\n\n{table(HEAD, rows)}")
+        for job in jobs:
+            rows += compared(
+                at, job, variants(at, job, layout), pairs, lambda text: progress.update(step, description=text)
+            )
+    about = f"{RECORDS:,} records, {KEYS:,} metrics, layout {layout}, {pairs} runs, medians"
+    fewer = f"; variants of the peer {FEWER} runs" if pairs > FEWER else ""
+    write(section, f"{about}{fewer}.\n\n{table(HEAD, rows)}")
+
+
+@app.command()
+def scaling() -> None:
+    """What records and keys cost: one run each."""
+    rows = []
+    with place() as at, Progress() as progress:
+        step = progress.add_task("", total=None)
+        for records, keys in ((1, KEYS), (3, KEYS), (10, KEYS), (10, 10), (10, 100_000)):
+            progress.update(step, description=f"{records} million records, {keys} metrics")
+            fill(at, records * 1_000_000, keys)
+            for job in ("quality", "summaries, two stages"):
+                own, other = ours(at, job), theirs(at, job)
+                same(state(at, output(job)), state(at, f"peer-{JOBS[job][2]}"))
+                figures = [
+                    f"{figure:.{digits}f}"
+                    for m in (own, other)
+                    for figure, digits in ((m.wall_s, 1), (m.cpu_s, 1), (m.peak_rss_mib, 0))
+                ]
+                rows.append([job, f"{records} million", f"{keys:,}", *figures])
+    who = ("", "of Kafka Streams")
+    head = ["", "records", "metrics", *(f"{what} {w}".strip() for w in who for what in ("wall, s", "CPU, s", "MiB"))]
+    write("throughput-scaling", table(head, rows))
 
 
 def output(job: str) -> str:
     return {"quality": "metrics", "summaries, one stage": "one-stage-summaries"}.get(job, "metric-summaries")
 
 
+@app.callback(invoke_without_command=True)
+def main(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        beside()
+        any_layout()
+        scaling()
+
+
 if __name__ == "__main__":
-    typer.run(main)
+    aot.ensure()
+    app()

@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from penstock.local import aot
 from tests.chaos.platform import Platform, started
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fast_start() -> None:
+    """Drivers start as they do behind `make up`."""
+    aot.ensure()
 
 
 @pytest.fixture(scope="module")

