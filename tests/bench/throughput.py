@@ -288,6 +288,8 @@ def _beside(section: str, layout: peers.Layout, pairs: int, jobs: Sequence[str])
             rows += compared(
                 at, job, variants(at, job, layout), pairs, lambda text: progress.update(step, description=text)
             )
+            # Should a later job fail, this one is known.
+            progress.console.print(table(HEAD, rows))
     about = f"{RECORDS:,} records, {KEYS:,} metrics, layout {layout}, {pairs} runs, medians"
     fewer = f"; variants of the peer {FEWER} runs" if pairs > FEWER else ""
     write(section, f"{about}{fewer}.\n\n{table(HEAD, rows)}")

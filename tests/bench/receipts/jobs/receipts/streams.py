@@ -33,6 +33,7 @@ STREAMS = [
         key=KEY,
         value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
         promise=Updates(window=S.summary, late_by=timedelta(hours=1)),
+        max_records=bundles.STREAM.max_records,
     ),
     replace(bundles.STREAM, app="two-stages", every=0.0),
     replace(summaries.STREAM, app="two-stages", every=0.0),
