@@ -8,14 +8,12 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import replace
 from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.catalog import topics_of
 from penstock.control import ProgressRow
@@ -25,16 +23,17 @@ from penstock.kafka.commits import COMMITS
 from penstock.kafka.output import NONE, Mark, Message, Output
 from penstock.settings import settings
 from penstock.sinks.influxdb import InfluxWriter
-from penstock.streams import records
+from penstock.streams import records, source
+from penstock.streams.aside import Aside
 from penstock.streams.checkpoint import Batch, Checkpoint
 from penstock.streams.declare import InfluxDB
 from penstock.streams.session import session_for
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from penstock.streams.declare import Input, Stream
+    from penstock.streams.declare import Stream
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +41,6 @@ log = logging.getLogger(__name__)
 BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 RATE_WINDOW = 15.0
 EPOCH = "1970-01-01T00:00:00.000Z"
-# A metric of Spark's state operators.
-LATE = "numRowsDroppedByWatermark"
 
 
 class StreamRun:
@@ -58,9 +55,9 @@ class StreamRun:
         self._bootstrap = bootstrap
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
         self._output: Output | InfluxWriter | None = None
+        self._aside = Aside(stream, self._spark, bootstrap)
         self._query: StreamingQuery | None = None
         self._recreated: set[str] = set()
-        self._stateful: list[tuple[int, ...]] | None = None
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = False
@@ -92,7 +89,7 @@ class StreamRun:
     def start(self) -> None:
         """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
         self._set(state="starting")
-        self._stopping, self._stateful = False, None
+        self._stopping = False
         self._output = self._open_output()
         try:
             self._topics_exist()
@@ -100,7 +97,10 @@ class StreamRun:
             if self._recreated:
                 self._checkpoint.forget(self._recreated)
                 self._recreated = set()
-            frames = {name: self._frame(given, name) for name, given in self.stream.inputs.items()}
+            self._aside = Aside(self.stream, self._spark, self._bootstrap)
+            frames = {
+                name: source.stream(self._spark, self.stream, name, self._bootstrap) for name in self.stream.inputs
+            }
             rows = records.encode(self.stream.transform(**frames), self.stream.key, self.stream.value)
             writer = (
                 rows.writeStream.queryName(self.stream.name)
@@ -180,34 +180,6 @@ class StreamRun:
             self._output.close()
             self._output = None
 
-    # Input
-
-    def _frame(self, given: Input, name: str) -> DataFrame:
-        reader = self._spark.readStream.format("kafka")
-        for key, value in self._source_options(given).items():
-            reader = reader.option(key, value)
-        if self.stream.max_records:
-            reader = reader.option("maxOffsetsPerTrigger", self.stream.max_records)
-        reader = reader.option("startingOffsets", "earliest").option("groupIdPrefix", f"{self.stream.group}-reader")
-        rows = records.parse(reader.load(), given, F.current_timestamp(), keep="odd" if given.schema else "none")
-        rows = records.good(rows, f"bad_{name}") if given.schema else rows.drop(records.BAD)
-        delay = f"{self.stream.promise.delay.total_seconds()} seconds"
-        return records.without_beats(rows.withWatermark(records.EVENT_TIME, delay))
-
-    def _source_options(self, given: Input) -> dict[str, str]:
-        options = {
-            "kafka.bootstrap.servers": self._bootstrap,
-            "kafka.isolation.level": "read_committed",
-            # Reads twice as many records per poll; a short wait lets an idle topic's beat through at once.
-            "kafka.max.poll.records": "10000",
-            "kafka.fetch.max.wait.ms": "10",
-        }
-        if given.topic:
-            return {**options, "subscribe": given.topic.name, "failOnDataLoss": "true"}
-        # A topic that is deleted must not stop the count of all the others.
-        # Spark looks for the pattern anywhere in a name unless it is anchored.
-        return {**options, "subscribePattern": f"^(?:{given.pattern})$", "failOnDataLoss": "false"}
-
     def _topics_exist(self) -> None:
         """Say which topic is missing, instead of a source that waits for it or an output that is made by chance."""
         there = partitions(admin(self._bootstrap), self._bootstrap)
@@ -234,8 +206,9 @@ class StreamRun:
             batch = self._checkpoint.batch(batch_id)
             ids = self._same_topics(batch)
             table = frame.toArrow()
-            dead = list(self._dead_letters(batch))
-            late, kept = self._late(batch)
+            execution = self._execution()
+            dead = list(self._aside.dead(batch, execution))
+            late, kept = self._aside.late(batch, execution)
             rows = (
                 Message(self.stream.output.name, _bytes(k), _bytes(v))
                 for chunk in table.to_batches()
@@ -286,78 +259,6 @@ class StreamRun:
     def _execution(self) -> Any:
         active = [q for q in self._spark.streams.active if q.name == self.stream.name]
         return active[0]._jsq.streamingQuery().lastExecution()
-
-    def _dead_letters(self, batch: Batch) -> Iterator[Message]:
-        """The bad records of a batch. Only one that counted more than were held is read a second time."""
-        if not any(given.schema for given in self.stream.inputs.values()):
-            return
-        observed = self._execution().observedMetrics()
-        for name, given in self.stream.inputs.items():
-            metric = observed.get(f"bad_{name}")
-            if not given.schema or not metric.isDefined():
-                continue
-            assert given.topic is not None
-            count, held = records.bad(self._spark, metric.get())
-            if not count:
-                continue
-            source = self._range(given, batch) if held is None else held
-            for row in records.rejected(source, given, _at(batch)).toLocalIterator():
-                yield self._aside(row, given.topic.dead_letters, "reason", row.reason)
-
-    def _late(self, batch: Batch) -> tuple[int, list[Message]]:
-        """How many records came after their window was closed, and the messages that keep them if they are kept.
-
-        Spark drops groups and counts those, so the batch is read again for the records.
-        """
-        if not self._dropped():
-            return 0, []
-        size = int(self.stream.promise.window.total_seconds() * 1000)
-        count, kept = 0, list[Message]()
-        for given in self.stream.inputs.values():
-            raw = [records.RECORD] if given.schema else list(records.RAW)
-            rows = records.walled(records.parse(self._range(given, batch), given, _at(batch), keep="all"))
-            end = (F.floor(F.unix_millis(records.EVENT_TIME) / size) + 1) * size
-            found = records.without_beats(rows.where(~F.col(records.BAD))).where(end <= batch.watermark_ms)
-            if not self.stream.keep_late:
-                count += found.count()
-                continue
-            shown = found.select(*raw, (F.lit(batch.watermark_ms) - end).alias("late_ms"))
-            for row in (shown.select(f"{records.RECORD}.*", "late_ms") if given.schema else shown).toLocalIterator():
-                kept.append(self._aside(row, self.stream.late_topic, "late-ms", str(row.late_ms)))
-        return count + len(kept), kept
-
-    def _aside(self, row: Row, topic: str, header: str, text: str) -> Message:
-        """A record of the input as it came, for a topic beside the output; headers say whence, and one thing more."""
-        return Message(
-            topic,
-            None if row.key is None else bytes(row.key),
-            None if row.value is None else bytes(row.value),
-            (
-                ("penstock.topic", row.topic.encode()),
-                ("penstock.partition", str(row.partition).encode()),
-                ("penstock.offset", str(row.offset).encode()),
-                ("penstock.stream", self.stream.name.encode()),
-                (f"penstock.{header}", text.encode()),
-            ),
-        )
-
-    def _dropped(self) -> int:
-        """Rows, after Spark's partial aggregation, that the batch's state operators dropped for being late."""
-        plan = self._execution().executedPlan()
-        if self._stateful is None:
-            # A query's plan keeps its shape, and to walk all of it each time costs a hundred calls to the JVM.
-            self._stateful = list(_places(plan))
-        return sum(int(_node(plan, place).metrics().get(LATE).get().value()) for place in self._stateful)
-
-    def _range(self, given: Input, batch: Batch) -> DataFrame:
-        topics = [given.topic.name] if given.topic else [t for t in batch.ends if re.fullmatch(given.pattern, t)]
-        ends = {topic: batch.ends.get(topic, {}) for topic in topics}
-        earliest = -2
-        starts = {t: {p: batch.starts.get(t, {}).get(p, earliest) for p in parts} for t, parts in ends.items()}
-        reader = self._spark.read.format("kafka")
-        for key, value in self._source_options(given).items():
-            reader = reader.option(key, value)
-        return reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends)).load()
 
     # Figures
 
@@ -428,27 +329,8 @@ class StreamRun:
             return replace(self.figures)
 
 
-def _at(batch: Batch) -> Column:
-    return F.timestamp_millis(F.lit(batch.at_ms))
-
-
 def _bytes(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
-
-
-def _places(plan: Any, here: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    """Where a plan's state operators are that count late rows, as indexes of children from the root."""
-    if plan.metrics().contains(LATE):
-        yield here
-    children = plan.children()
-    for i in range(children.size()):
-        yield from _places(children.apply(i), (*here, i))
-
-
-def _node(plan: Any, place: tuple[int, ...]) -> Any:
-    for i in place:
-        plan = plan.children().apply(i)
-    return plan
 
 
 def _epoch_ms(iso: str) -> int:

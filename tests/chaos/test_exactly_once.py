@@ -7,12 +7,13 @@ import random
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.control import DriverRow
 from penstock.local.parts import Broker, MariaDB
 from penstock.settings import PROJECT
 from penstock.streams import Topic, process
@@ -66,12 +67,7 @@ def test_quality_counts_each_record_once_through_kills(quality: Drivers) -> None
             create(quality.bootstrap, Topic("third", partitions=2))
         produce(2000)
         # From the start of the session to behind a few batches.
-        deadline = time.monotonic() + chance.uniform(3, 14)
-        while time.monotonic() < deadline:
-            produce(50)
-            time.sleep(0.05)
-        assert process.kill(d)
-        d = quality.launch("quality")
+        d = killed(quality, d, produce, after=chance.uniform(2, 12))
     produce(2000)
 
     def counts() -> dict[str | None, int]:
@@ -103,12 +99,7 @@ def test_summaries_count_each_receipt_once_through_kills_of_both_stages(quality:
     d = quality.launch("metrics")
     for _ in range(KILLS):
         produce(1000)
-        deadline = time.monotonic() + chance.uniform(4, 16)
-        while time.monotonic() < deadline:
-            produce(50)
-            time.sleep(0.05)
-        assert process.kill(d)
-        d = quality.launch("metrics")
+        d = killed(quality, d, produce, after=chance.uniform(3, 14))
     produce(1000)
 
     def summaries() -> dict[tuple[str, int], dict[str, Any]]:
@@ -178,6 +169,16 @@ def test_a_second_launch_leaves_a_healthy_driver_alone(chaos: Drivers) -> None:
     produce(chaos, 1, 10)
     wait_until(lambda: rows_out(chaos), 60, what="the first one works on")
     assert chaos.row(first.incarnation).state == "running"
+
+
+def killed(given: Drivers, d: DriverRow, produce: Callable[[int], None], after: float) -> DriverRow:
+    """Produce for so many seconds, SIGKILL all of a driver, and launch the next."""
+    deadline = time.monotonic() + after
+    while time.monotonic() < deadline:
+        produce(50)
+        time.sleep(0.05)
+    assert process.kill(d)
+    return given.launch(d.app)
 
 
 def rows_out(given: Drivers) -> int:

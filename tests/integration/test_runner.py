@@ -18,7 +18,7 @@ from penstock.kafka.admin import admin, partitions
 from penstock.kafka.commits import COMMITS
 from penstock.kafka.output import Mark, Message, Output
 from penstock.local.parts import Broker
-from penstock.streams import F, Input, Stream, Topic, Updates
+from penstock.streams import F, Input, Stream, Topic, Updates, source
 from penstock.streams.checkpoint import Batch
 from penstock.streams.runner import StreamRun
 from tests.streams import Record, create, latest, read, running, send
@@ -94,13 +94,13 @@ def test_dead_letters_hold_the_record_as_it_came(
 ) -> None:
     """A few small ones are held while the batch runs; for a large one, or one of the future, it is read again."""
     read_again: list[Batch] = []
-    ranged = StreamRun._range
+    ranged = source.batch
 
-    def noted(self: StreamRun, given: Input, batch: Batch) -> DataFrame:
+    def noted(spark: SparkSession, given: Input, bootstrap: str, batch: Batch) -> DataFrame:
         read_again.append(batch)
-        return ranged(self, given, batch)
+        return ranged(spark, given, bootstrap, batch)
 
-    monkeypatch.setattr(StreamRun, "_range", noted)
+    monkeypatch.setattr(source, "batch", noted)
     rubbish = ['{"n": 1}', "grün", "{", '{"n":"x","at":60000}', None, *more]
     send(bootstrap, [*events(1, 2), *(Record("events", f"k{i}", text) for i, text in enumerate(rubbish))])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
