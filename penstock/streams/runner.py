@@ -55,7 +55,7 @@ class StreamRun:
         self._bootstrap = bootstrap
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
         self._output: Output | InfluxWriter | None = None
-        self._aside = Aside(stream, self._spark, bootstrap)
+        self._aside: Aside
         self._query: StreamingQuery | None = None
         self._recreated: set[str] = set()
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.

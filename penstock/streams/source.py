@@ -25,9 +25,7 @@ def stream(spark: SparkSession, of: Stream, name: str, bootstrap: str) -> DataFr
     The observed metric `bad_<name>` holds the bad ones.
     """
     given = of.inputs[name]
-    reader = spark.readStream.format("kafka")
-    for key, value in _options(given, bootstrap).items():
-        reader = reader.option(key, value)
+    reader = spark.readStream.format("kafka").options(**_options(given, bootstrap))
     if of.max_records:
         reader = reader.option("maxOffsetsPerTrigger", of.max_records)
     reader = reader.option("startingOffsets", "earliest").option("groupIdPrefix", f"{of.group}-reader")
@@ -42,9 +40,7 @@ def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch) -> DataF
     topics = [given.topic.name] if given.topic else [t for t in of.ends if re.fullmatch(given.pattern, t)]
     ends = {topic: of.ends.get(topic, {}) for topic in topics}
     starts = {t: {p: of.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
-    reader = spark.read.format("kafka")
-    for key, value in _options(given, bootstrap).items():
-        reader = reader.option(key, value)
+    reader = spark.read.format("kafka").options(**_options(given, bootstrap))
     return reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends)).load()
 
 

@@ -45,6 +45,7 @@ KEYS = 1000
 PAIRS = 5
 # Of the peer's variants other than the first.
 FEWER = 2
+PEER = "Kafka Streams"
 MIB = 1024 * 1024
 # An app, its streams from input to output, and the peer's job that must come to the same.
 JOBS: dict[str, tuple[str, tuple[str, ...], peers.Job]] = {
@@ -111,7 +112,7 @@ def cached(at: Place, job: str) -> Callable[[], Measured]:
     """The peer with a cache of Java's as Penstock's drivers have one; made now, by a run that does not count."""
     cache = at.folder / f"{JOBS[job][2]}.aot"
     theirs(at, job, java_options=aot.training(cache))
-    return lambda: theirs(at, job, java_options=[f"-XX:AOTCache={cache}", aot.QUIET])
+    return lambda: theirs(at, job, java_options=aot.using(cache))
 
 
 class Marks:
@@ -231,14 +232,14 @@ def variants(at: Place, job: str, layout: peers.Layout) -> Variants:
     def peer(**options: object) -> Callable[[], Measured]:
         return lambda: theirs(at, job, **options)
 
-    found = {"Kafka Streams": peer()}
+    found = {PEER: peer()}
     if layout == "any":
         return found
-    found["Kafka Streams, exactly once"] = peer(guarantee="exactly_once_v2")
+    found[f"{PEER}, exactly once"] = peer(guarantee="exactly_once_v2")
     if job == "quality":
-        found["Kafka Streams, guarded"] = peer(guarded=True)
+        found[f"{PEER}, guarded"] = peer(guarded=True)
     if java.find().version >= aot.SINCE:
-        found["Kafka Streams, with Java's cache"] = cached(at, job)
+        found[f"{PEER}, with Java's cache"] = cached(at, job)
     return found
 
 
@@ -248,7 +249,7 @@ def compared(at: Place, job: str, others: Variants, pairs: int, say: Callable[[s
     found: dict[str, list[Measured]] = {name: [] for name in others}
     for number in range(pairs):
         say(f"{job}: {number + 1} of {pairs}")
-        names = [name for name in others if name == "Kafka Streams" or number < FEWER]
+        names = [name for name in others if name == PEER or number < FEWER]
         for name in [None, *names] if number % 2 else [*names, None]:
             if name is None:
                 mine.append(ours(at, job))
