@@ -152,6 +152,8 @@ def _file(coordinate: str) -> str:
 
 
 def _fetch(name: str, wanted: JarSet, fresh: Path, tick: Tick | None) -> None:
+    import tenacity
+
     ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
         raise LocalError("pyspark has no jars", got=pyspark_folder(), fix="make the environment again: `make env`")
@@ -171,7 +173,14 @@ def _fetch(name: str, wanted: JarSet, fresh: Path, tick: Tick | None) -> None:
     if tick:
         watcher.start()
     try:
-        ran = process.capture(command)
+        # Ivy gives up at the first broken connection; what it has is in its cache, so another run goes on from there.
+        tries = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(3),
+            wait=tenacity.wait_exponential(min=1, max=10),
+            retry=tenacity.retry_if_result(lambda run: run.returncode != 0),
+            retry_error_callback=lambda last: last.outcome.result() if last.outcome else None,
+        )
+        ran = tries(process.capture, command)
     finally:
         done.set()
         if tick:
