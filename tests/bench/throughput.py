@@ -281,19 +281,20 @@ def any_layout(pairs: Pairs = FEWER) -> None:
 
 
 def _beside(section: str, layout: peers.Layout, pairs: int, jobs: Sequence[str]) -> None:
+    """A table of its own for each job: should a later one fail, this one is written."""
+    about = f"{RECORDS:,} records, {KEYS:,} metrics, layout {layout}, {pairs} runs, medians"
+    fewer = f"; variants of the peer {FEWER} runs" if pairs > FEWER else ""
     with place() as at, Progress() as progress:
         step = progress.add_task("generating", total=None)
         fill(at, RECORDS, KEYS, layout)
-        rows = [row("bare consumer, 2 threads", [peers.run("consume", at.broker.bootstrap)])]
+        bare = row("bare consumer, 2 threads", [peers.run("consume", at.broker.bootstrap)])
         for job in jobs:
-            rows += compared(
+            rows = compared(
                 at, job, variants(at, job, layout), pairs, lambda text: progress.update(step, description=text)
             )
-            # Should a later job fail, this one is known.
-            progress.console.print(table(HEAD, rows))
-    about = f"{RECORDS:,} records, {KEYS:,} metrics, layout {layout}, {pairs} runs, medians"
-    fewer = f"; variants of the peer {FEWER} runs" if pairs > FEWER else ""
-    write(section, f"{about}{fewer}.\n\n{table(HEAD, rows)}")
+            made = table(HEAD, [bare, *rows])
+            progress.console.print(made)
+            write(f"{section}-{JOBS[job][0]}", f"{about}{fewer}.\n\n{made}")
 
 
 @app.command()
