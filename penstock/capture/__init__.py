@@ -1,0 +1,1 @@
+"""Change capture by polling: a declared SQL statement becomes a compacted topic that equals its rows."""
