@@ -1,0 +1,47 @@
+"""From where a poll must read so that no commit is missed, whatever order transactions commit in.
+
+A row gets its cursor while its transaction is open, and is seen when that commits: rows that are seen later may lie
+before rows that were seen already. A poller that goes on behind the last cursor it saw loses them.
+
+The rule: of the polls that had **ended before the oldest transaction now open began**, and before `overlap` ago, take
+the newest; the highest cursor it saw is the low mark, and the next poll reads from there, that value included. Why it
+holds: a row that is still unseen belongs to a transaction that is open now, or began later. Either began behind the end
+of that poll, so its cursor was drawn behind every cursor that poll saw. A transaction that began while a poll read is
+no exception, for it is the poll's end that counts.
+
+It asks of cursors only that later draws give greater values; `overlap` makes up for clocks that differ or step back by
+less. All times are those of the database's clock, in seconds since the epoch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class LowMark:
+    """The low mark of one capture. value: None until a poll qualifies: then all rows are read."""
+
+    overlap: float
+    value: Any = None
+    _ended: deque[tuple[float, Any]] = field(default_factory=deque)
+
+    def polled(self, began: float, oldest: float | None, ended: float, high: Any) -> None:
+        """Take a poll's end in.
+
+        began: when it began, at which moment `oldest` was the start of the oldest transaction open, None if none was;
+        ended: after its last row was read; high: the highest cursor it saw, None if it saw none.
+        """
+        if self._ended and ended < self._ended[-1][0]:
+            # The clock was set back: what was written by it since then may lie before everything seen.
+            self._ended.clear()
+        bound = began - self.overlap if oldest is None else min(oldest, began - self.overlap)
+        while self._ended and self._ended[0][0] < bound:
+            self.value = self._ended.popleft()[1]
+        # A poll that saw nothing new knows as much as the one before it.
+        before = self._ended[-1][1] if self._ended else self.value
+        top = high if before is None or (high is not None and high > before) else before
+        if top is not None:
+            self._ended.append((ended, top))
