@@ -1,0 +1,119 @@
+"""Rows as records: a JSON object of the key's columns, and one of all columns, in the order of the SELECT.
+
+What a database's type becomes, without loss; the same row always gives the same bytes:
+
+| in the database | in JSON |
+|---|---|
+| integers, also unsigned and 64 bits wide | a number |
+| booleans of PostgreSQL | true, false (MariaDB's BOOLEAN is a TINYINT: a number) |
+| DECIMAL, NUMERIC | a string with all its digits, `"12.30"` |
+| FLOAT, DOUBLE, REAL | the shortest number that reads back as the same; `"NaN"`, `"Infinity"`, `"-Infinity"` |
+| text, ENUM, SET, UUID | a string |
+| DATE | `"2026-02-28"` |
+| DATETIME, TIMESTAMP without time zone | `"2026-02-28T23:59:59.123456"`, always six digits |
+| TIMESTAMP WITH TIME ZONE | the same in UTC, with a `Z` |
+| TIME, also MariaDB's beyond a day or below zero | `"-838:59:59.000000"` |
+| BINARY, BLOB, BYTEA, BIT | base64 |
+| JSON | a string that holds the JSON text |
+| arrays of PostgreSQL | an array of the above |
+| NULL | null |
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
+from hashlib import blake2b
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from penstock.errors import PenstockError
+
+# What orjson writes as a number.
+WIDEST = 2**64
+
+
+class EncodingError(PenstockError):
+    """A column has a value of a type that has no documented form."""
+
+
+def encode(row: Mapping[str, Any], columns: Iterable[str]) -> bytes:
+    """So many columns of a row as a JSON object. EncodingError names the column that has no form."""
+    made = {}
+    for name in columns:
+        try:
+            made[name] = _plain(row[name])
+        except TypeError as e:
+            fix = "convert the column in the SELECT, e.g. by CAST(... AS CHAR)"
+            raise EncodingError(f"column {name} has a type that cannot be captured", got=e, fix=fix) from e
+    return orjson.dumps(made)
+
+
+def digest(value: bytes) -> bytes:
+    """Eight bytes that tell two values of a key apart."""
+    return blake2b(value, digest_size=8).digest()
+
+
+def _plain(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool):
+        return value
+    for kind, form in FORMS.items():
+        if isinstance(value, kind):
+            return form(value)
+    raise TypeError(type(value).__name__)
+
+
+def _float(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _datetime(value: datetime) -> str:
+    if value.tzinfo is None:
+        return value.isoformat(timespec="microseconds")
+    return value.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+
+
+def _time(value: time) -> str:
+    if value.tzinfo is not None:
+        raise TypeError("time with time zone")
+    return value.isoformat(timespec="microseconds")
+
+
+def _duration(value: timedelta) -> str:
+    micros = abs(value) // timedelta(microseconds=1)
+    seconds, micros = divmod(micros, 1_000_000)
+    sign = "-" if value < timedelta(0) else ""
+    return f"{sign}{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{micros:06d}"
+
+
+def _bytes(value: bytes) -> str:
+    return base64.b64encode(value).decode()
+
+
+def _json(value: dict[str, Any]) -> str:
+    return orjson.dumps(value).decode()
+
+
+# In this order: a datetime is a date too.
+FORMS: dict[type, Callable[[Any], Any]] = {
+    int: lambda n: n if -WIDEST // 2 <= n < WIDEST else str(n),
+    float: _float,
+    Decimal: lambda d: format(d, "f"),
+    datetime: _datetime,
+    date: date.isoformat,
+    time: _time,
+    timedelta: _duration,
+    bytes: _bytes,
+    bytearray: _bytes,
+    memoryview: _bytes,
+    UUID: str,
+    dict: _json,
+    list: lambda many: [_plain(one) for one in many],
+}
