@@ -28,6 +28,11 @@ class LowMark:
     value: Any = None
     _ended: deque[tuple[float, Any]] = field(default_factory=deque)
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is a poll that may qualify yet."""
+        return bool(self._ended)
+
     def polled(self, began: float, oldest: float | None, ended: float, high: Any) -> None:
         """Take a poll's end in.
 

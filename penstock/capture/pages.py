@@ -9,15 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache, lru_cache
+from typing import Any, Literal
 
 from sqlalchemy import TextClause, text
 from sqlglot import exp
 
 from penstock.capture.statement import Capture
 
+# The column of a page that says whether its row is deleted; always the last.
+DELETED = "penstock_deleted"
 # Words of the query that become parameters when it is text: a SELECT may hold colons, which SQLAlchemy would take.
-_MARK = "penstock_parameter_{}"
+_MARK = "penstock_parameter_"
+
+Kind = Literal["since", "all with cursor", "without cursor", "by key"]
 
 
 @dataclass(frozen=True)
@@ -30,86 +35,114 @@ class Query:
     @property
     def clause(self) -> TextClause:
         """What SQLAlchemy executes, together with `values`."""
-        made = self.sql.replace("\\", "\\\\").replace(":", "\\:")
-        for name in self.values:
-            made = made.replace(_MARK.format(name), f":{name}")
-        return text(made)
+        return _clause(self.sql)
 
     @property
     def shown(self) -> str:
         """As it is sent, for people: parameters by name."""
-        made = self.sql
-        for name in self.values:
-            made = made.replace(_MARK.format(name), f":{name}")
-        return made
+        return self.sql.replace(_MARK, ":")
+
+
+@lru_cache(maxsize=1000)
+def _clause(sql: str) -> TextClause:
+    return text(sql.replace("\\", "\\\\").replace(":", "\\:").replace(_MARK, ":"))
 
 
 class Pages:
-    """Makes the queries of one capture."""
+    """Makes the queries of one capture; each kind is put together once."""
 
     def __init__(self, capture: Capture) -> None:
         self._capture = capture
         sources = {e.alias_or_name: e.unalias() for e in capture.select.expressions if not e.is_star}
-        self._key = [self._source(sources, name) for name in capture.key]
-        self._cursor = self._source(sources, capture.cursor)
+        self._key = [_source(sources, name) for name in capture.key]
+        self._cursor = _source(sources, capture.cursor)
+        self._select = capture.select.copy()
+        if capture.deleted is not None:
+            deleted = capture.deleted.transform(
+                lambda node: _source(sources, node.name).copy() if isinstance(node, exp.Column) else node
+            )
+            self._select.select(exp.alias_(deleted, DELETED), copy=False)
+        self._sql = cache(self._made)
 
     def since(self, low: Any, behind: Sequence[Any] | None, limit: int) -> Query:
-        """Rows whose cursor is `low` or more, in order of cursor and key; behind: (cursor, *key) of the last row."""
-        values: dict[str, Any] = {"low": low}
-        where = [exp.GTE(this=self._cursor.copy(), expression=_parameter("low"))]
-        if behind is not None:
-            where += [self._behind([self._cursor, *self._key], behind, values)]
-        return self._page(where, [self._cursor, *self._key], values, limit)
+        """Rows whose cursor is `low` or more, in order of cursor and key; behind: (cursor, *key) of the last row.
+
+        low None: all rows that have a cursor.
+        """
+        if low is None:
+            return self._query("all with cursor", behind, limit)
+        return self._query("since", behind, limit, low=low)
 
     def without_cursor(self, behind: Sequence[Any] | None, limit: int) -> Query:
         """Rows whose cursor is NULL, in order of key; behind: the key of the last row."""
-        values: dict[str, Any] = {}
-        where: list[exp.Expr] = [exp.Is(this=self._cursor.copy(), expression=exp.Null())]
-        if behind is not None:
-            where.append(self._behind(self._key, behind, values))
-        return self._page(where, self._key, values, limit)
+        return self._query("without cursor", behind, limit)
 
-    def by_key(self, behind: Sequence[Any] | None, upto: Sequence[Any] | None, limit: int) -> Query:
-        """All rows in order of key, behind one key and up to another, for a snapshot and for the reconcile."""
-        values: dict[str, Any] = {}
-        where: list[exp.Expr] = []
-        if behind is not None:
-            where.append(self._behind(self._key, behind, values))
-        if upto is not None:
-            where.append(exp.Not(this=exp.Paren(this=self._behind(self._key, upto, values, "u"))))
-        return self._page(where, self._key, values, limit)
+    def by_key(self, behind: Sequence[Any] | None, limit: int) -> Query:
+        """All rows in order of key, for a snapshot and for the reconcile; behind: the key of the last row."""
+        return self._query("by key", behind, limit)
 
-    def _page(self, where: list[exp.Expr], order: list[exp.Expr], values: dict[str, Any], limit: int) -> Query:
-        made = self._capture.select.copy()
-        for condition in where:
-            made = made.where(condition, copy=False)
-        made = made.order_by(*(e.copy() for e in order), copy=False).limit(limit, copy=False)
+    def exactly(self, keys: Sequence[Sequence[Any]]) -> Query:
+        """The rows of these keys, as many as there still are."""
+        values: dict[str, Any] = {}
+        each = []
+        for number, key in enumerate(keys):
+            names = [f"k{number}_{i}" for i in range(len(key))]
+            values |= dict(zip(names, key, strict=True))
+            each.append(exp.and_(*(_is(exp.EQ, c, name) for c, name in zip(self._key, names, strict=True))))
+        made = self._select.copy().where(exp.Paren(this=exp.or_(*each)), copy=False)
         return Query(made.sql(self._capture.dialect), values)
 
-    def _behind(
-        self, columns: Sequence[exp.Expr], last: Sequence[Any], values: dict[str, Any], prefix: str = "p"
-    ) -> exp.Expr:
-        """(a, b) > (x, y), written as a >= x AND (a > x OR (a = x AND b > y)): so MariaDB takes an index on (a, b)."""
-        names = [f"{prefix}{i}" for i in range(len(columns))]
-        values |= dict(zip(names, last, strict=True))
-        (column, *more), (name, *_) = columns, names
-        greater = exp.GT(this=column.copy(), expression=_parameter(name))
-        if not more:
-            return greater
-        deeper = self._tail(list(columns), names)
-        return exp.and_(exp.GTE(this=column.copy(), expression=_parameter(name)), deeper)
+    def highest(self) -> Query:
+        """The highest cursor there is, NULL if there is none."""
+        made = self._capture.select.copy()
+        made.set("expressions", [exp.Max(this=self._cursor.copy())])
+        return Query(made.sql(self._capture.dialect), {})
 
-    def _tail(self, columns: list[exp.Expr], names: list[str]) -> exp.Expr:
-        greater: exp.Expr = exp.GT(this=columns[0].copy(), expression=_parameter(names[0]))
-        if len(columns) == 1:
-            return greater
-        same = exp.EQ(this=columns[0].copy(), expression=_parameter(names[0]))
-        return exp.or_(greater, exp.and_(same, self._tail(columns[1:], names[1:])))
+    def count(self) -> Query:
+        """How many rows there are."""
+        made = self._capture.select.copy()
+        made.set("expressions", [exp.Count(this=exp.Star())])
+        return Query(made.sql(self._capture.dialect), {})
 
-    def _source(self, sources: dict[str, exp.Expr], name: str) -> exp.Expr:
-        found = sources.get(name) or exp.column(exp.to_identifier(name))
-        return found if isinstance(found, exp.Column) else exp.Paren(this=found)
+    def _query(self, kind: Kind, behind: Sequence[Any] | None, limit: int, **values: Any) -> Query:
+        if behind is not None:
+            values |= {f"p{i}": value for i, value in enumerate(behind)}
+        return Query(self._sql(kind, behind is not None, limit), values)
+
+    def _made(self, kind: Kind, behind: bool, limit: int) -> str:
+        null = exp.Is(this=self._cursor.copy(), expression=exp.Null())
+        where: dict[Kind, list[exp.Expr]] = {
+            "since": [_is(exp.GTE, self._cursor, "low")],
+            "all with cursor": [exp.Not(this=null)],
+            "without cursor": [null],
+            "by key": [],
+        }
+        order = [self._cursor, *self._key] if kind in ("since", "all with cursor") else self._key
+        made = self._select.copy()
+        for condition in where[kind] + ([_behind(order)] if behind else []):
+            made = made.where(condition, copy=False)
+        made = made.order_by(*(e.copy() for e in order), copy=False).limit(limit, copy=False)
+        return made.sql(self._capture.dialect)
 
 
-def _parameter(name: str) -> exp.Expr:
-    return exp.Var(this=_MARK.format(name))
+def _behind(columns: Sequence[exp.Expr]) -> exp.Expr:
+    """(a, b) > (x, y), written as a >= x AND (a > x OR (a = x AND b > y)): so MariaDB takes an index on (a, b)."""
+    if len(columns) == 1:
+        return _is(exp.GT, columns[0], "p0")
+    return exp.and_(_is(exp.GTE, columns[0], "p0"), _tail(columns, 0))
+
+
+def _tail(columns: Sequence[exp.Expr], at: int) -> exp.Expr:
+    greater = _is(exp.GT, columns[at], f"p{at}")
+    if at == len(columns) - 1:
+        return greater
+    return exp.or_(greater, exp.and_(_is(exp.EQ, columns[at], f"p{at}"), _tail(columns, at + 1)))
+
+
+def _is(comparison: type[exp.Binary], column: exp.Expr, name: str) -> exp.Expr:
+    return comparison(this=column.copy(), expression=exp.Var(this=f"{_MARK}{name}"))
+
+
+def _source(sources: Mapping[str, exp.Expr], name: str) -> exp.Expr:
+    found = sources.get(name) or exp.column(exp.to_identifier(name))
+    return found if isinstance(found, exp.Column) else exp.Paren(this=found)

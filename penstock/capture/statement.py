@@ -10,13 +10,16 @@
     EVERY 1 SECOND                        -- between two polls; one second if left out
     OVERLAP 10 SECONDS                    -- how far each poll goes back behind the last one; see below
     DELAY 5 SECONDS                       -- how long a transaction may be open where the engine cannot tell
+    HOLD 10 MINUTES                       -- how long one open transaction may hold the capture back; see below
     RECONCILE EVERY 1 DAY                 -- when table and topic are compared; never if left out
     AS
     SELECT id, name, deleted, updated_at FROM accounts
 
 CAPTURE, FROM, KEY, CURSOR and AS must be there; every clause stands once, in any order behind CAPTURE. Durations are a
 whole number and MILLISECONDS, SECONDS, MINUTES, HOURS or DAYS. The overlap covers clocks that step back: a row whose
-cursor lies that far behind one already read is still seen.
+cursor lies that far behind one already read is still seen. While a transaction is open, all rows behind its beginning
+are read at every poll; one open longer than the hold is no longer waited for, and once it has ended everything behind
+its beginning is read again.
 
 The SELECT gives one row per key and says the same whenever it is asked: no GROUP BY, DISTINCT, UNION, LIMIT, ORDER BY,
 aggregates, or functions of the moment. It is paged by conditions added to its WHERE.
@@ -34,7 +37,7 @@ from typing import TypeVar
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
-from sqlglot.tokens import Token, TokenType
+from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import DeclarationError
 from penstock.streams import Topic
@@ -49,7 +52,7 @@ UNITS = {
     "HOUR": timedelta(hours=1),
     "DAY": timedelta(days=1),
 }
-CLAUSES = ("CAPTURE", "FROM", "KEY", "CURSOR", "DELETED", "EVERY", "OVERLAP", "DELAY", "RECONCILE")
+CLAUSES = ("CAPTURE", "FROM", "KEY", "CURSOR", "DELETED", "EVERY", "OVERLAP", "DELAY", "HOLD", "RECONCILE")
 NEEDED = ("CAPTURE", "FROM", "KEY", "CURSOR")
 # What would make a page of rows other than the rows themselves, by the argument of sqlglot's Select.
 REFUSED = {
@@ -87,6 +90,7 @@ class Capture:
     every: timedelta = timedelta(seconds=1)
     overlap: timedelta = timedelta(seconds=10)
     delay: timedelta = timedelta(seconds=5)
+    hold: timedelta = timedelta(minutes=10)
     reconcile: timedelta | None = None
 
     @property
@@ -172,7 +176,7 @@ class _Parser:
         made = Capture(
             name=self.path.stem,
             path=self.path,
-            topic=Topic(topic, partitions=partitions, compacted=True),
+            topic=Topic(topic, partitions=partitions, compacted=True, beat_every=0),
             dialect=dialect,
             select=self._select(dialect),
             **given,  # type: ignore[arg-type]

@@ -1,9 +1,9 @@
-"""A stream's output: one Kafka transaction per batch, with the mark of the batch inside.
+"""The output of a stream or a capture: one Kafka transaction per batch, with the mark of the batch inside.
 
-Exactly once: the transaction holds the records and, in the compacted topic `penstock.commits`, which batch of which
-query they are. A batch that is run again finds its mark and is not written again.
-Fencing: the transactional id is the stream's, so the newest driver's producer shuts out every older one, also one that
-wakes up in the middle of a batch (KIP-98).
+Exactly once: the transaction holds the records and, in a compacted topic, how far its writer has come with them. For a
+stream this is which batch of which query they are: a batch that is run again finds its mark and is not written again.
+Fencing: the transactional id is the writer's, so the newest producer shuts out every older one, also one that wakes up
+in the middle of a batch (KIP-98).
 
 The mark is a record and not the offsets of a consumer group, as is usual: a group is forgotten by the broker when it
 stands still, and librdkafka 2.16 was seen to wait for ever in send_offsets_to_transaction behind a broker's restart.
@@ -24,6 +24,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka.admin import COMING_AND_GOING
 from penstock.kafka.commits import COMMITS
+from penstock.streams.declare import Topic
 
 # Each call to the broker; longer than its own restart takes.
 TIMEOUT = 30.0
@@ -75,12 +76,15 @@ class Mark:
 NONE = Mark("", -1, {})
 
 
-class Output:
-    """The transactional producer of one stream; opening it fences every earlier one of the same stream."""
+class Transactional:
+    """A producer that writes records and one mark atomically; opening it fences every earlier one of the same group.
 
-    def __init__(self, name: str, group: str, bootstrap: str) -> None:
-        self.name = name
-        self._place = TopicPartition(COMMITS.name, zlib.crc32(name.encode()) % COMMITS.partitions, OFFSET_BEGINNING)
+    name: the mark's key; marks: the compacted topic it lies in; what: who writes, for messages.
+    """
+
+    def __init__(self, name: str, group: str, bootstrap: str, marks: Topic, what: str) -> None:
+        self.name, self.what = name, f"{what} {name}"
+        self._place = TopicPartition(marks.name, zlib.crc32(name.encode()) % marks.partitions, OFFSET_BEGINNING)
         shared = {"bootstrap.servers": bootstrap, "client.id": group, "log_level": 2}
         self._producer = Producer(
             {
@@ -109,24 +113,24 @@ class Output:
             self.close()
             raise self._error("could not open its transactions", e) from e
 
-    def committed(self) -> Mark:
-        """The mark of the last batch whose output is committed."""
+    def mark(self) -> bytes | None:
+        """The mark of the last transaction that is committed; None if there is none."""
         topic, partition = self._place.topic, self._place.partition
         deadline = time.monotonic() + TIMEOUT + TRANSACTION_TIMEOUT_MS / 1000
-        found = NONE
+        found = None
         try:
-            # Another stream's open transaction hides what lies behind it, this stream's mark perhaps: wait for it.
+            # Another writer's open transaction hides what lies behind it, this one's mark perhaps: wait for it.
             end = self._end(deadline)
             self._consumer.assign([self._place])
             at = 0
             while at < end:
                 message = self._consumer.poll(1.0)
                 if message is not None and not message.error() and message.key() == self.name.encode():
-                    found = Mark.read(message.value() or b"")
+                    found = message.value()
                 at = self._consumer.position([TopicPartition(topic, partition)])[0].offset
                 if time.monotonic() > deadline:
                     raise BrokerError(
-                        f"stream {self.name} could not read its mark",
+                        f"{self.what} could not read its mark",
                         got=f"{topic}[{partition}] up to {at} of {end}",
                         fix="nothing, if the broker comes back: it is read again",
                     )
@@ -145,11 +149,11 @@ class Output:
                     raise
                 time.sleep(0.1)
 
-    def write(self, messages: Iterable[Message], mark: Mark) -> int:
+    def commit(self, messages: Iterable[Message], mark: bytes) -> int:
         """Write one batch and its mark atomically; returns the number of records.
 
-        Raises LeaseLost if a newer driver has opened the stream's output, BrokerError if the broker did not take it;
-        either way nothing of the batch is visible to a committed reader.
+        Raises LeaseLost if a newer process has opened this output, BrokerError if the broker did not take it; either
+        way nothing of the batch is visible to a committed reader.
         """
         count = 0
         try:
@@ -157,20 +161,11 @@ class Output:
             for message in messages:
                 self._send(message)
                 count += 1
-            self._send(Message(self._place.topic, self.name.encode(), mark.value(), partition=self._place.partition))
+            self._send(Message(self._place.topic, self.name.encode(), mark, partition=self._place.partition))
             self._producer.commit_transaction(TIMEOUT)
         except KafkaException as e:
             raise self._error("could not commit a batch", e) from e
-        self._publish(mark.offsets)
         return count
-
-    def _publish(self, offsets: Offsets) -> None:
-        """Tell Kafka's own tools how far the stream is. Nothing depends on it, so nothing waits for it."""
-        positions = [TopicPartition(topic, p, at) for topic, parts in offsets.items() for p, at in parts.items()]
-        with suppress(KafkaException):
-            if positions:
-                self._consumer.commit(offsets=positions, asynchronous=True)
-                self._consumer.poll(0)
 
     def _send(self, message: Message) -> None:
         while True:
@@ -191,12 +186,12 @@ class Output:
         error = e.args[0]
         if error.code() in FENCED:
             return LeaseLost(
-                f"stream {self.name} {what}: a newer driver has opened its output, or the broker gave up on it",
+                f"{self.what} {what}: a newer process has opened its output, or the broker gave up on it",
                 got=error,
-                fix="nothing: nothing of the batch is visible, and the stream goes on from its checkpoint",
+                fix="nothing: nothing of the batch is visible, and whoever comes next goes on from the last mark",
             )
         return BrokerError(
-            f"stream {self.name} {what}",
+            f"{self.what} {what}",
             got=error,
             fix="nothing, if the broker comes back: the batch is run again",
         )
@@ -212,3 +207,29 @@ class Output:
             self._producer.purge()
             self._producer.close()
         self._consumer.close()
+
+
+class Output(Transactional):
+    """The output of one stream."""
+
+    def __init__(self, name: str, group: str, bootstrap: str) -> None:
+        super().__init__(name, group, bootstrap, COMMITS, "stream")
+
+    def committed(self) -> Mark:
+        """The mark of the last batch whose output is committed."""
+        found = self.mark()
+        return NONE if found is None else Mark.read(found)
+
+    def write(self, messages: Iterable[Message], mark: Mark) -> int:
+        """As `commit`."""
+        count = self.commit(messages, mark.value())
+        self._publish(mark.offsets)
+        return count
+
+    def _publish(self, offsets: Offsets) -> None:
+        """Tell Kafka's own tools how far the stream is. Nothing depends on it, so nothing waits for it."""
+        positions = [TopicPartition(topic, p, at) for topic, parts in offsets.items() for p, at in parts.items()]
+        with suppress(KafkaException):
+            if positions:
+                self._consumer.commit(offsets=positions, asynchronous=True)
+                self._consumer.poll(0)

@@ -1,0 +1,71 @@
+"""Where a capture's database is: an Airflow connection, given in the environment as Airflow itself takes it.
+
+`FROM mysql shop` reads `AIRFLOW_CONN_SHOP`, a URI (`mysql://user:password@host:3306/database`) or the JSON form. An
+Airflow task that starts captures puts the connections of Airflow's own store there. Passwords are in no file and no
+message.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+from urllib.parse import unquote
+
+from sqlalchemy import URL, make_url
+from sqlalchemy.exc import ArgumentError
+
+from penstock.errors import DeclarationError
+from penstock.settings import settings
+
+DRIVERS = {"mysql": "mysql+pymysql", "postgres": "postgresql+psycopg", "sqlite": "sqlite"}
+# What Airflow, SQLAlchemy and people call them.
+KINDS = {"mysql": "mysql", "mariadb": "mysql", "postgres": "postgres", "postgresql": "postgres", "sqlite": "sqlite"}
+DEMO = "demo"
+
+
+def variable(name: str) -> str:
+    """The environment variable of a connection."""
+    return f"AIRFLOW_CONN_{name.upper().replace('-', '_').replace('.', '_')}"
+
+
+def url(name: str, dialect: str) -> URL:
+    """The SQLAlchemy URL of a connection, password included. DeclarationError if it is not given or of another kind."""
+    given = os.environ.get(variable(name), "").strip()
+    if not given and name == DEMO:
+        return make_url(f"mysql+pymysql://penstock:penstock@127.0.0.1:{settings().mariadb_port}/demo")
+    if not given:
+        raise DeclarationError(
+            f"connection {name} is not given",
+            got=f"no {variable(name)} in the environment",
+            fix=f"set it, e.g. {variable(name)}='{dialect}://user:password@host/database', or add it in Airflow",
+        )
+    try:
+        found = _from_json(given) if given.startswith("{") else make_url(given)
+    except (ValueError, KeyError, TypeError, ArgumentError) as e:
+        # Its text may hold a password: the error does not show it.
+        raise DeclarationError(
+            f"connection {name} cannot be read",
+            got=f"{type(e).__name__} in {variable(name)}",
+            fix="give a URI, or the JSON form of Airflow's connections",
+        ) from None
+    kind = KINDS.get(found.get_backend_name())
+    if kind != dialect:
+        raise DeclarationError(
+            f"connection {name} is of another engine", got=found.get_backend_name(), fix=f"it must be {dialect}"
+        )
+    if kind == "sqlite" and found.host:
+        found = found.set(host=None, database=unquote(found.host))
+    return found.set(drivername=DRIVERS[kind])
+
+
+def _from_json(text: str) -> URL:
+    given: dict[str, Any] = json.loads(text)
+    return URL.create(
+        str(given["conn_type"]),
+        username=given.get("login"),
+        password=given.get("password"),
+        host=given.get("host"),
+        port=int(given["port"]) if given.get("port") else None,
+        database=given.get("schema"),
+    )

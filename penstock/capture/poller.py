@@ -1,0 +1,356 @@
+"""One capture at work: its snapshot, its polls and its reconcile, step by step in one thread.
+
+One thread is the proof that no older row is ever put over a newer one: whatever is read is written before anything else
+is read. Records and position go in one Kafka transaction; a second poller of the same capture is fenced by the broker.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any
+
+from penstock.capture.database import Database, Moment, Page
+from penstock.capture.encode import digest, encode
+from penstock.capture.low import LowMark
+from penstock.capture.pages import DELETED, Pages, Query
+from penstock.capture.position import Debt, Position, Snapshot
+from penstock.capture.reconcile import Drift, Reconcile
+from penstock.capture.statement import Capture
+from penstock.errors import PenstockError
+from penstock.kafka.output import Message, Transactional
+
+log = logging.getLogger(__name__)
+
+# Rows of one page: 10,000 are no faster, and a page is held in memory twice.
+PAGE = 5000
+# Of rows that may be read again, how many are known not to have changed; the others are written again, unchanged.
+REMEMBERED = 500_000
+# What InnoDB shows of its transactions may be a tenth of a second old, and has whole seconds.
+LEAST_OVERLAP = 1.5
+
+Row = tuple[Any, ...]
+
+
+@dataclass
+class Figures:
+    """What a capture tells of itself; times are the database's clock, epoch seconds.
+
+    current: everything committed before this is in the topic; oldest: when the oldest open transaction began.
+    """
+
+    state: str = "starting"
+    current: float | None = None
+    oldest: float | None = None
+    rows: int = 0
+    read: int = 0
+    written: int = 0
+    polls: int = 0
+    total: int = 0
+    waits_for: str = ""
+    drift: Drift | None = None
+
+
+@dataclass(frozen=True)
+class Records:
+    """A page as it goes to the topic; a value None is a tombstone."""
+
+    keys: list[bytes]
+    values: list[bytes | None]
+
+
+@dataclass
+class Poller:
+    """capture: what to do; position: from where. `step` does the next piece of work.
+
+    reconcile: the comparison of table and topic, which needs a place on the disk.
+    """
+
+    capture: Capture
+    database: Database
+    output: Transactional
+    position: Position
+    reconcile: Reconcile
+    figures: Figures = field(default_factory=Figures)
+    hook: Callable[[str], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        c = self.capture
+        self._pages = Pages(c)
+        self._low = LowMark(max(c.overlap.total_seconds(), LEAST_OVERLAP), self.position.low)
+        self._seen: dict[bytes, bytes] = {}
+        self._next_poll = 0.0
+
+    def step(self) -> float:
+        """Do the next piece of work; seconds until the next one is due."""
+        if self.position.snapshot is not None:
+            return self._snapshot(self.position.snapshot)
+        if time.monotonic() >= self._next_poll:
+            began = time.monotonic()
+            self.poll()
+            self._next_poll = began + self.capture.every.total_seconds()
+        if self.position.reconcile:
+            self.figures.state = "reconciling"
+            if self._reconciled():
+                self._commit([], replace(self.position, reconcile=""))
+                self.figures.drift = self.reconcile.drift
+            return min(self.reconcile.pause, max(0.0, self._next_poll - time.monotonic()))
+        self.figures.state = "polling"
+        return max(0.0, self._next_poll - time.monotonic())
+
+    def compare(self, why: str) -> None:
+        """Compare all of table and topic, from the next step on."""
+        self.reconcile.again()
+        self._commit([], replace(self.position, reconcile=why))
+
+    def close(self) -> None:
+        self.output.close()
+        self.reconcile.close()
+        self.database.close()
+
+    # Polls
+
+    def poll(self) -> int:
+        """Read what changed and write it; returns the number of records written."""
+        moment = self.database.moment()
+        self.hook("before read")
+        oldest, position = self._held(moment)
+        owed = position.debt is not None and (moment.oldest is None or moment.oldest > position.debt.until)
+        low = position.debt.low if owed and position.debt else self._low.value
+        if position != self.position:
+            self._commit([], position)
+        seen: dict[bytes, bytes] = {}
+        written, high = 0, None
+        for page in self._through(lambda behind: self._pages.since(low, behind, PAGE), with_cursor=True):
+            high = page.rows[-1][self._at(page, self.capture.cursor)] if page.rows else high
+            written += self._write(page, seen)
+        ended = self.database.clock()
+        for page in self._through(lambda behind: self._pages.without_cursor(behind, PAGE), with_cursor=False):
+            written += self._write(page, seen)
+        self._low.polled(moment.now, oldest, ended, high)
+        done = replace(self.position, low=self._low.value, debt=None if owed else self.position.debt)
+        if done != self.position:
+            self._commit([], done)
+        self._seen = seen
+        self.figures.current, self.figures.oldest = moment.now, moment.oldest
+        self.figures.polls += 1
+        return written
+
+    def _held(self, moment: Moment) -> tuple[float | None, Position]:
+        """The oldest transaction to wait for, and the position with what is owed to those no longer waited for."""
+        bound = moment.now - self.capture.hold.total_seconds()
+        debt = self.position.debt
+        if moment.oldest is None or moment.oldest >= bound:
+            return moment.oldest, self.position
+        if debt is None:
+            log.warning(
+                "capture %s: a transaction is open for %.0f s; it is no longer waited for, and what lies behind its "
+                "beginning is read again when it has ended. To mend it: end the transaction",
+                self.capture.name,
+                moment.now - moment.oldest,
+            )
+        return bound, replace(self.position, debt=Debt(debt.low if debt else self._low.value, bound))
+
+    def _through(self, query: Callable[[Row | None], Query], *, with_cursor: bool) -> Iterator[Page]:
+        """All pages, one after the other."""
+        behind: Row | None = None
+        while True:
+            page = self._read(query(behind))
+            yield page
+            if len(page.rows) < PAGE:
+                return
+            behind = self._last(page, with_cursor=with_cursor)
+
+    def _last(self, page: Page, *, with_cursor: bool) -> Row:
+        names = [self.capture.cursor, *self.capture.key] if with_cursor else self.capture.key
+        return tuple(page.rows[-1][self._at(page, name)] for name in names)
+
+    def _write(self, page: Page, seen: dict[bytes, bytes]) -> int:
+        """Write what of a page is not known to be in the topic already."""
+        records = self.records(page)
+        messages = []
+        for key, value in zip(records.keys, records.values, strict=True):
+            known = digest(value or b"")
+            if self._seen.get(key) != known:
+                messages.append(Message(self.capture.topic.name, key, value))
+            seen[key] = known
+        for key in list(islice(seen, max(0, len(seen) - REMEMBERED))):
+            del seen[key]
+        if messages:
+            self._commit(messages, self.position)
+        return len(messages)
+
+    # Snapshot
+
+    def _snapshot(self, at: Snapshot) -> float:
+        if at.behind is None and not self._may_begin():
+            self.figures.state = "waiting"
+            return 0.2
+        self.figures.state = "snapshot"
+        if at.behind is None:
+            at = replace(at, total=int(self.database.value(self._pages.count()) or 0))
+            self.position = replace(self.position, low=self._low.value)
+        self.figures.total = at.total
+        with ThreadPoolExecutor(1) as ahead:
+            page = self._read(self._pages.by_key(at.behind, PAGE))
+            while True:
+                full = len(page.rows) == PAGE
+                behind = self._last(page, with_cursor=False) if page.rows else None
+                # The next page is read while this one is written.
+                coming = ahead.submit(self._read, self._pages.by_key(behind, PAGE)) if full else None
+                records = self.records(page)
+                at = replace(at, behind=behind, rows=at.rows + len(page.rows))
+                messages = [
+                    Message(self.capture.topic.name, key, value)
+                    for key, value in zip(records.keys, records.values, strict=True)
+                ]
+                self._commit(messages, replace(self.position, snapshot=at if full else None))
+                self.figures.rows = at.rows
+                if coming is None:
+                    return 0.0
+                page = coming.result()
+
+    def _may_begin(self) -> bool:
+        """Whether all transactions have ended that might write behind the cursor at which polls will begin.
+
+        It is the rule of the polls, with the highest cursor of now for what a poll saw.
+        """
+        moment = self.database.moment()
+        if self._low.value is None and not self._low.waits:
+            high = self.database.value(self._pages.highest())
+            if high is None:
+                return True
+            self._low.polled(moment.now, moment.oldest, self.database.clock(), high)
+            return False
+        oldest, self.position = self._held(moment)
+        self._low.polled(moment.now, oldest, self.database.clock(), None)
+        self.figures.waits_for = f"transactions that began before {moment.oldest:.0f}" if moment.oldest else ""
+        return self._low.value is not None
+
+    # Reconcile
+
+    def _reconciled(self) -> bool:
+        """One chunk of the comparison; True when all is compared."""
+        r = self.reconcile
+        if not r.follow():
+            return False
+        if not r.scanned:
+            page = self._read(self._pages.by_key(r.behind, r.CHUNK))
+            records = self.records(page)
+            r.learn_types(page.names, page.rows, self.capture.key)
+            wrong = self._differing(page, records)
+            self._commit([Message(self.capture.topic.name, k, v) for k, v in wrong], self.position)
+            full = len(page.rows) == r.CHUNK
+            r.compared(records.keys, self._last(page, with_cursor=False) if full else None)
+            return False
+        keys = r.unseen()
+        if not keys:
+            r.finish()
+            return True
+        if not r.knows_types:
+            page = self._read(self._pages.by_key(None, 1))
+            r.learn_types(page.names, page.rows, self.capture.key)
+        given = {key: row for key in keys if (row := r.key_of(key, self.capture.key)) is not None}
+        there = self.records(self._read(self._pages.exactly(list(given.values())))) if given else Records([], [])
+        found = dict(zip(there.keys, there.values, strict=True))
+        gone = [key for key in keys if key not in found]
+        self._commit([Message(self.capture.topic.name, key, None) for key in gone], self.position)
+        r.gone(keys, len(gone))
+        return False
+
+    def _differing(self, page: Page, records: Records) -> list[tuple[bytes, bytes | None]]:
+        """Rows whose last record says another thing, but for those that the next poll is to see."""
+        topic, low = self.reconcile.digests(records.keys), self._low.value
+        at = self._at(page, self.capture.cursor)
+        wrong = []
+        for row, key, value in zip(page.rows, records.keys, records.values, strict=True):
+            known, wanted = topic.get(key), None if value is None else digest(value)
+            if known == wanted:
+                continue
+            to_be_polled = low is None or row[at] is None or row[at] >= low
+            if to_be_polled and self._seen.get(key) != (wanted or digest(b"")):
+                continue
+            wrong.append((key, value))
+            self.reconcile.found(missing=known is None)
+        return wrong
+
+    # Reading and writing
+
+    def _read(self, query: Query) -> Page:
+        page = self.database.page(query)
+        self.hook("after read")
+        self.figures.read += len(page.rows)
+        return page
+
+    def _shape(self, columns: tuple[tuple[str, str], ...]) -> None:
+        """Take other columns over. Rows that do not change themselves are brought up by a reconcile."""
+        was, now = dict(self.position.columns), dict(columns)
+        if lacking := {self.capture.cursor, *self.capture.key} - now.keys():
+            raise PenstockError(
+                f"capture {self.capture.name} selects no column {', '.join(sorted(lacking))}",
+                got=", ".join(now),
+                fix="name key and cursor as the SELECT does",
+            )
+        reason = ""
+        if was:
+            changes = [f"{n} is new" for n in now.keys() - was.keys()]
+            changes += [f"{n} is gone" for n in was.keys() - now.keys()]
+            changes += [f"{n} has another type" for n in now.keys() & was.keys() if now[n] != was[n]]
+            reason = f"columns changed: {', '.join(sorted(changes)) or 'another order'}"
+            log.warning("capture %s: %s; table and topic are compared", self.capture.name, reason)
+        self.position = replace(self.position, columns=columns, reconcile=reason or self.position.reconcile)
+        if reason:
+            self.reconcile.again()
+
+    def records(self, page: Page) -> Records:
+        """A page's rows as keys and values. PenstockError if a key is NULL or comes twice."""
+        names, rows = page.names, page.rows
+        columns = tuple(c for c in page.columns if c[0] != DELETED)
+        if columns != self.position.columns:
+            self._shape(columns)
+        if not rows:
+            return Records([], [])
+        at = [self._at(page, name) for name in self.capture.key]
+        raw = [tuple(row[i] for i in at) for row in rows]
+        if any(None in key for key in raw):
+            raise PenstockError(
+                f"capture {self.capture.name} met a row without a key",
+                got=f"NULL in {', '.join(self.capture.key)}",
+                fix="declare as KEY columns that are NOT NULL, or leave such rows out by WHERE",
+            )
+        keys = encode(self.capture.key, raw)
+        if len(set(keys)) < len(keys):
+            twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+            raise PenstockError(
+                f"capture {self.capture.name} met two rows with one key",
+                got=twice.decode(),
+                fix="declare as KEY what tells rows apart, e.g. the primary key",
+            )
+        if names[-1] != DELETED:
+            return Records(keys, list(encode(names, rows)))
+        values = encode(names[:-1], [row[:-1] for row in rows])
+        return Records(keys, [None if row[-1] else value for row, value in zip(rows, values, strict=True)])
+
+    def _commit(self, messages: list[Message], position: Position) -> None:
+        self.hook("before commit")
+        if messages or position != self.position:
+            self.output.commit(self._hooked(messages), position.value())
+        self.position = position
+        self.figures.written += len(messages)
+        self.hook("after commit")
+
+    def _hooked(self, messages: list[Message]) -> Iterator[Message]:
+        for number, message in enumerate(messages):
+            if number == len(messages) // 2:
+                self.hook("mid-produce")
+            yield message
+
+    def _at(self, page: Page, name: str) -> int:
+        for i, (column, _) in enumerate(page.columns):
+            if column == name:
+                return i
+        raise PenstockError(f"capture {self.capture.name} selects no column {name}", got=", ".join(page.names))

@@ -1,0 +1,120 @@
+"""How far a capture has come: a record in the compacted topic `penstock.captures`, written with what it stands for."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from penstock.errors import PenstockError
+from penstock.streams import Topic
+
+# A capture's position must stay in its partition: never change the number.
+POSITIONS = Topic("penstock.captures", partitions=4, compacted=True, beat_every=0)
+
+# Cursors and keys as the driver gave them: they go back to the database as parameters.
+TAGS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    # A datetime is a date too, so it stands first.
+    "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
+    "date": (date, date.isoformat, date.fromisoformat),
+    "decimal": (Decimal, str, Decimal),
+    "bytes": (bytes, lambda b: b64encode(b).decode(), b64decode),
+    "uuid": (UUID, str, UUID),
+    "microseconds": (
+        timedelta,
+        lambda d: str(d // timedelta(microseconds=1)),
+        lambda text: timedelta(microseconds=int(text)),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot that has begun. behind: key of the last row written; rows: so far; total: when it began."""
+
+    behind: tuple[Any, ...] | None = None
+    rows: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class Debt:
+    """Transactions that were open too long and are not waited for.
+
+    until: they began before this (database's clock, epoch seconds); low: from here all is read again when they ended.
+    """
+
+    low: Any
+    until: float
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a capture goes on.
+
+    fingerprint: of the statement it belongs to; topic_id: the broker's id of the topic it belongs to; columns: (name,
+    type) of the SELECT; low: the cursor to read from; reconcile: why table and topic are to be compared, empty if not.
+    """
+
+    fingerprint: str
+    topic_id: str
+    columns: tuple[tuple[str, str], ...] = ()
+    low: Any = None
+    snapshot: Snapshot | None = None
+    debt: Debt | None = None
+    reconcile: str = ""
+
+    def value(self) -> bytes:
+        return write(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, value: bytes) -> Position:
+        """PenstockError if it was written by something else."""
+        try:
+            found = read(value)
+            snapshot, debt = found.pop("snapshot"), found.pop("debt")
+            found["columns"] = tuple((name, kind) for name, kind in found["columns"])
+            if snapshot and snapshot["behind"] is not None:
+                snapshot["behind"] = tuple(snapshot["behind"])
+            return cls(
+                **found, snapshot=Snapshot(**snapshot) if snapshot else None, debt=Debt(**debt) if debt else None
+            )
+        except (ValueError, KeyError, TypeError) as e:
+            raise PenstockError(
+                f"a record of {POSITIONS.name} cannot be read",
+                got=value[:200],
+                fix="it was written by another version: start the capture with a new snapshot",
+            ) from e
+
+
+def write(value: Any) -> str:
+    """JSON of values as drivers give them, so that `read` gives them back."""
+    return json.dumps(value, default=_tagged)
+
+
+def read(text: str | bytes) -> Any:
+    return json.loads(text, object_hook=_untagged)
+
+
+def _tagged(value: Any) -> Any:
+    for tag, (kind, write, _) in TAGS.items():
+        if isinstance(value, kind):
+            return {tag: write(value)}
+    raise PenstockError(
+        "a key or cursor has a type that cannot be kept",
+        got=type(value).__name__,
+        fix="convert it in the SELECT, e.g. by CAST(... AS CHAR)",
+    )
+
+
+def _untagged(found: dict[str, Any]) -> Any:
+    if len(found) == 1:
+        [(tag, value)] = found.items()
+        if tag in TAGS:
+            return TAGS[tag][2](value)
+    return found

@@ -1,0 +1,241 @@
+"""Table and topic compared: the topic's last digest per key, kept in a file on this machine and followed as it grows.
+
+The file may be lost: then the topic is read from its beginning. It holds the offsets it was read up to and how far the
+comparison has come, so that a process that starts again goes on where the last one was.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from penstock.capture.encode import decode, digest
+from penstock.capture.position import read, write
+from penstock.errors import BrokerError
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS topic (key BLOB PRIMARY KEY, digest BLOB NOT NULL, scan INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What a comparison found, and repaired: rows.
+
+    missing: in the table only; differing: with another value in the topic; extra: in the topic only. ended: epoch
+    seconds of this machine.
+    """
+
+    missing: int = 0
+    differing: int = 0
+    extra: int = 0
+    rows: int = 0
+    ended: float = 0.0
+
+
+class Reconcile:
+    """rate: rows a second that are compared at most, so that the live polls and the database keep their breath."""
+
+    CHUNK = 2000
+    # Keys of one query for what might be gone.
+    FEW = 200
+    # Seconds of reading the topic between two polls.
+    SLICE = 0.5
+
+    def __init__(self, file: Path, topic: str, topic_id: str, bootstrap: str, rate: float = 20_000) -> None:
+        self._topic = topic
+        self._pause = self.CHUNK / rate
+        self._types: dict[str, type] = {}
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self._db = self._opened(file)
+        if self._about("topic id", "") != topic_id:
+            self._db.executescript("DELETE FROM topic; DELETE FROM about;")
+            self._tell("topic id", topic_id)
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": f"penstock.reconcile.{topic}",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "log_level": 2,
+            }
+        )
+        self._offsets: dict[int, int] = {int(p): at for p, at in self._about("offsets", {}).items()}
+        self._assigned: set[int] = set()
+        self._scan = int(self._about("scan", 1))
+        self.scanned = bool(self._about("scanned", False))
+        behind = read(self._about("behind", "null"))
+        self.behind: tuple[Any, ...] | None = None if behind is None else tuple(behind)
+        self.drift = Drift(**self._about("drift", {}))
+        self.pause = 0.0
+
+    def _opened(self, file: Path) -> sqlite3.Connection:
+        try:
+            found = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+            found.executescript(SCHEMA)
+        except sqlite3.DatabaseError:
+            # A file that is broken is a file that is lost.
+            file.unlink()
+            found = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+            found.executescript(SCHEMA)
+        # A crash of the machine may cost the file, never its truth: the journal is kept, only not waited for.
+        found.execute("PRAGMA journal_mode = WAL")
+        found.execute("PRAGMA synchronous = NORMAL")
+        return found
+
+    # The topic
+
+    def follow(self) -> bool:
+        """Read on in the topic for a moment; True when its end is reached."""
+        try:
+            ends = self._ends()
+            deadline = time.monotonic() + self.SLICE
+            while any(self._offsets.get(p, 0) < end for p, end in ends.items()):
+                batch = self._consumer.consume(10_000, 0.1)
+                self._take(batch)
+                if time.monotonic() > deadline:
+                    self.pause = 0.0
+                    return False
+        except KafkaException as e:
+            raise BrokerError(
+                f"topic {self._topic} cannot be read to compare it", got=e.args[0], fix="nothing: it is tried again"
+            ) from e
+        self.pause = self._pause
+        return True
+
+    def _ends(self) -> dict[int, int]:
+        about = self._consumer.list_topics(self._topic, timeout=15).topics[self._topic]
+        ends = {}
+        for p in about.partitions:
+            low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, p), timeout=15, cached=False)
+            ends[p] = high
+            self._offsets[p] = max(self._offsets.get(p, 0), low)
+        if self._assigned != set(ends):
+            self._consumer.assign([TopicPartition(self._topic, p, self._offsets[p]) for p in ends])
+            self._assigned = set(ends)
+        return ends
+
+    def _take(self, batch: Iterable[Any]) -> None:
+        latest: dict[bytes, bytes | None] = {}
+        for message in batch:
+            if message.error() is None and message.key() is not None:
+                value = message.value()
+                latest[message.key()] = None if value is None else digest(value)
+        for at in self._consumer.position([TopicPartition(self._topic, p) for p in self._assigned]):
+            if at.offset >= 0:
+                self._offsets[at.partition] = at.offset
+        with self._transaction():
+            self._db.executemany("DELETE FROM topic WHERE key = ?", [(k,) for k, d in latest.items() if d is None])
+            self._db.executemany(
+                "INSERT INTO topic VALUES (?, ?, 0) ON CONFLICT (key) DO UPDATE SET digest = excluded.digest",
+                [(k, d) for k, d in latest.items() if d is not None],
+            )
+            self._tell("offsets", self._offsets)
+
+    def digests(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The digest of the last record of each of these keys; a key without one is left out."""
+        found: dict[bytes, bytes] = {}
+        for i in range(0, len(keys), 500):
+            some = keys[i : i + 500]
+            marks = ",".join("?" * len(some))
+            found.update(self._db.execute(f"SELECT key, digest FROM topic WHERE key IN ({marks})", some))
+        return found
+
+    # The comparison
+
+    def again(self) -> None:
+        """Begin a comparison from the start."""
+        self._scan += 1
+        self.scanned, self.behind, self.drift = False, None, Drift()
+        self._keep()
+
+    def found(self, *, missing: bool) -> None:
+        d = self.drift
+        self.drift = replace(d, missing=d.missing + missing, differing=d.differing + (not missing))
+
+    def compared(self, keys: Sequence[bytes], behind: tuple[Any, ...] | None) -> None:
+        """So many rows are compared. behind: the last one's key, None if there are no more."""
+        with self._transaction():
+            self._db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self._scan, k) for k in keys])
+            self.behind, self.scanned = behind, behind is None
+            self.drift = replace(self.drift, rows=self.drift.rows + len(keys))
+            self._keep()
+
+    def unseen(self) -> list[bytes]:
+        """Keys of the topic that the comparison did not meet in the table, so many at a time."""
+        query = "SELECT key FROM topic WHERE scan <> ? ORDER BY key LIMIT ?"
+        return [key for (key,) in self._db.execute(query, (self._scan, self.FEW))]
+
+    def gone(self, keys: Sequence[bytes], gone: int) -> None:
+        """These keys were looked up in the table; so many of them were not there, and have their tombstones."""
+        with self._transaction():
+            self._db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self._scan, k) for k in keys])
+            self.drift = replace(self.drift, extra=self.drift.extra + gone)
+            self._keep()
+
+    def finish(self) -> None:
+        self.drift = replace(self.drift, ended=time.time())
+        self._scan += 1
+        self.scanned, self.behind = False, None
+        self._keep()
+
+    # Keys as the database takes them
+
+    @property
+    def knows_types(self) -> bool:
+        return bool(self._types)
+
+    def learn_types(self, names: Sequence[str], rows: Sequence[Sequence[Any]], key: Sequence[str]) -> None:
+        """Learn of which type the key's columns are, from any row."""
+        if rows and not self._types:
+            self._types = {name: type(rows[0][names.index(name)]) for name in key}
+
+    def key_of(self, record: bytes, key: Sequence[str]) -> tuple[Any, ...] | None:
+        """The key's columns of a record, None if it is no key of this capture."""
+        try:
+            found = json.loads(record)
+            if list(found) != list(key):
+                return None
+            return tuple(decode(found[name], self._types.get(name, str)) for name in key)
+        except (ValueError, TypeError, ArithmeticError):
+            return None
+
+    # The file
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    def _keep(self) -> None:
+        self._tell("scan", self._scan)
+        self._tell("scanned", self.scanned)
+        self._tell("behind", write(self.behind))
+        self._tell("drift", asdict(self.drift))
+
+    def _tell(self, name: str, value: Any) -> None:
+        self._db.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, json.dumps(value)))
+
+    def _about(self, name: str, default: Any) -> Any:
+        row = self._db.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
+        return default if row is None else json.loads(row[0])
+
+    def close(self) -> None:
+        self._consumer.close()
+        self._db.close()
