@@ -226,7 +226,7 @@ class PostgreSQL(Database):
         @event.listens_for(self._engine, "connect")
         def connected(connection: Any, _: Any) -> None:
             for name in self.AS_TEXT:
-                connection.driver_connection.adapters.register_loader(name, TextLoader)
+                connection.adapters.register_loader(name, TextLoader)
 
     def tells(self, c: Connection) -> bool:
         return bool(c.execute(text("SELECT pg_has_role('pg_read_all_stats', 'MEMBER')")).scalar_one())

@@ -1,0 +1,326 @@
+"""What a row looks like in the topic, and what each engine tells of open transactions: on the real servers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psycopg
+import pymysql
+import pytest
+from sqlalchemy import make_url
+
+from penstock.capture import connections
+from penstock.capture.database import Database, MySQL, PostgreSQL, SourceError, SQLite
+from penstock.capture.encode import EncodingError, encode
+from penstock.capture.pages import Pages
+from penstock.capture.statement import Capture, parse
+from penstock.errors import DeclarationError
+from penstock.local.parts import MariaDB
+from penstock.local.process import free_port
+from tests.postgres import Postgres
+
+DELAY = timedelta(seconds=5)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[Postgres]:
+    with Postgres() as part:
+        yield part
+
+
+@pytest.fixture
+def mysql(mariadb: MariaDB) -> Iterator[MySQL]:
+    made = MySQL(make_url(mariadb.url_of("demo")), DELAY)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def pg(postgres: Postgres) -> Iterator[PostgreSQL]:
+    made = PostgreSQL(make_url(postgres.url).set(drivername="postgresql+psycopg"), DELAY)
+    yield made
+    made.close()
+
+
+def capture(dialect: str, columns: str = "*", table: str = "types") -> Capture:
+    text = f"CAPTURE INTO t FROM {dialect} demo KEY (id) CURSOR id AS SELECT {columns} FROM {table}"
+    return parse(text, Path("t.sql"))
+
+
+def rows(database: Database, declared: Capture) -> list[dict[str, Any]]:
+    page = database.page(Pages(declared).by_key(None, 100))
+    return [orjson.loads(row) for row in encode(page.names, page.rows)] if page.rows else []
+
+
+def in_mysql(mariadb: MariaDB) -> pymysql.Connection[Any]:
+    return pymysql.connect(
+        host="127.0.0.1", port=mariadb.port, user="penstock", password="penstock", database="demo", autocommit=True
+    )
+
+
+# Column type, literal, what is in the record.
+MYSQL = [
+    ("BIGINT UNSIGNED", "18446744073709551615", 18446744073709551615),
+    ("BIGINT", "-9223372036854775808", -9223372036854775808),
+    ("TINYINT(1)", "TRUE", 1),
+    ("DECIMAL(65, 30)", "-12345678901234567890123456789012345.123456789012345678901234567890",
+     "-12345678901234567890123456789012345.123456789012345678901234567890"),
+    ("DECIMAL(10, 2)", "12.3", "12.30"),
+    ("DOUBLE", "1e-300", 1e-300),
+    ("DOUBLE", "0.1", 0.1),
+    ("VARCHAR(100) CHARACTER SET utf8mb4", "'grün 🐟 \\\\ '' \" : %'", "grün 🐟 \\ ' \" : %"),
+    ("CHAR(5) CHARACTER SET latin1", "'é'", "é"),
+    ("DATE", "'0001-01-01'", "0001-01-01"),
+    ("DATETIME(6)", "'9999-12-31 23:59:59.999999'", "9999-12-31T23:59:59.999999"),
+    ("DATETIME", "'2026-03-29 02:30:00'", "2026-03-29T02:30:00.000000"),
+    ("TIMESTAMP(3) NULL", "'1970-01-01 00:00:01.5'", "1970-01-01T00:00:01.500000"),
+    ("TIME(6)", "'-838:59:59'", "-838:59:59.000000"),
+    ("TIME(2)", "'01:02:03.45'", "01:02:03.450000"),
+    ("YEAR", "2026", 2026),
+    ("VARBINARY(10)", "x'00ff27'", "AP8n"),
+    ("BLOB", "x'8081'", "gIE="),
+    ("BIT(9)", "b'100000001'", "AQE="),
+    ("JSON", "'{\"a\": 1.0, \"b\": [12345678901234567890.1]}'", '{"a": 1.0, "b": [12345678901234567890.1]}'),
+    ("ENUM('x', 'y')", "'y'", "y"),
+    ("SET('x', 'y')", "'x,y'", "x,y"),
+    ("UUID", "'00000000-0000-0000-0000-0000000000ff'", "00000000-0000-0000-0000-0000000000ff"),
+    ("INT NULL", "NULL", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "literal", "wanted"), MYSQL)
+def test_types_of_mariadb(mariadb: MariaDB, mysql: MySQL, kind: str, literal: str, wanted: Any) -> None:
+    with in_mysql(mariadb).cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute("DROP TABLE IF EXISTS types")
+        cursor.execute(f"CREATE TABLE types (id INT PRIMARY KEY, x {kind})")
+        cursor.execute(f"INSERT INTO types VALUES (1, {literal})")
+    assert rows(mysql, capture("mysql")) == [{"id": 1, "x": wanted}]
+
+
+def test_a_float_of_mariadb_is_refused_and_kept_by_a_cast(mariadb: MariaDB, mysql: MySQL) -> None:
+    with in_mysql(mariadb).cursor() as cursor:
+        cursor.execute("DROP TABLE IF EXISTS types")
+        cursor.execute("CREATE TABLE types (id INT PRIMARY KEY, x FLOAT)")
+        cursor.execute("INSERT INTO types VALUES (1, 16777217), (2, 0.1)")
+    with pytest.raises(SourceError, match=r"FLOAT with six digits.*got: x.*CAST\(x AS DOUBLE\) AS x"):
+        rows(mysql, capture("mysql"))
+    found = rows(mysql, capture("mysql", "id, CAST(x AS DOUBLE) AS x"))
+    assert [row["x"] for row in found] == [16777216.0, 0.10000000149011612]
+
+
+POSTGRES = [
+    ("bigint", "-9223372036854775808", -9223372036854775808),
+    ("boolean", "true", True),
+    ("numeric", "123456789012345678901234567890.10", "123456789012345678901234567890.10"),
+    ("numeric", "'NaN'", "NaN"),
+    ("real", "0.1", 0.1),
+    ("double precision", "'-Infinity'", "-Infinity"),
+    ("text", "'grün 🐟 : %'", "grün 🐟 : %"),
+    ("date", "'2026-02-28'", "2026-02-28"),
+    ("timestamp", "'2026-02-28 23:59:59.5'", "2026-02-28T23:59:59.500000"),
+    ("timestamptz", "'2026-03-01 01:00:00+02'", "2026-02-28T23:00:00.000000Z"),
+    ("time", "'24:00:00'::interval::time", "00:00:00.000000"),
+    ("interval", "'1 mon 2 days 03:00:00'", "1 mon 2 days 03:00:00"),
+    ("bytea", "'\\x00ff'", "AP8="),
+    ("json", "'{\"a\": 1.0, \"b\":  12345678901234567890.1}'", '{"a": 1.0, "b":  12345678901234567890.1}'),
+    ("jsonb", "'[1.10]'", "[1.10]"),
+    ("uuid", "'00000000-0000-0000-0000-0000000000ff'", "00000000-0000-0000-0000-0000000000ff"),
+    ("int[]", "'{1,NULL,3}'", [1, None, 3]),
+    ("numeric[]", "'{1.10}'", ["1.10"]),
+    ("inet", "'10.0.0.1/8'", "10.0.0.1/8"),
+    ("bit(3)", "B'101'", "101"),
+    ("int", "NULL", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "literal", "wanted"), POSTGRES)
+def test_types_of_postgresql(postgres: Postgres, pg: PostgreSQL, kind: str, literal: str, wanted: Any) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as c:
+        c.execute("DROP TABLE IF EXISTS types")
+        c.execute(f"CREATE TABLE types (id int PRIMARY KEY, x {kind})")
+        c.execute(f"INSERT INTO types VALUES (1, {literal})")
+    assert rows(pg, capture("postgres")) == [{"id": 1, "x": wanted}]
+
+
+@pytest.mark.parametrize("kind", ["int4range", "timetz"])
+def test_what_has_no_form_names_its_column(postgres: Postgres, pg: PostgreSQL, kind: str) -> None:
+    literal = {"int4range": "'[1,5)'", "timetz": "'01:00:00+02'"}[kind]
+    with psycopg.connect(postgres.url, autocommit=True) as c:
+        c.execute("DROP TABLE IF EXISTS types")
+        c.execute(f"CREATE TABLE types (id int PRIMARY KEY, x {kind})")
+        c.execute(f"INSERT INTO types VALUES (1, {literal})")
+    with pytest.raises(EncodingError, match="column x has a type that cannot be captured"):
+        rows(pg, capture("postgres"))
+
+
+# Open transactions
+
+
+def test_mariadb_tells_since_when_a_transaction_is_open(mariadb: MariaDB, mysql: MySQL) -> None:
+    with in_mysql(mariadb).cursor() as cursor:
+        cursor.execute("CREATE OR REPLACE TABLE open (id INT PRIMARY KEY)")
+    assert mysql.can_tell == ""
+    assert abs(mysql.clock() - time.time()) < 2
+    # What an earlier test left in the server may take a moment to end.
+    time.sleep(0.2)
+    assert mysql.moment().oldest is None
+    connection = in_mysql(mariadb)
+    with connection.cursor() as cursor:
+        before = mysql.clock()
+        cursor.execute("BEGIN")
+        cursor.execute("INSERT INTO open VALUES (1)")
+        time.sleep(1.5)
+        oldest = mysql.moment().oldest
+        assert oldest is not None
+        assert before - 1 <= oldest <= before + 0.5
+        cursor.execute("ROLLBACK")
+    time.sleep(0.2)
+    assert mysql.moment().oldest is None
+    connection.close()
+
+
+def test_a_statement_that_runs_counts_from_its_beginning(mariadb: MariaDB, mysql: MySQL) -> None:
+    """Its rows carry the time at which it began, and InnoDB knows of it only when it touches the first of them."""
+    import threading
+
+    before = mysql.clock()
+
+    def run() -> None:
+        connection = in_mysql(mariadb)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT SLEEP(2)")
+        connection.close()
+
+    sleeper = threading.Thread(target=run)
+    sleeper.start()
+    time.sleep(1.2)
+    oldest = mysql.moment().oldest
+    sleeper.join()
+    assert oldest is not None
+    assert before - 2 <= oldest <= before + 0.5
+
+
+def test_without_the_privilege_there_is_a_delay(tmp_path: Path) -> None:
+    # The user may not make others, so this server has one without PROCESS from its start.
+    class Strict(MariaDB):
+        SETUP = MariaDB.SETUP.replace("GRANT PROCESS", "REVOKE PROCESS")
+
+    with Strict(home=tmp_path, port=free_port()) as strict:
+        database = MySQL(make_url(strict.url_of("demo")), DELAY)
+        assert database.can_tell == "the login lacks the privilege PROCESS"
+        found = database.moment()
+        assert found.oldest is not None
+        assert 4.9 < found.now - found.oldest < 5.1
+        database.close()
+
+
+def test_a_server_in_another_time_zone_tells_the_same(tmp_path: Path) -> None:
+    """InnoDB says when a transaction began in the local time of its machine."""
+
+    class Away(MariaDB):
+        def environment(self) -> dict[str, str]:
+            return {**super().environment(), "TZ": "Asia/Kolkata"}
+
+    with Away(home=tmp_path, port=free_port()) as away:
+        connection = in_mysql(away)
+        database = MySQL(make_url(away.url_of("demo")), DELAY)
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@system_time_zone")
+            assert cursor.fetchone() == ("IST",)
+            cursor.execute("CREATE TABLE open (id INT PRIMARY KEY)")
+            cursor.execute("BEGIN")
+            cursor.execute("INSERT INTO open VALUES (1)")
+            found = database.moment()
+        assert found.oldest is not None
+        assert -0.5 < found.now - found.oldest < 3
+        database.close()
+        connection.close()
+
+
+def test_postgresql_tells_since_when_a_transaction_is_open(postgres: Postgres, pg: PostgreSQL) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as c:
+        c.execute("DROP TABLE IF EXISTS open")
+        c.execute("CREATE TABLE open (id int)")
+    assert pg.can_tell == ""
+    assert pg.moment().oldest is None
+    with psycopg.connect(postgres.url) as c:
+        before = pg.clock()
+        c.execute("INSERT INTO open VALUES (1)")
+        time.sleep(0.3)
+        oldest = pg.moment().oldest
+        assert oldest is not None
+        assert abs(oldest - before) < 0.2
+        c.execute("PREPARE TRANSACTION 'two phases'")
+    oldest = pg.moment().oldest
+    assert oldest is not None
+    assert 4.5 < pg.clock() - oldest < 6.5
+    with psycopg.connect(postgres.url, autocommit=True) as c:
+        c.execute("ROLLBACK PREPARED 'two phases'")
+    assert pg.moment().oldest is None
+
+
+def test_a_login_that_cannot_see_others_has_a_delay(postgres: Postgres) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as c:
+        c.execute("DROP ROLE IF EXISTS plain")
+        c.execute("CREATE ROLE plain LOGIN")
+    url = make_url(postgres.url).set(drivername="postgresql+psycopg", username="plain")
+    database = PostgreSQL(url, DELAY)
+    assert database.can_tell == "the login is no member of pg_read_all_stats"
+    found = database.moment()
+    assert found.oldest == found.now - 5
+    database.close()
+
+
+def test_sqlite_has_a_delay(tmp_path: Path) -> None:
+    database = SQLite(make_url(f"sqlite:///{tmp_path / 'x.db'}"), DELAY)
+    assert database.can_tell == "SQLite does not tell"
+    found = database.moment()
+    assert found.oldest == found.now - 5
+    assert abs(found.now - time.time()) < 1
+    database.close()
+
+
+# Connections
+
+
+@pytest.mark.parametrize(
+    ("given", "dialect", "url"),
+    [
+        ("mysql://u:p%40ss@h:3306/shop", "mysql", "mysql+pymysql://u:p%40ss@h:3306/shop"),
+        ("postgres://u@h/shop", "postgres", "postgresql+psycopg://u@h/shop"),
+        ("sqlite:////data/x.db", "sqlite", "sqlite:////data/x.db"),
+        ('{"conn_type": "mysql", "host": "h", "login": "u", "password": "p@", "port": 1, "schema": "s"}', "mysql",
+         "mysql+pymysql://u:p%40@h:1/s"),
+    ],
+)  # fmt: skip
+def test_a_connection_as_airflow_gives_it(given: str, dialect: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_MY_SHOP", given)
+    assert connections.url("my-shop", dialect).render_as_string(hide_password=False) == url
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("", "connection shop is not given.*AIRFLOW_CONN_SHOP='mysql://"),
+        ("{secret", "connection shop cannot be read"),
+        ("postgres://u:secret@h/s", "connection shop is of another engine; got: postgres"),
+    ],
+)
+def test_a_connection_that_does_not_serve(given: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SHOP", given)
+    with pytest.raises(DeclarationError, match=message) as found:
+        connections.url("shop", "mysql")
+    assert "secret" not in str(found.value)
+
+
+def test_a_database_that_is_away_says_where_it_should_be() -> None:
+    database = MySQL(make_url(f"mysql+pymysql://u:secret@127.0.0.1:{free_port()}/x"), DELAY)
+    with pytest.raises(SourceError, match=r"did not do what a capture asked.*127\.0\.0\.1") as found:
+        database.clock()
+    assert "secret" not in str(found.value)
