@@ -210,7 +210,7 @@ def test_a_second_poller_shuts_the_first_out(source: Source) -> None:
     polled(first)
     second = source.poller()
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a')")
-    with pytest.raises(LeaseLost, match="capture .* a newer process has opened its output"):
+    with pytest.raises(LeaseLost, match=r"capture .* a newer process has opened its output"):
         polled(first)
     assert source.topic() == {}
     polled(second)
@@ -236,14 +236,17 @@ def test_killed_at_any_step(source: Source, step: str) -> None:
             if left < 0:
                 raise Killed
 
-        poller.hook = kill
-        with pytest.raises(Killed):
+        def work(poller: Poller) -> None:
             while True:
                 source.sql(
                     f"UPDATE {source.name} SET name = '{chance.random()}' WHERE id = {chance.randrange(1, 21)}",
                     f"UPDATE {source.name} SET gone = 1 - gone WHERE id = {chance.randrange(1, 21)}",
                 )
                 poller.step()
+
+        poller.hook = kill
+        with pytest.raises(Killed):
+            work(poller)
         source.pollers.pop().close()
     last = source.poller()
     polled(last)
