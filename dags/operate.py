@@ -8,7 +8,7 @@ from penstock_operators import OperateStreams
 from penstock.catalog import load
 
 catalog = load()
-targets = [f"app {app}" for app in catalog.apps] + [f"stream {name}" for name in sorted(catalog.streams)]
+targets = [f"app {app}" for app in catalog.apps] + [f"stream {name}" for name in sorted(catalog.supervised)]
 
 with DAG(
     "operate_streams",

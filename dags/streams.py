@@ -5,12 +5,11 @@ from datetime import UTC, datetime
 from airflow.sdk import DAG
 from penstock_operators import SuperviseStreams
 
-from penstock.catalog import load
-from penstock.streams.declare import Stream
+from penstock.catalog import Supervised, load
 
 DOC = """
 ### App `{app}`
-Streams: {streams}.
+In it: {streams}.
 
 Each run starts or adopts the app's driver and waits beside it; it ends when it had to act, or after an hour, and the
 next run adopts. So a run that ends says nothing about the driver. Marking a run failed ends the driver, and the next
@@ -18,7 +17,7 @@ run starts another. To stop or release streams use `operate_streams`; to pause t
 """
 
 
-def supervising(app: str, streams: list[Stream]) -> DAG:
+def supervising(app: str, streams: list[Supervised]) -> DAG:
     """The DAG that keeps one app's driver."""
     with DAG(
         f"streams_{app}",

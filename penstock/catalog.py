@@ -1,37 +1,65 @@
-"""Collects what is declared under jobs/ and validates it together. Imports neither Spark nor a client."""
+"""Collects what is declared under jobs/ and sql/ and validates it together. Imports neither Spark nor a client."""
 
 from __future__ import annotations
 
 import importlib
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 from penstock.errors import DeclarationError
 from penstock.kafka.commits import COMMITS
 from penstock.settings import settings
 from penstock.streams.declare import Final, Input, Stream, Topic
 
+if TYPE_CHECKING:
+    from penstock.capture.statement import Capture
+
 # By topic: itself, and the promises of the streams that read it.
 Windowed = dict[str, tuple[Topic, list[Final]]]
 
 
+class Supervised(Protocol):
+    """What a driver runs: a stream or a capture."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def app(self) -> str:
+        """Those of one app share a driver."""
+
+
 @dataclass(frozen=True)
 class Catalog:
-    """Every declared stream and topic of a project."""
+    """Every declared stream, capture and topic of a project."""
 
     streams: dict[str, Stream]
     topics: dict[str, Topic]
+    captures: dict[str, Capture] = field(default_factory=dict)
 
     @property
-    def apps(self) -> dict[str, list[Stream]]:
-        """Streams by the Spark application they share, both in order of name."""
-        apps: dict[str, list[Stream]] = {}
-        for stream in sorted(self.streams.values(), key=lambda s: (s.app, s.name)):
-            apps.setdefault(stream.app, []).append(stream)
+    def supervised(self) -> dict[str, Supervised]:
+        """Streams and captures by name."""
+        return {**self.streams, **self.captures}
+
+    @property
+    def apps(self) -> dict[str, list[Supervised]]:
+        """Streams and captures by the driver they share, both in order of name."""
+        apps: dict[str, list[Supervised]] = {}
+        for one in sorted(self.supervised.values(), key=lambda s: (s.app, s.name)):
+            apps.setdefault(one.app, []).append(one)
         return apps
+
+    def capture(self, name: str) -> Capture:
+        try:
+            return self.captures[name]
+        except KeyError:
+            known = ", ".join(sorted(self.captures)) or "none"
+            raise DeclarationError("no such capture", got=name, fix=f"take one of: {known}") from None
 
     def stream(self, name: str) -> Stream:
         try:
@@ -40,7 +68,7 @@ class Catalog:
             known = ", ".join(sorted(self.streams)) or "none"
             raise DeclarationError("no such stream", got=name, fix=f"take one of: {known}") from None
 
-    def app(self, name: str) -> list[Stream]:
+    def app(self, name: str) -> list[Supervised]:
         try:
             return self.apps[name]
         except KeyError:
@@ -57,8 +85,8 @@ class Catalog:
         return found
 
 
-def build(streams: Iterable[Stream]) -> Catalog:
-    """A validated catalog of the given streams, with the topics they name."""
+def build(streams: Iterable[Stream], captures: Iterable[Capture] = ()) -> Catalog:
+    """A validated catalog of the given streams and captures, with the topics they name."""
     by_name: dict[str, Stream] = {}
     topics: dict[str, Topic] = {}
     for stream in streams:
@@ -81,7 +109,33 @@ def build(streams: Iterable[Stream]) -> Catalog:
             )
         if stream.output.name in {i.topic.name for i in stream.inputs.values() if i.topic}:
             raise DeclarationError(f"stream {stream.name} reads its own output", got=stream.output.name)
-    return Catalog(by_name, topics)
+    return Catalog(by_name, topics, _captured(captures, by_name, topics, writers))
+
+
+def _captured(
+    captures: Iterable[Capture], streams: dict[str, Stream], topics: dict[str, Topic], writers: dict[str, str]
+) -> dict[str, Capture]:
+    """Captures by name, checked against the streams; their topics and writers are added to what is given."""
+    found: dict[str, Capture] = {}
+    for capture in captures:
+        from penstock.capture.position import POSITIONS
+
+        if capture.name in streams:
+            fix = "rename the capture's file"
+            raise DeclarationError("a stream and a capture have one name", got=capture.name, fix=fix)
+        if any(stream.app == capture.app for stream in streams.values()):
+            raise DeclarationError("an app of streams has the name of the captures' app", got=capture.app)
+        found[capture.name] = capture
+        for topic in (capture.topic, POSITIONS):
+            if topics.setdefault(topic.name, topic) != topic:
+                fix = f"let the stream that reads it declare {topic!r}"
+                raise DeclarationError("one topic is declared twice, differently", got=topic.name, fix=fix)
+        other = writers.setdefault(capture.topic.name, capture.name)
+        if other != capture.name:
+            raise DeclarationError(
+                f"{other} and capture {capture.name} write one topic", got=capture.topic.name, fix="give each its own"
+            )
+    return found
 
 
 def topics_of(stream: Stream) -> Iterator[Topic]:
@@ -125,4 +179,14 @@ def discover(project: Path) -> Iterator[Stream]:
 @cache
 def load(project: Path | None = None) -> Catalog:
     """The catalog of a project; by default of the one the settings name."""
-    return build(discover(project or settings().project))
+    place = project or settings().project
+    return build(discover(place), _declared_captures(place / "sql" / "captures"))
+
+
+def _declared_captures(folder: Path) -> list[Capture]:
+    if not folder.exists():
+        return []
+    # A SQL parser is more than most projects need to load.
+    from penstock.capture import statement
+
+    return list(statement.load(folder).values())

@@ -97,7 +97,15 @@ class SuperviseStreams(BaseOperator):
             connect().sync(load())
 
     def _command(self, incarnation: str) -> Sequence[str]:
-        """The spark-submit command line of a driver, from the Spark connection."""
+        """The command line of a driver: for streams spark-submit's, from the Spark connection."""
+        from penstock.capture.statement import APP
+        from penstock.streams import launch
+
+        if self.app == APP:
+            return launch.capturing(incarnation)
+        return self._spark_submit(incarnation)
+
+    def _spark_submit(self, incarnation: str) -> Sequence[str]:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         from penstock.errors import LocalError
@@ -180,7 +188,7 @@ class OperateStreams(BaseOperator):
         mark = f"(run {run.run_id})"
         note = f"{params['note'] or ''} {mark}".strip()
         catalog, control = load(), connect()
-        streams = catalog.app(name) if kind == "app" else [catalog.stream(name)]
+        streams = catalog.app(name) if kind == "app" else [catalog.supervised[name]]
         if any((a["detail"] or "").endswith(mark) for a in control.actions(200)):
             # Airflow runs a task again whose end it did not hear of; a second release would be a second restart.
             self.log.info("an earlier try of this run has done it")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -19,7 +19,7 @@ from penstock.capture.encode import digest, encode
 from penstock.capture.low import LowMark
 from penstock.capture.pages import DELETED, Pages, Query
 from penstock.capture.position import Debt, Position, Snapshot
-from penstock.capture.reconcile import Drift, Reconcile
+from penstock.capture.reconcile import Reconcile
 from penstock.capture.statement import Capture
 from penstock.errors import PenstockError
 from penstock.kafka.output import Message, Transactional
@@ -52,7 +52,6 @@ class Figures:
     polls: int = 0
     total: int = 0
     waits_for: str = ""
-    drift: Drift | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +83,8 @@ class Poller:
         self._low = LowMark(max(c.overlap.total_seconds(), LEAST_OVERLAP), self.position.low)
         self._seen: dict[bytes, bytes] = {}
         self._next_poll = 0.0
+        self._ahead = ThreadPoolExecutor(1, thread_name_prefix=f"ahead-{c.name}")
+        self._coming: Future[Page] | None = None
 
     def step(self) -> float:
         """Do the next piece of work; seconds until the next one is due."""
@@ -97,7 +98,6 @@ class Poller:
             self.figures.state = "reconciling"
             if self._reconciled():
                 self._commit([], replace(self.position, reconcile=""))
-                self.figures.drift = self.reconcile.drift
             return min(self.reconcile.pause, max(0.0, self._next_poll - time.monotonic()))
         self.figures.state = "polling"
         return max(0.0, self._next_poll - time.monotonic())
@@ -107,7 +107,17 @@ class Poller:
         self.reconcile.again()
         self._commit([], replace(self.position, reconcile=why))
 
+    def poll_now(self) -> None:
+        """Let the next step poll, whatever the interval says."""
+        self._next_poll = 0.0
+
+    @property
+    def remembered(self) -> int:
+        """Rows whose last record is known, so that it is not written again."""
+        return len(self._seen)
+
     def close(self) -> None:
+        self._ahead.shutdown()
         self.output.close()
         self.reconcile.close()
         self.database.close()
@@ -195,24 +205,22 @@ class Poller:
             at = replace(at, total=int(self.database.value(self._pages.count()) or 0))
             self.position = replace(self.position, low=self._low.value)
         self.figures.total = at.total
-        with ThreadPoolExecutor(1) as ahead:
-            page = self._read(self._pages.by_key(at.behind, PAGE))
-            while True:
-                full = len(page.rows) == PAGE
-                behind = self._last(page, with_cursor=False) if page.rows else None
-                # The next page is read while this one is written.
-                coming = ahead.submit(self._read, self._pages.by_key(behind, PAGE)) if full else None
-                records = self.records(page)
-                at = replace(at, behind=behind, rows=at.rows + len(page.rows))
-                messages = [
-                    Message(self.capture.topic.name, key, value)
-                    for key, value in zip(records.keys, records.values, strict=True)
-                ]
-                self._commit(messages, replace(self.position, snapshot=at if full else None))
-                self.figures.rows = at.rows
-                if coming is None:
-                    return 0.0
-                page = coming.result()
+        coming, self._coming = self._coming, None
+        page = coming.result() if coming else self._read(self._pages.by_key(at.behind, PAGE))
+        full = len(page.rows) == PAGE
+        behind = self._last(page, with_cursor=False) if page.rows else None
+        if full:
+            # The next page is read while this one is written.
+            self._coming = self._ahead.submit(self._read, self._pages.by_key(behind, PAGE))
+        records = self.records(page)
+        at = replace(at, behind=behind, rows=at.rows + len(page.rows))
+        messages = [
+            Message(self.capture.topic.name, key, value)
+            for key, value in zip(records.keys, records.values, strict=True)
+        ]
+        self._commit(messages, replace(self.position, snapshot=at if full else None))
+        self.figures.rows = at.rows
+        return 0.0
 
     def _may_begin(self) -> bool:
         """Whether all transactions have ended that might write behind the cursor at which polls will begin.

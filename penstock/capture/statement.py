@@ -54,6 +54,8 @@ UNITS = {
 }
 CLAUSES = ("CAPTURE", "FROM", "KEY", "CURSOR", "DELETED", "EVERY", "OVERLAP", "DELAY", "HOLD", "RECONCILE")
 NEEDED = ("CAPTURE", "FROM", "KEY", "CURSOR")
+# The app whose driver holds all captures.
+APP = "captures"
 # What would make a page of rows other than the rows themselves, by the argument of sqlglot's Select.
 REFUSED = {
     "with_": "WITH",
@@ -92,6 +94,10 @@ class Capture:
     delay: timedelta = timedelta(seconds=5)
     hold: timedelta = timedelta(minutes=10)
     reconcile: timedelta | None = None
+
+    @property
+    def app(self) -> str:
+        return APP
 
     @property
     def fingerprint(self) -> str:

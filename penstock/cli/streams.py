@@ -31,7 +31,7 @@ def complete(incomplete: str) -> list[tuple[str, str]]:
         catalog = load()
     except PenstockError:
         return []  # a shell's completion has nowhere to show an error
-    names = dict.fromkeys(catalog.apps, "app") | {s.name: f"stream of {s.app}" for s in catalog.streams.values()}
+    names = dict.fromkeys(catalog.apps, "app") | {s.name: f"stream of {s.app}" for s in catalog.supervised.values()}
     return sorted((name, about) for name, about in names.items() if name.startswith(incomplete))
 
 

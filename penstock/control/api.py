@@ -112,7 +112,8 @@ class Control:
         self.engine = create_engine(parsed, **options)
 
     @contextmanager
-    def _begin(self) -> Iterator[Connection]:
+    def begin(self) -> Iterator[Connection]:
+        """One transaction; what the database refuses is a ControlError."""
         try:
             with self.engine.begin() as c:
                 yield c
@@ -126,29 +127,29 @@ class Control:
 
     def migrate(self) -> None:
         """Create what is missing; never drops anything."""
-        with self._begin() as c:
+        with self.begin() as c:
             s.metadata.create_all(c)
 
     def now(self) -> int:
         """The database's clock, epoch ms."""
-        with self._begin() as c:
+        with self.begin() as c:
             return int(c.execute(select(s.now_ms())).scalar_one())
 
     # Declared and desired
 
     def sync(self, catalog: Catalog) -> None:
-        """Bring declared apps and streams in; a new stream is wanted on. Undeclared ones are forgotten."""
-        with self._begin() as c:
+        """Bring declared apps, streams and captures in; a new one is wanted on. Undeclared ones are forgotten."""
+        with self.begin() as c:
             apps = set(c.execute(select(s.app.c.name)).scalars())
             for name in catalog.apps.keys() - apps:
-                _insert_if_new(c, s.app, name=name, release_seq=0, restarts=0)
+                insert_if_new(c, s.app, name=name, release_seq=0, restarts=0)
             known: dict[str, str] = {r.name: r.app for r in c.execute(select(s.stream.c.name, s.stream.c.app))}
-            for stream in catalog.streams.values():
+            for stream in catalog.supervised.values():
                 if stream.name not in known:
-                    _insert_if_new(c, s.stream, name=stream.name, app=stream.app, desired="on")
+                    insert_if_new(c, s.stream, name=stream.name, app=stream.app, desired="on")
                 elif known[stream.name] != stream.app:
                     c.execute(update(s.stream).where(s.stream.c.name == stream.name).values(app=stream.app))
-            gone = known.keys() - catalog.streams.keys()
+            gone = known.keys() - catalog.supervised.keys()
             if gone:
                 c.execute(delete(s.stream).where(s.stream.c.name.in_(gone)))
                 c.execute(delete(s.progress).where(s.progress.c.name.in_(gone)))
@@ -161,32 +162,32 @@ class Control:
         query = select(s.stream.c.name, s.stream.c.desired).order_by(s.stream.c.name)
         if app is not None:
             query = query.where(s.stream.c.app == app)
-        with self._begin() as c:
+        with self.begin() as c:
             return {r.name: r.desired for r in c.execute(query)}
 
     def set_desired(self, streams: Iterable[str], state: Desired, actor: Actor, detail: str = "") -> None:
         """Want streams on or off; recorded as the actor's start or stop."""
         names = list(streams)
-        with self._begin() as c:
+        with self.begin() as c:
             for name in names:
                 c.execute(update(s.stream).where(s.stream.c.name == name).values(desired=state))
-                _record(c, actor, "start" if state == "on" else "stop", name, detail)
+                record_action(c, actor, "start" if state == "on" else "stop", name, detail)
 
     def release(self, app: str, actor: Actor, detail: str = "") -> int:
         """Ask for a new driver from the code as it stands; the running one drains first. Returns the release."""
-        with self._begin() as c:
+        with self.begin() as c:
             c.execute(update(s.app).where(s.app.c.name == app).values(release_seq=s.app.c.release_seq + 1))
             seq = c.execute(select(s.app.c.release_seq).where(s.app.c.name == app)).scalar_one()
-            _record(c, actor, "release", app, detail or f"release {seq}")
+            record_action(c, actor, "release", app, detail or f"release {seq}")
             return int(seq)
 
     def app(self, name: str) -> AppRow | None:
-        with self._begin() as c:
+        with self.begin() as c:
             return _one(AppRow, c.execute(select(s.app).where(s.app.c.name == name)).mappings().first())
 
     def apps(self) -> list[AppRow]:
-        with self._begin() as c:
-            return _rows(AppRow, c.execute(select(s.app).order_by(s.app.c.name)).mappings())
+        with self.begin() as c:
+            return rows(AppRow, c.execute(select(s.app).order_by(s.app.c.name)).mappings())
 
     # Drivers
 
@@ -196,7 +197,7 @@ class Control:
         expected: the incarnation this decision was based on; a launch under any other one is refused.
         """
         incarnation = uuid.uuid4().hex
-        with self._begin() as c:
+        with self.begin() as c:
             is_expected = s.app.c.incarnation.is_(None) if expected is None else s.app.c.incarnation == expected
             won = c.execute(
                 update(s.app)
@@ -224,12 +225,12 @@ class Control:
 
     def give_back(self, app: str, incarnation: str, holder: str) -> None:
         """Leave the app to the driver that holds its leases: this incarnation was launched beside a live one."""
-        with self._begin() as c:
+        with self.begin() as c:
             mine = (s.app.c.name == app) & (s.app.c.incarnation == incarnation)
             c.execute(update(s.app).where(mine).values(incarnation=holder))
 
     def driver(self, incarnation: str) -> DriverRow | None:
-        with self._begin() as c:
+        with self.begin() as c:
             row = c.execute(select(s.driver).where(s.driver.c.incarnation == incarnation)).mappings().first()
         return _one(DriverRow, row)
 
@@ -238,11 +239,11 @@ class Control:
         query = select(s.driver).order_by(s.driver.c.launched_at.desc()).limit(100)
         if live:
             query = query.where(s.driver.c.state != "ended")
-        with self._begin() as c:
-            return _rows(DriverRow, c.execute(query).mappings())
+        with self.begin() as c:
+            return rows(DriverRow, c.execute(query).mappings())
 
     def driver_set(self, incarnation: str, **values: Any) -> None:
-        with self._begin() as c:
+        with self.begin() as c:
             c.execute(update(s.driver).where(s.driver.c.incarnation == incarnation).values(**values))
 
     def driver_running(self, incarnation: str) -> None:
@@ -255,7 +256,7 @@ class Control:
 
     def driver_ended(self, incarnation: str, reason: str) -> None:
         """Mark a driver as ended; the first reason stands."""
-        with self._begin() as c:
+        with self.begin() as c:
             c.execute(
                 update(s.driver)
                 .where(s.driver.c.incarnation == incarnation, s.driver.c.state != "ended")
@@ -269,14 +270,14 @@ class Control:
 
         ttl: seconds. dead: incarnations whose processes are gone for certain. LeaseHeld if another has it.
         """
-        with self._begin() as c:
+        with self.begin() as c:
             values = {"holder": holder, "expires_at": s.now_ms() + int(ttl * 1000)}
             free = (s.lease.c.expires_at < s.now_ms()) | s.lease.c.holder.in_([holder, *dead])
             won = c.execute(
                 update(s.lease).where(s.lease.c.name == name, free).values(**values, epoch=s.lease.c.epoch + 1)
             ).rowcount
             if not won:
-                won = _insert_if_new(c, s.lease, name=name, epoch=1, **values)
+                won = insert_if_new(c, s.lease, name=name, epoch=1, **values)
             row = c.execute(select(s.lease).where(s.lease.c.name == name)).mappings().one()
         held = _one(Lease, row)
         assert held is not None
@@ -294,7 +295,7 @@ class Control:
         wanted = list(names)
         if not wanted:
             return
-        with self._begin() as c:
+        with self.begin() as c:
             mine = s.lease.c.name.in_(wanted) & (s.lease.c.holder == holder)
             c.execute(update(s.lease).where(mine).values(expires_at=s.now_ms() + int(ttl * 1000)))
             kept = set(c.execute(select(s.lease.c.name).where(mine)).scalars())
@@ -302,24 +303,24 @@ class Control:
             raise LeaseLost("another driver took over", got=", ".join(lost), fix="this driver ends by itself")
 
     def lease_drop(self, names: Iterable[str], holder: str) -> None:
-        with self._begin() as c:
+        with self.begin() as c:
             c.execute(delete(s.lease).where(s.lease.c.name.in_(list(names)), s.lease.c.holder == holder))
 
     def leases(self) -> dict[str, Lease]:
-        with self._begin() as c:
-            return {lease.name: lease for lease in _rows(Lease, c.execute(select(s.lease)).mappings())}
+        with self.begin() as c:
+            return {lease.name: lease for lease in rows(Lease, c.execute(select(s.lease)).mappings())}
 
     # Progress
 
     def report(self, rows: Iterable[ProgressRow], *, keep: bool) -> None:
         """Upsert the progress of streams; with keep, add each to the history that feeds the charts."""
-        with self._begin() as c:
+        with self.begin() as c:
             now = c.execute(select(s.now_ms())).scalar_one()
             for row in rows:
                 values = {**asdict(row), "reported_at": now}
                 name = values.pop("name")
                 if not c.execute(update(s.progress).where(s.progress.c.name == name).values(**values)).rowcount:
-                    _insert_if_new(c, s.progress, name=name, **values)
+                    insert_if_new(c, s.progress, name=name, **values)
                 if keep:
                     c.execute(
                         insert(s.history).values(
@@ -343,47 +344,47 @@ class Control:
         query = select(s.progress)
         if app is not None:
             query = query.where(s.progress.c.app == app)
-        with self._begin() as c:
-            return {row.name: row for row in _rows(ProgressRow, c.execute(query).mappings())}
+        with self.begin() as c:
+            return {row.name: row for row in rows(ProgressRow, c.execute(query).mappings())}
 
     def history(self, since_ms: int, name: str | None = None) -> list[Mapping[str, Any]]:
         """Rows of the history with `at` later than since_ms, oldest first."""
         query = select(s.history).where(s.history.c.at > since_ms).order_by(s.history.c.at)
         if name is not None:
             query = query.where(s.history.c.name == name)
-        with self._begin() as c:
+        with self.begin() as c:
             return [dict(row) for row in c.execute(query).mappings()]
 
     # Actions and beats
 
     def record(self, actor: Actor, verb: str, target: str, detail: str = "") -> None:
-        with self._begin() as c:
-            _record(c, actor, verb, target, detail)
+        with self.begin() as c:
+            record_action(c, actor, verb, target, detail)
 
     def actions(self, limit: int = 50) -> list[Mapping[str, Any]]:
         """What was done, newest first: at, actor, source, verb, target, detail."""
         query = select(s.action).order_by(s.action.c.id.desc()).limit(limit)
-        with self._begin() as c:
+        with self.begin() as c:
             return [dict(row) for row in c.execute(query).mappings()]
 
     def beat_sent(self, topic: str, at_ms: int, partitions: int, sender: str) -> None:
         values = {"at": at_ms, "partitions": partitions, "sender": sender}
-        with self._begin() as c:
+        with self.begin() as c:
             if not c.execute(update(s.beat).where(s.beat.c.name == topic).values(**values)).rowcount:
-                _insert_if_new(c, s.beat, name=topic, **values)
+                insert_if_new(c, s.beat, name=topic, **values)
 
     def beats(self) -> dict[str, Mapping[str, Any]]:
-        with self._begin() as c:
+        with self.begin() as c:
             return {row["name"]: dict(row) for row in c.execute(select(s.beat)).mappings()}
 
     def restarts_since(self, since_ms: int, app: str) -> int:
         """How many drivers of an app were launched since then."""
         query = select(func.count()).where(s.driver.c.app == app, s.driver.c.launched_at > since_ms)
-        with self._begin() as c:
+        with self.begin() as c:
             return int(c.execute(query).scalar_one())
 
 
-def _record(c: Connection, actor: Actor, verb: str, target: str, detail: str) -> None:
+def record_action(c: Connection, actor: Actor, verb: str, target: str, detail: str) -> None:
     c.execute(
         insert(s.action).values(
             at=s.now_ms(),
@@ -396,7 +397,7 @@ def _record(c: Connection, actor: Actor, verb: str, target: str, detail: str) ->
     )
 
 
-def _insert_if_new(c: Connection, table: Any, **values: Any) -> int:
+def insert_if_new(c: Connection, table: Any, **values: Any) -> int:
     """Insert a row unless its key is there; 1 if it was inserted."""
     try:
         with c.begin_nested():
@@ -411,8 +412,8 @@ def _one(kind: type[T], row: RowMapping | None) -> T | None:
     return kind(**{f.name: row[f.name] for f in fields(kind)})  # type: ignore[arg-type]
 
 
-def _rows(kind: type[T], rows: Iterable[RowMapping]) -> list[T]:
-    return [found for row in rows if (found := _one(kind, row)) is not None]
+def rows(kind: type[T], found: Iterable[RowMapping]) -> list[T]:
+    return [made for row in found if (made := _one(kind, row)) is not None]
 
 
 @cache

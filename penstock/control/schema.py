@@ -167,3 +167,26 @@ beat = Table(
     Column("partitions", Integer, nullable=False),
     Column("sender", String(255), nullable=False),
 )
+
+capture = Table(
+    "capture",
+    metadata,
+    _name(primary_key=True),
+    Column("reported_at", BigInteger, nullable=False, default=0),
+    Column("phase", String(12), nullable=False, default=""),  # waiting | snapshot | polling | reconciling | refused
+    Column("why", Text),  # what it waits for, or why it was refused
+    Column("fingerprint", String(16), nullable=False, default=""),
+    Column("low", Text),  # the cursor the next poll reads from, for people
+    Column("polls", BigInteger, nullable=False, default=0),
+    Column("snapshot_rows", BigInteger, nullable=False, default=0),
+    Column("snapshot_total", BigInteger, nullable=False, default=0),
+    Column("oldest_at", BigInteger),  # when the oldest transaction open in the captured database began
+    Column("debt_until", BigInteger),  # transactions that began before this are no longer waited for
+    Column("reconcile", Text),  # why table and topic are being compared, empty if they are not
+    Column("drift", JSON),  # what the last comparison found: missing, differing, extra, rows, ended
+    # What somebody asked for, and what came of it.
+    Column("asked", String(12)),  # poll | snapshot | reconcile | continue
+    Column("asked_id", String(32)),
+    Column("answered_id", String(32)),
+    Column("answer", Text),  # empty if it was done, else why not
+)

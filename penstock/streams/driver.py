@@ -1,253 +1,47 @@
-"""The driver of one app: a Spark application that runs the app's streams until it is told to leave.
+"""The driver of one app of streams: a Spark application that runs them until it is told to leave.
 
-Started by spark-submit: `driver.py --app APP --incarnation ID`. It takes the leases of its streams' checkpoints, looks
-at the desired state every second, reports every two, and leaves by itself when nothing is wanted of it, when a release
-is asked for, on SIGTERM, or when another driver owns its leases.
+Started by spark-submit: `driver.py --app APP --incarnation ID`. See `penstock.streams.host` for its life.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
-import os
-import signal
 import sys
-import threading
-import time
 from typing import TYPE_CHECKING
 
 from penstock import catalog
-from penstock.control import Control, Lease, ProgressRow, connect
-from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
-from penstock.kafka.admin import admin, end_offsets
-from penstock.kafka.output import TIMEOUT
+from penstock.control import ProgressRow, connect
 from penstock.observe import logs
 from penstock.settings import settings
-from penstock.streams import process
+from penstock.streams.host import Driver
 from penstock.streams.runner import StreamRun
 from penstock.streams.session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.streams.declare import Stream
 
-log = logging.getLogger("penstock.driver")
+class StreamDriver(Driver):
+    """Runs one app's streams in one Spark session."""
 
-LOOK_EVERY = 1.0
-LAG_EVERY = 5.0
-HISTORY_EVERY = 15.0
-# A client that does not come back from a call cannot be stopped, only left: several times what each call may take.
-STUCK_WRITE = 5 * TIMEOUT
-# Exit codes, for the log's reader: 0 told to leave, 75 (EX_TEMPFAIL) another driver has the leases.
-LEASES_ELSEWHERE = 75
+    HEART = "the JVM"
+    _spark: SparkSession | None = None
 
-
-class Driver:
-    """Runs one app's streams under one incarnation."""
-
-    def __init__(self, app: str, incarnation: str, control: Control) -> None:
-        self.app = app
-        self.incarnation = incarnation
-        self._control = control
-        self._streams: list[Stream] = catalog.load().app(app)
-        self._names = [s.name for s in self._streams]
-        self._leaving = threading.Event()
-        self._reason = ""
-        self._runs: dict[str, StreamRun] = {}
-        self._spark: SparkSession | None = None
-        self._release = 0
-        self._renewed_at = time.monotonic()
-
-    def run(self) -> int:
-        """Until told to leave; the process's exit code."""
-        row = self._control.driver(self.incarnation)
-        if row is None:
-            log.error("driver %s is not known to the control database: it was not launched by Penstock", self.app)
-            return 2
-        if row.state == "ended":
-            log.error("driver of %s leaves: it was given up before it began: %s", self.app, row.reason)
-            return LEASES_ELSEWHERE
-        self._release = row.release_seq
-        pid, started = process.session()
-        # The launcher records them too, but it may have died in between.
-        self._control.driver_set(self.incarnation, pid=pid, pid_started=started)
-        try:
-            self._take_leases()
-        except LeaseHeld as e:
-            log.error("driver of %s leaves: %s", self.app, e)
-            self._control.give_back(self.app, self.incarnation, e.holder)
-            self._control.driver_ended(self.incarnation, str(e))
-            return LEASES_ELSEWHERE
-        signal.signal(signal.SIGTERM, lambda *_: self._leave("SIGTERM"))
-        signal.signal(signal.SIGINT, lambda *_: self._leave("SIGINT"))
+    def open(self) -> None:
         self._spark = open_session(self.app)
-        self._control.driver_running(self.incarnation)
-        threading.Thread(target=self._keep, name="keeper", daemon=True).start()
-        self._open_runs()
-        threading.Thread(target=self._report_on, name="reporter", daemon=True).start()
-        try:
-            self._loop()
-        finally:
-            self._drain()
-        return 0
 
-    def _take_leases(self) -> None:
-        """All leases of the app. One whose holder is dead for certain is taken at once, a hung holder is killed."""
-        leases = self._control.leases()
-        dead: list[str] = []
-        for holder in {leases[n].holder for n in self._names if n in leases} - {self.incarnation}:
-            row = self._control.driver(holder)
-            if row is None:
-                continue
-            if process.alive(row) is False:
-                dead.append(holder)
-            elif self._expired(holder, leases) and process.kill(row):
-                # It missed its lease, so it was hung or paused: it must not wake up beside this driver.
-                dead.append(holder)
-        for holder in dead:
-            self._control.driver_ended(holder, f"gone; its leases went to {self.incarnation}")
-        for name in self._names:
-            self._control.lease_take(name, self.incarnation, settings().lease_ttl, dead=dead)
-
-    def _expired(self, holder: str, leases: dict[str, Lease]) -> bool:
-        now = self._control.now()
-        return all(lease.expires_at < now for lease in leases.values() if lease.holder == holder)
-
-    def _open_runs(self) -> None:
+    def made(self, name: str, figures: ProgressRow) -> StreamRun:
         assert self._spark is not None
-        before = self._control.progress(self.app)
-        for stream in self._streams:
-            known = before.get(stream.name)
-            figures = ProgressRow(stream.name, self.app, self.incarnation, state="stopped")
-            if known:
-                for name in ("rows_in", "rows_out", "late", "dead", "restarts", "watermark", "batch_id", "batch_at"):
-                    setattr(figures, name, getattr(known, name))
-            self._runs[stream.name] = StreamRun(
-                stream, self._spark, settings().bootstrap, settings().checkpoint_root, figures
-            )
+        stream = catalog.load().stream(name)
+        return StreamRun(stream, self._spark, settings().bootstrap, settings().checkpoint_root, figures)
 
-    def _loop(self) -> None:
-        lag_at = 0.0
-        while not self._leaving.is_set():
-            self._look()
-            if time.monotonic() >= lag_at:
-                self._measure_lag()
-                lag_at = time.monotonic() + LAG_EVERY
-            self._leaving.wait(LOOK_EVERY)
+    def pulse(self) -> None:
+        """A paused JVM leaves this call waiting; the leases then run out and the supervisor sees silence."""
+        assert self._spark is not None
+        self._spark._jvm.System.nanoTime()  # type: ignore[union-attr]
 
-    def _report_on(self) -> None:
-        """Report every few seconds, also while the main loop waits for a broker that is away."""
-        history_at = 0.0
-        while not self._leaving.wait(settings().progress_every):
-            keep = time.monotonic() >= history_at
-            self._report(keep=keep)
-            if keep:
-                history_at = time.monotonic() + HISTORY_EVERY
-
-    def _look(self) -> None:
-        """Do what the desired state says; without the database, go on as before."""
-        try:
-            wanted = self._control.desired(self.app)
-            app = self._control.app(self.app)
-        except ControlError as e:
-            log.warning("the desired state of %s cannot be read, going on as before: %s", self.app, e)
-            wanted = {name: "on" if run.running else "off" for name, run in self._runs.items()}
-            app = None
-        if app and app.release_seq > self._release:
-            return self._leave(f"release {app.release_seq}")
-        if "on" not in wanted.values():
-            return self._leave("no stream of the app is wanted")
-        for name, run in self._runs.items():
-            if wanted.get(name) == "on":
-                if run.active or self._owns(name):
-                    run.tend()
-            elif run.running:
-                log.info("stream %s is not wanted any more", name)
-                run.stop()
-        return None
-
-    def _owns(self, name: str) -> bool:
-        """Whether the stream may be started: its writer fences every other, so it must not be one's heir's."""
-        try:
-            self._control.lease_renew([name], self.incarnation, settings().lease_ttl)
-        except LeaseLost as e:
-            self._die(str(e), LEASES_ELSEWHERE)
-        except ControlError:
-            return time.monotonic() - self._renewed_at < settings().lease_ttl
-        return True
-
-    def _report(self, *, keep: bool) -> None:
-        try:
-            self._control.report([run.report() for run in self._runs.values()], keep=keep)
-        except ControlError as e:
-            log.warning("progress could not be reported: %s", e)
-
-    def _measure_lag(self) -> None:
-        at = {name: run.offsets for name, run in self._runs.items()}
-        wanted = {(t, p) for offsets in at.values() for t, parts in offsets.items() for p in parts}
-        try:
-            ends = end_offsets(admin(settings().bootstrap), wanted, settings().bootstrap)
-        except BrokerError as e:
-            log.warning("lag could not be measured: %s", e)
-            return
-        for name, offsets in at.items():
-            self._runs[name].lag(offsets, ends)
-
-    def _keep(self) -> None:
-        """Renew the leases and say that this driver lives, as long as its JVM answers."""
-        while True:
-            try:
-                # A paused JVM leaves this call waiting; the leases then run out and the supervisor sees silence.
-                assert self._spark is not None
-                self._spark._jvm.System.nanoTime()  # type: ignore[union-attr]
-            except Exception as e:
-                if self._leaving.is_set():
-                    return
-                self._die(f"the JVM is gone: {type(e).__name__}", 1)
-            for run in list(self._runs.values()):
-                if run.writing_for() > STUCK_WRITE:
-                    self._die(f"the output of {run.stream.name} hangs for {STUCK_WRITE:g} s", 1)
-            try:
-                self._control.lease_renew(self._names, self.incarnation, settings().lease_ttl)
-                self._renewed_at = time.monotonic()
-                self._control.driver_beat(self.incarnation)
-            except LeaseLost as e:
-                if self._leaving.is_set():
-                    return
-                self._die(str(e), LEASES_ELSEWHERE)
-            except ControlError as e:
-                # Nobody can take the leases meanwhile, and the broker fences whoever is not the newest writer.
-                log.warning("leases cannot be renewed, going on: %s", e)
-            time.sleep(min(settings().progress_every, settings().lease_ttl / 4))
-
-    def _die(self, reason: str, code: int) -> None:
-        log.error("driver of %s ends at once: %s", self.app, reason)
-        try:
-            self._control.driver_ended(self.incarnation, reason)
-        finally:
-            logging.shutdown()
-            os._exit(code)
-
-    def _leave(self, reason: str) -> None:
-        self._reason = self._reason or reason
-        self._leaving.set()
-
-    def _drain(self) -> None:
-        reason = self._reason or "failed"
-        log.info("driver of %s drains: %s", self.app, reason)
-        try:
-            self._control.driver_set(self.incarnation, state="draining")
-        except ControlError as e:
-            log.warning("draining could not be reported: %s", e)
-        for run in self._runs.values():
-            run.stop()
-        try:
-            self._report(keep=True)
-            self._control.lease_drop(self._names, self.incarnation)
-            self._control.driver_ended(self.incarnation, reason)
-        except ControlError as e:
-            log.warning("the end could not be reported; the leases run out: %s", e)
+    def close(self) -> None:
         if self._spark is not None:
             self._spark.stop()
 
@@ -260,7 +54,7 @@ def main() -> int:
     logs.setup(f"driver-{given.app}")
     # Py4J notes each callback, two a batch.
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    return Driver(given.app, given.incarnation, connect()).run()
+    return StreamDriver(given.app, given.incarnation, connect()).run()
 
 
 if __name__ == "__main__":

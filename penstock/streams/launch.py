@@ -28,6 +28,11 @@ def arguments(app: str, incarnation: str) -> list[str]:
     return ["--app", app, "--incarnation", incarnation]
 
 
+def capturing(incarnation: str) -> list[str]:
+    """The command line of the captures' driver, which is no Spark application."""
+    return [sys.executable, "-m", "penstock.capture.driver", *arguments("captures", incarnation)]
+
+
 def spec_hash() -> str:
     """A hash of all code and declarations a driver is made of, as they lie on the disk now."""
     digest = hashlib.sha256()
@@ -57,7 +62,12 @@ def new_log(app: str) -> Path:
 def environment() -> dict[str, str]:
     """What a driver gets from its launcher: settings and paths, and nothing of Airflow's."""
     s = settings()
-    env = {k: v for k, v in os.environ.items() if not k.lstrip("_").startswith("AIRFLOW")}
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        # Captures find their databases by Airflow's connections.
+        if k.startswith("AIRFLOW_CONN_") or not k.lstrip("_").startswith("AIRFLOW")
+    }
     python = Path(sys.executable)
     paths = dict.fromkeys([str(s.project), str(PROJECT), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))])
     env.update(

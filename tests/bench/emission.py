@@ -57,7 +57,7 @@ class Source(threading.Thread):
 
 def measure(given: Drivers, app: str, windows: int) -> list[float]:
     """Seconds from each window's end to its record, of every stream of the app."""
-    streams = catalog.load().app(app)
+    streams = [s for s in catalog.load().streams.values() if s.app == app]
     driver = given.launch(app)
     given.wait_running(driver)
     stop = threading.Event()

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from penstock import catalog
+from penstock.capture.statement import APP as CAPTURES
 from penstock.control import Control, DriverRow
 from penstock.kafka.admin import ensure_topics
 from penstock.local.parts import Broker, MariaDB
@@ -33,7 +34,8 @@ class Drivers:
             app, row.incarnation, host=process.host(), spec_hash="test", owner="test", log=str(log)
         )
         assert incarnation
-        command = [sys.executable, "-m", "penstock.streams.driver", *launch.arguments(app, incarnation)]
+        spark = [sys.executable, "-m", "penstock.streams.driver", *launch.arguments(app, incarnation)]
+        command = launch.capturing(incarnation) if app == CAPTURES else spark
         pid, started = launch.start(command, log=log)
         self.control.driver_set(incarnation, pid=pid, pid_started=started)
         return self.row(incarnation)

@@ -1,0 +1,103 @@
+"""What a capture will do, said before it does it: its queries, the indexes that serve them, what nobody can promise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from penstock.capture import start
+from penstock.capture.database import Database
+from penstock.capture.encode import encode
+from penstock.capture.pages import DELETED, Pages, Query
+from penstock.capture.poller import PAGE
+from penstock.capture.statement import Capture
+from penstock.errors import PenstockError
+
+
+@dataclass(frozen=True)
+class Explained:
+    """A query as it is sent. plan: (table, index), index empty for a full scan."""
+
+    what: str
+    sql: str
+    plan: list[tuple[str, str]]
+
+
+@dataclass
+class Explanation:
+    facts: list[str] = field(default_factory=list)
+    queries: list[Explained] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+
+def explain(capture: Capture) -> Explanation:
+    """Ask the database how it would serve each kind of query. SourceError if it does not answer."""
+    database, pages = start.database(capture), Pages(capture)
+    try:
+        return _explained(capture, database, pages)
+    finally:
+        database.close()
+
+
+def _explained(capture: Capture, database: Database, pages: Pages) -> Explanation:
+    found = Explanation()
+    row = database.page(pages.by_key(None, 1))
+    names = [name for name in row.names if name != DELETED]
+    for name in (capture.cursor, *capture.key):
+        if name not in names:
+            raise PenstockError(f"capture {capture.name} selects no column {name}", got=", ".join(names))
+    sample = row.rows[0] if row.rows else [None] * len(row.names)
+    key = tuple(sample[row.names.index(name)] for name in capture.key)
+    cursor = sample[row.names.index(capture.cursor)]
+    seconds = capture.every.total_seconds()
+    found.facts += [
+        f"polls every {seconds:g} s, pages of {PAGE} rows, reads {capture.overlap.total_seconds():g} s again",
+        f"transactions hold it back for {capture.hold.total_seconds():g} s at most",
+    ]
+    if why := database.can_tell:
+        delay = capture.delay.total_seconds()
+        found.warnings.append(
+            f"{why}: open transactions cannot be seen, so every one is taken to have ended {delay:g} s after it began "
+            "(DELAY); what is open longer may be missed until the next reconcile"
+        )
+    kinds: list[tuple[str, Query]] = [
+        ("snapshot and reconcile, first page", pages.by_key(None, PAGE)),
+        ("snapshot and reconcile, further pages", pages.by_key(key, PAGE)),
+        ("poll, first page", pages.since(cursor, None, PAGE)),
+        ("poll, further pages", pages.since(cursor, (cursor, *key), PAGE)),
+        ("rows without a cursor, at every poll", pages.without_cursor(None, PAGE)),
+    ]
+    for what, query in kinds:
+        plan = database.plan(query)
+        found.queries.append(Explained(what, query.shown, plan))
+        if scanned := sorted({table or "its rows" for table, index in plan if not index}):
+            found.warnings.append(f"{what}: no index serves {', '.join(scanned)}; all of it is read")
+    if capture.select.args.get("where"):
+        found.warnings.append(
+            "a row that no longer meets the WHERE stays in the topic until the next reconcile; if it tells rows that "
+            "are gone, say so by DELETED WHEN"
+        )
+    if list(capture.select.find_all(exp.Join)):
+        found.warnings.append("a change in a joined table is seen only if it changes the cursor too")
+    if capture.reconcile is None:
+        found.warnings.append(
+            "there is no RECONCILE EVERY: rows deleted for good stay in the topic until it is asked for"
+        )
+    return found
+
+
+def first_row(capture: Capture) -> str:
+    """One row, read and encoded as a poll would; what came of it. PenstockError says why it cannot be captured."""
+    database = start.database(capture)
+    try:
+        page = database.page(Pages(capture).by_key(None, 1))
+    finally:
+        database.close()
+    lacking = [name for name in (*capture.key, capture.cursor) if name not in page.names]
+    if lacking:
+        raise PenstockError(f"capture {capture.name} selects no column {', '.join(lacking)}", got=", ".join(page.names))
+    if page.rows:
+        encode(page.names, page.rows)
+    columns = ", ".join(name for name in page.names if name != DELETED)
+    return f"topic {capture.topic.name}, columns {columns}" + ("" if page.rows else "; there are no rows yet")

@@ -1,0 +1,200 @@
+"""One capture of a running driver: a thread that polls, what it tells the control database, what is asked of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import asdict, replace
+
+from penstock.capture.poller import Poller
+from penstock.capture.start import Decision, PositionRefused, open_poller
+from penstock.capture.statement import Capture
+from penstock.control.api import ProgressRow
+from penstock.control.captures import CaptureRow, Captures
+from penstock.errors import ControlError, PenstockError
+
+log = logging.getLogger(__name__)
+
+# Seconds until a capture that failed is tried again.
+BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class CaptureRun:
+    """Runs one capture in a thread of its own. figures: its row of progress, with what is known from before.
+
+    In that row, the batch is a poll, the watermark the moment before which every commit is in the topic, and the state
+    rows those whose last value is remembered.
+    """
+
+    def __init__(self, capture: Capture, captures: Captures, bootstrap: str, figures: ProgressRow) -> None:
+        self.capture, self._captures, self._bootstrap, self.figures = capture, captures, bootstrap, figures
+        self.offsets: dict[str, dict[int, int]] = {}
+        self.row = CaptureRow(capture.name, fingerprint=capture.fingerprint)
+        self._thread: threading.Thread | None = None
+        self._stopping, self._asked = threading.Event(), threading.Event()
+        self._request: tuple[str, str] | None = None
+        self._failures = 0
+        self._rate = (time.monotonic(), figures.rows_in)
+        self._before = (figures.rows_in, figures.rows_out)
+
+    # Life, as the driver sees it
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None
+
+    @property
+    def active(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def tend(self) -> None:
+        """Start it if it does not run, and take in what is asked of it."""
+        if not self.active:
+            self._stopping.clear()
+            self.figures.state = "starting"
+            self._thread = threading.Thread(target=self._work, name=f"capture-{self.capture.name}", daemon=True)
+            self._thread.start()
+        try:
+            request = self._captures.requests().get(self.capture.name)
+        except ControlError:
+            return  # the driver says that the database is away
+        if request and not self._request:
+            self._request = request
+            self._asked.set()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._asked.set()
+        if self._thread is not None:
+            self._thread.join(60)
+            self._thread = None
+        self.figures.state, self.figures.rows_per_s = "stopped", 0.0
+
+    def writing_for(self) -> float:
+        """A write ends by itself: every call of its producer has a limit."""
+        return 0.0
+
+    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
+        """A capture reads no topic."""
+
+    def report(self) -> ProgressRow:
+        then, rows = self._rate
+        now = time.monotonic()
+        if now - then > 1:
+            self.figures.rows_per_s = (self.figures.rows_in - rows) / (now - then)
+            self._rate = (now, self.figures.rows_in)
+        try:
+            self._captures.report(self.row)
+        except ControlError as e:
+            log.warning("capture %s could not report: %s", self.capture.name, e)
+        return replace(self.figures)
+
+    # The thread
+
+    def _work(self) -> None:
+        decision: Decision = ""
+        while not self._stopping.is_set():
+            try:
+                poller = open_poller(self.capture, self._bootstrap, decision)
+            except PositionRefused as e:
+                self._failed(e)
+                self.row.phase, self.row.why = "refused", str(e)
+                decision = self._decided()
+                continue
+            except PenstockError as e:
+                self._failed(e)
+                self._wait_after_failure()
+                continue
+            decision = ""
+            try:
+                decision = self._poll(poller)
+            except PenstockError as e:
+                self._failed(e)
+                self._answer(str(e))
+                self._wait_after_failure()
+            except Exception as e:
+                # What nobody thought of must show as a capture that fails, not as a thread that is gone.
+                log.exception("capture %s", self.capture.name)
+                self._failed(e)
+                self._wait_after_failure()
+            finally:
+                self._before = (self.figures.rows_in, self.figures.rows_out)
+                poller.close()
+
+    def _poll(self, poller: Poller) -> Decision:
+        """Until it is stopped or told to begin anew."""
+        self.row.why = None
+        while not self._stopping.is_set():
+            if self._request:
+                what, _ = self._request
+                if what == "snapshot":
+                    return "snapshot"
+                if what == "reconcile" and not poller.position.reconcile:
+                    poller.compare("asked for")
+                if what != "reconcile":
+                    poller.poll_now()
+            every = self.capture.reconcile
+            due = every and time.time() - poller.reconcile.drift.ended > every.total_seconds()
+            if due and not (poller.position.reconcile or poller.position.snapshot):
+                poller.compare("it is time")
+            began = time.monotonic()
+            polls = poller.figures.polls
+            wait = poller.step()
+            self._note(poller, (time.monotonic() - began) if poller.figures.polls > polls else None)
+            if self._request and poller.figures.polls > polls and not poller.position.reconcile:
+                self._answer("")
+            self._asked.wait(wait)
+            self._asked.clear()
+        return ""
+
+    def _note(self, poller: Poller, took: float | None) -> None:
+        f, p, row = poller.figures, poller.position, self.row
+        self._failures = 0
+        row.phase, row.polls = f.state, f.polls
+        row.why = f.waits_for if f.state == "waiting" else None
+        row.low = None if p.low is None else str(p.low)
+        row.snapshot_rows, row.snapshot_total = f.rows, f.total
+        row.oldest_at = None if f.oldest is None else int(f.oldest * 1000)
+        row.debt_until = None if p.debt is None else int(p.debt.until * 1000)
+        row.reconcile = p.reconcile or None
+        if poller.reconcile.drift.ended:
+            row.drift = asdict(poller.reconcile.drift)
+        mine = self.figures
+        mine.rows_in, mine.rows_out = self._before[0] + f.read, self._before[1] + f.written
+        mine.state_rows = poller.remembered
+        if f.current is not None:
+            mine.watermark = int(f.current * 1000)
+        if took is not None:
+            mine.batch_id, mine.batch_at, mine.batch_ms = f.polls, int(time.time() * 1000), int(took * 1000)
+        mine.state = "idle" if f.state == "polling" and not mine.rows_per_s else "running"
+
+    def _failed(self, e: Exception) -> None:
+        self._failures += 1
+        self.figures.state, self.figures.rows_per_s = "failing", 0.0
+        self.figures.error, self.figures.error_at = str(e), int(time.time() * 1000)
+        self.figures.restarts += 1
+        log.error("capture %s failed: %s", self.capture.name, e)
+
+    def _wait_after_failure(self) -> None:
+        self._stopping.wait(BACKOFF[min(self._failures, len(BACKOFF)) - 1])
+
+    def _decided(self) -> Decision:
+        """Wait until somebody says what to do with a position that does not fit."""
+        while not self._stopping.is_set():
+            self._asked.wait()
+            self._asked.clear()
+            if self._request:
+                what, _ = self._request
+                if what in ("snapshot", "continue"):
+                    return "snapshot" if what == "snapshot" else "continue"
+                self._answer("refused: say first what is to become of its position, `snapshot` or `continue`")
+        return ""
+
+    def _answer(self, why_not: str) -> None:
+        request, self._request = self._request, None
+        if request:
+            try:
+                self._captures.answer(self.capture.name, request[1], why_not)
+            except ControlError as e:
+                log.warning("capture %s could not answer: %s", self.capture.name, e)
