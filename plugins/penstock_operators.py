@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowNotFoundException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundException, AirflowSkipException
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -203,3 +203,59 @@ class OperateStreams(BaseOperator):
             done = f"{params['action']} {', '.join(s.name for s in streams)}"
         self.log.info("%s, asked for by %s", done, actor.name)
         return done
+
+
+class OperateCapture(BaseOperator):
+    """Asks of a capture what the run's form says, waits for the answer, and fails if the capture fails.
+
+    Params: action (check, poll, reconcile, snapshot or continue); note.
+    """
+
+    ui_color = "#efe3cf"
+
+    def __init__(self, *, capture: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.capture = capture
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        from penstock_triggers import CaptureTrigger
+
+        from penstock.control import Actor, connect
+        from penstock.control.captures import Captures
+
+        params, run = context["params"], context["dag_run"]
+        what = params["action"]
+        if what == "check":
+            return self._checked()
+        actor = Actor(run.triggering_user_name or "unknown", "airflow")
+        mark = f"(run {run.run_id})"
+        captures = Captures(connect())
+        if any((a["detail"] or "").endswith(mark) for a in connect().actions(200)):
+            # Airflow runs a task again whose end it did not hear of; a second snapshot would be a second snapshot.
+            request = captures.rows()[self.capture].asked_id or ""
+        else:
+            request = captures.ask(self.capture, what, actor, f"{params['note'] or ''} {mark}".strip())
+        self.log.info("capture %s: %s, asked for by %s", self.capture, what, actor.name)
+        self.defer(trigger=CaptureTrigger(self.capture, request), method_name="resume")
+
+    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """The capture has answered."""
+        if event["why_not"]:
+            raise AirflowFailException(f"capture {self.capture}: {event['why_not']}")
+        return self._checked()
+
+    def _checked(self) -> dict[str, Any]:
+        """What the capture says of itself, for the run's XCom; AirflowFailException if it fails."""
+        from penstock.capture.health import health
+        from penstock.control import connect
+        from penstock.errors import ControlError
+
+        try:
+            found = health(connect(), self.capture)
+        except ControlError as e:
+            raise AirflowSkipException(f"nothing is known: {e}") from e
+        for warning in found.warnings:
+            self.log.warning("capture %s: %s", self.capture, warning)
+        if found.fault:
+            raise AirflowFailException(f"capture {self.capture}: {found.fault}")
+        return found.figures

@@ -170,3 +170,34 @@ def _windowed(windows: list[dict[str, Any]]) -> Windowed:
         )
         for w in windows
     }
+
+
+class CaptureTrigger(BaseTrigger):
+    """Fires when a capture has answered a request: `{"why_not": text}`, empty if it did what was asked."""
+
+    def __init__(self, capture: str, request: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.capture, self.request = capture, request
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "penstock_triggers.CaptureTrigger", {"capture": self.capture, "request": self.request}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        from penstock.control import connect
+        from penstock.control.captures import Captures
+        from penstock.errors import ControlError
+
+        captures = Captures(await asyncio.to_thread(connect))
+        while True:
+            try:
+                row = (await asyncio.to_thread(captures.rows)).get(self.capture)
+            except ControlError as e:
+                self.log.info("capture %s: nothing is known: %s", self.capture, e)
+                row = None
+            if row and row.answered_id == self.request:
+                yield _event({"why_not": row.answer or ""})
+                return
+            if row and row.asked_id != self.request:
+                yield _event({"why_not": f"somebody asked for {row.asked} instead"})
+                return
+            await asyncio.sleep(RETRY)

@@ -32,7 +32,7 @@ def variable(name: str) -> str:
 def url(name: str, dialect: str) -> URL:
     """The SQLAlchemy URL of a connection, password included. DeclarationError if it is not given or of another kind."""
     given = os.environ.get(variable(name), "").strip()
-    if not given and name == DEMO:
+    if not given and name == DEMO and not settings().control_url.get_secret_value():
         return make_url(f"mysql+pymysql://penstock:penstock@127.0.0.1:{settings().mariadb_port}/demo")
     if not given:
         raise DeclarationError(

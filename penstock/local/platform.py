@@ -19,6 +19,7 @@ from penstock.errors import ControlError, LocalError
 from penstock.kafka.admin import ensure_topics
 from penstock.local import aot, jars, java, mariadb, process
 from penstock.local.airflow import Airflow, ApiServer
+from penstock.local.demo import Demo
 from penstock.local.files import locked
 from penstock.local.part import Part
 from penstock.local.parts import Broker, MariaDB
@@ -194,6 +195,8 @@ class Platform:
         control = connect(self.settings.control)
         control.migrate()
         control.sync(catalog)
+        if self.mariadb:
+            Demo(self.mariadb.url_of("demo"), self.settings.project / "sql" / "tables").create()
         done = ensure_topics(catalog.topics.values(), self.settings.bootstrap)
         return f"{len(catalog.topics)} topics, {len(done)} of them changed" if done else f"{len(catalog.topics)} topics"
 

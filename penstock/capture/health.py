@@ -1,0 +1,67 @@
+"""Whether a capture is well, from what it last said of itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from penstock.catalog import load
+from penstock.control.api import Control
+from penstock.control.captures import CaptureRow, Captures
+from penstock.observe.overview import Limits, StreamView, duration, overview, read
+from penstock.settings import settings
+
+# Behind its database by so many of its own intervals, and at least so many seconds, a capture is lagging.
+INTERVALS, AT_LEAST = 5, 15.0
+
+
+@dataclass(frozen=True)
+class Health:
+    """fault: why the capture does not work, empty if it does; warnings: what is not as it should be."""
+
+    fault: str = ""
+    warnings: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def health(control: Control, name: str) -> Health:
+    """The health of a capture. ControlError while the control database is away: nothing is known then."""
+    view = overview(read(control, actions=0), Limits.of(settings()))
+    stream = next((s for app in view.apps for s in app.streams if s.name == name), None)
+    row = Captures(control).rows().get(name)
+    if stream is None:
+        return Health("the control database does not know it; does `streams_captures` run?")
+    figures = {
+        "state": stream.state,
+        "lag_ms": stream.watermark_age_ms,
+        "rows": stream.rows_in,
+        **(asdict(row) if row else {}),
+    }
+    if stream.desired == "off":
+        return Health(warnings=["it is stopped, as somebody wanted"], figures=figures)
+    if stream.state in ("failing", "down", "hung"):
+        return Health(f"{stream.state}: {stream.why}", figures=figures)
+    return Health(warnings=list(_warnings(stream, row, view.now)), figures=figures)
+
+
+def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]:
+    found = []
+    lag = (stream.watermark_age_ms or 0) / 1000
+    every = load().captures[stream.name].every.total_seconds() if stream.name in load().captures else 0.0
+    if lag > max(AT_LEAST, INTERVALS * every):
+        found.append(f"it is {lag:.0f} s behind its database")
+    if row and row.oldest_at and now - row.oldest_at > 60_000:
+        found.append(
+            f"a transaction is open for {duration(now - row.oldest_at)}: everything since is read at each poll"
+        )
+    if row and row.debt_until:
+        found.append("transactions were open longer than HOLD; what they wrote is read when they have ended")
+    if row and row.phase == "waiting":
+        found.append(f"its snapshot waits for {row.why or 'its overlap to pass'}")
+    if row and row.drift and any(row.drift[kind] for kind in ("missing", "differing", "extra")):
+        drift = row.drift
+        found.append(
+            f"the last comparison repaired {drift['missing']} missing, {drift['differing']} differing and "
+            f"{drift['extra']} extra of {drift['rows']} rows"
+        )
+    return found
