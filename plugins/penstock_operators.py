@@ -218,15 +218,18 @@ class OperateCapture(BaseOperator):
         self.capture = capture
 
     def execute(self, context: Context) -> dict[str, Any]:
+        if context["params"]["action"] != "check":
+            self._ask(context)
+        return self._checked()
+
+    def _ask(self, context: Context) -> None:
+        """Ask, and wait in a trigger; the answer goes to `resume`."""
         from penstock_triggers import CaptureTrigger
 
         from penstock.control import Actor, connect
         from penstock.control.captures import Captures
 
         params, run = context["params"], context["dag_run"]
-        what = params["action"]
-        if what == "check":
-            return self._checked()
         actor = Actor(run.triggering_user_name or "unknown", "airflow")
         mark = f"(run {run.run_id})"
         captures = Captures(connect())
@@ -234,8 +237,8 @@ class OperateCapture(BaseOperator):
             # Airflow runs a task again whose end it did not hear of; a second snapshot would be a second snapshot.
             request = captures.rows()[self.capture].asked_id or ""
         else:
-            request = captures.ask(self.capture, what, actor, f"{params['note'] or ''} {mark}".strip())
-        self.log.info("capture %s: %s, asked for by %s", self.capture, what, actor.name)
+            request = captures.ask(self.capture, params["action"], actor, f"{params['note'] or ''} {mark}".strip())
+        self.log.info("capture %s: %s, asked for by %s", self.capture, params["action"], actor.name)
         self.defer(trigger=CaptureTrigger(self.capture, request), method_name="resume")
 
     def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002

@@ -78,7 +78,7 @@ def drivers(broker: Broker, mariadb: MariaDB, home: Path, project: Path, **extra
         **extra,
     }
     with other_project(project, given):
-        declared = catalog.build(catalog.discover(project))
+        declared = catalog.load(project)
         ensure_topics(declared.topics.values(), broker.bootstrap)
         control = Control(mariadb.url)
         control.migrate()

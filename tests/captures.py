@@ -1,0 +1,89 @@
+"""A table of a real MariaDB and its capture, for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pymysql
+from confluent_kafka import Consumer, TopicPartition
+
+from penstock.capture import start
+from penstock.capture.encode import encode
+from penstock.capture.poller import Poller
+from penstock.capture.statement import parse
+from penstock.local.parts import Broker, MariaDB
+
+TABLE = """CREATE TABLE {name} (
+  id BIGINT UNSIGNED PRIMARY KEY AUTO_INCREMENT, name VARCHAR(40), gone TINYINT(1) NOT NULL DEFAULT 0,
+  changed TIMESTAMP(6) NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (changed))"""
+CAPTURE = """CAPTURE INTO {name} FROM mysql demo KEY (id) CURSOR changed DELETED WHEN (gone = 1)
+EVERY 100 MILLISECONDS OVERLAP 1 SECOND {more} AS SELECT {columns} FROM {name}"""
+
+
+class Source:
+    """A table and its capture."""
+
+    def __init__(self, name: str, mariadb: MariaDB, broker: Broker, folder: Path) -> None:
+        self.name, self.mariadb, self.broker, self.folder = name, mariadb, broker, folder
+        self.pollers: list[Poller] = []
+        self.connections: list[pymysql.Connection[Any]] = []
+        self.sql(f"DROP TABLE IF EXISTS {name}", TABLE.format(name=name))
+
+    def connect(self) -> pymysql.Connection[Any]:
+        made = pymysql.connect(
+            host="127.0.0.1", port=self.mariadb.port, user="penstock", password="penstock", database="demo",
+            init_command="SET time_zone = '+00:00'",
+        )  # fmt: skip
+        self.connections.append(made)
+        return made
+
+    def sql(self, *statements: str) -> None:
+        connection = self.connect()
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+        connection.commit()
+        connection.close()
+        self.connections.remove(connection)
+
+    def poller(self, decision: start.Decision = "", more: str = "", columns: str = "*") -> Poller:
+        text = CAPTURE.format(name=self.name, more=more, columns=columns)
+        made = start.open_poller(parse(text, self.folder / f"{self.name}.sql"), self.broker.bootstrap, decision)
+        self.pollers.append(made)
+        return made
+
+    def topic(self) -> dict[bytes, bytes]:
+        """The last value of each key that a committed reader sees."""
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.broker.bootstrap, "group.id": "test", "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+            }
+        )  # fmt: skip
+        found: dict[bytes, bytes] = {}
+        consumer.assign([TopicPartition(self.name, 0, 0)])
+        while (message := consumer.poll(10)) is not None and not message.error():
+            key, value = message.key(), message.value()
+            assert isinstance(key, bytes)
+            found.pop(key, None)
+            if value is not None:
+                found[key] = value
+        consumer.close()
+        return found
+
+    def table(self, columns: str = "*") -> dict[bytes, bytes]:
+        """What the topic should hold."""
+        connection = self.connect()
+        with connection.cursor() as cursor:
+            cursor.execute(f"SELECT {columns} FROM {self.name} WHERE gone = 0")
+            rows = list(cursor.fetchall())
+            names = [d[0] for d in cursor.description]
+        connection.close()
+        self.connections.remove(connection)
+        if not rows:
+            return {}
+        return dict(zip(encode(["id"], [(r[names.index("id")],) for r in rows]), encode(names, rows), strict=True))
+
+    def same(self) -> bool:
+        return self.topic() == self.table()

@@ -1,0 +1,137 @@
+"""A capture as its driver runs it: what it tells the control database, what is asked of it, what goes wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from penstock.capture.run import CaptureRun
+from penstock.capture.statement import parse
+from penstock.control import Actor, Control, ProgressRow
+from penstock.control.captures import Asked, CaptureRow, Captures
+from tests.captures import CAPTURE, Source
+from tests.support import wait_until
+
+ME = Actor("somebody", "cli")
+
+
+class Running:
+    """Tends a run as its driver does, and knows what it says of itself."""
+
+    def __init__(self, given: Source, control: Control) -> None:
+        self.source, self.captures = given, Captures(control)
+        self.run: CaptureRun | None = None
+
+    def start(self, columns: str = "*", more: str = "") -> None:
+        self.stop()
+        text = CAPTURE.format(name=self.source.name, more=more, columns=columns)
+        declared = parse(text, self.source.folder / f"{self.source.name}.sql")
+        figures = ProgressRow(declared.name, "captures", "test")
+        self.run = CaptureRun(declared, self.captures, self.source.broker.bootstrap, figures)
+        self.run.tend()
+
+    def stop(self) -> None:
+        if self.run:
+            self.run.stop()
+
+    @property
+    def figures(self) -> ProgressRow:
+        assert self.run
+        self.run.tend()
+        return self.run.report()
+
+    @property
+    def row(self) -> CaptureRow:
+        assert self.figures
+        return self.captures.rows()[self.source.name]
+
+    def asked(self, what: Asked) -> str:
+        """What came of a request."""
+        request = self.captures.ask(self.source.name, what, ME)
+        wait_until(lambda: self.row.answered_id == request, 60, what=f"{what} is answered")
+        return self.row.answer or ""
+
+    def until(self, condition: Callable[[CaptureRow, ProgressRow], bool], what: str) -> None:
+        wait_until(lambda: condition(self.row, self.figures), 60, what=what)
+
+
+@pytest.fixture
+def running(source: Source, control: Control) -> Iterator[Running]:
+    made = Running(source, control)
+    yield made
+    made.stop()
+
+
+def test_it_tells_how_far_it_is(running: Running) -> None:
+    running.source.sql(*(f"INSERT INTO {running.source.name} (name) VALUES ('{i}')" for i in range(3)))
+    running.start()
+    running.until(lambda row, f: row.phase == "polling" and f.rows_out == 3 and row.low is not None, "it polls")
+    found, row = running.figures, running.row
+    assert found.state in ("running", "idle")
+    assert found.watermark is not None
+    assert running.captures._control.now() - found.watermark < 5_000
+    assert (row.snapshot_rows, row.snapshot_total, row.drift, row.debt_until) == (3, 3, None, None)
+    running.stop()
+    assert running.run
+    assert running.run.report().state == "stopped"
+
+
+def test_a_statement_that_fails_says_so_and_goes_on_when_it_is_mended(running: Running) -> None:
+    running.source.sql(f"INSERT INTO {running.source.name} (name) VALUES ('a')")
+    running.start()
+    running.until(lambda _, f: f.rows_out == 1, "the first row is there")
+    running.source.sql(f"RENAME TABLE {running.source.name} TO elsewhere")
+    running.until(lambda _, f: f.state == "failing", "it fails")
+    assert "doesn't exist" in (running.figures.error or "")
+    running.source.sql(f"RENAME TABLE elsewhere TO {running.source.name}")
+    running.source.sql(f"INSERT INTO {running.source.name} (name) VALUES ('b')")
+    running.until(lambda _, f: f.state in ("running", "idle"), "it works again")
+    wait_until(running.source.same)
+
+
+def test_a_changed_statement_waits_for_somebody_to_decide(running: Running) -> None:
+    running.source.sql(f"INSERT INTO {running.source.name} (name) VALUES ('a')")
+    running.start()
+    running.until(lambda row, _: row.low is not None, "it polls")
+    running.start(columns="id, gone, changed, UPPER(name) AS name")
+    running.until(lambda row, f: row.phase == "refused" and f.state == "failing", "it is refused")
+    assert "statement of capture" in (running.row.why or "")
+    assert running.asked("poll").startswith("refused: ")
+    assert running.asked("continue") == ""
+    running.source.sql(f"INSERT INTO {running.source.name} (name) VALUES ('b')")
+    wait_until(lambda: {v.split(b'"name":')[1] for v in running.source.topic().values()} == {b'"a"}', b'"B"}'})
+    running.start(columns="id, gone, changed, CONCAT(name, '!') AS name")
+    running.until(lambda row, _: row.phase == "refused", "it is refused again")
+    assert running.asked("snapshot") == ""
+    assert {v.split(b'"name":')[1] for v in running.source.topic().values()} == {b'"a!"}', b'"b!"}'}
+
+
+def test_a_reconcile_that_is_asked_for(running: Running) -> None:
+    running.source.sql(*(f"INSERT INTO {running.source.name} (name) VALUES ('{i}')" for i in range(10)))
+    running.start()
+    running.until(lambda row, _: row.low is not None, "it polls")
+    running.source.sql(f"DELETE FROM {running.source.name} WHERE id = 3")
+    assert running.asked("reconcile") == ""
+    assert running.source.same()
+    drift = running.row.drift
+    assert drift
+    assert (drift["missing"], drift["differing"], drift["extra"], drift["rows"]) == (0, 0, 1, 9)
+
+
+def test_columns_that_change_are_taken_over_and_older_rows_brought_up(running: Running) -> None:
+    name = running.source.name
+    running.source.sql(*(f"INSERT INTO {name} (name) VALUES ('{i}')" for i in range(5)))
+    running.start()
+    running.until(lambda row, _: row.low is not None, "it polls")
+    running.source.sql(f"ALTER TABLE {name} ADD COLUMN size INT NOT NULL DEFAULT 7")
+    wait_until(running.source.same, 60, what="the new column is in all rows")
+    running.source.sql(f"ALTER TABLE {name} CHANGE COLUMN size weight BIGINT NULL")
+    wait_until(running.source.same, 60, what="the renamed column is in all rows")
+    running.source.sql(f"ALTER TABLE {name} MODIFY COLUMN weight VARCHAR(20)")
+    wait_until(running.source.same, 60, what="the new type is in all rows")
+    running.source.sql(f"ALTER TABLE {name} DROP COLUMN weight")
+    wait_until(running.source.same, 60, what="the column is gone from all rows")
+    running.source.sql(f"ALTER TABLE {name} DROP COLUMN changed")
+    running.until(lambda _, f: f.state == "failing", "it fails without its cursor")
+    assert "changed" in (running.figures.error or "")

@@ -1,0 +1,103 @@
+"""When a capture is called well, lagging or broken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.capture.health import health
+from penstock.control import Actor, Control, ProgressRow
+from penstock.control.captures import CaptureRow, Captures
+
+ME = Actor("somebody", "cli")
+DRIFT = {"missing": 1, "differing": 2, "extra": 3, "rows": 9}
+
+
+@pytest.fixture
+def running(control: Control) -> Control:
+    """A control database that knows the capture `shop` and its driver."""
+    from penstock.control import schema as s
+
+    with control.begin() as c:
+        c.execute(s.app.insert().values(name="captures", release_seq=0, restarts=0))
+        c.execute(s.stream.insert().values(name="shop", app="captures", desired="on"))
+    driver = control.claim("captures", None, host="h", spec_hash="x", owner="test", log="x")
+    assert driver
+    control.driver_running(driver)
+    return control
+
+
+def reported(control: Control, state: str = "idle", behind: float = 0.0, **row: Any) -> None:
+    app = control.app("captures")
+    assert app
+    assert app.incarnation
+    now = control.now()
+    progress = ProgressRow("shop", "captures", app.incarnation, state=state, watermark=int(now - behind * 1000))
+    progress.error = "the query failed" if state == "failing" else None
+    control.report([progress], keep=False)
+    Captures(control).report(CaptureRow("shop", **row))
+
+
+def test_one_that_polls_is_well(running: Control) -> None:
+    reported(running, phase="polling")
+    found = health(running, "shop")
+    assert (found.fault, found.warnings) == ("", [])
+    assert found.figures["phase"] == "polling"
+
+
+def test_one_that_fails_says_why(running: Control) -> None:
+    reported(running, "failing")
+    assert health(running, "shop").fault == "failing: the query failed"
+
+
+def test_one_that_nobody_knows(running: Control) -> None:
+    assert "does not know it" in health(running, "other").fault
+
+
+def test_one_that_is_stopped_is_no_fault(running: Control) -> None:
+    reported(running, "failing")
+    running.set_desired(["shop"], "off", ME)
+    found = health(running, "shop")
+    assert found.fault == ""
+    assert found.warnings == ["it is stopped, as somebody wanted"]
+
+
+@pytest.mark.parametrize(
+    ("behind", "row", "warning"),
+    [
+        (60.0, {}, "it is 60 s behind its database"),
+        (0.0, {"oldest_at": 1}, "a transaction is open for"),
+        (0.0, {"debt_until": 1}, "open longer than HOLD"),
+        (0.0, {"phase": "waiting", "why": "others"}, "its snapshot waits for others"),
+        (
+            0.0,
+            {"drift": {"missing": 1, "differing": 2, "extra": 3, "rows": 9}},
+            "1 missing, 2 differing and 3 extra of 9",
+        ),
+    ],
+)
+def test_what_is_not_as_it_should_be_warns(
+    running: Control, behind: float, row: dict[str, object], warning: str
+) -> None:
+    reported(running, behind=behind, **row)
+    found = health(running, "shop")
+    assert found.fault == ""
+    assert len(found.warnings) == 1
+    assert warning in found.warnings[0]
+
+
+def test_requests_are_answered_once(control: Control) -> None:
+    captures, other = Captures(control), Captures(control)
+    assert other.requests() == {}
+    first = captures.ask("shop", "poll", ME)
+    second = captures.ask("shop", "reconcile", ME, "because")
+    assert Captures(control).requests() == {"shop": ("reconcile", second)}
+    captures.answer("shop", first)
+    assert Captures(control).requests() == {"shop": ("reconcile", second)}
+    captures.answer("shop", second, "cannot")
+    assert Captures(control).requests() == {}
+    captures.report(CaptureRow("shop", phase="polling"))
+    row = captures.rows()["shop"]
+    assert (row.phase, row.asked, row.answered_id, row.answer) == ("polling", "reconcile", second, "cannot")
+    assert [(a["verb"], a["detail"]) for a in control.actions()] == [("reconcile", "because"), ("poll", None)]

@@ -1,0 +1,97 @@
+"""The queries of a capture: on a real SQLite, page by page they give every row once."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from penstock.capture.database import SQLite
+from penstock.capture.pages import DELETED, Pages, Query
+from penstock.capture.statement import Capture, parse
+
+
+def declared(select: str, more: str = "", key: str = "a, b", dialect: str = "sqlite") -> Capture:
+    return parse(f"CAPTURE INTO t FROM {dialect} x KEY ({key}) CURSOR c {more} AS {select}", Path("t.sql"))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> SQLite:
+    """1,000 rows; ten of each cursor, and a hundred without one."""
+    chance = random.Random(1)
+    database = SQLite(make_url(f"sqlite:///{tmp_path / 'x.db'}"), timedelta(seconds=5))
+    with database._connected() as c:
+        c.exec_driver_sql("CREATE TABLE t (a INT, b TEXT, c INT, note TEXT, PRIMARY KEY (a, b))")
+        rows = [(i // 7, f"k{i % 7}", None if i % 10 == 0 else i // 10, ":colon \\ %") for i in range(1000)]
+        chance.shuffle(rows)
+        for row in rows:
+            c.exec_driver_sql("INSERT INTO t VALUES (?, ?, ?, ?)", row)
+    return database
+
+
+def through(
+    database: SQLite, query: Callable[[tuple[Any, ...] | None], Query], names: list[str]
+) -> list[tuple[Any, ...]]:
+    found: list[tuple[Any, ...]] = []
+    behind: tuple[Any, ...] | None = None
+    while (page := database.page(query(behind))).rows:
+        found += page.rows
+        behind = tuple(page.rows[-1][page.names.index(name)] for name in names)
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 7, 10, 333, 2000])
+def test_every_row_comes_once(table: SQLite, size: int) -> None:
+    pages = Pages(declared("SELECT a, b, c, note FROM t"))
+    by_key = through(table, lambda behind: pages.by_key(behind, size), ["a", "b"])
+    assert len(by_key) == len(set(by_key)) == 1000
+    assert by_key == sorted(by_key, key=lambda row: row[:2])
+    since = through(table, lambda behind: pages.since(50, behind, size), ["c", "a", "b"])
+    assert len(since) == len(set(since)) == 450
+    assert {row[2] for row in since} == set(range(50, 100))
+    assert len(through(table, lambda behind: pages.since(None, behind, size), ["c", "a", "b"])) == 900
+    without = through(table, lambda behind: pages.without_cursor(behind, size), ["a", "b"])
+    assert len(without) == 100
+    assert set(since) & set(without) == set()
+
+
+def test_single_values(table: SQLite) -> None:
+    pages = Pages(declared("SELECT a, b, c FROM t WHERE a < 100"))
+    assert table.value(pages.highest()) == 69
+    assert table.value(pages.count()) == 700
+    found = table.page(pages.exactly([(1, "k2"), (99, "k6"), (100, "k0"), (5, "none")]))
+    assert [row[:2] for row in found.rows] == [(1, "k2"), (99, "k6")]
+
+
+def test_renamed_and_computed_columns_are_paged_by_what_they_stand_for(table: SQLite) -> None:
+    capture = declared(
+        "SELECT x.a + 1 AS a, x.b AS b, x.c AS c, x.note = ':p0' AS odd FROM t AS x", "DELETED WHEN (odd OR a > 140)"
+    )
+    pages = Pages(capture)
+    rows = through(table, lambda behind: pages.by_key(behind, 11), ["a", "b"])
+    assert len(set(rows)) == 1000
+    assert {bool(row[-1]) for row in rows if row[0] > 140} == {True}
+    assert {bool(row[-1]) for row in rows if row[0] <= 140} == {False}
+    assert table.page(pages.by_key(None, 1)).names[-1] == DELETED
+
+
+def test_the_index_that_serves_is_named(table: SQLite) -> None:
+    with table._connected() as c:
+        c.exec_driver_sql("CREATE INDEX cursor ON t (c, a, b)")
+    pages = Pages(declared("SELECT a, b, c FROM t"))
+    assert table.plan(pages.since(5, (5, 1, "x"), 10)) == [("t", "cursor")]
+    assert table.plan(pages.without_cursor(None, 10)) == [("t", "cursor")]
+    assert table.plan(Pages(declared("SELECT a, b, note AS c FROM t")).since("x", None, 10)) == [("t", "")]
+
+
+def test_what_is_shown_has_parameters_by_name() -> None:
+    shown = Pages(declared("SELECT a, b, c FROM t WHERE b <> ':x'", dialect="mysql")).since(1, (1, 2, 3), 10).shown
+    assert ":low" in shown
+    assert ":p2" in shown
+    assert "':x'" in shown
+    assert "penstock" not in shown

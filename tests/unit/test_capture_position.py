@@ -1,0 +1,44 @@
+"""What a capture remembers in Kafka comes back as it was."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from uuid import UUID
+
+import pytest
+
+from penstock.capture.position import Debt, Position, Snapshot
+from penstock.errors import PenstockError
+
+VALUES = [
+    None, 0, 2**63, "text", 1.5, Decimal("1.10"), b"\x00\xff", UUID(int=7), date(2026, 1, 2),
+    datetime(2026, 1, 2, 3, 4, 5, 600), datetime(2026, 1, 2, tzinfo=UTC), timedelta(microseconds=-5),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", VALUES, ids=repr)
+def test_it_comes_back_as_it_was(value: object) -> None:
+    given = Position(
+        "fingerprint", "topic", (("a", "1"), ("b", "2")), value, Snapshot((value, 1), 5, 9), Debt(value, 1.5), "why"
+    )
+    found = Position.read(given.value())
+    assert found == given
+    assert type(found.low) is type(value)
+
+
+def test_without_snapshot_and_debt() -> None:
+    given = Position("fingerprint", "topic", snapshot=Snapshot())
+    assert Position.read(given.value()) == given
+    assert Position.read(Position("f", "t").value()) == Position("f", "t")
+
+
+@pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"fingerprint": "f"}', b"\xff"])
+def test_what_somebody_else_wrote_is_refused(value: bytes) -> None:
+    with pytest.raises(PenstockError, match=r"penstock\.captures cannot be read.*new snapshot"):
+        Position.read(value)
+
+
+def test_a_cursor_that_cannot_be_kept_is_refused() -> None:
+    with pytest.raises(PenstockError, match="key or cursor has a type that cannot be kept; got: complex"):
+        Position("f", "t", low=complex(1)).value()
