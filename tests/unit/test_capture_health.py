@@ -77,9 +77,7 @@ def test_one_that_is_stopped_is_no_fault(running: Control) -> None:
         ),
     ],
 )
-def test_what_is_not_as_it_should_be_warns(
-    running: Control, behind: float, row: dict[str, Any], warning: str
-) -> None:
+def test_what_is_not_as_it_should_be_warns(running: Control, behind: float, row: dict[str, Any], warning: str) -> None:
     reported(running, behind=behind, **row)
     found = health(running, "shop")
     assert found.fault == ""

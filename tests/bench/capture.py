@@ -1,0 +1,257 @@
+"""How soon a commit is in the topic, how fast a snapshot is, and what many idle captures cost.
+
+python -m tests.bench.capture [latency|snapshot|idle]     all three, a quarter of an hour
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import psutil
+import pymysql
+import pytest
+import typer
+from confluent_kafka import Consumer, Producer, TopicPartition
+from pymysql.cursors import SSCursor
+
+from penstock.capture.statement import APP
+from penstock.local import usage
+from penstock.local.parts import Broker, MariaDB
+from penstock.local.process import free_port
+from tests.bench.common import peak_memory, spread, table, write
+from tests.chaos.drivers import Drivers, drivers
+from tests.support import wait_until
+
+MIB = 1024 * 1024
+TABLE = """CREATE OR REPLACE TABLE {name} (id BIGINT UNSIGNED PRIMARY KEY AUTO_INCREMENT, name VARCHAR(100) NOT NULL,
+amount DECIMAL(12, 2) NOT NULL DEFAULT 12.5, note VARCHAR(200), deleted BOOLEAN NOT NULL DEFAULT FALSE,
+updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (updated_at, id))"""
+DECLARED = """CAPTURE INTO {name} FROM mysql demo KEY (id) CURSOR updated_at DELETED WHEN (deleted)
+EVERY {every} MILLISECONDS AS SELECT * FROM {name}"""
+ROWS = 1_000_000
+LATENCY_SECONDS = 60
+IDLE_SECONDS = 60
+# A person who wants changes soon says so; the default is a second.
+EVERY_MS = 500
+
+
+@dataclass(frozen=True)
+class Place:
+    """Servers, and the drivers of a project that declares some captures."""
+
+    given: Drivers
+    broker: Broker
+    mariadb: MariaDB
+
+    def connect(self) -> pymysql.Connection[Any]:
+        return pymysql.connect(
+            host="127.0.0.1", port=self.mariadb.port, user="penstock", password="penstock", database="demo",
+            autocommit=True,
+        )  # fmt: skip
+
+    def sql(self, *statements: str) -> None:
+        connection = self.connect()
+        with connection.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+        connection.close()
+
+
+@contextmanager
+def place(captures: Mapping[str, int]) -> Iterator[Place]:
+    """captures: milliseconds between two polls, by name; each has a table of its own."""
+    with ExitStack() as stack:
+        home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        broker = stack.enter_context(Broker(home=home, port=free_port(2)))
+        mariadb = stack.enter_context(MariaDB(home=home, port=free_port()))
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("AIRFLOW_CONN_DEMO", mariadb.url_of("demo"))
+        folder = home / "project" / "sql" / "captures"
+        folder.mkdir(parents=True)
+        for name, every in captures.items():
+            (folder / f"{name}.sql").write_text(DECLARED.format(name=name, every=every))
+        given = stack.enter_context(drivers(broker, mariadb, home, home / "project"))
+        at = Place(given, broker, mariadb)
+        at.sql(*(TABLE.format(name=name) for name in captures))
+        yield at
+
+
+def latency() -> None:
+    """From the commit to the hands of a read-committed consumer."""
+    rows = []
+    with place({"orders": EVERY_MS}) as at:
+        at.sql("INSERT INTO orders (name) SELECT CONCAT('order ', seq) FROM seq_1_to_10000")
+        at.given.launch(APP)
+        wait_until(lambda: at.given.control.progress(APP)["orders"].rows_out >= 10_000, 120, what="the snapshot")
+        for rate in (10, 1000):
+            rows.append([f"{rate:,}", *spread(_latencies(at, rate))])
+    about = f"A poll every {EVERY_MS} ms, {LATENCY_SECONDS} s of single-row updates at each rate."
+    write("capture-latency", f"{about}\n\n{table(['changes/s', 'changes', 'p50, s', 'p99, s', 'max, s'], rows)}")
+
+
+def _latencies(at: Place, rate: int) -> list[float]:
+    consumer = Consumer(
+        {
+            "bootstrap.servers": at.broker.bootstrap, "group.id": f"latency-{rate}",
+            "isolation.level": "read_committed", "fetch.wait.max.ms": 10,
+        }
+    )  # fmt: skip
+    _, end = consumer.get_watermark_offsets(TopicPartition("orders", 0), timeout=10)
+    consumer.assign([TopicPartition("orders", 0, end)])
+    committed: dict[str, float] = {}
+    found: list[float] = []
+    over = threading.Event()
+
+    def change() -> None:
+        connection = at.connect()
+        began = time.monotonic()
+        with connection.cursor() as cursor:
+            for number in range(rate * LATENCY_SECONDS):
+                note = f"{rate}-{number}"
+                # Each row once, so that every change is the last of its key.
+                wait = began + number / rate - time.monotonic()
+                if wait > 0:
+                    time.sleep(wait)
+                cursor.execute("UPDATE orders SET note = %s WHERE id = %s", (note, number % 10_000 + 1))
+                committed[note] = time.monotonic()
+        connection.close()
+        over.set()
+
+    writer = threading.Thread(target=change)
+    writer.start()
+    deadline = 0.0
+    while not over.is_set() or time.monotonic() < deadline:
+        if not over.is_set():
+            deadline = time.monotonic() + 5
+        for message in consumer.consume(1000, 0.01):
+            now = time.monotonic()
+            if not message.error() and (value := message.value()):
+                note = orjson.loads(value)["note"]
+                if note in committed:
+                    found.append(now - committed.pop(note))
+    writer.join()
+    consumer.close()
+    return found
+
+
+def snapshot() -> None:
+    """Rows a second of a first snapshot, beside a bare SELECT whose rows go to a bare producer."""
+    pairs: list[tuple[float, float, float]] = []
+    with place({"orders": 1000}) as at:
+        at.sql(f"INSERT INTO orders (name, note) SELECT CONCAT('order ', seq), MD5(seq) FROM seq_1_to_{ROWS}")
+        for _ in range(3):
+            bare = _bare(at)
+            driver = at.given.launch(APP)
+            with peak_memory(lambda d=driver: usage.processes(d)) as peak:  # type: ignore[misc]
+                wait_until(lambda: _captured(at, "snapshot"), 60, every=0.05, what="the snapshot begins")
+                first = time.monotonic()
+                wait_until(lambda: not _captured(at, "snapshot"), 900, every=0.05, what="the snapshot ends")
+            pairs.append((bare, time.monotonic() - first, peak[0] / MIB))
+            _forget(at)
+    bare, own, memory = (statistics.median(p[i] for p in pairs) for i in range(3))
+    ratio = statistics.median(p[0] / p[1] for p in pairs)
+    rows = [
+        ["bare SELECT and bare producer", f"{ROWS / bare:,.0f}", "", ""],
+        ["capture", f"{ROWS / own:,.0f}", f"{ratio:.2f}", f"{memory:.0f}"],
+    ]
+    about = f"{ROWS:,} rows of six columns, {len(pairs)} pairs, medians."
+    write("capture-snapshot", f"{about}\n\n{table(['', 'rows/s', 'of the bare one', 'peak, MiB'], rows)}")
+
+
+def _captured(at: Place, phase: str) -> bool:
+    from penstock.control.captures import Captures
+
+    row = Captures(at.given.control).rows().get("orders")
+    return row is not None and row.phase == phase
+
+
+def _forget(at: Place) -> None:
+    """End the driver, and ask the next one for a snapshot."""
+    from penstock.control import Actor
+    from penstock.control.captures import Captures
+    from penstock.streams import process
+
+    for driver in at.given.control.drivers():
+        process.kill(driver)
+        at.given.control.driver_ended(driver.incarnation, "benchmark")
+    Captures(at.given.control).ask("orders", "snapshot", Actor("bench", "cli"))
+
+
+def _bare(at: Place) -> float:
+    """Seconds to stream the table through one cursor into one producer, as a competent hand would."""
+    producer = Producer(
+        {"bootstrap.servers": at.broker.bootstrap, "linger.ms": 5, "compression.type": "lz4", "acks": "all",
+         "queue.buffering.max.messages": 1_000_000}
+    )  # fmt: skip
+    connection = at.connect()
+    began = time.monotonic()
+    with connection.cursor(SSCursor) as cursor:
+        cursor.execute("SELECT * FROM orders")
+        names = [d[0] for d in cursor.description]
+        while rows := cursor.fetchmany(5000):
+            for row in rows:
+                while True:
+                    try:
+                        producer.produce(
+                            "bare", orjson.dumps({"id": row[0]}),
+                            orjson.dumps(dict(zip(names, row, strict=True)), default=str),
+                        )  # fmt: skip
+                        break
+                    except BufferError:
+                        producer.poll(0.1)
+            producer.poll(0)
+    producer.flush()
+    connection.close()
+    return time.monotonic() - began
+
+
+def idle() -> None:
+    """CPU of twenty captures whose tables do not change."""
+    names = {f"t{i}": 1000 for i in range(20)}
+    with place(names) as at:
+        at.sql(*(f"INSERT INTO {name} (name) SELECT seq FROM seq_1_to_1000" for name in names))
+        driver = at.given.launch(APP)
+        wait_until(
+            lambda: (
+                all(p.state == "idle" for p in at.given.control.progress(APP).values())
+                and len(at.given.control.progress(APP)) == len(names)
+            ),
+            120,
+            what="all are idle",
+        )
+        assert driver.pid
+        processes = [*usage.processes(at.given.row(driver.incarnation))]
+        database = psutil.Process(at.mariadb.running().pid)  # type: ignore[union-attr]
+        before = [sum(p.cpu_times()[:2]) for p in (*processes, database)]
+        time.sleep(IDLE_SECONDS)
+        after = [sum(p.cpu_times()[:2]) for p in (*processes, database)]
+        used = [100 * (b - a) / IDLE_SECONDS for a, b in zip(before, after, strict=True)]
+        memory = sum(p.memory_info().rss for p in processes) / MIB
+    rows = [["captures' driver", f"{sum(used[:-1]):.1f} %", f"{memory:.0f} MiB"], ["MariaDB", f"{used[-1]:.1f} %", ""]]
+    about = f"Twenty captures, a poll each second, no changes, {IDLE_SECONDS} s."
+    write("capture-idle", f"{about}\n\n{table(['', 'of one core', 'memory'], rows)}")
+
+
+app = typer.Typer(help=__doc__)
+for command in (latency, snapshot, idle):
+    app.command()(command)
+
+
+@app.callback(invoke_without_command=True)
+def main(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        latency()
+        snapshot()
+        idle()
+
+
+if __name__ == "__main__":
+    app()
