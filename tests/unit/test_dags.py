@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from penstock import catalog
-from penstock.control import Actor, Control, connect
+from penstock.control import Actor, Control, ProgressRow, connect, schema
+from penstock.control.captures import CaptureRow, Captures
 from penstock.errors import BrokerError, ControlError, DeclarationError
 from penstock.settings import PROJECT, settings
 from penstock.streams import launch, process
@@ -80,7 +81,7 @@ def test_dag_files_import_fast_and_touch_nothing(parsed: dict[str, Any]) -> None
 
 
 def test_every_app_has_its_continuous_dag(parsed: dict[str, Any]) -> None:
-    apps = catalog.build(catalog.discover(PROJECT)).apps
+    apps = catalog.load(PROJECT).apps
     assert apps
     dags = parsed["dags"]
     assert [d for d in dags if d.startswith("streams_")] == [f"streams_{app}" for app in apps]
@@ -102,8 +103,19 @@ def test_the_other_dags(parsed: dict[str, Any]) -> None:
     assert dags["reaper"]["active"] == 1
     form = dags["operate_streams"]["params"]
     assert form["action"]["enum"] == ["start", "stop", "release"]
-    cat = catalog.build(catalog.discover(PROJECT))
-    assert set(form["target"]["enum"]) == {f"app {a}" for a in cat.apps} | {f"stream {s}" for s in cat.streams}
+    cat = catalog.load(PROJECT)
+    assert set(form["target"]["enum"]) == {f"app {a}" for a in cat.apps} | {f"stream {s}" for s in cat.supervised}
+
+
+def test_every_capture_has_its_dag(parsed: dict[str, Any]) -> None:
+    captures = catalog.load(PROJECT).captures
+    assert {"accounts", "tests", "labels", "alert_rules"} <= captures.keys()
+    for name, capture in captures.items():
+        dag = parsed["dags"][f"capture_{name}"]
+        assert dag["params"]["action"]["enum"] == ["check", "poll", "reconcile", "snapshot", "continue"]
+        assert capture.topic.name in dag["doc"]
+        assert (dag["active"], dag["catchup"], dag["paused"]) == (1, False, False)
+        assert dag["schedule"] is not None
 
 
 # Operators and triggers, imported as Airflow does: by their bare names, in a home of their own.
@@ -338,3 +350,58 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
     assert calls[-1] == {}
     [(topic, [final])] = calls[0].values()
     assert (topic.name, topic.beat_every, final.grace.total_seconds()) == ("numbers", 0, 120)
+
+
+@pytest.fixture
+def shop(control: Control) -> Control:
+    """A control database that knows the capture `shop`, whose driver polls."""
+    with control.begin() as c:
+        c.execute(schema.app.insert().values(name="captures", release_seq=0, restarts=0))
+        c.execute(schema.stream.insert().values(name="shop", app="captures", desired="on"))
+    driver = control.claim("captures", None, host="elsewhere", spec_hash="x", owner="test", log="x")
+    assert driver
+    control.driver_running(driver)
+    report(control, "idle")
+    return control
+
+
+def report(control: Control, state: str, error: str | None = None) -> None:
+    app = control.app("captures")
+    assert app
+    assert app.incarnation
+    row = ProgressRow("shop", "captures", app.incarnation, state=state, watermark=control.now(), error=error)
+    control.report([row], keep=False)
+    Captures(control).report(CaptureRow("shop", phase="polling"))
+
+
+def test_a_capture_that_fails_fails_its_task(shop: Control) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+    from penstock_operators import OperateCapture
+
+    task = OperateCapture(task_id="operate", capture="shop")
+    assert task.execute(context(action="check"))["state"] == "idle"
+    report(shop, "failing", "the table is gone")
+    with pytest.raises(AirflowFailException, match="capture shop: failing: the table is gone"):
+        task.execute(context(action="check"))
+
+
+def test_what_is_asked_of_a_capture_is_waited_for(shop: Control) -> None:
+    from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+    from penstock_operators import OperateCapture
+
+    task, captures = OperateCapture(task_id="operate", capture="shop"), Captures(shop)
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context("r1", "ada", action="reconcile", note="to be sure"))
+    [(what, request)] = captures.requests().values()
+    assert what == "reconcile"
+    with pytest.raises(TaskDeferred):
+        task.execute(context("r1", "ada", action="reconcile", note="to be sure"))
+    assert captures.rows()["shop"].asked_id == request, "the same run again asks nothing new"
+    assert [(a["actor"], a["verb"], a["detail"]) for a in shop.actions(1)] == [
+        ("ada", "reconcile", "to be sure (run r1)")
+    ]
+    captures.answer("shop", request)
+    event = asyncio.run(first(deferred.value.trigger))
+    assert task.resume(context("r1"), event)["phase"] == "polling"
+    with pytest.raises(AirflowFailException, match="shop: refused"):
+        task.resume(context("r1"), {"why_not": "refused"})
