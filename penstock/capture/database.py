@@ -6,7 +6,11 @@ snapshot in the database between two queries.
 
 from __future__ import annotations
 
+import logging
+import threading
+import time
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,10 +18,12 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from pymysql.constants import FIELD_TYPE
-from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy import URL, Connection, Engine, bindparam, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlglot import exp
 
 from penstock.capture.pages import Query
+from penstock.capture.statement import Capture
 from penstock.errors import PenstockError
 
 # A page is read within this time, or the capture says that it fails: a server that hangs must not look like one idle.
@@ -38,6 +44,21 @@ class Moment:
 
     now: float
     oldest: float | None
+
+
+# Seconds for which one look at a server's transactions serves all captures of it: InnoDB's list goes stale for those
+# who read it more often than ten times a second, all together.
+SHARED = 0.25
+STALE, RETRIES = 0.15, 3
+_LOOKING: dict[tuple[str, float], threading.Lock] = defaultdict(threading.Lock)
+_MOMENTS: dict[tuple[str, float], tuple[float, Moment]] = {}
+# When transactions still open were first seen to have begun.
+_STARTS: dict[tuple[str, float], dict[str, float]] = {}
+# MySQL's number for no character set, and its types that are text with one and bytes without.
+BINARY = 63
+TEXTS = {FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, FIELD_TYPE.BLOB}
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -68,6 +89,7 @@ class Database(ABC):
         )
         # What is asked for the clock and the open transactions.
         self._watch = self._engine
+        self._looks_as = (url.render_as_string(hide_password=False), self._delay)
         self.prepare()
 
     def prepare(self) -> None:
@@ -90,12 +112,19 @@ class Database(ABC):
             ) from e
 
     def page(self, query: Query) -> Page:
-        """All rows of a query."""
+        """All rows of a query. SourceError if two columns have one name."""
         with self._connected() as c:
             found = c.execute(query.clause, dict(query.values))
-            described = found.cursor.description if found.cursor else []
-            columns = tuple((str(d[0]), self.kind(d)) for d in described)
-            return Page(columns, list(found.cursor.fetchall()) if found.cursor else [])
+            assert found.cursor is not None
+            columns = tuple(self.columns(found.cursor))
+            names = [name for name, _ in columns]
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise SourceError(
+                    "a capture selects two columns of one name",
+                    got=", ".join(twice),
+                    fix="name the columns one by one instead of `*`, each by a name of its own",
+                )
+            return Page(columns, list(found.cursor.fetchall()))
 
     def value(self, query: Query) -> Any:
         """The first column of the first row, None if there is none."""
@@ -107,12 +136,40 @@ class Database(ABC):
             return float(c.execute(text(self.CLOCK)).scalar_one())
 
     def moment(self) -> Moment:
-        """The clock, and since when the oldest transaction is open; where that is unknown, `delay` ago."""
+        """The clock, and since when the oldest transaction is open; where that is unknown, `delay` ago.
+
+        It may be a quarter of a second old: all captures of a server in this process look together. An older moment
+        holds a capture back and never makes it lose anything.
+        """
+        with _LOOKING[self._looks_as]:
+            at, found = _MOMENTS.get(self._looks_as, (0.0, Moment(0.0, None)))
+            if time.monotonic() - at < SHARED:
+                return found
+            found = self._moment(found)
+            _MOMENTS[self._looks_as] = (time.monotonic(), found)
+            return found
+
+    def _moment(self, before: Moment) -> Moment:
         with self._connected(self._watch) as c:
             if self._tells is None:
                 self._tells = self.tells(c)
             now = float(c.execute(text(self.CLOCK)).scalar_one())
-            return Moment(now, self.oldest(c) if self._tells else now - self._delay)
+            if not self._tells:
+                return Moment(now, now - self._delay)
+            return self.looked(c, now, before)
+
+    def looked(self, c: Connection, now: float, before: Moment, /) -> Moment:  # noqa: ARG002
+        """The moment as a look at the sessions gives it."""
+        open_now = list(self.sessions(c))
+        kept = _STARTS.get(self._looks_as, {})
+        starts: dict[str, float] = {}
+        for who, began, waiting in open_now:
+            known = kept.get(who)
+            first = known if began is None else began if known is None else min(began, known)
+            # Prepared, and nobody here saw it begin.
+            starts[who] = waiting if first is None else first
+        _STARTS[self._looks_as] = starts
+        return Moment(now, min(starts.values(), default=None))
 
     @property
     def can_tell(self) -> str:
@@ -126,15 +183,25 @@ class Database(ABC):
         """Whether `oldest` sees the transactions of all sessions."""
 
     @abstractmethod
-    def oldest(self, c: Connection, /) -> float | None:
-        """When the oldest transaction of another session began, epoch seconds."""
+    def sessions(self, c: Connection, /) -> Iterator[tuple[str, float | None, float]]:
+        """Open transactions of others: a name that stays, when it began, and what to take if that is None, epoch s."""
+
+    @abstractmethod
+    def server(self) -> str:
+        """Which server this is: another one may hold other rows."""
+
+    def check(self, capture: Capture, /) -> None:  # noqa: ARG002
+        """SourceError if the engine cannot page this capture."""
+        return
 
     @abstractmethod
     def plan(self, query: Query) -> list[tuple[str, str]]:
         """(table, index) the engine would take, index empty for a full scan."""
 
-    def kind(self, described: Any) -> str:
-        return str(described[1])
+    def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
+        """(name, type) of a result's columns: a type that is another writes other bytes."""
+        for described in cursor.description:
+            yield str(described[0]), str(described[1])
 
     def close(self) -> None:
         self._engine.dispose()
@@ -155,22 +222,31 @@ class MySQL(Database):
             "init_command": "SET time_zone = '+00:00'",
         }
     }
-    WHY_NOT = "the login lacks the privilege PROCESS"
+    WHY_NOT: ClassVar = (
+        "the login lacks the privilege PROCESS, or the server replays what others wrote (replica, Galera)"
+    )
     # Begun is when the statement began that touched the first row, or later: a row's CURRENT_TIMESTAMP may be earlier,
     # so running statements count too. Both have whole seconds, rounded down. InnoDB says it in the local time of the
     # server's machine, and of an hour that comes twice a year it may be the first.
-    OLDEST = (
-        "SELECT LEAST(COALESCE(t.began, s.began), COALESCE(s.began, t.began)) FROM"
-        " (SELECT MIN(IF(FROM_UNIXTIME(UNIX_TIMESTAMP(trx_started) - 3600) = trx_started,"
-        " UNIX_TIMESTAMP(trx_started) - 3600, UNIX_TIMESTAMP(trx_started))) began FROM information_schema.innodb_trx"
-        " WHERE trx_mysql_thread_id <> CONNECTION_ID() AND trx_is_read_only = 0) t,"
-        " (SELECT MIN(UNIX_TIMESTAMP(SYSDATE()) - 1 - TIME) began FROM information_schema.processlist"
-        " WHERE COMMAND IN ('Query', 'Execute') AND ID <> CONNECTION_ID()) s"
+    TRANSACTIONS = (
+        "SELECT trx_mysql_thread_id, IF(FROM_UNIXTIME(UNIX_TIMESTAMP(trx_started) - 3600) = trx_started,"
+        " UNIX_TIMESTAMP(trx_started) - 3600, UNIX_TIMESTAMP(trx_started)), trx_mysql_thread_id = CONNECTION_ID()"
+        " FROM information_schema.innodb_trx WHERE trx_is_read_only = 0 OR trx_mysql_thread_id = CONNECTION_ID()"
+    )
+    STATEMENTS = (
+        "SELECT ID, UNIX_TIMESTAMP(SYSDATE()) - 1 - TIME FROM information_schema.processlist"
+        " WHERE COMMAND IN ('Query', 'Execute') AND ID <> CONNECTION_ID()"
+    )
+    REPLAYS = (
+        "SELECT (SELECT COUNT(*) FROM information_schema.processlist WHERE USER = 'system user'"
+        " AND COMMAND LIKE 'Slave%') + (SELECT COUNT(*) FROM information_schema.global_variables"
+        " WHERE VARIABLE_NAME = 'WSREP_ON' AND VARIABLE_VALUE = 'ON')"
     )
 
     def prepare(self) -> None:
         options = {k: v for k, v in self.OPTIONS["connect_args"].items() if k != "init_command"}
         options["init_command"] = "SET time_zone = 'SYSTEM'"
+        self._own, self._before = False, dict[int, float]()
         self._watch = create_engine(
             self._engine.url, isolation_level="AUTOCOMMIT", pool_size=1, pool_recycle=1800, connect_args=options
         )
@@ -180,25 +256,81 @@ class MySQL(Database):
             c.execute(text("SELECT COUNT(*) FROM information_schema.innodb_trx")).scalar_one()
         except DBAPIError:
             return False
-        return True
+        return not c.execute(text(self.REPLAYS)).scalar_one()
 
-    def oldest(self, c: Connection) -> float | None:
-        found = c.execute(text(self.OLDEST)).scalar_one()
-        return None if found is None else float(found)
+    def looked(self, c: Connection, now: float, before: Moment) -> Moment:
+        """InnoDB shows what it saw at the first of reads that follow closely, so a transaction of our own proves it."""
+        c.execute(text("START TRANSACTION WITH CONSISTENT SNAPSHOT"))
+        try:
+            found = super().looked(c, now, before)
+            for _ in range(RETRIES):
+                if self._own:
+                    break
+                time.sleep(STALE)
+                found = super().looked(c, now, before)
+        finally:
+            c.execute(text("COMMIT"))
+        if not self._own:
+            log.warning("%s shows an old list of its transactions: others read it too often", self.place)
+            return before if before.now else Moment(now, 0.0)
+        return found
+
+    def sessions(self, c: Connection) -> Iterator[tuple[str, float | None, float]]:
+        now, self._own = float(c.execute(text(self.CLOCK)).scalar_one()), False
+        statements = {int(who): float(began) for who, began in c.execute(text(self.STATEMENTS))}
+        transactions: dict[int, float] = {}
+        for who, began, own in c.execute(text(self.TRANSACTIONS)):
+            if own:
+                self._own = float(began) >= int(now) - 1
+            else:
+                transactions[int(who)] = float(began)
+        for who in statements.keys() | transactions.keys():
+            began = min(statements.get(who, now), transactions.get(who, now))
+            # A statement that waited before it touched a row: the transaction it leaves open counts from it.
+            if who in transactions and (earlier := self._before.get(who)) is not None:
+                began = min(began, earlier)
+            # By its transaction: a session that goes on from one to the next is not as old as its first.
+            yield f"{who}/{transactions.get(who, statements.get(who))}", began, began
+        self._before = {who: began for who, began in statements.items() if who not in transactions}
+
+    def server(self) -> str:
+        with self._connected() as c:
+            return str(c.execute(text("SELECT CONCAT(@@hostname, ':', @@port, ' ', @@server_id)")).scalar_one())
+
+    def check(self, capture: Capture) -> None:
+        """ENUM and SET are put in order by number and compared as text: paging by them would leave rows out."""
+        tables = {table.name for table in capture.select.find_all(exp.Table)}
+        query = text(
+            "SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE FROM information_schema.columns"
+            " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN :tables AND DATA_TYPE IN ('enum', 'set')"
+        ).bindparams(bindparam("tables", expanding=True))
+        with self._connected() as c:
+            odd = {str(column).lower(): kind for _, column, kind in c.execute(query, {"tables": sorted(tables)})}
+        sources = {e.alias_or_name: e.unalias().name for e in capture.select.expressions if not e.is_star}
+        for name in (*capture.key, capture.cursor):
+            if kind := odd.get(sources.get(name, name).lower()):
+                raise SourceError(
+                    f"capture {capture.name} cannot be paged by a column of type {kind.upper()}",
+                    got=name,
+                    fix=f"select CAST({name} AS CHAR) AS {name}",
+                )
 
     def plan(self, query: Query) -> list[tuple[str, str]]:
         with self._connected() as c:
             rows = c.execute(text(f"EXPLAIN {query.clause.text}"), dict(query.values)).mappings()
             return [(str(row["table"]), str(row["key"] or "")) for row in rows]
 
-    def kind(self, described: Any) -> str:
-        if described[1] == FIELD_TYPE.FLOAT:
-            raise SourceError(
-                "the server shows a column of type FLOAT with six digits, so its value would be lost",
-                got=described[0],
-                fix=f"select CAST({described[0]} AS DOUBLE) AS {described[0]}",
-            )
-        return str(described[1])
+    def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
+        for described, about in zip(cursor.description, cursor._result.fields, strict=True):
+            name, kind = str(described[0]), described[1]
+            if kind == FIELD_TYPE.FLOAT:
+                raise SourceError(
+                    "the server shows a column of type FLOAT with six digits, so its value would be lost",
+                    got=name,
+                    fix=f"select CAST({name} AS DOUBLE) AS {name}",
+                )
+            binary = " binary" if about.charsetnr == BINARY and kind in TEXTS else ""
+            yield name, f"{kind}.{described[5]}{binary}"
 
 
 class PostgreSQL(Database):
@@ -206,15 +338,24 @@ class PostgreSQL(Database):
     OPTIONS: ClassVar = {
         "connect_args": {
             "connect_timeout": CONNECT_TIMEOUT,
+            # A connection that broke without a word must not look like a query that takes long.
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 30_000,
             "options": f"-c timezone=UTC -c statement_timeout={READ_TIMEOUT * 1000}",
         }
     }
-    WHY_NOT = "the login is no member of pg_read_all_stats"
-    # A prepared transaction does not say when it began, only when it was prepared: `delay` before that.
-    OLDEST = (
-        "SELECT EXTRACT(EPOCH FROM LEAST("
-        " (SELECT MIN(xact_start) FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datid IS NOT NULL),"
-        " (SELECT MIN(prepared) - make_interval(secs => :delay) FROM pg_prepared_xacts)))"
+    WHY_NOT: ClassVar = "the login has no rights of pg_read_all_stats, or the server is a standby"
+    TELLS = (
+        "SELECT pg_has_role('pg_read_all_stats', 'USAGE') AND NOT pg_is_in_recovery() AND NOT EXISTS"
+        " (SELECT FROM pg_stat_activity WHERE state = 'disabled')"
+    )
+    # A prepared transaction does not say when it began, only when it was prepared.
+    SESSIONS = (
+        "SELECT COALESCE(backend_xid::text, 'pid ' || pid), EXTRACT(EPOCH FROM xact_start), NULL FROM pg_stat_activity"
+        " WHERE pid <> pg_backend_pid() AND datid IS NOT NULL AND xact_start IS NOT NULL"
+        " UNION ALL SELECT transaction::text, NULL, EXTRACT(EPOCH FROM prepared) FROM pg_prepared_xacts"
     )
     # What psycopg would turn into an object that says less: an interval's months become thirty days, JSON's numbers
     # floats, and an address a class of its own.
@@ -229,11 +370,19 @@ class PostgreSQL(Database):
                 connection.adapters.register_loader(name, TextLoader)
 
     def tells(self, c: Connection) -> bool:
-        return bool(c.execute(text("SELECT pg_has_role('pg_read_all_stats', 'MEMBER')")).scalar_one())
+        return bool(c.execute(text(self.TELLS)).scalar_one())
 
-    def oldest(self, c: Connection) -> float | None:
-        found = c.execute(text(self.OLDEST), {"delay": self._delay}).scalar_one()
-        return None if found is None else float(found)
+    def sessions(self, c: Connection) -> Iterator[tuple[str, float | None, float]]:
+        for who, began, prepared in c.execute(text(self.SESSIONS)):
+            yield str(who), None if began is None else float(began), float(prepared or 0) - self._delay
+
+    def server(self) -> str:
+        with self._connected() as c:
+            return str(c.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one())
+
+    def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
+        for d in cursor.description:
+            yield str(d.name), f"{d.type_code} {d.precision or ''} {d.scale or ''}".strip()
 
     def plan(self, query: Query) -> list[tuple[str, str]]:
         with self._connected() as c:
@@ -265,8 +414,11 @@ class SQLite(Database):
     def tells(self, _: Connection) -> bool:
         return False
 
-    def oldest(self, _: Connection) -> float | None:
-        return None
+    def sessions(self, _: Connection) -> Iterator[tuple[str, float | None, float]]:
+        return iter(())
+
+    def server(self) -> str:
+        return self.place
 
     def plan(self, query: Query) -> list[tuple[str, str]]:
         with self._connected() as c:

@@ -45,7 +45,7 @@ class Query:
 
 @lru_cache(maxsize=1000)
 def _clause(sql: str) -> TextClause:
-    return text(sql.replace("\\", "\\\\").replace(":", "\\:").replace(_MARK, ":"))
+    return text(sql.replace(":", "\\:").replace(_MARK, ":"))
 
 
 class Pages:
@@ -61,7 +61,9 @@ class Pages:
             deleted = capture.deleted.transform(
                 lambda node: _source(sources, node.name).copy() if isinstance(node, exp.Column) else node
             )
-            self._select.select(exp.alias_(deleted, DELETED), copy=False)
+            # By the database's own truth: '0' and a BIT of 0 are false to it, and true to Python.
+            said = exp.Case().when(deleted, "1").else_("0")
+            self._select.select(exp.alias_(said, DELETED), copy=False)
         self._sql = cache(self._made)
 
     def since(self, low: Any, behind: Sequence[Any] | None, limit: int) -> Query:
@@ -92,11 +94,14 @@ class Pages:
         made = self._select.copy().where(exp.Paren(this=exp.or_(*each)), copy=False)
         return Query(made.sql(self._capture.dialect), values)
 
-    def highest(self) -> Query:
-        """The highest cursor there is, NULL if there is none."""
+    def highest(self, upto: Any = None) -> Query:
+        """The highest cursor there is, or up to a value; NULL if there is none."""
         made = self._capture.select.copy()
         made.set("expressions", [exp.Max(this=self._cursor.copy())])
-        return Query(made.sql(self._capture.dialect), {})
+        if upto is None:
+            return Query(made.sql(self._capture.dialect), {})
+        made = made.where(_is(exp.LTE, self._cursor, "upto"), copy=False)
+        return Query(made.sql(self._capture.dialect), {"upto": upto})
 
     def count(self) -> Query:
         """How many rows there are."""
@@ -144,5 +149,6 @@ def _is(comparison: type[exp.Binary], column: exp.Expr, name: str) -> exp.Expr:
 
 
 def _source(sources: Mapping[str, exp.Expr], name: str) -> exp.Expr:
-    found = sources.get(name) or exp.column(exp.to_identifier(name))
+    # Quoted: `user` alone is a function in PostgreSQL.
+    found = sources.get(name) or exp.column(exp.to_identifier(name, quoted=True))
     return found if isinstance(found, exp.Column) else exp.Paren(this=found)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import Any
 
@@ -30,8 +31,10 @@ log = logging.getLogger(__name__)
 PAGE = 5000
 # Of rows that may be read again, how many are known not to have changed; the others are written again, unchanged.
 REMEMBERED = 500_000
-# What InnoDB shows of its transactions may be a tenth of a second old, and has whole seconds.
+# What a database shows of its transactions may be a moment old, and MariaDB's has whole seconds.
 LEAST_OVERLAP = 1.5
+# Local times differ from UTC by so much at most.
+WIDEST_ZONE = timedelta(hours=14)
 
 Row = tuple[Any, ...]
 
@@ -85,6 +88,7 @@ class Poller:
         self._next_poll = 0.0
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix=f"ahead-{c.name}")
         self._coming: Future[Page] | None = None
+        self._ended: float | None = None
 
     def step(self) -> float:
         """Do the next piece of work; seconds until the next one is due."""
@@ -136,9 +140,11 @@ class Poller:
         seen: dict[bytes, bytes] = {}
         written, high = 0, None
         for page in self._through(lambda behind: self._pages.since(low, behind, PAGE), with_cursor=True):
-            high = page.rows[-1][self._at(page, self.capture.cursor)] if page.rows else high
+            pages_high = self._highest(page, moment.now)
+            high = high if pages_high is None else pages_high
             written += self._write(page, seen)
         ended = self.database.clock()
+        self._set_back(ended)
         for page in self._through(lambda behind: self._pages.without_cursor(behind, PAGE), with_cursor=False):
             written += self._write(page, seen)
         self._low.polled(moment.now, oldest, ended, high)
@@ -149,6 +155,43 @@ class Poller:
         self.figures.current, self.figures.oldest = moment.now, moment.oldest
         self.figures.polls += 1
         return written
+
+    def _highest(self, page: Page, now: float) -> Any:
+        """The highest cursor of a page, None if it has none. A time that is yet to come counts for nothing.
+
+        A row that says so would hide all others until then. It is read again at each poll.
+        """
+        at = self._at(page, self.capture.cursor)
+        limit = self._limit(page, now)
+        for row in reversed(page.rows):
+            if limit is None or row[at] <= limit:
+                return row[at]
+        return None
+
+    def _limit(self, page: Page, now: float) -> Any:
+        """The last time a cursor may truly have; None for cursors that are no times."""
+        if not page.rows:
+            return None
+        sample = page.rows[-1][self._at(page, self.capture.cursor)]
+        if not isinstance(sample, date):
+            return None
+        limit = datetime.fromtimestamp(now, UTC) + timedelta(seconds=self._low.overlap)
+        if isinstance(sample, datetime) and sample.tzinfo is not None:
+            return limit
+        # Without a zone it may be anybody's local time.
+        plain = (limit + WIDEST_ZONE).replace(tzinfo=None)
+        return plain if isinstance(sample, datetime) else plain.date()
+
+    def _set_back(self, now: float) -> None:
+        """After the database's clock was set back, read from where it is now."""
+        low = self._low.value
+        if self._ended is not None and now < self._ended - self._low.overlap and isinstance(low, datetime):
+            here = datetime.fromtimestamp(now, UTC) - timedelta(seconds=self._low.overlap)
+            step = timedelta(seconds=self._ended - now)
+            # Without a zone only the step itself is known.
+            self._low.value = min(low, here) if low.tzinfo else low - step - timedelta(seconds=self._low.overlap)
+            log.warning("capture %s: the database's clock was set back by %s", self.capture.name, step)
+        self._ended = now
 
     def _held(self, moment: Moment) -> tuple[float | None, Position]:
         """The oldest transaction to wait for, and the position with what is owed to those no longer waited for."""
@@ -187,6 +230,8 @@ class Poller:
             known = digest(value or b"")
             if self._seen.get(key) != known:
                 messages.append(Message(self.capture.topic.name, key, value))
+                # Read once more in this same poll, it is compared with this and not with what came before.
+                self._seen[key] = known
             seen[key] = known
         for key in list(islice(seen, max(0, len(seen) - REMEMBERED))):
             del seen[key]
@@ -218,9 +263,17 @@ class Poller:
             Message(self.capture.topic.name, key, value)
             for key, value in zip(records.keys, records.values, strict=True)
         ]
+        self._remember(page, records)
         self._commit(messages, replace(self.position, snapshot=at if full else None))
         self.figures.rows = at.rows
         return 0.0
+
+    def _remember(self, page: Page, records: Records) -> None:
+        """Know what the first poll will read again."""
+        at, low = self._at(page, self.capture.cursor), self._low.value
+        for row, key, value in zip(page.rows, records.keys, records.values, strict=True):
+            if (low is None or row[at] is None or row[at] >= low) and len(self._seen) < REMEMBERED:
+                self._seen[key] = digest(value or b"")
 
     def _may_begin(self) -> bool:
         """Whether all transactions have ended that might write behind the cursor at which polls will begin.
@@ -229,7 +282,11 @@ class Poller:
         """
         moment = self.database.moment()
         if self._low.value is None and not self._low.waits:
-            high = self.database.value(self._pages.highest())
+            top = self.database.page(self._pages.highest())
+            high = top.rows[0][0] if top.rows else None
+            named = Page(((self.capture.cursor, ""),), [(high,)])
+            if high is not None and (limit := self._limit(named, moment.now)) is not None and high > limit:
+                high = self.database.value(self._pages.highest(limit))
             if high is None:
                 return True
             self._low.polled(moment.now, moment.oldest, self.database.clock(), high)
@@ -247,10 +304,13 @@ class Poller:
         if not r.follow():
             return False
         if not r.scanned:
-            page = self._read(self._pages.by_key(r.behind, r.CHUNK))
+            scan, page = r.scan, self._read(self._pages.by_key(r.behind, r.CHUNK))
             records = self.records(page)
+            if r.scan != scan:
+                return False  # its columns are others: all is compared from the beginning
             r.learn_types(page.names, page.rows, self.capture.key)
             wrong = self._differing(page, records)
+            self._seen |= {key: digest(value or b"") for key, value in wrong}
             self._commit([Message(self.capture.topic.name, k, v) for k, v in wrong], self.position)
             full = len(page.rows) == r.CHUNK
             r.compared(records.keys, self._last(page, with_cursor=False) if full else None)
@@ -266,6 +326,7 @@ class Poller:
         there = self.records(self._read(self._pages.exactly(list(given.values())))) if given else Records([], [])
         found = dict(zip(there.keys, there.values, strict=True))
         gone = [key for key in keys if key not in found]
+        self._seen |= dict.fromkeys(gone, digest(b""))
         self._commit([Message(self.capture.topic.name, key, None) for key in gone], self.position)
         r.gone(keys, len(gone))
         return False

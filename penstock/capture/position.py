@@ -57,12 +57,16 @@ class Debt:
 class Position:
     """Where a capture goes on.
 
-    fingerprint: of the statement it belongs to; topic_id: the broker's id of the topic it belongs to; columns: (name,
-    type) of the SELECT; low: the cursor to read from; reconcile: why table and topic are to be compared, empty if not.
+    fingerprint: of the statement it belongs to; rows: its KEY and CURSOR; topic_id, partitions: of the topic it belongs
+    to; server: which database server; columns: (name, type) of the SELECT; low: the cursor to read from; reconcile: why
+    table and topic are to be compared, empty if not.
     """
 
     fingerprint: str
     topic_id: str
+    partitions: int = 1
+    rows: tuple[str, ...] = ()
+    server: str = ""
     columns: tuple[tuple[str, str], ...] = ()
     low: Any = None
     snapshot: Snapshot | None = None
@@ -79,6 +83,7 @@ class Position:
             found = read(value)
             snapshot, debt = found.pop("snapshot"), found.pop("debt")
             found["columns"] = tuple((name, kind) for name, kind in found["columns"])
+            found["rows"] = tuple(found["rows"])
             if snapshot and snapshot["behind"] is not None:
                 snapshot["behind"] = tuple(snapshot["behind"])
             return cls(

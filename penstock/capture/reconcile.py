@@ -17,9 +17,9 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from penstock.capture.encode import decode, digest
+from penstock.capture.encode import EncodingError, decode, digest, encode
 from penstock.capture.position import read, write
-from penstock.errors import BrokerError
+from penstock.errors import BrokerError, PenstockError
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS topic (key BLOB PRIMARY KEY, digest BLOB NOT NULL, scan INTEGER NOT NULL) WITHOUT ROWID;
@@ -73,7 +73,7 @@ class Reconcile:
         )
         self._offsets: dict[int, int] = {int(p): at for p, at in self._about("offsets", {}).items()}
         self._assigned: set[int] = set()
-        self._scan = int(self._about("scan", 1))
+        self.scan = int(self._about("scan", 1))
         self.scanned = bool(self._about("scanned", False))
         behind = read(self._about("behind", "null"))
         self.behind: tuple[Any, ...] | None = None if behind is None else tuple(behind)
@@ -84,7 +84,9 @@ class Reconcile:
         try:
             found = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
             found.executescript(SCHEMA)
-        except sqlite3.DatabaseError:
+        except sqlite3.DatabaseError as e:
+            if isinstance(e, sqlite3.OperationalError):
+                raise PenstockError(f"{file} cannot be opened", got=e, fix="see its folder and the disk") from e
             # A file that is broken is a file that is lost.
             file.unlink()
             found = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
@@ -156,7 +158,7 @@ class Reconcile:
 
     def again(self) -> None:
         """Begin a comparison from the start."""
-        self._scan += 1
+        self.scan += 1
         self.scanned, self.behind, self.drift = False, None, Drift()
         self._keep()
 
@@ -167,7 +169,7 @@ class Reconcile:
     def compared(self, keys: Sequence[bytes], behind: tuple[Any, ...] | None) -> None:
         """So many rows are compared. behind: the last one's key, None if there are no more."""
         with self._transaction():
-            self._db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self._scan, k) for k in keys])
+            self._db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
             self.behind, self.scanned = behind, behind is None
             self.drift = replace(self.drift, rows=self.drift.rows + len(keys))
             self._keep()
@@ -175,18 +177,18 @@ class Reconcile:
     def unseen(self) -> list[bytes]:
         """Keys of the topic that the comparison did not meet in the table, so many at a time."""
         query = "SELECT key FROM topic WHERE scan <> ? ORDER BY key LIMIT ?"
-        return [key for (key,) in self._db.execute(query, (self._scan, self.FEW))]
+        return [key for (key,) in self._db.execute(query, (self.scan, self.FEW))]
 
     def gone(self, keys: Sequence[bytes], gone: int) -> None:
         """These keys were looked up in the table; so many of them were not there, and have their tombstones."""
         with self._transaction():
-            self._db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self._scan, k) for k in keys])
+            self._db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
             self.drift = replace(self.drift, extra=self.drift.extra + gone)
             self._keep()
 
     def finish(self) -> None:
         self.drift = replace(self.drift, ended=time.time())
-        self._scan += 1
+        self.scan += 1
         self.scanned, self.behind = False, None
         self._keep()
 
@@ -207,8 +209,10 @@ class Reconcile:
             found = json.loads(record)
             if list(found) != list(key):
                 return None
-            return tuple(decode(found[name], self._types.get(name, str)) for name in key)
-        except (ValueError, TypeError, ArithmeticError):
+            made = tuple(decode(found[name], self._types.get(name, str)) for name in key)
+            known = all(isinstance(value, self._types.get(name, object)) for name, value in zip(key, made, strict=True))
+            return made if known and encode(key, [made]) == [record] else None
+        except (ValueError, TypeError, ArithmeticError, EncodingError):
             return None
 
     # The file
@@ -224,7 +228,7 @@ class Reconcile:
         self._db.execute("COMMIT")
 
     def _keep(self) -> None:
-        self._tell("scan", self._scan)
+        self._tell("scan", self.scan)
         self._tell("scanned", self.scanned)
         self._tell("behind", write(self.behind))
         self._tell("drift", asdict(self.drift))

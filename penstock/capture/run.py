@@ -7,17 +7,23 @@ import threading
 import time
 from dataclasses import asdict, replace
 
+from penstock.capture.database import READ_TIMEOUT
 from penstock.capture.poller import Poller
-from penstock.capture.start import Decision, PositionRefused, open_poller
+from penstock.capture.start import Decision, PositionRefused, check_topic, open_poller
 from penstock.capture.statement import Capture
 from penstock.control.api import ProgressRow
 from penstock.control.captures import CaptureRow, Captures
-from penstock.errors import ControlError, PenstockError
+from penstock.errors import ControlError, LeaseLost, PenstockError
 
 log = logging.getLogger(__name__)
 
 # Seconds until a capture that failed is tried again.
 BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0)
+# Seconds between two looks at whether the topic is still the one that was opened.
+TOPIC_EVERY = 10.0
+# No step takes longer than a query may: then something hangs that has no limit of its own.
+SILENT = 2.0 * READ_TIMEOUT
+STOP = READ_TIMEOUT + 30.0
 
 
 class CaptureRun:
@@ -34,7 +40,11 @@ class CaptureRun:
         self._thread: threading.Thread | None = None
         self._stopping, self._asked = threading.Event(), threading.Event()
         self._request: tuple[str, str] | None = None
+        # The request at work, and how many polls there were when it began.
+        self._begun, self._polls = "", 0
         self._failures = 0
+        self._retry_at = 0.0
+        self._stepped_at = 0.0
         self._rate = (time.monotonic(), figures.rows_in)
         self._before = (figures.rows_in, figures.rows_out)
 
@@ -50,10 +60,12 @@ class CaptureRun:
 
     def tend(self) -> None:
         """Start it if it does not run, and take in what is asked of it."""
-        if not self.active:
-            self._stopping.clear()
+        if not self.active and time.monotonic() >= self._retry_at:
+            # One of its own: a thread that was told to stop and comes back late must find that it was.
+            self._stopping = threading.Event()
             self.figures.state = "starting"
-            self._thread = threading.Thread(target=self._work, name=f"capture-{self.capture.name}", daemon=True)
+            name, self._stepped_at = f"capture-{self.capture.name}", time.monotonic()
+            self._thread = threading.Thread(target=self._work, args=(self._stopping,), name=name, daemon=True)
             self._thread.start()
         try:
             request = self._captures.requests().get(self.capture.name)
@@ -67,7 +79,7 @@ class CaptureRun:
         self._stopping.set()
         self._asked.set()
         if self._thread is not None:
-            self._thread.join(60)
+            self._thread.join(STOP)
             self._thread = None
         self.figures.state, self.figures.rows_per_s = "stopped", 0.0
 
@@ -81,6 +93,10 @@ class CaptureRun:
     def report(self) -> ProgressRow:
         then, rows = self._rate
         now = time.monotonic()
+        silent = now - self._stepped_at
+        if self.active and silent > SILENT and self.row.phase not in ("refused", ""):
+            self.figures.state, self.figures.error = "failing", f"no query or write has ended for {silent:.0f} s"
+            self.figures.error_at = int(time.time() * 1000)
         if now - then > 1:
             self.figures.rows_per_s = (self.figures.rows_in - rows) / (now - then)
             self._rate = (now, self.figures.rows_in)
@@ -92,61 +108,77 @@ class CaptureRun:
 
     # The thread
 
-    def _work(self) -> None:
+    def _work(self, stopping: threading.Event) -> None:
         decision: Decision = ""
-        while not self._stopping.is_set():
+        while not stopping.is_set():
+            given, decision = decision, ""
             try:
-                poller = open_poller(self.capture, self._bootstrap, decision)
+                decision = self._opened(given, stopping)
             except PositionRefused as e:
                 self._failed(e)
                 self.row.phase, self.row.why = "refused", str(e)
-                decision = self._decided()
-                continue
-            except PenstockError as e:
+                decision = self._decided(stopping)
+            except LeaseLost as e:
+                # Somebody else captures now. The driver sees whether it still owns this before it starts it again.
                 self._failed(e)
-                self._wait_after_failure()
-                continue
-            decision = ""
-            try:
-                decision = self._poll(poller)
+                self._retry_at = time.monotonic() + BACKOFF[-1]
+                return
             except PenstockError as e:
-                self._failed(e)
-                self._answer(str(e))
-                self._wait_after_failure()
+                self._gave_up(e, stopping)
             except Exception as e:
                 # What nobody thought of must show as a capture that fails, not as a thread that is gone.
                 log.exception("capture %s", self.capture.name)
-                self._failed(e)
-                self._wait_after_failure()
-            finally:
-                self._before = (self.figures.rows_in, self.figures.rows_out)
-                poller.close()
+                self._gave_up(e, stopping)
 
-    def _poll(self, poller: Poller) -> Decision:
-        """Until it is stopped or told to begin anew."""
+    def _gave_up(self, e: Exception, stopping: threading.Event) -> None:
+        self._failed(e)
+        self._answer(str(e))
+        stopping.wait(BACKOFF[min(self._failures, len(BACKOFF)) - 1])
+
+    def _opened(self, decision: Decision, stopping: threading.Event) -> Decision:
+        """Open it and work until it is stopped or to begin anew."""
+        poller = open_poller(self.capture, self._bootstrap, decision)
+        try:
+            return self._poll(poller, stopping)
+        finally:
+            self._before = (self.figures.rows_in, self.figures.rows_out)
+            poller.close()
+
+    def _poll(self, poller: Poller, stopping: threading.Event) -> Decision:
         self.row.why = None
-        while not self._stopping.is_set():
-            if self._request:
-                what, _ = self._request
-                if what == "snapshot":
-                    return "snapshot"
-                if what == "reconcile" and not poller.position.reconcile:
-                    poller.compare("asked for")
-                if what != "reconcile":
-                    poller.poll_now()
+        looked = time.monotonic()
+        while not stopping.is_set():
+            if self._request and self._request[1] != self._begun and self._begin(poller, self._request):
+                return "snapshot"
+            if time.monotonic() - looked > TOPIC_EVERY:
+                check_topic(self.capture, poller.position, self._bootstrap)
+                looked = time.monotonic()
             every = self.capture.reconcile
             due = every and time.time() - poller.reconcile.drift.ended > every.total_seconds()
             if due and not (poller.position.reconcile or poller.position.snapshot):
                 poller.compare("it is time")
-            began = time.monotonic()
-            polls = poller.figures.polls
+            began, polls = time.monotonic(), poller.figures.polls
             wait = poller.step()
-            self._note(poller, (time.monotonic() - began) if poller.figures.polls > polls else None)
-            if self._request and poller.figures.polls > polls and not poller.position.reconcile:
+            self._stepped_at = time.monotonic()
+            self._note(poller, self._stepped_at - began if poller.figures.polls > polls else None)
+            rests = not poller.position.reconcile and poller.position.snapshot is None
+            if self._request and self._request[1] == self._begun and rests and poller.figures.polls > self._polls:
                 self._answer("")
             self._asked.wait(wait)
             self._asked.clear()
         return ""
+
+    def _begin(self, poller: Poller, request: tuple[str, str]) -> bool:
+        """Begin what is asked; True if the capture must be opened anew for it."""
+        what, self._begun = request
+        self._polls = poller.figures.polls
+        if what == "snapshot":
+            self._polls = 0
+            return True
+        if what == "reconcile":
+            poller.compare("asked for")
+        poller.poll_now()
+        return False
 
     def _note(self, poller: Poller, took: float | None) -> None:
         f, p, row = poller.figures, poller.position, self.row
@@ -176,16 +208,16 @@ class CaptureRun:
         self.figures.restarts += 1
         log.error("capture %s failed: %s", self.capture.name, e)
 
-    def _wait_after_failure(self) -> None:
-        self._stopping.wait(BACKOFF[min(self._failures, len(BACKOFF)) - 1])
-
-    def _decided(self) -> Decision:
+    def _decided(self, stopping: threading.Event) -> Decision:
         """Wait until somebody says what to do with a position that does not fit."""
-        while not self._stopping.is_set():
-            self._asked.wait()
+        while not stopping.is_set():
+            self._asked.wait(1.0)
             self._asked.clear()
+            if self._request and self._request[1] == self._begun:
+                self._answer("refused: see why")
             if self._request:
-                what, _ = self._request
+                what, self._begun = self._request
+                self._polls = 0
                 if what in ("snapshot", "continue"):
                     return "snapshot" if what == "snapshot" else "continue"
                 self._answer("refused: say first what is to become of its position, `snapshot` or `continue`")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -13,9 +15,11 @@ from penstock.capture.position import POSITIONS, Position, Snapshot
 from penstock.capture.reconcile import Reconcile
 from penstock.capture.statement import Capture
 from penstock.errors import PenstockError
-from penstock.kafka.admin import admin, ensure_topics, topic_ids
+from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions, topic_ids
 from penstock.kafka.output import Transactional
 from penstock.settings import settings
+
+log = logging.getLogger(__name__)
 
 Decision = Literal["", "continue", "snapshot"]
 
@@ -45,25 +49,65 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
     to begin again. PositionRefused if there is such a position and no decision.
     """
     ensure_topics([capture.topic, POSITIONS], bootstrap)
-    topic_id = topic_ids(admin(bootstrap), [capture.topic.name], bootstrap)[capture.topic.name]
-    output = Transactional(capture.name, group(capture), bootstrap, POSITIONS, "capture")
-    try:
+    topic_id, count = _topic(capture, bootstrap)
+    if count != capture.topic.partitions:
+        raise PositionRefused(
+            f"topic {capture.topic.name} has another number of partitions than capture {capture.name} declares",
+            got=f"{count}, declared {capture.topic.partitions}",
+            fix=f"declare PARTITIONS {count}, or a new topic: with other partitions keys would move and leave their "
+            "last values behind",
+        )
+    with ExitStack() as undo:
+        output = Transactional(capture.name, group(capture), bootstrap, POSITIONS, "capture")
+        undo.callback(output.close)
+        fresh = Position(capture.fingerprint, topic_id, count, (*capture.key, capture.cursor), snapshot=Snapshot())
         kept = output.mark()
-        position = _resumed(capture, topic_id, Position.read(kept) if kept else None, decision)
+        if kept is not None and decision != "snapshot":
+            position = _resumed(capture, fresh, Position.read(kept), decision)
+        else:
+            # What is in the topic and no longer selected must leave it.
+            ends = end_offsets(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
+            position = replace(fresh, reconcile="a new snapshot" if any(ends.values()) else "")
         reconcile = Reconcile(reconcile_file(capture), capture.topic.name, topic_id, bootstrap)
-    except BaseException:
-        output.close()
-        raise
-    return Poller(capture, database(capture), output, position, reconcile)
+        undo.callback(reconcile.close)
+        if position.snapshot == fresh.snapshot:
+            reconcile.again()
+        asked = database(capture)
+        undo.callback(asked.close)
+        asked.check(capture)
+        server = asked.server()
+        if position.server and position.server != server:
+            log.warning("capture %s: another database server, %s; table and topic are compared", capture.name, server)
+            position = replace(position, reconcile=f"another server, {server}")
+            reconcile.again()
+        position = replace(position, server=server)
+        if decision or kept is None:
+            # Decided once: whoever opens it next finds it so.
+            output.commit([], position.value())
+        made = Poller(capture, asked, output, position, reconcile)
+        undo.pop_all()
+    return made
 
 
-def _resumed(capture: Capture, topic_id: str, kept: Position | None, decision: Decision) -> Position:
-    fresh = Position(capture.fingerprint, topic_id, snapshot=Snapshot())
-    if kept is None:
-        return fresh
-    if decision == "snapshot":
-        # What is no longer selected must leave the topic too.
-        return replace(fresh, reconcile="a new snapshot")
+def check_topic(capture: Capture, position: Position, bootstrap: str) -> None:
+    """PositionRefused if the topic was made anew or given other partitions since the capture was opened."""
+    found = _topic(capture, bootstrap)
+    if found != (position.topic_id, position.partitions):
+        raise PositionRefused(
+            f"topic {capture.topic.name} was changed while capture {capture.name} ran",
+            got=f"id and partitions {found}, before {(position.topic_id, position.partitions)}",
+            fix="see what becomes of the capture when it is opened again",
+        )
+
+
+def _topic(capture: Capture, bootstrap: str) -> tuple[str, int]:
+    """The topic's id, empty if it is not there, and its number of partitions."""
+    client, name = admin(bootstrap), capture.topic.name
+    return topic_ids(client, [name], bootstrap).get(name, ""), partitions(client, bootstrap).get(name, 0)
+
+
+def _resumed(capture: Capture, fresh: Position, kept: Position, decision: Decision) -> Position:
+    topic_id = fresh.topic_id
     if kept.topic_id != topic_id:
         raise PositionRefused(
             f"topic {capture.topic.name} is not the one that capture {capture.name} wrote",
@@ -76,5 +120,17 @@ def _resumed(capture: Capture, topic_id: str, kept: Position | None, decision: D
             got=f"fingerprint {capture.fingerprint}, position of {kept.fingerprint}",
             fix=f"`penstock capture run {capture.name} --snapshot` reads all rows again, `--continue` goes on from the "
             "old cursor; or name a new topic behind INTO and take a snapshot",
+        )
+    if kept.rows != fresh.rows:
+        raise PositionRefused(
+            f"capture {capture.name} cannot go on: its KEY or CURSOR was changed",
+            got=f"{', '.join(fresh.rows)}, position of {', '.join(kept.rows)}",
+            fix=f"`penstock capture run {capture.name} --snapshot`",
+        )
+    if kept.partitions != fresh.partitions:
+        raise PositionRefused(
+            f"topic {capture.topic.name} was given other partitions, so its keys have moved",
+            got=f"{fresh.partitions}, position of {kept.partitions}",
+            fix="name a new topic behind INTO, or delete this one, and take a snapshot",
         )
     return replace(kept, fingerprint=capture.fingerprint)

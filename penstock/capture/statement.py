@@ -52,6 +52,8 @@ UNITS = {
     "HOUR": timedelta(hours=1),
     "DAY": timedelta(days=1),
 }
+# With so many arguments they speak of those alone.
+AT_LEAST = {"UNIX_TIMESTAMP": 1, "UNIXEPOCH": 1, "AGE": 2, "USER": 1}
 CLAUSES = ("CAPTURE", "FROM", "KEY", "CURSOR", "DELETED", "EVERY", "OVERLAP", "DELAY", "HOLD", "RECONCILE")
 NEEDED = ("CAPTURE", "FROM", "KEY", "CURSOR")
 # The app whose driver holds all captures.
@@ -70,10 +72,16 @@ REFUSED = {
     "locks": "FOR UPDATE",
     "into": "INTO",
 }
-MOMENTARY = (
-    exp.CurrentTimestamp, exp.CurrentDate, exp.CurrentTime, exp.CurrentDatetime, exp.CurrentUser, exp.Rand, exp.Uuid,
-)  # fmt: skip
-MOMENTARY_NAMES = {"NOW", "SYSDATE", "RAND", "RANDOM", "UUID", "UTC_TIMESTAMP", "CONNECTION_ID", "CLOCK_TIMESTAMP"}
+# What says another thing at each call, by the name sqlglot or the engine gives it.
+MOMENTARY = {
+    "NOW", "SYSDATE", "CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "CURRENT_DATETIME", "CURDATE", "CURTIME",
+    "LOCALTIME", "LOCALTIMESTAMP", "UTC_TIMESTAMP", "UTC_DATE", "UTC_TIME", "UNIX_TIMESTAMP", "UNIXEPOCH",
+    "CLOCK_TIMESTAMP", "STATEMENT_TIMESTAMP", "TRANSACTION_TIMESTAMP", "TIMEOFDAY", "AGE",
+    "RAND", "RANDOM", "RANDN", "UUID", "UUID_SHORT", "GEN_RANDOM_UUID", "NEWID",
+    "CURRENT_USER", "SESSION_USER", "USER", "SYSTEM_USER", "CONNECTION_ID", "LAST_INSERT_ID", "ROW_COUNT",
+    "FOUND_ROWS", "NEXTVAL", "SETVAL", "LASTVAL", "SLEEP", "PG_SLEEP", "CHANGES", "TOTAL_CHANGES",
+    "TXID_CURRENT", "PG_BACKEND_PID",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -182,7 +190,7 @@ class _Parser:
         made = Capture(
             name=self.path.stem,
             path=self.path,
-            topic=Topic(topic, partitions=partitions, compacted=True, beat_every=0),
+            topic=Topic(topic, partitions=partitions, compacted=True, beat_every=0, widens=False),
             dialect=dialect,
             select=self._select(dialect),
             **given,  # type: ignore[arg-type]
@@ -259,15 +267,17 @@ class _Parser:
             if select.args.get(argument):
                 fix = "select the rows as they are: one per key, in no order"
                 raise self._error(f"a capture cannot page through {name}", name, fix, start)
-        for node in select.walk():
+        for node in (*select.walk(), *(made.deleted.walk() if made.deleted else ())):
             if isinstance(node, exp.AggFunc | exp.Window):
                 raise self._error("a capture has no aggregates", node.sql(made.dialect), "leave it out", start)
-            name = node.name.upper() if isinstance(node, exp.Anonymous) else ""
-            if isinstance(node, MOMENTARY) or name in MOMENTARY_NAMES:
+            if _momentary(node):
                 fix = "leave it out: each poll would take every row for a changed one"
                 raise self._error("this says another thing at each poll", node.sql(made.dialect), fix, start)
             if isinstance(node, exp.Placeholder | exp.Parameter):
                 raise self._error("a capture has no parameters", node.sql(made.dialect), "write the value", start)
+        if made.delay >= made.hold:
+            fix = "a transaction is waited for as long as HOLD says at most: make it longer than DELAY"
+            raise self._error("DELAY is not shorter than HOLD", f"{made.delay} and {made.hold}", fix, start)
         if made.columns is not None:
             self._check_columns(made, made.columns, start)
 
@@ -356,6 +366,14 @@ class _Parser:
     def _error(self, what: str, got: str, fix: str, token: Token | None) -> DeclarationError:
         place = f"{token.line}:{_column(token)}" if token else "1:1"
         return DeclarationError(f"{self.path}:{place}: {what}", got=got, fix=fix)
+
+
+def _momentary(node: exp.Expr) -> bool:
+    if isinstance(node, exp.Literal):
+        return node.is_string and node.this.strip().lower() == "now" and isinstance(node.parent, exp.Func)
+    if isinstance(node, exp.Anonymous):
+        return node.name.upper() in MOMENTARY and len(node.expressions) < AT_LEAST.get(node.name.upper(), 99)
+    return isinstance(node, exp.Func) and not MOMENTARY.isdisjoint(type(node).sql_names())
 
 
 def _shown(text: str) -> str:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
@@ -21,6 +22,7 @@ from penstock.cli.output import state as coloured
 from penstock.control.api import connect
 from penstock.control.captures import Asked, Captures
 from penstock.errors import LeaseHeld, PenstockError
+from penstock.kafka.admin import admin, partitions
 from penstock.observe.overview import Limits, StreamView, duration, overview, read
 from penstock.settings import settings
 
@@ -208,6 +210,39 @@ def _run(poller: Poller, holder: str, *, once: bool) -> None:
             f"compared {when:%Y-%m-%d %H:%M:%S} UTC: {drift.rows:,} rows; missing {drift.missing}, "
             f"differing {drift.differing}, extra {drift.extra}, all repaired"
         )
+
+
+@app.command()
+def watch(
+    name: Name,
+    beginning: Annotated[bool, typer.Option("--beginning", help="From the first record the topic still has.")] = False,
+) -> None:
+    """The records of a capture's topic as they are committed, until Ctrl-C."""
+    with clear_errors():
+        [capture] = _captures([name])
+        bootstrap = settings().bootstrap
+        count_of = partitions(admin(bootstrap), bootstrap)
+        if capture.topic.name not in count_of:
+            fix = "the capture makes it when it first runs; `penstock topics --apply` does too"
+            raise PenstockError(f"topic {capture.topic.name} is not there yet", fix=fix)
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "penstock-watch", "isolation.level": "read_committed"}
+    )
+    start_at = OFFSET_BEGINNING if beginning else OFFSET_END
+    consumer.assign([TopicPartition(capture.topic.name, p, start_at) for p in range(count_of[capture.topic.name])])
+    try:
+        while True:
+            message = consumer.poll(1.0)
+            if message is None or message.error():
+                continue
+            key, value = message.key() or b"", message.value()
+            at = datetime.fromtimestamp(message.timestamp()[1] / 1000).astimezone()
+            shown = Text("tombstone", style="red") if value is None else Text(value.decode(errors="replace"))
+            console().print(Text(f"{at:%H:%M:%S} "), Text(key.decode(errors="replace"), style="cyan"), shown)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        consumer.close()
 
 
 @app.command()

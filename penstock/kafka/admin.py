@@ -114,7 +114,7 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
                 done.append(f"created {topic.name} with {topic.partitions} partitions")
                 made.add(topic.name)
             continue
-        if state.partitions < topic.partitions:
+        if state.partitions < topic.partitions and topic.widens:
             client.create_partitions([NewPartitions(topic.name, topic.partitions)])[topic.name].result(TIMEOUT)
             done.append(f"widened {topic.name} from {state.partitions} to {topic.partitions} partitions")
         if state.drift:

@@ -35,6 +35,7 @@ class Topic:
     compacted: cleanup.policy=compact with small segments, so that a restart does not read millions of dead records.
     retention: how long records of a topic that is not compacted are kept.
     beat_every: seconds between heartbeats while no window is due; 0 for none.
+    widens: whether more partitions may be given to a topic that is there; its keys then change their partition.
     config: further broker settings, as Kafka names them.
     """
 
@@ -43,6 +44,7 @@ class Topic:
     compacted: bool = False
     retention: timedelta = timedelta(days=7)
     beat_every: float = 60.0
+    widens: bool = True
     config: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -79,7 +79,7 @@ def test_a_transaction_committed_behind_later_ones_is_not_missed(source: Source)
 
 
 def test_a_transaction_open_too_long_is_read_when_it_ends(source: Source, caplog: pytest.LogCaptureFixture) -> None:
-    poller = source.poller(more="HOLD 2 SECONDS")
+    poller = source.poller(more="HOLD 2 SECONDS DELAY 1 SECOND")
     polled(poller)
     slow = source.connect()
     with slow.cursor() as cursor:

@@ -20,7 +20,16 @@ VALUES = [
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_it_comes_back_as_it_was(value: object) -> None:
     given = Position(
-        "fingerprint", "topic", (("a", "1"), ("b", "2")), value, Snapshot((value, 1), 5, 9), Debt(value, 1.5), "why"
+        "fingerprint",
+        "topic",
+        4,
+        ("a", "b"),
+        "server",
+        (("a", "1"), ("b", "2")),
+        value,
+        Snapshot((value, 1), 5, 9),
+        Debt(value, 1.5),
+        "why",
     )
     found = Position.read(given.value())
     assert found == given
