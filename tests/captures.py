@@ -48,7 +48,9 @@ class Source:
         self.connections.remove(connection)
 
     def poller(self, decision: start.Decision = "", more: str = "", columns: str = "*") -> Poller:
-        text = CAPTURE.format(name=self.name, more=more, columns=columns)
+        return self.opened(CAPTURE.format(name=self.name, more=more, columns=columns), decision)
+
+    def opened(self, text: str, decision: start.Decision = "") -> Poller:
         made = start.open_poller(parse(text, self.folder / f"{self.name}.sql"), self.broker.bootstrap, decision)
         self.pollers.append(made)
         return made

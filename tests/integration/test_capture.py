@@ -9,10 +9,15 @@ from collections.abc import Callable
 
 import orjson
 import pytest
+from confluent_kafka import Producer
 
+from penstock.capture import start
+from penstock.capture.database import SourceError
 from penstock.capture.poller import Poller
+from penstock.capture.statement import parse
 from penstock.errors import LeaseLost
-from tests.captures import Source
+from penstock.kafka.admin import admin, partitions
+from tests.captures import CAPTURE, Source
 from tests.support import wait_until
 
 
@@ -205,3 +210,141 @@ def test_a_reconcile_finds_and_repairs(source: Source) -> None:
     assert source.same()
     drift = poller.reconcile.drift
     assert (drift.missing, drift.differing, drift.extra) == (1, 1, 2)
+
+
+# What a review found
+
+
+def test_a_cursor_that_is_yet_to_come_hides_nothing(source: Source) -> None:
+    poller = source.poller()
+    source.sql(f"INSERT INTO {source.name} (name, changed) VALUES ('early', '2037-01-01')")
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('now')")
+    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    polled(poller, 15)
+    assert poller.position.low.year < 2037
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('later')")
+    polled(poller)
+    assert source.same()
+    written = poller.figures.written
+    polled(poller, 5)
+    assert poller.figures.written == written, "it is read at each poll, and written once"
+
+
+def test_a_snapshot_is_not_led_astray_by_a_cursor_yet_to_come(source: Source) -> None:
+    source.sql(
+        f"INSERT INTO {source.name} (name, changed) VALUES ('early', '2037-01-01')",
+        f"INSERT INTO {source.name} (name) VALUES ('now')",
+    )
+    poller = source.poller()
+    polled(poller)
+    assert poller.position.low.year < 2037
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('later')")
+    polled(poller)
+    assert source.same()
+
+
+def test_a_row_that_comes_back_and_goes_again_within_one_poll(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b'), ('c')")
+    poller = source.poller()
+    polled(poller)
+    source.sql(f"UPDATE {source.name} SET gone = 1 WHERE id = 1")
+    polled(poller)
+    monkeypatch.setattr("penstock.capture.poller.PAGE", 2)
+    source.sql(f"UPDATE {source.name} SET gone = 0 WHERE id = 1", f"UPDATE {source.name} SET name = 'B' WHERE id = 2")
+    source.sql(f"UPDATE {source.name} SET name = 'C' WHERE id = 3")
+    pages = 0
+
+    def go_again(at: str) -> None:
+        nonlocal pages
+        pages += at == "after read"
+        if at == "after read" and pages == 2:
+            source.sql(f"UPDATE {source.name} SET gone = 1 WHERE id = 1")
+
+    poller.hook = go_again
+    polled(poller, 3)
+    assert pages > 3
+    assert source.same()
+
+
+def test_partitions_are_not_changed_under_the_keys(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a')")
+    polled(source.poller())
+    text = CAPTURE.format(name=source.name, more="", columns="*")
+    with pytest.raises(start.PositionRefused, match=r"another number of partitions.*declare PARTITIONS 1"):
+        source.opened(text.replace(" FROM mysql", " PARTITIONS 3 FROM mysql", 1))
+    client = admin(source.broker.bootstrap)
+    assert partitions(client, source.broker.bootstrap)[source.name] == 1
+
+
+def test_a_topic_that_was_made_anew_is_refused(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a')")
+    poller = source.poller()
+    polled(poller)
+    start.check_topic(poller.capture, poller.position, source.broker.bootstrap)
+    client, bootstrap = admin(source.broker.bootstrap), source.broker.bootstrap
+    client.delete_topics([source.name])[source.name].result(30)
+    wait_until(lambda: source.name not in partitions(client, bootstrap))
+    with pytest.raises(start.PositionRefused, match="was changed while"):
+        start.check_topic(poller.capture, poller.position, bootstrap)
+    with pytest.raises(start.PositionRefused, match=r"is not the one that capture .* wrote"):
+        source.poller()
+    again = source.poller("snapshot")
+    polled(again)
+    assert source.same()
+
+
+def test_a_position_that_was_lost_leaves_nothing_behind(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b'), ('c')")
+    polled(source.poller())
+    source.sql(f"DELETE FROM {source.name} WHERE id = 2")
+    text = CAPTURE.format(name=source.name, more="", columns="*")
+    # The file has another name, so its position is not found.
+    declared = parse(text, source.folder / f"{source.name}-renamed.sql")
+    poller = start.open_poller(declared, source.broker.bootstrap)
+    source.pollers.append(poller)
+    until(poller, lambda: not poller.position.reconcile and poller.figures.polls > 0, "all is compared")
+    assert source.same()
+
+
+def test_columns_that_change_in_the_middle_of_a_comparison(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.capture.reconcile.Reconcile.CHUNK", 5)
+    source.sql(*(f"INSERT INTO {source.name} (name, changed) VALUES ('{i}', '2020-01-01')" for i in range(40)))
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('new')")
+    poller = source.poller()
+    polled(poller)
+    poller.compare("asked for")
+    until(poller, lambda: poller.reconcile.behind is not None and poller.reconcile.behind[0] >= 20, "half is compared")
+    source.sql(f"ALTER TABLE {source.name} ADD COLUMN size INT NOT NULL DEFAULT 7")
+    until(poller, lambda: not poller.position.reconcile, "all is compared")
+    assert source.same()
+
+
+def test_what_somebody_else_wrote_into_the_topic_is_taken_out(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name, changed) VALUES ('a', '2020-01-01'), ('b', '2020-01-01')")
+    poller = source.poller()
+    polled(poller)
+    producer = Producer({"bootstrap.servers": source.broker.bootstrap})
+    for key in (b"junk", b'{"id":[1]}', b'{"id":{}}', b'{"id":null}', b'{"id": 1}', b'{"id":99}', b'{"other":1}'):
+        producer.produce(source.name, b"{}", key)
+    producer.produce(source.name, b"{}", b'{"id":2}')
+    producer.flush()
+    poller.compare("asked for")
+    until(poller, lambda: not poller.position.reconcile, "all is compared")
+    assert source.same()
+    drift = poller.reconcile.drift
+    assert (drift.missing, drift.differing, drift.extra) == (0, 1, 7)
+
+
+def test_a_key_of_type_enum_is_refused(source: Source) -> None:
+    source.sql(f"ALTER TABLE {source.name} ADD COLUMN kind ENUM('z', 'a') NOT NULL DEFAULT 'a'")
+    text = CAPTURE.format(name=source.name, more="", columns="*").replace("KEY (id)", "KEY (id, kind)")
+    with pytest.raises(SourceError, match=r"cannot be paged by a column of type ENUM; got: kind.*CAST\(kind AS CHAR\)"):
+        source.opened(text)
+
+
+def test_another_cursor_cannot_go_on(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a')")
+    polled(source.poller())
+    text = CAPTURE.format(name=source.name, more="", columns="*").replace("CURSOR changed", "CURSOR id")
+    with pytest.raises(start.PositionRefused, match=r"cannot go on: its KEY or CURSOR was changed"):
+        source.opened(text, "continue")

@@ -125,6 +125,18 @@ def test_a_reconcile_that_is_asked_for(running: Running) -> None:
     assert (drift["missing"], drift["differing"], drift["extra"], drift["rows"]) == (0, 0, 1, 9)
 
 
+def test_a_snapshot_that_is_asked_for(running: Running) -> None:
+    running.source.sql(*(f"INSERT INTO {running.source.name} (name) VALUES ('{i}')" for i in range(10)))
+    running.start()
+    running.until(lambda row, _: row.low is not None, "it polls")
+    running.source.sql(f"UPDATE {running.source.name} SET name = 'unseen', changed = '2020-01-01' WHERE id = 8")
+    running.source.sql(f"DELETE FROM {running.source.name} WHERE id = 3")
+    assert running.asked("snapshot") == ""
+    assert running.source.same()
+    assert running.asked("poll") == ""
+    running.until(lambda row, _: row.phase == "polling", "it polls on")
+
+
 def test_columns_that_change_are_taken_over_and_older_rows_brought_up(running: Running) -> None:
     name = running.source.name
     running.source.sql(*(f"INSERT INTO {name} (name) VALUES ('{i}')" for i in range(5)))

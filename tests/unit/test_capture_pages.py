@@ -80,6 +80,13 @@ def test_renamed_and_computed_columns_are_paged_by_what_they_stand_for(table: SQ
     assert table.page(pages.by_key(None, 1)).names[-1] == DELETED
 
 
+@pytest.mark.parametrize("flag", ["'0'", "NULL", "0.0"])
+def test_what_is_deleted_the_database_says(table: SQLite, flag: str) -> None:
+    """A text of 0 is false to it, and true to Python."""
+    pages = Pages(declared(f"SELECT a, b, c, {flag} AS flag FROM t", "DELETED WHEN (flag)"))
+    assert {row[-1] for row in table.page(pages.by_key(None, 9)).rows} == {0}
+
+
 def test_the_index_that_serves_is_named(table: SQLite) -> None:
     with table._connected() as c:
         c.exec_driver_sql("CREATE INDEX cursor ON t (c, a, b)")
