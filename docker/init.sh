@@ -11,4 +11,5 @@ set -eu
 
 airflow db migrate
 penstock migrate
+penstock demo create
 penstock topics --apply

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
+from penstock.capture import connections
 from penstock.cli.output import clear_errors, console, table
 from penstock.errors import PenstockError
 from penstock.local.demo import Demo
-from penstock.local.parts import MariaDB
 from penstock.settings import settings
 
 app = typer.Typer(no_args_is_help=True, help="Change rows of the demo database; its captures follow.")
@@ -23,8 +23,8 @@ Key = Annotated[str, typer.Argument(help="The primary key: `3`, or `test_id=1,na
 
 def demo() -> Demo:
     """The demo database of this machine's platform."""
-    s = settings()
-    return Demo(MariaDB(s.home, s.mariadb_port).url_of("demo"), s.project / "sql" / "tables")
+    url = connections.url(connections.DEMO, "mysql").render_as_string(hide_password=False)
+    return Demo(url, settings().project / "sql" / "tables")
 
 
 def _pairs(given: list[str]) -> dict[str, str]:
@@ -39,6 +39,14 @@ def _pairs(given: list[str]) -> dict[str, str]:
 
 def _key(given: str) -> dict[str, str]:
     return _pairs(given.split(",")) if "=" in given else {"id": given}
+
+
+@app.command()
+def create() -> None:
+    """Make the tables that are missing, with some rows; `make up` does it for the embedded database."""
+    with clear_errors():
+        made = demo().create()
+    console().print(f"made {', '.join(made)}" if made else "every table is there")
 
 
 @app.command()

@@ -27,15 +27,18 @@ class Demo:
 
     def create(self) -> list[str]:
         """Make the tables that are missing; returns their names. What is there stays as it is."""
-        there = set(inspect(self._engine).get_table_names())
         made = []
-        for path in sorted(self._folder.glob("*.sql")):
-            if path.stem in there:
-                continue
-            with self._engine.begin() as c:
-                for statement in sqlglot.transpile(path.read_text(), read="mysql", write="mysql"):
-                    c.execute(text(statement.replace(":", "\\:")))
-            made.append(path.stem)
+        try:
+            there = set(inspect(self._engine).get_table_names())
+            for path in sorted(self._folder.glob("*.sql")):
+                if path.stem in there:
+                    continue
+                with self._engine.begin() as c:
+                    for statement in sqlglot.transpile(path.read_text(), read="mysql", write="mysql"):
+                        c.execute(text(statement.replace(":", "\\:")))
+                made.append(path.stem)
+        except SQLAlchemyError as e:
+            raise _refused(e) from e
         return made
 
     @property
@@ -74,8 +77,7 @@ class Demo:
             fix = f"take one of: {', '.join(self.tables)}"
             raise DemoError("there is no such table in the demo database", got=table, fix=fix) from e
         except SQLAlchemyError as e:
-            cause = getattr(e, "orig", None) or e
-            raise DemoError("the demo database did not take it", got=cause, fix="see that `make up` runs") from e
+            raise _refused(e) from e
 
     def _known(self, t: Table, values: Mapping[str, str]) -> dict[str, str]:
         if strange := sorted(values.keys() - t.columns.keys()):
@@ -89,3 +91,8 @@ class Demo:
             fix = f"give {', '.join(f'{name}=…' for name in names)}"
             raise DemoError(f"this is not the key of table {t.name}", got=", ".join(key) or "nothing", fix=fix)
         return [t.columns[name] == value for name, value in key.items()]
+
+
+def _refused(e: SQLAlchemyError) -> DemoError:
+    cause = getattr(e, "orig", None) or e
+    return DemoError("the demo database did not do it", got=cause, fix="see that it runs: `penstock doctor`")

@@ -431,7 +431,12 @@ def test_the_image_is_built_of_what_there_is_and_of_nothing_else() -> None:
 
 def test_the_first_script_is_valid_shell() -> None:
     subprocess.run(["sh", "-n", str(DOCKER / "init.sh")], check=True)
-    assert script() == [["airflow", "db", "migrate"], ["penstock", "migrate"], ["penstock", "topics", "--apply"]]
+    assert script() == [
+        ["airflow", "db", "migrate"],
+        ["penstock", "migrate"],
+        ["penstock", "demo", "create"],
+        ["penstock", "topics", "--apply"],
+    ]
     names = set(re.findall(r"\$(AIRFLOW\w+)|environ\[\"(\w+)\"\]", (DOCKER / "init.sh").read_text()))
     assert {a or b for a, b in names} <= set(services()["init"]["environment"])
 
