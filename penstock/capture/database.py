@@ -318,7 +318,8 @@ class MySQL(Database):
     def plan(self, query: Query) -> list[tuple[str, str]]:
         with self._connected() as c:
             rows = c.execute(text(f"EXPLAIN {query.clause.text}"), dict(query.values)).mappings()
-            return [(str(row["table"]), str(row["key"] or "")) for row in rows]
+            # Without a table nothing is read: the condition cannot be met.
+            return [(str(row["table"]), str(row["key"] or "")) for row in rows if row["table"]]
 
     def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
         for described, about in zip(cursor.description, cursor._result.fields, strict=True):

@@ -94,10 +94,9 @@ def first_row(capture: Capture) -> str:
         page = database.page(Pages(capture).by_key(None, 1))
     finally:
         database.close()
-    lacking = [name for name in (*capture.key, capture.cursor) if name not in page.names]
-    if lacking:
-        raise PenstockError(f"capture {capture.name} selects no column {', '.join(lacking)}", got=", ".join(page.names))
+    names = [name for name in page.names if name != DELETED]
+    if lacking := [name for name in (*capture.key, capture.cursor) if name not in names]:
+        raise PenstockError(f"capture {capture.name} selects no column {', '.join(lacking)}", got=", ".join(names))
     if page.rows:
         encode(page.names, page.rows)
-    columns = ", ".join(name for name in page.names if name != DELETED)
-    return f"topic {capture.topic.name}, columns {columns}" + ("" if page.rows else "; there are no rows yet")
+    return f"topic {capture.topic.name}, columns {', '.join(names)}" + ("" if page.rows else "; there are no rows yet")
