@@ -43,7 +43,8 @@ Row = tuple[Any, ...]
 class Figures:
     """What a capture tells of itself; times are the database's clock, epoch seconds.
 
-    current: everything committed before this is in the topic; oldest: when the oldest open transaction began.
+    current: everything committed before this is in the topic; oldest: when the oldest open transaction began; fresh:
+    rows read that were not known already.
     """
 
     state: str = "starting"
@@ -51,6 +52,7 @@ class Figures:
     oldest: float | None = None
     rows: int = 0
     read: int = 0
+    fresh: int = 0
     written: int = 0
     polls: int = 0
     total: int = 0
@@ -237,6 +239,7 @@ class Poller:
             del seen[key]
         if messages:
             self._commit(messages, self.position)
+        self.figures.fresh += len(messages)
         return len(messages)
 
     # Snapshot
@@ -266,6 +269,7 @@ class Poller:
         self._remember(page, records)
         self._commit(messages, replace(self.position, snapshot=at if full else None))
         self.figures.rows = at.rows
+        self.figures.fresh += len(page.rows)
         return 0.0
 
     def _remember(self, page: Page, records: Records) -> None:

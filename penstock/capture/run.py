@@ -29,8 +29,9 @@ STOP = READ_TIMEOUT + 30.0
 class CaptureRun:
     """Runs one capture in a thread of its own. figures: its row of progress, with what is known from before.
 
-    In that row, the batch is a poll, the watermark the moment before which every commit is in the topic, and the state
-    rows those whose last value is remembered.
+    In that row, rows in are those that were new to it (some are read again at each poll), the batch is a poll, the
+    watermark the moment before which every commit is in the topic, and the state rows those whose last value is
+    remembered.
     """
 
     def __init__(self, capture: Capture, captures: Captures, bootstrap: str, figures: ProgressRow) -> None:
@@ -193,7 +194,7 @@ class CaptureRun:
         if poller.reconcile.drift.ended:
             row.drift = asdict(poller.reconcile.drift)
         mine = self.figures
-        mine.rows_in, mine.rows_out = self._before[0] + f.read, self._before[1] + f.written
+        mine.rows_in, mine.rows_out = self._before[0] + f.fresh, self._before[1] + f.written
         mine.state_rows = poller.remembered
         if f.current is not None:
             mine.watermark = int(f.current * 1000)
@@ -227,6 +228,8 @@ class CaptureRun:
         request, self._request = self._request, None
         if request:
             try:
+                # Who asked looks at the figures next.
+                self._captures.report(self.row)
                 self._captures.answer(self.capture.name, request[1], why_not)
             except ControlError as e:
                 log.warning("capture %s could not answer: %s", self.capture.name, e)
