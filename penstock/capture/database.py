@@ -54,6 +54,10 @@ _LOOKING: dict[tuple[str, float], threading.Lock] = defaultdict(threading.Lock)
 _MOMENTS: dict[tuple[str, float], tuple[float, Moment]] = {}
 # When transactions still open were first seen to have begun.
 _STARTS: dict[tuple[str, float], dict[str, float]] = {}
+# How the type of a time begins that is one moment everywhere; MariaDB's is read in UTC, and comes without a zone.
+ZONED = "TIMESTAMP"
+# PostgreSQL's number for a time with time zone.
+TIMESTAMPTZ = 1184
 # MySQL's number for no character set, and its types that are text with one and bytes without.
 BINARY = 63
 TEXTS = {FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, FIELD_TYPE.BLOB}
@@ -331,7 +335,7 @@ class MySQL(Database):
                     fix=f"select CAST({name} AS DOUBLE) AS {name}",
                 )
             binary = " binary" if about.charsetnr == BINARY and kind in TEXTS else ""
-            yield name, f"{kind}.{described[5]}{binary}"
+            yield name, f"{ZONED if kind == FIELD_TYPE.TIMESTAMP else kind}.{described[5]}{binary}"
 
 
 class PostgreSQL(Database):
@@ -383,7 +387,8 @@ class PostgreSQL(Database):
 
     def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
         for d in cursor.description:
-            yield str(d.name), f"{d.type_code} {d.precision or ''} {d.scale or ''}".strip()
+            kind = ZONED if d.type_code == TIMESTAMPTZ else d.type_code
+            yield str(d.name), f"{kind} {d.precision or ''} {d.scale or ''}".strip()
 
     def plan(self, query: Query) -> list[tuple[str, str]]:
         with self._connected() as c:

@@ -15,7 +15,7 @@ from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import Any
 
-from penstock.capture.database import Database, Moment, Page
+from penstock.capture.database import ZONED, Database, Moment, Page
 from penstock.capture.encode import digest, encode
 from penstock.capture.low import LowMark
 from penstock.capture.pages import DELETED, Pages, Query
@@ -32,7 +32,7 @@ PAGE = 5000
 # Of rows that may be read again, how many are known not to have changed; the others are written again, unchanged.
 REMEMBERED = 500_000
 # What a database shows of its transactions may be a moment old, and MariaDB's has whole seconds.
-LEAST_OVERLAP = 1.5
+LEAST_OVERLAP = timedelta(seconds=1.5)
 # Local times differ from UTC by so much at most.
 WIDEST_ZONE = timedelta(hours=14)
 
@@ -85,7 +85,8 @@ class Poller:
     def __post_init__(self) -> None:
         c = self.capture
         self._pages = Pages(c)
-        self._low = LowMark(max(c.overlap.total_seconds(), LEAST_OVERLAP), self.position.low)
+        self._overlap = max(c.overlap, LEAST_OVERLAP)
+        self._low = LowMark(self._overlap.total_seconds(), self.position.low)
         self._seen: dict[bytes, bytes] = {}
         self._next_poll = 0.0
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix=f"ahead-{c.name}")
@@ -134,6 +135,7 @@ class Poller:
         """Read what changed and write it; returns the number of records written."""
         moment = self.database.moment()
         self.hook("before read")
+        self._not_ahead(moment.now)
         oldest, position = self._held(moment)
         owed = position.debt is not None and (moment.oldest is None or moment.oldest > position.debt.until)
         low = position.debt.low if owed and position.debt else self._low.value
@@ -174,25 +176,35 @@ class Poller:
         """The last time a cursor may truly have; None for cursors that are no times."""
         if not page.rows:
             return None
-        sample = page.rows[-1][self._at(page, self.capture.cursor)]
+        at = self._at(page, self.capture.cursor)
+        sample = page.rows[-1][at]
         if not isinstance(sample, date):
             return None
-        limit = datetime.fromtimestamp(now, UTC) + timedelta(seconds=self._low.overlap)
-        if isinstance(sample, datetime) and sample.tzinfo is not None:
-            return limit
+        limit = datetime.fromtimestamp(now, UTC) + self._overlap
+        if isinstance(sample, datetime) and page.columns[at][1].startswith(ZONED):
+            return limit if sample.tzinfo else limit.replace(tzinfo=None)
         # Without a zone it may be anybody's local time.
         plain = (limit + WIDEST_ZONE).replace(tzinfo=None)
         return plain if isinstance(sample, datetime) else plain.date()
 
-    def _set_back(self, now: float) -> None:
-        """After the database's clock was set back, read from where it is now."""
+    def _not_ahead(self, now: float) -> None:
+        """Lower a low mark that is yet to come: the clock was set back, perhaps while nobody polled."""
         low = self._low.value
-        if self._ended is not None and now < self._ended - self._low.overlap and isinstance(low, datetime):
-            here = datetime.fromtimestamp(now, UTC) - timedelta(seconds=self._low.overlap)
-            step = timedelta(seconds=self._ended - now)
-            # Without a zone only the step itself is known.
-            self._low.value = min(low, here) if low.tzinfo else low - step - timedelta(seconds=self._low.overlap)
+        if not isinstance(low, datetime) or not dict(self.position.columns).get(self.capture.cursor, "").startswith(
+            ZONED
+        ):
+            return
+        here = datetime.fromtimestamp(now, UTC).replace(tzinfo=UTC if low.tzinfo else None)
+        if low > here + self._overlap:
+            log.warning("capture %s: its low mark %s is yet to come, so the clock was set back", self.capture.name, low)
+            self._low.value = here - self._overlap
+
+    def _set_back(self, now: float) -> None:
+        """A cursor without a zone goes back by as much as the clock was seen to."""
+        low, step = self._low.value, timedelta(seconds=(self._ended or now) - now)
+        if step > self._overlap and isinstance(low, datetime):
             log.warning("capture %s: the database's clock was set back by %s", self.capture.name, step)
+            self._low.value = low - step - self._overlap
         self._ended = now
 
     def _held(self, moment: Moment) -> tuple[float | None, Position]:
@@ -288,7 +300,7 @@ class Poller:
         if self._low.value is None and not self._low.waits:
             top = self.database.page(self._pages.highest())
             high = top.rows[0][0] if top.rows else None
-            named = Page(((self.capture.cursor, ""),), [(high,)])
+            named = Page(((self.capture.cursor, top.columns[0][1]),), [(high,)])
             if high is not None and (limit := self._limit(named, moment.now)) is not None and high > limit:
                 high = self.database.value(self._pages.highest(limit))
             if high is None:

@@ -6,6 +6,8 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
 
 import orjson
 import pytest
@@ -228,6 +230,21 @@ def test_a_cursor_that_is_yet_to_come_hides_nothing(source: Source) -> None:
     written = poller.figures.written
     polled(poller, 5)
     assert poller.figures.written == written, "it is read at each poll, and written once"
+
+
+def test_a_clock_that_was_set_back_while_nobody_polled(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a')")
+    poller = source.poller()
+    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    # What is kept of a time when the clock was an hour ahead.
+    ahead = replace(poller.position, low=poller.position.low + timedelta(hours=1))
+    poller.output.commit([], ahead.value())
+    again = source.poller()
+    assert again.position.low == ahead.low
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('b')")
+    polled(again)
+    assert source.same()
+    assert again.position.low < ahead.low
 
 
 def test_a_snapshot_is_not_led_astray_by_a_cursor_yet_to_come(source: Source) -> None:
