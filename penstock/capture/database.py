@@ -105,7 +105,7 @@ class Database(ABC):
         try:
             with (engine or self._engine).connect() as c:
                 yield c
-        except SQLAlchemyError as e:
+        except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as e:
             # The pool would give the same broken connection out again.
             self.close()
             cause = getattr(e, "orig", None) or e

@@ -160,6 +160,15 @@ def test_what_has_no_form_names_its_column(postgres: Postgres, pg: PostgreSQL, k
         rows(pg, capture("postgres"))
 
 
+def test_a_time_that_python_cannot_hold_is_an_error(postgres: Postgres, pg: PostgreSQL) -> None:
+    with psycopg.connect(postgres.url, autocommit=True) as c:
+        c.execute("DROP TABLE IF EXISTS types")
+        c.execute("CREATE TABLE types (id int PRIMARY KEY, x timestamptz)")
+        c.execute("INSERT INTO types VALUES (1, 'infinity')")
+    with pytest.raises(SourceError, match=r"did not do what a capture asked.*timestamp too large"):
+        rows(pg, capture("postgres"))
+
+
 # Open transactions
 
 
