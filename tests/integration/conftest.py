@@ -9,6 +9,7 @@ import pytest
 
 from penstock.local.parts import Broker, MariaDB
 from tests.captures import Source
+from tests.postgres import Postgres
 
 
 @pytest.fixture
@@ -22,3 +23,10 @@ def source(
         poller.close()
     for connection in made.connections:
         connection.close()
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A real PostgreSQL server."""
+    with Postgres() as part:
+        yield part

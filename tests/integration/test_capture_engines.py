@@ -28,12 +28,6 @@ from tests.postgres import Postgres
 DELAY = timedelta(seconds=5)
 
 
-@pytest.fixture(scope="module")
-def postgres() -> Iterator[Postgres]:
-    with Postgres() as part:
-        yield part
-
-
 @pytest.fixture
 def mysql(mariadb: MariaDB) -> Iterator[MySQL]:
     made = MySQL(make_url(mariadb.url_of("demo")), DELAY)

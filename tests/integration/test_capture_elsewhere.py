@@ -1,0 +1,114 @@
+"""Captures of PostgreSQL and SQLite, from snapshot to reconcile: the topic's last value per key is the table."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+import orjson
+import psycopg
+import pytest
+
+from penstock.capture import start
+from penstock.capture.poller import Poller
+from penstock.capture.statement import parse
+from penstock.local.parts import Broker
+from tests.postgres import Postgres
+from tests.streams import read
+from tests.support import wait_until
+
+DECLARED = """CAPTURE INTO {topic} PARTITIONS 2 FROM {engine} demo KEY (region, id) CURSOR changed DELETED WHEN (gone)
+EVERY 100 MILLISECONDS OVERLAP 1 SECOND {more} AS SELECT region, id, name, gone, changed FROM {table}"""
+
+
+def topic(broker: Broker, name: str) -> dict[tuple[str, int], str]:
+    """Names by key, as the topic has them in the end."""
+    found: dict[tuple[str, int], str] = {}
+    for record in read(broker.bootstrap, name):
+        key = orjson.loads(record.key or "")
+        found.pop((key["region"], key["id"]), None)
+        if record.value is not None:
+            found[key["region"], key["id"]] = orjson.loads(record.value)["name"]
+    return found
+
+
+def work(poller: Poller, polls: int = 1) -> None:
+    wanted = poller.figures.polls + polls
+
+    def done() -> bool:
+        time.sleep(min(poller.step(), 0.1))
+        return poller.figures.polls >= wanted and not poller.position.reconcile
+
+    wait_until(done, 60, every=0.0, what="polls")
+
+
+def test_postgresql(postgres: Postgres, broker: Broker, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_DEMO", postgres.url)
+    with psycopg.connect(postgres.url, autocommit=True) as c:
+        c.execute("DROP TABLE IF EXISTS people")
+        c.execute(
+            "CREATE TABLE people (region text, id bigint, name text, gone boolean NOT NULL DEFAULT false,"
+            " changed timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (region, id))"
+        )
+        c.execute("CREATE INDEX ON people (changed, region, id)")
+        c.execute(
+            "INSERT INTO people SELECT CASE i % 2 WHEN 0 THEN 'eu' ELSE 'US' END, i, 'n' || i FROM generate_series(1, 50) i"
+        )
+        text = DECLARED.format(topic="people-pg", engine="postgres", table="people", more="")
+        poller = start.open_poller(parse(text, home / "people-pg.sql"), broker.bootstrap)
+        work(poller)
+
+        def table() -> dict[tuple[str, int], str]:
+            return {(r, i): n for r, i, n in c.execute("SELECT region, id, name FROM people WHERE NOT gone").fetchall()}
+
+        assert topic(broker, "people-pg") == table()
+        with psycopg.connect(postgres.url) as slow:
+            # Its now() is that of its beginning, and it commits behind all that follow.
+            slow.execute("UPDATE people SET name = 'slow', changed = now() WHERE id = 7")
+            for i in range(20):
+                c.execute("UPDATE people SET name = %s, changed = now() WHERE id = %s", (f"fast {i}", 10 + i))
+                work(poller)
+                time.sleep(0.1)
+            slow.commit()
+        c.execute("UPDATE people SET gone = true, changed = now() WHERE id = 20")
+        work(poller)
+        assert topic(broker, "people-pg") == table()
+        c.execute("DELETE FROM people WHERE id = 30")
+        c.execute("UPDATE people SET id = 1000 WHERE id = 31")
+        poller.compare("asked for")
+        work(poller)
+        assert topic(broker, "people-pg") == table()
+        poller.close()
+
+
+def test_sqlite(tmp_path: Path, broker: Broker, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_DEMO", f"sqlite:///{tmp_path / 'shop.db'}")
+    c = sqlite3.connect(tmp_path / "shop.db", isolation_level=None)
+    c.execute(
+        "CREATE TABLE people (region TEXT, id INTEGER, name TEXT, gone INTEGER NOT NULL DEFAULT 0,"
+        " changed TEXT NOT NULL DEFAULT (strftime('%Y-%m-%d %H:%M:%f')), PRIMARY KEY (region, id))"
+    )
+    c.execute("CREATE INDEX changes ON people (changed, region, id)")
+    c.executemany("INSERT INTO people (region, id, name) VALUES (?, ?, ?)", [("eu", i, f"n{i}") for i in range(50)])
+    text = DECLARED.format(topic="people-sqlite", engine="sqlite", table="people", more="DELAY 1 SECOND")
+    poller = start.open_poller(parse(text, home / "people-sqlite.sql"), broker.bootstrap)
+    work(poller)
+
+    def table() -> dict[tuple[str, int], str]:
+        return {(r, i): n for r, i, n in c.execute("SELECT region, id, name FROM people WHERE NOT gone")}
+
+    assert topic(broker, "people-sqlite") == table()
+    now = "changed = strftime('%Y-%m-%d %H:%M:%f')"
+    for i in range(10):
+        c.execute(f"UPDATE people SET name = 'changed', {now} WHERE id = ?", (i,))
+        work(poller)
+    c.execute(f"UPDATE people SET gone = 1, {now} WHERE id = 20")
+    work(poller)
+    assert topic(broker, "people-sqlite") == table()
+    c.execute("DELETE FROM people WHERE id = 30")
+    poller.compare("asked for")
+    work(poller)
+    assert topic(broker, "people-sqlite") == table()
+    poller.close()
+    c.close()
