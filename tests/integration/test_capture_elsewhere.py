@@ -53,7 +53,8 @@ def test_postgresql(postgres: Postgres, broker: Broker, home: Path, monkeypatch:
         )
         c.execute("CREATE INDEX ON people (changed, region, id)")
         c.execute(
-            "INSERT INTO people SELECT CASE i % 2 WHEN 0 THEN 'eu' ELSE 'US' END, i, 'n' || i FROM generate_series(1, 50) i"
+            "INSERT INTO people SELECT CASE i % 2 WHEN 0 THEN 'eu' ELSE 'US' END, i, 'n' || i"
+            " FROM generate_series(1, 50) i"
         )
         text = DECLARED.format(topic="people-pg", engine="postgres", table="people", more="")
         poller = start.open_poller(parse(text, home / "people-pg.sql"), broker.bootstrap)
