@@ -5,6 +5,7 @@ Each field is the variable ``PENSTOCK_<FIELD>`` in capitals, e.g. ``PENSTOCK_KAF
 
 from functools import cache
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -39,6 +40,12 @@ class Settings(BaseSettings):
     checkpoints: str = Field("", description="URI or folder of checkpoints; empty means <home>/checkpoints")
     spark_master: str = Field("local[2]", description="Spark master; 2 cores by default")
     driver_memory: str = Field("768m", description="JVM heap of one driver")
+    java_options: str = Field("", description="options of a driver's JVM, instead of those that were measured best")
+    spark_conf: dict[str, str] = Field({}, description="Spark settings over those that were measured best, as JSON")
+    parsing: Literal["shapes", "json"] = Field(
+        "shapes",
+        description="records of plain values are cut by a regular expression, or all go through Spark's parser",
+    )
 
     lease_ttl: float = Field(15.0, gt=3, description="seconds without renewal until a lease may be taken")
     progress_every: float = Field(2.0, gt=0, description="seconds between progress reports")

@@ -36,7 +36,8 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
     """
     s = settings()
     master = master or s.spark_master
-    options = [*JAVA_OPTIONS, *(aot.options() if java_options is None else java_options)]
+    chosen = shlex.split(s.java_options) or JAVA_OPTIONS
+    options = [*chosen, *(aot.options() if java_options is None else java_options)]
     connector = [str(path) for path in jars.jars_of("connector")]
     conf = {
         "spark.app.name": f"penstock-{app}",
@@ -74,7 +75,7 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         conf["spark.sql.streaming.checkpointFileManagerClass"] = (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         )
-    return conf
+    return conf | s.spark_conf
 
 
 def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSession:

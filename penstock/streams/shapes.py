@@ -22,6 +22,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from penstock.settings import settings
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -81,7 +83,8 @@ def cut(rows: DataFrame, text: str, declared: StructType, prefix: str, where: Co
     where: the rows whose text is read at all.
     """
     usual, inner, parts = f"{prefix}_usual", f"{prefix}_inner", f"{prefix}_parts"
-    if not (known := layouts(declared)):
+    known = layouts(declared) if settings().parsing == "shapes" else []
+    if not known:
         nothing = {prefix + f.name: F.lit(None).cast(f.dataType) for f in declared.fields}
         return rows.withColumns({usual: F.lit(False), **nothing})
     # What begins with a quote and did not before has matched. To compare the two whole would not do: bytes that are no

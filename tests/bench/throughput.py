@@ -3,7 +3,7 @@
 Every run starts a process of its own over the same topic and ends when all of it is committed. Outputs are compared,
 key by key, before any time is shown. Runs are in pairs, in alternating order; ratios are those of each pair.
 
-    python -m tests.bench.throughput                       the three tables of docs/benchmarks.md, an hour
+    python -m tests.bench.throughput                       the tables of docs/benchmarks.md, over an hour
     python -m tests.bench.throughput beside --pairs 2      one of them
 """
 
@@ -76,13 +76,14 @@ def place() -> Iterator[Place]:
             yield Place(broker, mariadb, home)
 
 
-def ours(at: Place, job: str) -> Measured:
-    """One run of a job by Penstock, from the start of its driver's process."""
+def ours(at: Place, job: str, **settings: str) -> Measured:
+    """One run of a job by Penstock, from the start of its driver's process. settings: PENSTOCK_* for it."""
     app, names, _ = JOBS[job]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         project = PROJECT / "tests" / "bench" / "receipts"
-        with drivers(at.broker, at.mariadb, home, project, PENSTOCK_DRIVER_MEMORY="768m") as given:
+        given_settings = {"PENSTOCK_DRIVER_MEMORY": "768m", **settings}
+        with drivers(at.broker, at.mariadb, home, project, **given_settings) as given:
             streams = [catalog.load().stream(name) for name in names]
             drop(at, [s.output.name for s in streams])
             ensure_topics(catalog.load().topics.values(), at.broker.bootstrap)
@@ -320,6 +321,51 @@ def scaling() -> None:
     write("throughput-scaling", table(head, rows))
 
 
+STATE = "spark.sql.streaming.stateStore."
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming."
+# What is not set by default, by name: the settings it takes.
+OTHERWISE: dict[str, dict[str, str]] = {
+    "every record through Spark's parser": {"PENSTOCK_PARSING": "json"},
+    "state in the JVM's heap (HDFSBackedStateStoreProvider)": {
+        "PENSTOCK_DRIVER_MEMORY": "2g",
+        "PENSTOCK_SPARK_CONF": json.dumps(
+            {f"{STATE}providerClass": f"{CHECKPOINTS}state.HDFSBackedStateStoreProvider"}
+        ),
+    },
+    "snapshots of the state instead of changelogs": {
+        "PENSTOCK_SPARK_CONF": json.dumps({f"{STATE}rocksdb.changelogCheckpointing.enabled": "false"})
+    },
+    "Spark's own manager of checkpoint files": {
+        "PENSTOCK_SPARK_CONF": json.dumps(
+            {
+                "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTS}checkpointing."
+                "FileContextBasedCheckpointFileManager"
+            }
+        )
+    },
+    "parallel collector": {"PENSTOCK_JAVA_OPTIONS": "-XX:+UseParallelGC -XX:NewRatio=1"},
+    "G1 collector": {"PENSTOCK_JAVA_OPTIONS": "-XX:+UseG1GC"},
+    "plans adapted while they run": {"PENSTOCK_SPARK_CONF": json.dumps({"spark.sql.adaptive.enabled": "true"})},
+}
+
+
+@app.command()
+def otherwise() -> None:
+    """Both stages of the summaries with settings other than the default ones: one run each, the default's three."""
+    job, rows = "summaries, two stages", list[list[str]]()
+    with place() as at, Progress() as progress:
+        step = progress.add_task("generating", total=None)
+        fill(at, RECORDS, KEYS)
+        usual: list[Measured] = []
+        for name, settings in OTHERWISE.items():
+            progress.update(step, description=name)
+            if len(usual) < 3:
+                usual.append(ours(at, job))
+            rows.append(row(name, [ours(at, job, **settings)])[:-1])
+        rows.insert(0, row("as it is", usual)[:-1])
+    write("throughput-otherwise", table(HEAD[:-1], rows))
+
+
 def output(job: str) -> str:
     return {"quality": "metrics", "summaries, one stage": "one-stage-summaries"}.get(job, "metric-summaries")
 
@@ -330,6 +376,7 @@ def main(context: typer.Context) -> None:
         beside()
         any_layout()
         scaling()
+        otherwise()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,41 @@
+"""What a driver's Spark is told, and how a person overrules it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.settings import settings
+from penstock.streams import session
+
+
+@pytest.fixture(autouse=True)
+def plain(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    monkeypatch.setattr("penstock.local.jars.jars_of", lambda _: [])
+    monkeypatch.setattr("penstock.local.aot.options", list)
+
+
+def test_what_was_measured_best_is_the_default() -> None:
+    conf = session.submit_conf("shop")
+    assert conf["spark.app.name"] == "penstock-shop"
+    assert "-XX:+UseSerialGC" in conf["spark.driver.extraJavaOptions"]
+    assert conf["spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"] == "true"
+    assert "FileSystemBased" in conf["spark.sql.streaming.checkpointFileManagerClass"]
+
+
+def test_each_can_be_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
+    more = {"spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false", "spark.ui.port": "5050"}
+    monkeypatch.setenv("PENSTOCK_SPARK_CONF", json.dumps(more))
+    monkeypatch.setenv("PENSTOCK_JAVA_OPTIONS", "-XX:+UseG1GC '-Dname=a b'")
+    settings.cache_clear()
+    conf = session.submit_conf("shop")
+    assert more.items() <= conf.items()
+    assert conf["spark.driver.extraJavaOptions"] == "-XX:+UseG1GC '-Dname=a b'"
+
+
+def test_checkpoints_elsewhere_keep_sparks_own_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_CHECKPOINTS", "s3a://bucket/checkpoints")
+    settings.cache_clear()
+    assert "spark.sql.streaming.checkpointFileManagerClass" not in session.submit_conf("shop")
