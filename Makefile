@@ -12,7 +12,7 @@ BOOTSTRAP = $(PYTHON) penstock/local/bootstrap.py
 PENSTOCK = .venv/bin/penstock
 PART ?=
 TESTS ?=
-BENCH ?= emission recovery idle throughput
+BENCH ?= emission recovery idle throughput capture
 SOURCES = penstock jobs dags plugins tests
 
 help: ## what there is to make
@@ -54,7 +54,7 @@ lint: test-env
 types: test-env
 	.venv/bin/mypy $(SOURCES)
 
-bench: test-env ## measure emission, recovery, idle use and throughput; one: make bench BENCH=emission
+bench: test-env ## measure emission, recovery, idle use, throughput and captures; one: make bench BENCH=emission
 	@for bench in $(BENCH); do \
 		test $$bench != idle || $(PENSTOCK) up || exit 1; \
 		.venv/bin/python -m tests.bench.$$bench || exit 1; \
