@@ -115,7 +115,7 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     assert mended["airflow-api"]["pid"] == first["airflow-api"]["pid"]
 
     said = penstock("down", ports=False)
-    assert "2 drained" in said
+    assert "3 drained" in said
     wait_until(lambda: not processes(penstock.home), 10)
     assert (penstock.home / "kafka").is_dir()
     assert all(process.gone(p["pid"]) for p in mended.values())
