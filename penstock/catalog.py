@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.errors import DeclarationError
 from penstock.kafka.commits import COMMITS
@@ -17,6 +17,8 @@ from penstock.streams.declare import Final, Input, Stream, Topic
 
 if TYPE_CHECKING:
     from penstock.capture.statement import Capture
+
+T = TypeVar("T")
 
 # By topic: itself, and the promises of the streams that read it.
 Windowed = dict[str, tuple[Topic, list[Final]]]
@@ -54,26 +56,15 @@ class Catalog:
             apps.setdefault(one.app, []).append(one)
         return apps
 
-    def capture(self, name: str) -> Capture:
-        try:
-            return self.captures[name]
-        except KeyError:
-            known = ", ".join(sorted(self.captures)) or "none"
-            raise DeclarationError("no such capture", got=name, fix=f"take one of: {known}") from None
-
     def stream(self, name: str) -> Stream:
-        try:
-            return self.streams[name]
-        except KeyError:
-            known = ", ".join(sorted(self.streams)) or "none"
-            raise DeclarationError("no such stream", got=name, fix=f"take one of: {known}") from None
+        return _named("stream", name, self.streams)
+
+    def one(self, name: str) -> Supervised:
+        """A stream or a capture."""
+        return _named("stream", name, self.supervised)
 
     def app(self, name: str) -> list[Supervised]:
-        try:
-            return self.apps[name]
-        except KeyError:
-            known = ", ".join(self.apps) or "none"
-            raise DeclarationError("no such app", got=name, fix=f"take one of: {known}") from None
+        return _named("app", name, self.apps)
 
     def windowed(self) -> Windowed:
         """Topics that need heartbeats: those read by a stream that promises final windows."""
@@ -83,6 +74,14 @@ class Catalog:
                 for topic in (i.topic for i in stream.inputs.values() if i.topic):
                     found.setdefault(topic.name, (topic, []))[1].append(stream.promise)
         return found
+
+
+def _named(kind: str, name: str, among: Mapping[str, T]) -> T:
+    try:
+        return among[name]
+    except KeyError:
+        known = ", ".join(sorted(among)) or "none"
+        raise DeclarationError(f"no such {kind}", got=name, fix=f"take one of: {known}") from None
 
 
 def build(streams: Iterable[Stream], captures: Iterable[Capture] = ()) -> Catalog:

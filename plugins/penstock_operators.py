@@ -102,7 +102,7 @@ class SuperviseStreams(BaseOperator):
         from penstock.streams import launch
 
         if self.app == APP:
-            return launch.capturing(incarnation)
+            return launch.capturing(self.app, incarnation)
         return self._spark_submit(incarnation)
 
     def _spark_submit(self, incarnation: str) -> Sequence[str]:
@@ -188,7 +188,7 @@ class OperateStreams(BaseOperator):
         mark = f"(run {run.run_id})"
         note = f"{params['note'] or ''} {mark}".strip()
         catalog, control = load(), connect()
-        streams = catalog.app(name) if kind == "app" else [catalog.supervised[name]]
+        streams = catalog.app(name) if kind == "app" else [catalog.one(name)]
         if any((a["detail"] or "").endswith(mark) for a in control.actions(200)):
             # Airflow runs a task again whose end it did not hear of; a second release would be a second restart.
             self.log.info("an earlier try of this run has done it")

@@ -11,7 +11,9 @@ from confluent_kafka import Consumer, TopicPartition
 from penstock.capture import start
 from penstock.capture.encode import encode
 from penstock.capture.poller import Poller
-from penstock.capture.statement import parse
+from penstock.capture.statement import APP, parse
+from penstock.control import Control, ProgressRow, schema
+from penstock.control.captures import CaptureRow, Captures
 from penstock.local.parts import Broker, MariaDB
 
 TABLE = """CREATE TABLE {name} (
@@ -89,3 +91,26 @@ class Source:
 
     def same(self) -> bool:
         return self.topic() == self.table()
+
+
+def known(control: Control, name: str) -> None:
+    """Let a control database know a capture, wanted, and its driver, running elsewhere."""
+    with control.begin() as c:
+        c.execute(schema.app.insert().values(name=APP, release_seq=0, restarts=0))
+        c.execute(schema.stream.insert().values(name=name, app=APP, desired="on"))
+    driver = control.claim(APP, None, host="elsewhere", spec_hash="x", owner="test", log="x")
+    assert driver
+    control.driver_running(driver)
+
+
+def reported(
+    control: Control, name: str, state: str, error: str | None = None, behind: float = 0.0, **row: Any
+) -> None:
+    """Let that driver report on the capture. behind: seconds behind its database; row: fields of its CaptureRow."""
+    app = control.app(APP)
+    assert app
+    assert app.incarnation
+    watermark = int(control.now() - behind * 1000)
+    progress = ProgressRow(name, APP, app.incarnation, state=state, watermark=watermark, error=error)
+    control.report([progress], keep=False)
+    Captures(control).report(CaptureRow(name, **row))

@@ -6,21 +6,19 @@ snapshot in the database between two queries.
 
 from __future__ import annotations
 
-import logging
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
 
-from pymysql.constants import FIELD_TYPE
-from sqlalchemy import URL, Connection, Engine, bindparam, create_engine, event, text
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
-from sqlglot import exp
+from sqlalchemy import URL, Connection, Engine, create_engine, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.capture.pages import Query
 from penstock.capture.statement import Capture
@@ -49,20 +47,26 @@ class Moment:
 # Seconds for which one look at a server's transactions serves all captures of it: InnoDB's list goes stale for those
 # who read it more often than ten times a second, all together.
 SHARED = 0.25
-STALE, RETRIES = 0.15, 3
-_LOOKING: dict[tuple[str, float], threading.Lock] = defaultdict(threading.Lock)
-_MOMENTS: dict[tuple[str, float], tuple[float, Moment]] = {}
-# When transactions still open were first seen to have begun.
-_STARTS: dict[tuple[str, float], dict[str, float]] = {}
+
+
+@dataclass
+class Look:
+    """What the captures of one server share of their looks at its transactions.
+
+    starts: when those still open were first seen to have begun; statements: when those of sessions without a
+    transaction did, at the last look.
+    """
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    at: float = -math.inf
+    moment: Moment = Moment(0.0, None)
+    starts: dict[str, float] = field(default_factory=dict)
+    statements: dict[int, float] = field(default_factory=dict)
+
+
+_LOOKS: dict[tuple[str, float], Look] = defaultdict(Look)
 # How the type of a time begins that is one moment everywhere; MariaDB's is read in UTC, and comes without a zone.
 ZONED = "TIMESTAMP"
-# PostgreSQL's number for a time with time zone.
-TIMESTAMPTZ = 1184
-# MySQL's number for no character set, and its types that are text with one and bytes without.
-BINARY = 63
-TEXTS = {FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, FIELD_TYPE.BLOB}
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Database(ABC):
         )
         # What is asked for the clock and the open transactions.
         self._watch = self._engine
-        self._looks_as = (url.render_as_string(hide_password=False), self._delay)
+        self._look = _LOOKS[url.render_as_string(hide_password=False), self._delay]
         self.prepare()
 
     def prepare(self) -> None:
@@ -145,34 +149,28 @@ class Database(ABC):
         It may be a quarter of a second old: all captures of a server in this process look together. An older moment
         holds a capture back and never makes it lose anything.
         """
-        with _LOOKING[self._looks_as]:
-            at, found = _MOMENTS.get(self._looks_as, (0.0, Moment(0.0, None)))
-            if time.monotonic() - at < SHARED:
-                return found
-            found = self._moment(found)
-            _MOMENTS[self._looks_as] = (time.monotonic(), found)
-            return found
+        look = self._look
+        with look.lock:
+            if time.monotonic() - look.at >= SHARED:
+                look.moment = self._moment()
+                look.at = time.monotonic()
+            return look.moment
 
-    def _moment(self, before: Moment) -> Moment:
+    def _moment(self) -> Moment:
         with self._connected(self._watch) as c:
             if self._tells is None:
                 self._tells = self.tells(c)
             now = float(c.execute(text(self.CLOCK)).scalar_one())
-            if not self._tells:
-                return Moment(now, now - self._delay)
-            return self.looked(c, now, before)
+            return self.looked(c, now) if self._tells else Moment(now, now - self._delay)
 
-    def looked(self, c: Connection, now: float, before: Moment, /) -> Moment:  # noqa: ARG002
+    def looked(self, c: Connection, now: float, /) -> Moment:
         """The moment as a look at the sessions gives it."""
-        open_now = list(self.sessions(c))
-        kept = _STARTS.get(self._looks_as, {})
         starts: dict[str, float] = {}
-        for who, began, waiting in open_now:
-            known = kept.get(who)
-            first = known if began is None else began if known is None else min(began, known)
+        for who, began, waiting in self.sessions(c):
+            known = [start for start in (began, self._look.starts.get(who)) if start is not None]
             # Prepared, and nobody here saw it begin.
-            starts[who] = waiting if first is None else first
-        _STARTS[self._looks_as] = starts
+            starts[who] = min(known, default=waiting)
+        self._look.starts = starts
         return Moment(now, min(starts.values(), default=None))
 
     @property
@@ -184,7 +182,7 @@ class Database(ABC):
 
     @abstractmethod
     def tells(self, c: Connection, /) -> bool:
-        """Whether `oldest` sees the transactions of all sessions."""
+        """Whether `sessions` sees the transactions of all sessions."""
 
     @abstractmethod
     def sessions(self, c: Connection, /) -> Iterator[tuple[str, float | None, float]]:
@@ -210,233 +208,3 @@ class Database(ABC):
     def close(self) -> None:
         self._engine.dispose()
         self._watch.dispose()
-
-
-class MySQL(Database):
-    """MariaDB and MySQL."""
-
-    CLOCK = "SELECT UNIX_TIMESTAMP(SYSDATE(6))"
-    OPTIONS: ClassVar = {
-        "connect_args": {
-            "connect_timeout": CONNECT_TIMEOUT,
-            "read_timeout": READ_TIMEOUT,
-            "write_timeout": READ_TIMEOUT,
-            "charset": "utf8mb4",
-            # Times that have a zone are read in UTC, whatever the server's own is.
-            "init_command": "SET time_zone = '+00:00'",
-        }
-    }
-    WHY_NOT: ClassVar = (
-        "the login lacks the privilege PROCESS, or the server replays what others wrote (replica, Galera)"
-    )
-    # Begun is when the statement began that touched the first row, or later: a row's CURRENT_TIMESTAMP may be earlier,
-    # so running statements count too. Both have whole seconds, rounded down. InnoDB says it in the local time of the
-    # server's machine, and of an hour that comes twice a year it may be the first.
-    TRANSACTIONS = (
-        "SELECT trx_mysql_thread_id, IF(FROM_UNIXTIME(UNIX_TIMESTAMP(trx_started) - 3600) = trx_started,"
-        " UNIX_TIMESTAMP(trx_started) - 3600, UNIX_TIMESTAMP(trx_started)), trx_mysql_thread_id = CONNECTION_ID()"
-        " FROM information_schema.innodb_trx WHERE trx_is_read_only = 0 OR trx_mysql_thread_id = CONNECTION_ID()"
-    )
-    STATEMENTS = (
-        "SELECT ID, UNIX_TIMESTAMP(SYSDATE()) - 1 - TIME FROM information_schema.processlist"
-        " WHERE COMMAND IN ('Query', 'Execute') AND ID <> CONNECTION_ID()"
-    )
-    REPLAYS = (
-        "SELECT (SELECT COUNT(*) FROM information_schema.processlist WHERE USER = 'system user'"
-        " AND COMMAND LIKE 'Slave%') + (SELECT COUNT(*) FROM information_schema.global_variables"
-        " WHERE VARIABLE_NAME = 'WSREP_ON' AND VARIABLE_VALUE = 'ON')"
-    )
-
-    def prepare(self) -> None:
-        options = {k: v for k, v in self.OPTIONS["connect_args"].items() if k != "init_command"}
-        options["init_command"] = "SET time_zone = 'SYSTEM'"
-        self._own, self._before = False, dict[int, float]()
-        self._watch = create_engine(
-            self._engine.url, isolation_level="AUTOCOMMIT", pool_size=1, pool_recycle=1800, connect_args=options
-        )
-
-    def tells(self, c: Connection) -> bool:
-        try:
-            c.execute(text("SELECT COUNT(*) FROM information_schema.innodb_trx")).scalar_one()
-        except DBAPIError:
-            return False
-        return not c.execute(text(self.REPLAYS)).scalar_one()
-
-    def looked(self, c: Connection, now: float, before: Moment) -> Moment:
-        """InnoDB shows what it saw at the first of reads that follow closely, so a transaction of our own proves it."""
-        c.execute(text("START TRANSACTION WITH CONSISTENT SNAPSHOT"))
-        try:
-            found = super().looked(c, now, before)
-            for _ in range(RETRIES):
-                if self._own:
-                    break
-                time.sleep(STALE)
-                found = super().looked(c, now, before)
-        finally:
-            c.execute(text("COMMIT"))
-        if not self._own:
-            log.warning("%s shows an old list of its transactions: others read it too often", self.place)
-            return before if before.now else Moment(now, 0.0)
-        return found
-
-    def sessions(self, c: Connection) -> Iterator[tuple[str, float | None, float]]:
-        now, self._own = float(c.execute(text(self.CLOCK)).scalar_one()), False
-        statements = {int(who): float(began) for who, began in c.execute(text(self.STATEMENTS))}
-        transactions: dict[int, float] = {}
-        for who, began, own in c.execute(text(self.TRANSACTIONS)):
-            if own:
-                self._own = float(began) >= int(now) - 1
-            else:
-                transactions[int(who)] = float(began)
-        for who in statements.keys() | transactions.keys():
-            began = min(statements.get(who, now), transactions.get(who, now))
-            # A statement that waited before it touched a row: the transaction it leaves open counts from it.
-            if who in transactions and (earlier := self._before.get(who)) is not None:
-                began = min(began, earlier)
-            # By its transaction: a session that goes on from one to the next is not as old as its first.
-            yield f"{who}/{transactions.get(who, statements.get(who))}", began, began
-        self._before = {who: began for who, began in statements.items() if who not in transactions}
-
-    def server(self) -> str:
-        with self._connected() as c:
-            return str(c.execute(text("SELECT CONCAT(@@hostname, ':', @@port, ' ', @@server_id)")).scalar_one())
-
-    def check(self, capture: Capture) -> None:
-        """ENUM and SET are put in order by number and compared as text: paging by them would leave rows out."""
-        tables = {table.name for table in capture.select.find_all(exp.Table)}
-        query = text(
-            "SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE FROM information_schema.columns"
-            " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN :tables AND DATA_TYPE IN ('enum', 'set')"
-        ).bindparams(bindparam("tables", expanding=True))
-        with self._connected() as c:
-            odd = {str(column).lower(): kind for _, column, kind in c.execute(query, {"tables": sorted(tables)})}
-        sources = {e.alias_or_name: e.unalias().name for e in capture.select.expressions if not e.is_star}
-        for name in (*capture.key, capture.cursor):
-            if kind := odd.get(sources.get(name, name).lower()):
-                raise SourceError(
-                    f"capture {capture.name} cannot be paged by a column of type {kind.upper()}",
-                    got=name,
-                    fix=f"select CAST({name} AS CHAR) AS {name}",
-                )
-
-    def plan(self, query: Query) -> list[tuple[str, str]]:
-        with self._connected() as c:
-            rows = c.execute(text(f"EXPLAIN {query.clause.text}"), dict(query.values)).mappings()
-            # Without a table nothing is read: the condition cannot be met.
-            return [(str(row["table"]), str(row["key"] or "")) for row in rows if row["table"]]
-
-    def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
-        for described, about in zip(cursor.description, cursor._result.fields, strict=True):
-            name, kind = str(described[0]), described[1]
-            if kind == FIELD_TYPE.FLOAT:
-                raise SourceError(
-                    "the server shows a column of type FLOAT with six digits, so its value would be lost",
-                    got=name,
-                    fix=f"select CAST({name} AS DOUBLE) AS {name}",
-                )
-            binary = " binary" if about.charsetnr == BINARY and kind in TEXTS else ""
-            yield name, f"{ZONED if kind == FIELD_TYPE.TIMESTAMP else kind}.{described[5]}{binary}"
-
-
-class PostgreSQL(Database):
-    CLOCK = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
-    OPTIONS: ClassVar = {
-        "connect_args": {
-            "connect_timeout": CONNECT_TIMEOUT,
-            # A connection that broke without a word must not look like a query that takes long.
-            "keepalives_idle": 10,
-            "keepalives_interval": 5,
-            "keepalives_count": 3,
-            "tcp_user_timeout": 30_000,
-            "options": f"-c timezone=UTC -c statement_timeout={READ_TIMEOUT * 1000}",
-        }
-    }
-    WHY_NOT: ClassVar = "the login has no rights of pg_read_all_stats, or the server is a standby"
-    TELLS = (
-        "SELECT pg_has_role('pg_read_all_stats', 'USAGE') AND NOT pg_is_in_recovery() AND NOT EXISTS"
-        " (SELECT FROM pg_stat_activity WHERE state = 'disabled')"
-    )
-    # A prepared transaction does not say when it began, only when it was prepared.
-    SESSIONS = (
-        "SELECT COALESCE(backend_xid::text, 'pid ' || pid), EXTRACT(EPOCH FROM xact_start), NULL FROM pg_stat_activity"
-        " WHERE pid <> pg_backend_pid() AND datid IS NOT NULL AND xact_start IS NOT NULL"
-        " UNION ALL SELECT transaction::text, NULL, EXTRACT(EPOCH FROM prepared) FROM pg_prepared_xacts"
-    )
-    # What psycopg would turn into an object that says less: an interval's months become thirty days, JSON's numbers
-    # floats, and an address a class of its own.
-    AS_TEXT = ("json", "jsonb", "interval", "inet", "cidr")
-
-    def prepare(self) -> None:
-        from psycopg.types.string import TextLoader
-
-        @event.listens_for(self._engine, "connect")
-        def connected(connection: Any, _: Any) -> None:
-            for name in self.AS_TEXT:
-                connection.adapters.register_loader(name, TextLoader)
-
-    def tells(self, c: Connection) -> bool:
-        return bool(c.execute(text(self.TELLS)).scalar_one())
-
-    def sessions(self, c: Connection) -> Iterator[tuple[str, float | None, float]]:
-        for who, began, prepared in c.execute(text(self.SESSIONS)):
-            yield str(who), None if began is None else float(began), float(prepared or 0) - self._delay
-
-    def server(self) -> str:
-        with self._connected() as c:
-            return str(c.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one())
-
-    def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
-        for d in cursor.description:
-            kind = ZONED if d.type_code == TIMESTAMPTZ else d.type_code
-            yield str(d.name), f"{kind} {d.precision or ''} {d.scale or ''}".strip()
-
-    def plan(self, query: Query) -> list[tuple[str, str]]:
-        with self._connected() as c:
-            [found] = c.execute(text(f"EXPLAIN (FORMAT JSON) {query.clause.text}"), dict(query.values)).scalars()
-        return list(_scans(found[0]["Plan"] if isinstance(found, list) else _loaded(found)))
-
-
-def _loaded(found: str) -> dict[str, Any]:
-    import orjson
-
-    plan: dict[str, Any] = orjson.loads(found)[0]["Plan"]
-    return plan
-
-
-def _scans(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    if "Scan" in node["Node Type"] and "Relation Name" in node:
-        yield node["Relation Name"], node.get("Index Name", "")
-    elif "Index Name" in node:
-        yield "", node["Index Name"]
-    for child in node.get("Plans", []):
-        yield from _scans(child)
-
-
-class SQLite(Database):
-    CLOCK = "SELECT (julianday('now') - 2440587.5) * 86400.0"
-    OPTIONS: ClassVar = {"connect_args": {"timeout": CONNECT_TIMEOUT, "check_same_thread": False}}
-    WHY_NOT = "SQLite does not tell"
-
-    def tells(self, _: Connection) -> bool:
-        return False
-
-    def sessions(self, _: Connection) -> Iterator[tuple[str, float | None, float]]:
-        return iter(())
-
-    def server(self) -> str:
-        return self.place
-
-    def plan(self, query: Query) -> list[tuple[str, str]]:
-        with self._connected() as c:
-            rows = c.execute(text(f"EXPLAIN QUERY PLAN {query.clause.text}"), dict(query.values)).all()
-        found = []
-        for *_, detail in rows:
-            words = str(detail).split()
-            if words[0] in ("SCAN", "SEARCH"):
-                by_key = "PRIMARY" in words and "PRIMARY KEY"
-                index = next((words[i + 1] for i, w in enumerate(words[:-1]) if w == "INDEX"), "") or by_key or ""
-                found.append((words[1], index))
-        return found
-
-
-ENGINES: dict[str, type[Database]] = {"mysql": MySQL, "postgres": PostgreSQL, "sqlite": SQLite}

@@ -8,7 +8,8 @@ from typing import Any
 from penstock.catalog import load
 from penstock.control.api import Control
 from penstock.control.captures import CaptureRow, Captures
-from penstock.observe.overview import Limits, StreamView, duration, overview, read
+from penstock.observe.overview import Limits, StreamView, duration
+from penstock.observe.snapshot import take
 from penstock.settings import settings
 
 # Behind its database by so many of its own intervals, and at least so many seconds, a capture is lagging.
@@ -26,8 +27,8 @@ class Health:
 
 def health(control: Control, name: str) -> Health:
     """The health of a capture. ControlError while the control database is away: nothing is known then."""
-    view = overview(read(control, actions=0), Limits.of(settings()))
-    stream = next((s for app in view.apps for s in app.streams if s.name == name), None)
+    now = take(control, Limits.of(settings()))
+    stream = next((s for s in now.streams if s.name == name), None)
     row = Captures(control).rows().get(name)
     if stream is None:
         return Health("the control database does not know it; does `streams_captures` run?")
@@ -41,13 +42,14 @@ def health(control: Control, name: str) -> Health:
         return Health(warnings=["it is stopped, as somebody wanted"], figures=figures)
     if stream.state in ("failing", "down", "hung"):
         return Health(f"{stream.state}: {stream.why}", figures=figures)
-    return Health(warnings=list(_warnings(stream, row, view.now)), figures=figures)
+    return Health(warnings=list(_warnings(stream, row, now.view.now)), figures=figures)
 
 
 def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]:
     found = []
     lag = (stream.watermark_age_ms or 0) / 1000
-    every = load().captures[stream.name].every.total_seconds() if stream.name in load().captures else 0.0
+    declared = load().captures.get(stream.name)
+    every = declared.every.total_seconds() if declared else 0.0
     if lag > max(AT_LEAST, INTERVALS * every):
         found.append(f"it is {lag:.0f} s behind its database")
     if row and row.oldest_at and now - row.oldest_at > 60_000:

@@ -166,22 +166,18 @@ class Poller:
         A row that says so would hide all others until then. It is read again at each poll.
         """
         at = self._at(page, self.capture.cursor)
-        limit = self._limit(page, now)
+        limit = self._limit(page.rows[-1][at], page.columns[at][1], now) if page.rows else None
         for row in reversed(page.rows):
             if limit is None or row[at] <= limit:
                 return row[at]
         return None
 
-    def _limit(self, page: Page, now: float) -> Any:
-        """The last time a cursor may truly have; None for cursors that are no times."""
-        if not page.rows:
-            return None
-        at = self._at(page, self.capture.cursor)
-        sample = page.rows[-1][at]
+    def _limit(self, sample: Any, kind: str, now: float) -> Any:
+        """The last time a cursor may truly have, in the form of a sample; None for cursors that are no times."""
         if not isinstance(sample, date):
             return None
         limit = datetime.fromtimestamp(now, UTC) + self._overlap
-        if isinstance(sample, datetime) and page.columns[at][1].startswith(ZONED):
+        if isinstance(sample, datetime) and kind.startswith(ZONED):
             return limit if sample.tzinfo else limit.replace(tzinfo=None)
         # Without a zone it may be anybody's local time.
         plain = (limit + WIDEST_ZONE).replace(tzinfo=None)
@@ -300,8 +296,7 @@ class Poller:
         if self._low.value is None and not self._low.waits:
             top = self.database.page(self._pages.highest())
             high = top.rows[0][0] if top.rows else None
-            named = Page(((self.capture.cursor, top.columns[0][1]),), [(high,)])
-            if high is not None and (limit := self._limit(named, moment.now)) is not None and high > limit:
+            if (limit := self._limit(high, top.columns[0][1], moment.now)) is not None and high > limit:
                 high = self.database.value(self._pages.highest(limit))
             if high is None:
                 return True

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from penstock.capture import connections
-from penstock.capture.database import ENGINES, Database
+from penstock.capture.database import Database
+from penstock.capture.engines import ENGINES
 from penstock.capture.poller import Poller
 from penstock.capture.position import POSITIONS, Position, Snapshot
 from penstock.capture.reconcile import Reconcile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -23,7 +24,8 @@ from penstock.control.api import connect
 from penstock.control.captures import Asked, Captures
 from penstock.errors import LeaseHeld, PenstockError
 from penstock.kafka.admin import admin, partitions
-from penstock.observe.overview import Limits, StreamView, duration, overview, read
+from penstock.observe.overview import Limits, StreamView, duration
+from penstock.observe.snapshot import take
 from penstock.settings import settings
 
 app = typer.Typer(no_args_is_help=True, help="SQL statements captured into compacted topics.")
@@ -102,9 +104,9 @@ def show_state(names: Names = None, as_json: AsJson = False) -> None:
     with clear_errors():
         wanted = _captures(names)
         control = connect()
-        view = overview(read(control, actions=0), Limits.of(settings()))
+        now = take(control, Limits.of(settings()))
         rows = Captures(control).rows()
-    streams = {s.name: s for a in view.apps for s in a.streams if a.name == APP}
+    streams = {s.name: s for s in now.streams if s.app == APP}
     if as_json:
         emit([_data(c.name, streams.get(c.name), rows) for c in wanted])
         return
@@ -113,7 +115,7 @@ def show_state(names: Names = None, as_json: AsJson = False) -> None:
         right=["rows read", "written"],
     )
     for capture in wanted:
-        made.add_row(*_cells(capture.name, streams.get(capture.name), rows, view.now))
+        made.add_row(*_cells(capture.name, streams.get(capture.name), rows, now.view.now))
     console().print(made)
 
 
@@ -198,7 +200,8 @@ def _run(poller: Poller, holder: str, *, once: bool) -> None:
             f = poller.figures
             total = f.total if f.state == "snapshot" else None
             text = f"{poller.capture.name} {f.state}: {count(f.read)} read, {count(f.written)} written {f.waits_for}"
-            bar.update(shown, description=text, total=total, completed=f.rows if total else f.read)
+            rate = f"{count(bar.tasks[shown].speed)} rows/s"
+            bar.update(shown, description=text, total=total, completed=f.rows if total else f.read, rate=rate)
             if once and f.polls and not poller.position.reconcile:
                 break
             time.sleep(wait)
@@ -206,10 +209,15 @@ def _run(poller: Poller, holder: str, *, once: bool) -> None:
     console().print(f"{poller.capture.name}: {f.read:,} rows read, {f.written:,} records written")
     if drift.ended:
         when = datetime.fromtimestamp(drift.ended, UTC)
-        console().print(
-            f"compared {when:%Y-%m-%d %H:%M:%S} UTC: {drift.rows:,} rows; missing {drift.missing}, "
-            f"differing {drift.differing}, extra {drift.extra}, all repaired"
-        )
+        console().print(f"{when:%Y-%m-%d %H:%M:%S} UTC: {_compared(asdict(drift))}")
+
+
+def _compared(d: Mapping[str, Any]) -> str:
+    """What a comparison found, in a sentence."""
+    return (
+        f"{d['rows']:,} rows compared: missing {d['missing']}, differing {d['differing']}, extra {d['extra']}; "
+        "all repaired"
+    )
 
 
 @app.command()
@@ -249,11 +257,8 @@ def watch(
 def reconcile(name: Name, wait: Annotated[bool, typer.Option(help="Wait until all is compared.")] = True) -> None:
     """Let the running capture compare all of table and topic, and repair what differs."""
     _asked(name, "reconcile", wait=wait)
-    if wait and (row := Captures(connect()).rows().get(name)) and (d := row.drift):
-        console().print(
-            f"{d['rows']:,} rows compared: missing {d['missing']}, differing {d['differing']}, extra {d['extra']}; "
-            "all repaired"
-        )
+    if wait and (row := Captures(connect()).rows().get(name)) and row.drift:
+        console().print(_compared(row.drift))
 
 
 @app.command()

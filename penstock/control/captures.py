@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -14,7 +13,6 @@ from penstock.control import schema as s
 from penstock.control.api import Actor, Control, insert_if_new, record_action, rows
 
 Asked = Literal["poll", "snapshot", "reconcile", "continue"]
-ASKED: Sequence[Asked] = ("poll", "snapshot", "reconcile", "continue")
 
 
 @dataclass
@@ -88,8 +86,8 @@ class Captures:
 
     def answer(self, name: str, request: str, why_not: str = "") -> None:
         """Say that a request was done, or why it cannot be."""
-        self._requests.pop(name, None)
         self._set(name, answered_id=request, answer=why_not)
+        self._requests.pop(name, None)
 
     def _set(self, name: str, **values: Any) -> None:
         with self._control.begin() as c:

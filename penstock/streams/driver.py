@@ -5,14 +5,12 @@ Started by spark-submit: `driver.py --app APP --incarnation ID`. See `penstock.s
 
 from __future__ import annotations
 
-import argparse
 import logging
 import sys
 from typing import TYPE_CHECKING
 
 from penstock import catalog
-from penstock.control import ProgressRow, connect
-from penstock.observe import logs
+from penstock.control import ProgressRow
 from penstock.settings import settings
 from penstock.streams.host import Driver
 from penstock.streams.runner import StreamRun
@@ -29,6 +27,8 @@ class StreamDriver(Driver):
     _spark: SparkSession | None = None
 
     def open(self) -> None:
+        # Py4J notes each callback, two a batch.
+        logging.getLogger("py4j").setLevel(logging.WARNING)
         self._spark = open_session(self.app)
 
     def made(self, name: str, figures: ProgressRow) -> StreamRun:
@@ -46,16 +46,5 @@ class StreamDriver(Driver):
             self._spark.stop()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--app", required=True)
-    parser.add_argument("--incarnation", required=True)
-    given = parser.parse_args()
-    logs.setup(f"driver-{given.app}")
-    # Py4J notes each callback, two a batch.
-    logging.getLogger("py4j").setLevel(logging.WARNING)
-    return StreamDriver(given.app, given.incarnation, connect()).run()
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(StreamDriver.main())

@@ -6,6 +6,7 @@ itself when nothing is wanted of it, when a release is asked for, on SIGTERM, or
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import signal
@@ -15,10 +16,11 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol
 
 from penstock import catalog
-from penstock.control import Control, Lease, ProgressRow
+from penstock.control import Control, Lease, ProgressRow, connect
 from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
 from penstock.kafka.admin import admin, end_offsets
 from penstock.kafka.output import TIMEOUT
+from penstock.observe import logs
 from penstock.settings import settings
 from penstock.streams import process
 
@@ -63,7 +65,7 @@ class Run(Protocol):
 class Driver(ABC):
     """Runs what one app declares, under one incarnation."""
 
-    HEART: ClassVar[str]
+    HEART: ClassVar[str] = "the process"
     """What `pulse` asks."""
 
     def __init__(self, app: str, incarnation: str, control: Control) -> None:
@@ -77,21 +79,31 @@ class Driver(ABC):
         self._release = 0
         self._renewed_at = time.monotonic()
 
-    @abstractmethod
     def open(self) -> None:
         """Make ready what all runs share; nothing else runs under the leases yet."""
+        return
 
     @abstractmethod
     def made(self, name: str, figures: ProgressRow) -> Run:
         """The run of a declared stream or capture, not yet started. figures: with what is known from before."""
 
-    @abstractmethod
     def pulse(self) -> None:
         """Come back if the driver can work; an exception ends it."""
+        return
 
     def close(self) -> None:
         """Give back what `open` made."""
         return
+
+    @classmethod
+    def main(cls) -> int:
+        """Run the driver that the command line names: `--app APP --incarnation ID`."""
+        parser = argparse.ArgumentParser(description=cls.__doc__)
+        parser.add_argument("--app", required=True)
+        parser.add_argument("--incarnation", required=True)
+        given = parser.parse_args()
+        logs.setup(f"driver-{given.app}")
+        return cls(given.app, given.incarnation, connect()).run()
 
     def run(self) -> int:
         """Until told to leave; the process's exit code."""

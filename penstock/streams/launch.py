@@ -28,9 +28,9 @@ def arguments(app: str, incarnation: str) -> list[str]:
     return ["--app", app, "--incarnation", incarnation]
 
 
-def capturing(incarnation: str) -> list[str]:
+def capturing(app: str, incarnation: str) -> list[str]:
     """The command line of the captures' driver, which is no Spark application."""
-    return [sys.executable, "-m", "penstock.capture.driver", *arguments("captures", incarnation)]
+    return [sys.executable, "-m", "penstock.capture.driver", *arguments(app, incarnation)]
 
 
 def spec_hash() -> str:

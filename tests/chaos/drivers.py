@@ -35,7 +35,7 @@ class Drivers:
         )
         assert incarnation
         spark = [sys.executable, "-m", "penstock.streams.driver", *launch.arguments(app, incarnation)]
-        command = launch.capturing(incarnation) if app == CAPTURES else spark
+        command = launch.capturing(app, incarnation) if app == CAPTURES else spark
         pid, started = launch.start(command, log=log)
         self.control.driver_set(incarnation, pid=pid, pid_started=started)
         return self.row(incarnation)

@@ -16,8 +16,9 @@ import pytest
 from sqlalchemy import make_url
 
 from penstock.capture import connections
-from penstock.capture.database import Database, MySQL, PostgreSQL, SourceError, SQLite
+from penstock.capture.database import Database, SourceError
 from penstock.capture.encode import EncodingError, encode
+from penstock.capture.engines import MySQL, PostgreSQL, SQLite
 from penstock.capture.pages import Pages
 from penstock.capture.statement import Capture, parse
 from penstock.errors import DeclarationError

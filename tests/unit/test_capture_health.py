@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.capture.health import health
-from penstock.control import Actor, Control, ProgressRow
+from penstock.control import Actor, Control
 from penstock.control.captures import CaptureRow, Captures
+from tests import captures
 
 ME = Actor("somebody", "cli")
 DRIFT = {"missing": 1, "differing": 2, "extra": 3, "rows": 9}
@@ -17,26 +18,13 @@ DRIFT = {"missing": 1, "differing": 2, "extra": 3, "rows": 9}
 @pytest.fixture
 def running(control: Control) -> Control:
     """A control database that knows the capture `shop` and its driver."""
-    from penstock.control import schema as s
-
-    with control.begin() as c:
-        c.execute(s.app.insert().values(name="captures", release_seq=0, restarts=0))
-        c.execute(s.stream.insert().values(name="shop", app="captures", desired="on"))
-    driver = control.claim("captures", None, host="h", spec_hash="x", owner="test", log="x")
-    assert driver
-    control.driver_running(driver)
+    captures.known(control, "shop")
     return control
 
 
 def reported(control: Control, state: str = "idle", behind: float = 0.0, **row: Any) -> None:
-    app = control.app("captures")
-    assert app
-    assert app.incarnation
-    now = control.now()
-    progress = ProgressRow("shop", "captures", app.incarnation, state=state, watermark=int(now - behind * 1000))
-    progress.error = "the query failed" if state == "failing" else None
-    control.report([progress], keep=False)
-    Captures(control).report(CaptureRow("shop", **row))
+    error = "the query failed" if state == "failing" else None
+    captures.reported(control, "shop", state, error, behind, **row)
 
 
 def test_one_that_polls_is_well(running: Control) -> None:
@@ -86,16 +74,16 @@ def test_what_is_not_as_it_should_be_warns(running: Control, behind: float, row:
 
 
 def test_requests_are_answered_once(control: Control) -> None:
-    captures, other = Captures(control), Captures(control)
+    mine, other = Captures(control), Captures(control)
     assert other.requests() == {}
-    first = captures.ask("shop", "poll", ME)
-    second = captures.ask("shop", "reconcile", ME, "because")
+    first = mine.ask("shop", "poll", ME)
+    second = mine.ask("shop", "reconcile", ME, "because")
     assert Captures(control).requests() == {"shop": ("reconcile", second)}
-    captures.answer("shop", first)
+    mine.answer("shop", first)
     assert Captures(control).requests() == {"shop": ("reconcile", second)}
-    captures.answer("shop", second, "cannot")
+    mine.answer("shop", second, "cannot")
     assert Captures(control).requests() == {}
-    captures.report(CaptureRow("shop", phase="polling"))
-    row = captures.rows()["shop"]
+    mine.report(CaptureRow("shop", phase="polling"))
+    row = mine.rows()["shop"]
     assert (row.phase, row.asked, row.answered_id, row.answer) == ("polling", "reconcile", second, "cannot")
     assert [(a["verb"], a["detail"]) for a in control.actions()] == [("reconcile", "because"), ("poll", None)]

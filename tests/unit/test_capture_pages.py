@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.database import SQLite
+from penstock.capture.engines import SQLite
 from penstock.capture.pages import DELETED, Pages, Query
 from penstock.capture.statement import Capture, parse
 

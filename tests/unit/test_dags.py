@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 
 from penstock import catalog
-from penstock.control import Actor, Control, ProgressRow, connect, schema
-from penstock.control.captures import CaptureRow, Captures
+from penstock.control import Actor, Control, connect
+from penstock.control.captures import Captures
 from penstock.errors import BrokerError, ControlError, DeclarationError
 from penstock.settings import PROJECT, settings
 from penstock.streams import launch, process
+from tests import captures
 
 # Run in a fresh interpreter: imports every DAG file while clients are poisoned, then tells what it found.
 PROBE = """
@@ -355,23 +356,9 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
 @pytest.fixture
 def shop(control: Control) -> Control:
     """A control database that knows the capture `shop`, whose driver polls."""
-    with control.begin() as c:
-        c.execute(schema.app.insert().values(name="captures", release_seq=0, restarts=0))
-        c.execute(schema.stream.insert().values(name="shop", app="captures", desired="on"))
-    driver = control.claim("captures", None, host="elsewhere", spec_hash="x", owner="test", log="x")
-    assert driver
-    control.driver_running(driver)
-    report(control, "idle")
+    captures.known(control, "shop")
+    captures.reported(control, "shop", "idle", phase="polling")
     return control
-
-
-def report(control: Control, state: str, error: str | None = None) -> None:
-    app = control.app("captures")
-    assert app
-    assert app.incarnation
-    row = ProgressRow("shop", "captures", app.incarnation, state=state, watermark=control.now(), error=error)
-    control.report([row], keep=False)
-    Captures(control).report(CaptureRow("shop", phase="polling"))
 
 
 def test_a_capture_that_fails_fails_its_task(shop: Control) -> None:
@@ -380,7 +367,7 @@ def test_a_capture_that_fails_fails_its_task(shop: Control) -> None:
 
     task = OperateCapture(task_id="operate", capture="shop")
     assert task.execute(context(action="check"))["state"] == "idle"
-    report(shop, "failing", "the table is gone")
+    captures.reported(shop, "shop", "failing", "the table is gone", phase="polling")
     with pytest.raises(AirflowFailException, match="capture shop: failing: the table is gone"):
         task.execute(context(action="check"))
 
@@ -389,18 +376,18 @@ def test_what_is_asked_of_a_capture_is_waited_for(shop: Control) -> None:
     from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
     from penstock_operators import OperateCapture
 
-    task, captures = OperateCapture(task_id="operate", capture="shop"), Captures(shop)
+    task, asked = OperateCapture(task_id="operate", capture="shop"), Captures(shop)
     with pytest.raises(TaskDeferred) as deferred:
         task.execute(context("r1", "ada", action="reconcile", note="to be sure"))
-    [(what, request)] = captures.requests().values()
+    [(what, request)] = asked.requests().values()
     assert what == "reconcile"
     with pytest.raises(TaskDeferred):
         task.execute(context("r1", "ada", action="reconcile", note="to be sure"))
-    assert captures.rows()["shop"].asked_id == request, "the same run again asks nothing new"
+    assert asked.rows()["shop"].asked_id == request, "the same run again asks nothing new"
     assert [(a["actor"], a["verb"], a["detail"]) for a in shop.actions(1)] == [
         ("ada", "reconcile", "to be sure (run r1)")
     ]
-    captures.answer("shop", request)
+    asked.answer("shop", request)
     event = asyncio.run(first(deferred.value.trigger))
     assert task.resume(context("r1"), event)["phase"] == "polling"
     with pytest.raises(AirflowFailException, match="shop: refused"):
