@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pymysql
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 from penstock.capture import start
 from penstock.capture.encode import encode
@@ -88,6 +88,13 @@ class Source:
         if not rows:
             return {}
         return dict(zip(encode(["id"], [(r[names.index("id")],) for r in rows]), encode(names, rows), strict=True))
+
+    def send(self, records: dict[bytes, bytes]) -> None:
+        """Write into the topic as somebody else would."""
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap})
+        for key, value in records.items():
+            producer.produce(self.name, value, key)
+        producer.flush()
 
     def same(self) -> bool:
         return self.topic() == self.table()

@@ -3,14 +3,19 @@
 A row gets its cursor while its transaction is open, and is seen when that commits: rows that are seen later may lie
 before rows that were seen already. A poller that goes on behind the last cursor it saw loses them.
 
-The rule: of the polls that had **ended before the oldest transaction now open began**, and before `overlap` ago, take
-the newest; the highest cursor it saw is the low mark, and the next poll reads from there, that value included. Why it
-holds: a row that is still unseen belongs to a transaction that is open now, or began later. Either began behind the end
-of that poll, so its cursor was drawn behind every cursor that poll saw. A transaction that began while a poll read is
-no exception, for it is the poll's end that counts.
+The rule: of the polls that had **ended `overlap` before the oldest transaction now open began**, and `overlap` before
+now, take the newest; the highest cursor it saw is the low mark, and the next poll reads from there, that value
+included. Why it holds: a row that is still unseen belongs to a transaction that is open now, or began later. Either
+began behind the end of that poll, so its cursor was drawn behind every cursor that poll saw. A transaction that began
+while a poll read is no exception, for it is the poll's end that counts.
 
 It asks of cursors only that later draws give greater values; `overlap` makes up for clocks that differ or step back by
 less. All times are those of the database's clock, in seconds since the epoch.
+
+Rows of the low mark itself are read at each poll, for another draw may give the same value: of a time, as long as its
+clocks and its whole seconds allow. When all transactions that began until then have ended before a poll, that poll was
+the last that had to read them: the mark is `spent`. Else a table whose rows were all changed by one statement, so with
+one cursor, would be read whole at each poll for ever.
 """
 
 from __future__ import annotations
@@ -19,14 +24,24 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+# A time may be kept in whole seconds.
+WHOLE_SECOND = 1.0
+
 
 @dataclass
 class LowMark:
-    """The low mark of one capture. value: None until a poll qualifies: then all rows are read."""
+    """The low mark of one capture.
+
+    value: None until a poll qualifies: then all rows are read; spent: rows of this very cursor, if it is a time, have
+    all been seen.
+    """
 
     overlap: float
     value: Any = None
+    spent: bool = False
     _ended: deque[tuple[float, Any]] = field(default_factory=deque)
+    # When a poll that saw `value` had first ended.
+    _since: float | None = None
 
     @property
     def waits(self) -> bool:
@@ -41,12 +56,20 @@ class LowMark:
         """
         if self._ended and ended < self._ended[-1][0]:
             # The clock was set back: what was written by it since then may lie before everything seen.
-            self._ended.clear()
-        bound = began - self.overlap if oldest is None else min(oldest, began - self.overlap)
+            self.back_to(self.value)
+        bound = (began if oldest is None else min(oldest, began)) - self.overlap
         while self._ended and self._ended[0][0] < bound:
-            self.value = self._ended.popleft()[1]
+            seen_at, value = self._ended.popleft()
+            if self._since is None or value != self.value:
+                self.value, self._since = value, seen_at
+        self.spent = self._since is not None and self._since + self.overlap + WHOLE_SECOND < bound
         # A poll that saw nothing new knows as much as the one before it.
         before = self._ended[-1][1] if self._ended else self.value
         top = high if before is None or (high is not None and high > before) else before
         if top is not None:
             self._ended.append((ended, top))
+
+    def back_to(self, value: Any) -> None:
+        """Read from here, and wait again for polls that qualify."""
+        self._ended.clear()
+        self.value, self.spent, self._since = value, False, None

@@ -22,7 +22,7 @@ DELETED = "penstock_deleted"
 # Words of the query that become parameters when it is text: a SELECT may hold colons, which SQLAlchemy would take.
 _MARK = "penstock_parameter_"
 
-Kind = Literal["since", "all with cursor", "without cursor", "by key"]
+Kind = Literal["since", "behind", "all with cursor", "without cursor", "by key"]
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ class Pages:
             self._select.select(exp.alias_(said, DELETED), copy=False)
         self._sql = cache(self._made)
 
-    def since(self, low: Any, behind: Sequence[Any] | None, limit: int) -> Query:
+    def since(self, low: Any, behind: Sequence[Any] | None, limit: int, *, itself: bool = True) -> Query:
         """Rows whose cursor is `low` or more, in order of cursor and key; behind: (cursor, *key) of the last row.
 
-        low None: all rows that have a cursor.
+        itself: rows of that very cursor too; low None: all rows that have a cursor.
         """
         if low is None:
             return self._query("all with cursor", behind, limit)
-        return self._query("since", behind, limit, low=low)
+        return self._query("since" if itself else "behind", behind, limit, low=low)
 
     def without_cursor(self, behind: Sequence[Any] | None, limit: int) -> Query:
         """Rows whose cursor is NULL, in order of key; behind: the key of the last row."""
@@ -118,11 +118,12 @@ class Pages:
         null = exp.Is(this=self._cursor.copy(), expression=exp.Null())
         where: dict[Kind, list[exp.Expr]] = {
             "since": [_is(exp.GTE, self._cursor, "low")],
+            "behind": [_is(exp.GT, self._cursor, "low")],
             "all with cursor": [exp.Not(this=null)],
             "without cursor": [null],
             "by key": [],
         }
-        order = [self._cursor, *self._key] if kind in ("since", "all with cursor") else self._key
+        order = self._key if kind in ("without cursor", "by key") else [self._cursor, *self._key]
         made = self._select.copy()
         for condition in where[kind] + ([_behind(order)] if behind else []):
             made = made.where(condition, copy=False)

@@ -139,11 +139,12 @@ class Poller:
         oldest, position = self._held(moment)
         owed = position.debt is not None and (moment.oldest is None or moment.oldest > position.debt.until)
         low = position.debt.low if owed and position.debt else self._low.value
+        itself = owed or not self._spent
         if position != self.position:
             self._commit([], position)
         seen: dict[bytes, bytes] = {}
         written, high = 0, None
-        for page in self._through(lambda behind: self._pages.since(low, behind, PAGE), with_cursor=True):
+        for page in self._through(lambda behind: self._pages.since(low, behind, PAGE, itself=itself), with_cursor=True):
             pages_high = self._highest(page, moment.now)
             high = high if pages_high is None else pages_high
             written += self._write(page, seen)
@@ -159,6 +160,16 @@ class Poller:
         self.figures.current, self.figures.oldest = moment.now, moment.oldest
         self.figures.polls += 1
         return written
+
+    @property
+    def _spent(self) -> bool:
+        """Whether rows of the low mark itself need not be read again: a number or a day may be drawn for long."""
+        return self._low.spent and isinstance(self._low.value, datetime)
+
+    def _to_be_polled(self, cursor: Any) -> bool:
+        """Whether the next poll reads a row of this cursor."""
+        low = self._low.value
+        return low is None or cursor is None or (cursor > low if self._spent else cursor >= low)
 
     def _highest(self, page: Page, now: float) -> Any:
         """The highest cursor of a page, None if it has none. A time that is yet to come counts for nothing.
@@ -193,14 +204,14 @@ class Poller:
         here = datetime.fromtimestamp(now, UTC).replace(tzinfo=UTC if low.tzinfo else None)
         if low > here + self._overlap:
             log.warning("capture %s: its low mark %s is yet to come, so the clock was set back", self.capture.name, low)
-            self._low.value = here - self._overlap
+            self._low.back_to(here - self._overlap)
 
     def _set_back(self, now: float) -> None:
         """A cursor without a zone goes back by as much as the clock was seen to."""
         low, step = self._low.value, timedelta(seconds=(self._ended or now) - now)
         if step > self._overlap and isinstance(low, datetime):
             log.warning("capture %s: the database's clock was set back by %s", self.capture.name, step)
-            self._low.value = low - step - self._overlap
+            self._low.back_to(low - step - self._overlap)
         self._ended = now
 
     def _held(self, moment: Moment) -> tuple[float | None, Position]:
@@ -282,9 +293,9 @@ class Poller:
 
     def _remember(self, page: Page, records: Records) -> None:
         """Know what the first poll will read again."""
-        at, low = self._at(page, self.capture.cursor), self._low.value
+        at = self._at(page, self.capture.cursor)
         for row, key, value in zip(page.rows, records.keys, records.values, strict=True):
-            if (low is None or row[at] is None or row[at] >= low) and len(self._seen) < REMEMBERED:
+            if self._to_be_polled(row[at]) and len(self._seen) < REMEMBERED:
                 self._seen[key] = digest(value or b"")
 
     def _may_begin(self) -> bool:
@@ -344,15 +355,14 @@ class Poller:
 
     def _differing(self, page: Page, records: Records) -> list[tuple[bytes, bytes | None]]:
         """Rows whose last record says another thing, but for those that the next poll is to see."""
-        topic, low = self.reconcile.digests(records.keys), self._low.value
+        topic = self.reconcile.digests(records.keys)
         at = self._at(page, self.capture.cursor)
         wrong = []
         for row, key, value in zip(page.rows, records.keys, records.values, strict=True):
             known, wanted = topic.get(key), None if value is None else digest(value)
             if known == wanted:
                 continue
-            to_be_polled = low is None or row[at] is None or row[at] >= low
-            if to_be_polled and self._seen.get(key) != (wanted or digest(b"")):
+            if self._to_be_polled(row[at]) and self._seen.get(key) != (wanted or digest(b"")):
                 continue
             wrong.append((key, value))
             self.reconcile.found(missing=known is None)
