@@ -96,7 +96,8 @@ def careful(table: Table, rounds: int) -> dict[int, int]:
 
 def low_of(mark: LowMark) -> float | None:
     """From where to read: rows of a mark that is spent are not read again."""
-    return mark.value + 0.5 if mark.spent else mark.value
+    low: float | None = mark.value
+    return low + 0.5 if low is not None and mark.spent else low
 
 
 def naive(table: Table, rounds: int) -> dict[int, int]:
