@@ -87,7 +87,9 @@ class Poller:
         self._pages = Pages(c)
         self._overlap = max(c.overlap, LEAST_OVERLAP)
         self._low = LowMark(self._overlap.total_seconds(), self.position.low)
-        self._seen: dict[bytes, bytes] = {}
+        # Hashes of keys and of their last values: two rows would have to share both. Hardly a tenth of the bytes
+        # themselves, which moreover hold the buffers that they were made in.
+        self._seen: dict[int, int] = {}
         self._next_poll = 0.0
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix=f"ahead-{c.name}")
         self._coming: Future[Page] | None = None
@@ -142,7 +144,7 @@ class Poller:
         itself = owed or not self._spent
         if position != self.position:
             self._commit([], position)
-        seen: dict[bytes, bytes] = {}
+        seen: dict[int, int] = {}
         written, high = 0, None
         for page in self._through(lambda behind: self._pages.since(low, behind, PAGE, itself=itself), with_cursor=True):
             pages_high = self._highest(page, moment.now)
@@ -243,19 +245,20 @@ class Poller:
         names = [self.capture.cursor, *self.capture.key] if with_cursor else self.capture.key
         return tuple(page.rows[-1][self._at(page, name)] for name in names)
 
-    def _write(self, page: Page, seen: dict[bytes, bytes]) -> int:
+    def _write(self, page: Page, seen: dict[int, int]) -> int:
         """Write what of a page is not known to be in the topic already."""
         records = self.records(page)
         messages = []
         for key, value in zip(records.keys, records.values, strict=True):
-            known = digest(value or b"")
-            if self._seen.get(key) != known:
+            who, what = hash(key), hash(value)
+            if self._seen.get(who) != what:
                 messages.append(Message(self.capture.topic.name, key, value))
                 # Read once more in this same poll, it is compared with this and not with what came before.
-                self._seen[key] = known
-            seen[key] = known
-        for key in list(islice(seen, max(0, len(seen) - REMEMBERED))):
-            del seen[key]
+                self._seen[who] = what
+            seen[who] = what
+        for known in (seen, self._seen):
+            for who in list(islice(known, max(0, len(known) - REMEMBERED))):
+                del known[who]
         if messages:
             self._commit(messages, self.position)
         self.figures.fresh += len(messages)
@@ -296,7 +299,7 @@ class Poller:
         at = self._at(page, self.capture.cursor)
         for row, key, value in zip(page.rows, records.keys, records.values, strict=True):
             if self._to_be_polled(row[at]) and len(self._seen) < REMEMBERED:
-                self._seen[key] = digest(value or b"")
+                self._seen[hash(key)] = hash(value)
 
     def _may_begin(self) -> bool:
         """Whether all transactions have ended that might write behind the cursor at which polls will begin.
@@ -332,7 +335,7 @@ class Poller:
                 return False  # its columns are others: all is compared from the beginning
             r.learn_types(page.names, page.rows, self.capture.key)
             wrong = self._differing(page, records)
-            self._seen |= {key: digest(value or b"") for key, value in wrong}
+            self._seen |= {hash(key): hash(value) for key, value in wrong}
             self._commit([Message(self.capture.topic.name, k, v) for k, v in wrong], self.position)
             full = len(page.rows) == r.CHUNK
             r.compared(records.keys, self._last(page, with_cursor=False) if full else None)
@@ -348,7 +351,7 @@ class Poller:
         there = self.records(self._read(self._pages.exactly(list(given.values())))) if given else Records([], [])
         found = dict(zip(there.keys, there.values, strict=True))
         gone = [key for key in keys if key not in found]
-        self._seen |= dict.fromkeys(gone, digest(b""))
+        self._seen |= dict.fromkeys(map(hash, gone), hash(None))
         self._commit([Message(self.capture.topic.name, key, None) for key in gone], self.position)
         r.gone(keys, len(gone))
         return False
@@ -362,7 +365,7 @@ class Poller:
             known, wanted = topic.get(key), None if value is None else digest(value)
             if known == wanted:
                 continue
-            if self._to_be_polled(row[at]) and self._seen.get(key) != (wanted or digest(b"")):
+            if self._to_be_polled(row[at]) and self._seen.get(hash(key)) != hash(value):
                 continue
             wrong.append((key, value))
             self.reconcile.found(missing=known is None)
