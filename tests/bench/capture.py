@@ -10,6 +10,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +21,16 @@ import psutil
 import pymysql
 import pytest
 import typer
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from pymysql.cursors import SSCursor
 
 from penstock.capture.statement import APP
 from penstock.local import usage
+from penstock.local.part import Part
 from penstock.local.parts import Broker, MariaDB
 from penstock.local.process import free_port
 from tests.bench.common import peak_memory, spread, table, write
+from tests.bench.debezium import Debezium, LoggedMariaDB
 from tests.chaos.drivers import Drivers, drivers
 from tests.support import wait_until
 
@@ -48,6 +51,7 @@ EVERY_MS = 500
 class Place:
     """Servers, and the drivers of a project that declares some captures."""
 
+    home: Path
     given: Drivers
     broker: Broker
     mariadb: MariaDB
@@ -72,14 +76,14 @@ def place(captures: Mapping[str, int]) -> Iterator[Place]:
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
-        mariadb = stack.enter_context(MariaDB(home=home, port=free_port()))
+        mariadb = stack.enter_context(LoggedMariaDB(home=home, port=free_port()))
         stack.enter_context(pytest.MonkeyPatch.context()).setenv("AIRFLOW_CONN_DEMO", mariadb.url_of("demo"))
         folder = home / "project" / "sql" / "captures"
         folder.mkdir(parents=True)
         for name, every in captures.items():
             (folder / f"{name}.sql").write_text(DECLARED.format(name=name, every=every))
         given = stack.enter_context(drivers(broker, mariadb, home, home / "project"))
-        at = Place(given, broker, mariadb)
+        at = Place(home, given, broker, mariadb)
         at.sql(*(TABLE.format(name=name) for name in captures))
         yield at
 
@@ -147,35 +151,67 @@ def _latencies(at: Place, rate: int) -> list[float]:
     return found
 
 
-def snapshot() -> None:
-    """Rows a second of a first snapshot, beside a bare SELECT whose rows go to a bare producer."""
-    pairs: list[tuple[float, float, float]] = []
+def snapshot(rows: int = ROWS, pairs: int = 3) -> None:
+    """Rows a second of a first snapshot, beside a bare SELECT whose rows go to a bare producer, and beside Debezium.
+
+    From the first record in the topic to the last.
+    """
+    runs: list[tuple[float, float, float]] = []
+    peaks: list[tuple[float, float]] = []
     with place({"orders": 1000}) as at:
-        at.sql(f"INSERT INTO orders (name, note) SELECT CONCAT('order ', seq), MD5(seq) FROM seq_1_to_{ROWS}")
-        for _ in range(3):
-            bare = _bare(at)
+        for first in range(0, rows, ROWS):
+            upto = min(ROWS, rows - first)
+            at.sql(f"INSERT INTO orders (name, note) SELECT CONCAT('order ', seq), MD5(seq) FROM seq_1_to_{upto}")
+        for number in range(pairs):
+            with ThreadPoolExecutor(1) as pool:
+                bare = pool.submit(_filled, at, "bare", rows)
+                _bare(at)
             driver = at.given.launch(APP)
-            with peak_memory(lambda d=driver: usage.processes(d)) as peak:  # type: ignore[misc]
-                wait_until(lambda: _captured(at, "snapshot"), 60, every=0.05, what="the snapshot begins")
-                first = time.monotonic()
-                wait_until(lambda: not _captured(at, "snapshot"), 900, every=0.05, what="the snapshot ends")
-            pairs.append((bare, time.monotonic() - first, peak[0] / MIB))
+            with peak_memory(lambda d=driver: usage.processes(d)) as own_peak:  # type: ignore[misc]
+                own = _filled(at, "orders", rows)
             _forget(at)
-    bare, own, memory = (statistics.median(p[i] for p in pairs) for i in range(3))
-    ratio = statistics.median(p[0] / p[1] for p in pairs)
-    rows = [
-        ["bare SELECT and bare producer", f"{ROWS / bare:,.0f}", "", ""],
-        ["capture", f"{ROWS / own:,.0f}", f"{ratio:.2f}", f"{memory:.0f}"],
+            other = Debezium(at.home / f"debezium-{number}", at.mariadb, at.broker.bootstrap, "orders")
+            with other, peak_memory(lambda d=other: _processes(d)) as peak:  # type: ignore[misc]
+                debezium = _filled(at, other.topic, rows)
+            runs.append((bare.result(), own, debezium))
+            peaks.append((own_peak[0] / MIB, peak[0] / MIB))
+    names = ["bare SELECT and bare producer", "capture", "Debezium 3.5 in Kafka Connect 4.3"]
+    memory = ["", *(f"{statistics.median(p[i] for p in peaks):.0f}" for i in range(2))]
+    found = [
+        [
+            name,
+            f"{rows / statistics.median(r[i] for r in runs):,.0f}",
+            f"{statistics.median(r[0] / r[i] for r in runs):.2f}",
+            memory[i],
+        ]
+        for i, name in enumerate(names)
     ]
-    about = f"{ROWS:,} rows of six columns, {len(pairs)} pairs, medians."
-    write("capture-snapshot", f"{about}\n\n{table(['', 'rows/s', 'of the bare one', 'peak, MiB'], rows)}")
+    about = f"{rows:,} rows of six columns, {pairs} of each in turn, medians."
+    write("capture-snapshot", f"{about}\n\n{table(['', 'rows/s', 'of the bare one', 'peak, MiB'], found)}")
 
 
-def _captured(at: Place, phase: str) -> bool:
-    from penstock.control.captures import Captures
+def _processes(part: Part) -> list[psutil.Process]:
+    found = part.running()
+    return [found] if found else []
 
-    row = Captures(at.given.control).rows().get("orders")
-    return row is not None and row.phase == phase
+
+def _filled(at: Place, topic: str, rows: int) -> float:
+    """Seconds from the first to the last of so many more records in a topic, which may not be there yet."""
+    consumer = Consumer({"bootstrap.servers": at.broker.bootstrap, "group.id": "ends", "log_level": 0})
+
+    def end() -> int:
+        try:
+            return int(consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=10)[1])
+        except KafkaException:
+            return 0
+
+    before = end()
+    wait_until(lambda: end() > before, 120, every=0.05, what=f"records in {topic}")
+    began = time.monotonic()
+    wait_until(lambda: end() >= before + rows, 1800, every=0.05, what=f"all records in {topic}")
+    took = time.monotonic() - began
+    consumer.close()
+    return took
 
 
 def _forget(at: Place) -> None:
@@ -190,14 +226,13 @@ def _forget(at: Place) -> None:
     Captures(at.given.control).ask("orders", "snapshot", Actor("bench", "cli"))
 
 
-def _bare(at: Place) -> float:
-    """Seconds to stream the table through one cursor into one producer, as a competent hand would."""
+def _bare(at: Place) -> None:
+    """Stream the table through one cursor into one producer, as a competent hand would."""
     producer = Producer(
         {"bootstrap.servers": at.broker.bootstrap, "linger.ms": 5, "compression.type": "lz4", "acks": "all",
          "queue.buffering.max.messages": 1_000_000}
     )  # fmt: skip
     connection = at.connect()
-    began = time.monotonic()
     with connection.cursor(SSCursor) as cursor:
         cursor.execute("SELECT * FROM orders")
         names = [d[0] for d in cursor.description]
@@ -215,7 +250,6 @@ def _bare(at: Place) -> float:
             producer.poll(0)
     producer.flush()
     connection.close()
-    return time.monotonic() - began
 
 
 def idle() -> None:
