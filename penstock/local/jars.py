@@ -220,6 +220,6 @@ def _reason(output: str) -> str:
     """The first line of Ivy's output that says why."""
     for line in output.splitlines():
         # Its headings are framed by colons.
-        if ("error" in line.lower() or "exception" in line.lower()) and "::::" not in line:
-            return line.strip()[:300]
+        if any(word in line.lower() for word in ("error", "exception", ": not found")) and "::::" not in line:
+            return line.strip(" :\t")[:300]
     return ""
