@@ -25,12 +25,14 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from pymysql.cursors import SSCursor
 
 from penstock.capture.statement import APP
+from penstock.kafka.admin import ensure_topics
 from penstock.local import usage
 from penstock.local.part import Part
 from penstock.local.parts import Broker, MariaDB
 from penstock.local.process import free_port
+from penstock.streams import Topic
 from tests.bench.common import peak_memory, spread, table, write
-from tests.bench.debezium import Debezium, LoggedMariaDB
+from tests.bench.debezium import PREFIX, Debezium, LoggedMariaDB
 from tests.chaos.drivers import Drivers, drivers
 from tests.support import wait_until
 
@@ -162,6 +164,7 @@ def snapshot(rows: int = ROWS, pairs: int = 3) -> None:
         for first in range(0, rows, ROWS):
             upto = min(ROWS, rows - first)
             at.sql(f"INSERT INTO orders (name, note) SELECT CONCAT('order ', seq), MD5(seq) FROM seq_1_to_{upto}")
+        ensure_topics([Topic(n, partitions=1) for n in ("bare", f"{PREFIX}.demo.orders")], at.broker.bootstrap)
         for number in range(pairs):
             with ThreadPoolExecutor(1) as pool:
                 bare = pool.submit(_filled, at, "bare", rows)
