@@ -48,7 +48,16 @@ NATIVE = {str, bool, type(None)}
 
 def encode(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[bytes]:
     """Each row as a JSON object. EncodingError names the column that has no form."""
-    columns = [_column(name, column) for name, column in zip(names, zip(*rows, strict=True), strict=True)]
+    return objects(names, formed(names, rows))
+
+
+def formed(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Sequence[Any]]:
+    """The columns of some rows, each value in its form. EncodingError names the column that has no form."""
+    return [_column(name, column) for name, column in zip(names, zip(*rows, strict=True), strict=True)]
+
+
+def objects(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[bytes]:
+    """Columns that are formed, as one JSON object for each row."""
     return [orjson.dumps(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
 
 
@@ -58,6 +67,9 @@ def _column(name: str, values: Sequence[Any]) -> Sequence[Any]:
     if kinds <= NATIVE or (kinds <= {int, *NATIVE} and _fits(values)):
         return values
     try:
+        kinds.discard(type(None))
+        if len(kinds) == 1 and (form := FORMS.get(kinds.pop())):
+            return [None if value is None else form(value) for value in values]
         return [_plain(value) for value in values]
     except TypeError as e:
         fix = "convert the column in the SELECT, e.g. by CAST(... AS CHAR)"

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, ClassVar
 
 import orjson
 from pymysql.constants import FIELD_TYPE
+from pymysql.converters import conversions
 from sqlalchemy import Connection, bindparam, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlglot import exp
@@ -28,6 +30,14 @@ BINARY = 63
 TEXTS = {FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, FIELD_TYPE.BLOB}
 
 
+def _datetime(text: str) -> datetime | str:
+    """As PyMySQL's own, which takes five times as long; what is no time (`0000-00-00 00:00:00`) stays text."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text
+
+
 class MySQL(Database):
     """MariaDB and MySQL."""
 
@@ -40,6 +50,7 @@ class MySQL(Database):
             "charset": "utf8mb4",
             # Times that have a zone are read in UTC, whatever the server's own is.
             "init_command": "SET time_zone = '+00:00'",
+            "conv": conversions | {FIELD_TYPE.DATETIME: _datetime, FIELD_TYPE.TIMESTAMP: _datetime},
         }
     }
     WHY_NOT: ClassVar = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.catalog import load
 from penstock.control.api import Control
-from penstock.control.captures import CaptureRow, Captures
+from penstock.control.captures import CaptureRow
 from penstock.observe.overview import Limits, StreamView, duration
 from penstock.observe.snapshot import take
 from penstock.settings import settings
@@ -29,7 +29,7 @@ def health(control: Control, name: str) -> Health:
     """The health of a capture. ControlError while the control database is away: nothing is known then."""
     now = take(control, Limits.of(settings()))
     stream = next((s for s in now.streams if s.name == name), None)
-    row = Captures(control).rows().get(name)
+    row = now.snap.captures.get(name)
     if stream is None:
         return Health("the control database does not know it; does `streams_captures` run?")
     figures = {

@@ -16,10 +16,10 @@ from itertools import islice
 from typing import Any
 
 from penstock.capture.database import ZONED, Database, Moment, Page
-from penstock.capture.encode import digest, encode
+from penstock.capture.encode import digest, formed, objects
 from penstock.capture.low import LowMark
 from penstock.capture.pages import DELETED, Pages, Query
-from penstock.capture.position import Debt, Position, Snapshot
+from penstock.capture.position import CatchUp, Debt, Position, Snapshot
 from penstock.capture.reconcile import Reconcile
 from penstock.capture.statement import Capture
 from penstock.errors import PenstockError
@@ -145,17 +145,22 @@ class Poller:
         if position != self.position:
             self._commit([], position)
         seen: dict[int, int] = {}
-        written, high = 0, None
-        for page in self._through(lambda behind: self._pages.since(low, behind, PAGE, itself=itself), with_cursor=True):
+        written = 0
+        begun = position.catch_up
+        goes_on = begun is not None and begun.low == low and not position.debt
+        high, behind = (begun.high, begun.behind) if begun and goes_on else (None, None)
+        for page in self._through(lambda row: self._pages.since(low, row, PAGE, itself=itself), behind):
             pages_high = self._highest(page, moment.now)
             high = high if pages_high is None else pages_high
-            written += self._write(page, seen)
+            more = len(page.rows) == PAGE and not position.debt
+            written += self._write(page, seen, CatchUp(low, self._last(page), high) if more else None)
         ended = self.database.clock()
         self._set_back(ended)
-        for page in self._through(lambda behind: self._pages.without_cursor(behind, PAGE), with_cursor=False):
+        for page in self._through(lambda row: self._pages.without_cursor(row, PAGE), with_cursor=False):
             written += self._write(page, seen)
         self._low.polled(moment.now, oldest, ended, high)
-        done = replace(self.position, low=self._low.value, debt=None if owed else self.position.debt)
+        debt = None if owed else self.position.debt
+        done = replace(self.position, low=self._low.value, catch_up=None, debt=debt)
         if done != self.position:
             self._commit([], done)
         self._seen = seen
@@ -231,9 +236,10 @@ class Poller:
             )
         return bound, replace(self.position, debt=Debt(debt.low if debt else self._low.value, bound))
 
-    def _through(self, query: Callable[[Row | None], Query], *, with_cursor: bool) -> Iterator[Page]:
-        """All pages, one after the other."""
-        behind: Row | None = None
+    def _through(
+        self, query: Callable[[Row | None], Query], behind: Row | None = None, *, with_cursor: bool = True
+    ) -> Iterator[Page]:
+        """All pages behind a row, one after the other."""
         while True:
             page = self._read(query(behind))
             yield page
@@ -241,12 +247,12 @@ class Poller:
                 return
             behind = self._last(page, with_cursor=with_cursor)
 
-    def _last(self, page: Page, *, with_cursor: bool) -> Row:
+    def _last(self, page: Page, *, with_cursor: bool = True) -> Row:
         names = [self.capture.cursor, *self.capture.key] if with_cursor else self.capture.key
         return tuple(page.rows[-1][self._at(page, name)] for name in names)
 
-    def _write(self, page: Page, seen: dict[int, int]) -> int:
-        """Write what of a page is not known to be in the topic already."""
+    def _write(self, page: Page, seen: dict[int, int], catch_up: CatchUp | None = None) -> int:
+        """Write what of a page is not known to be in the topic already; a poll with more to come goes on behind it."""
         records = self.records(page)
         messages = []
         for key, value in zip(records.keys, records.values, strict=True):
@@ -260,7 +266,7 @@ class Poller:
             for who in list(islice(known, max(0, len(known) - REMEMBERED))):
                 del known[who]
         if messages:
-            self._commit(messages, self.position)
+            self._commit(messages, replace(self.position, catch_up=catch_up or self.position.catch_up))
         self.figures.fresh += len(messages)
         return len(messages)
 
@@ -407,15 +413,15 @@ class Poller:
             self._shape(columns)
         if not rows:
             return Records([], [])
-        at = [self._at(page, name) for name in self.capture.key]
-        raw = [tuple(row[i] for i in at) for row in rows]
-        if any(None in key for key in raw):
+        formed_columns = formed(names, rows)
+        of_key = [formed_columns[self._at(page, name)] for name in self.capture.key]
+        if any(None in column for column in of_key):
             raise PenstockError(
                 f"capture {self.capture.name} met a row without a key",
                 got=f"NULL in {', '.join(self.capture.key)}",
                 fix="declare as KEY columns that are NOT NULL, or leave such rows out by WHERE",
             )
-        keys = encode(self.capture.key, raw)
+        keys = objects(self.capture.key, of_key)
         if len(set(keys)) < len(keys):
             twice = next(key for i, key in enumerate(keys) if key in keys[:i])
             raise PenstockError(
@@ -424,9 +430,10 @@ class Poller:
                 fix="declare as KEY what tells rows apart, e.g. the primary key",
             )
         if names[-1] != DELETED:
-            return Records(keys, list(encode(names, rows)))
-        values = encode(names[:-1], [row[:-1] for row in rows])
-        return Records(keys, [None if row[-1] else value for row, value in zip(rows, values, strict=True)])
+            return Records(keys, list(objects(names, formed_columns)))
+        values = objects(names[:-1], formed_columns[:-1])
+        said = zip(values, formed_columns[-1], strict=True)
+        return Records(keys, [None if deleted else value for value, deleted in said])
 
     def _commit(self, messages: list[Message], position: Position) -> None:
         self.hook("before commit")

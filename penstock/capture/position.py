@@ -43,6 +43,18 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class CatchUp:
+    """A poll of many pages that has begun: it is the same poll, with a pause, if it goes on later.
+
+    low: from where it reads; behind: cursor and key of the last row written; high: the highest cursor it saw.
+    """
+
+    low: Any
+    behind: tuple[Any, ...]
+    high: Any
+
+
+@dataclass(frozen=True)
 class Debt:
     """Transactions that were open too long and are not waited for.
 
@@ -58,8 +70,8 @@ class Position:
     """Where a capture goes on.
 
     fingerprint: of the statement it belongs to; rows: its KEY and CURSOR; topic_id, partitions: of the topic it belongs
-    to; server: which database server; columns: (name, type) of the SELECT; low: the cursor to read from; reconcile: why
-    table and topic are to be compared, empty if not.
+    to; server: which database server; columns: (name, type) of the SELECT; low: the cursor to read from; catch_up: a
+    poll that has begun; reconcile: why table and topic are to be compared, empty if not.
     """
 
     fingerprint: str
@@ -70,6 +82,7 @@ class Position:
     columns: tuple[tuple[str, str], ...] = ()
     low: Any = None
     snapshot: Snapshot | None = None
+    catch_up: CatchUp | None = None
     debt: Debt | None = None
     reconcile: str = ""
 
@@ -81,14 +94,14 @@ class Position:
         """PenstockError if it was written by something else."""
         try:
             found = read(value)
-            snapshot, debt = found.pop("snapshot"), found.pop("debt")
             found["columns"] = tuple((name, kind) for name, kind in found["columns"])
             found["rows"] = tuple(found["rows"])
-            if snapshot and snapshot["behind"] is not None:
-                snapshot["behind"] = tuple(snapshot["behind"])
-            return cls(
-                **found, snapshot=Snapshot(**snapshot) if snapshot else None, debt=Debt(**debt) if debt else None
-            )
+            for name, kind in (("snapshot", Snapshot), ("catch_up", CatchUp), ("debt", Debt)):
+                if (part := found.get(name)) is not None:
+                    if part.get("behind") is not None:
+                        part["behind"] = tuple(part["behind"])
+                    found[name] = kind(**part)
+            return cls(**found)
         except (ValueError, KeyError, TypeError) as e:
             raise PenstockError(
                 f"a record of {POSITIONS.name} cannot be read",

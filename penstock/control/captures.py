@@ -12,6 +12,7 @@ from sqlalchemy import select, update
 from penstock.control import schema as s
 from penstock.control.api import Actor, Control, insert_if_new, record_action, rows
 
+PHASES = ("waiting", "snapshot", "polling", "reconciling", "refused")
 Asked = Literal["poll", "snapshot", "reconcile", "continue"]
 
 
@@ -19,7 +20,7 @@ Asked = Literal["poll", "snapshot", "reconcile", "continue"]
 class CaptureRow:
     """One capture, beside its row of progress. Times are epoch ms by the captured database's clock.
 
-    phase: waiting, snapshot, polling, reconciling or refused; why: what it waits for or was refused for; oldest_at:
+    phase: one of PHASES; why: what it waits for or was refused for; oldest_at:
     when the oldest open transaction began; debt_until: those that began before are no longer waited for; drift: what
     the last comparison found. asked, answered, answer: see `ask`.
     """

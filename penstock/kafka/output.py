@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from typing import NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
@@ -40,8 +41,7 @@ FENCED = {
 }
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A record to be written: key and value as bytes, None for none (a value None is a tombstone)."""
 
     topic: str
@@ -168,15 +168,10 @@ class Transactional:
         return count
 
     def _send(self, message: Message) -> None:
+        topic, key, value, headers, partition = message
         while True:
             try:
-                self._producer.produce(
-                    message.topic,
-                    key=message.key,
-                    value=message.value,
-                    headers=list(message.headers),
-                    partition=message.partition,
-                )
+                self._producer.produce(topic, key=key, value=value, headers=list(headers), partition=partition)
             except BufferError:
                 self._producer.poll(0.1)
             else:

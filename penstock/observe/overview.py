@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from penstock.control.api import AppRow, Control, Desired, DriverRow, ProgressRow
+from penstock.control.captures import CaptureRow, Captures
 from penstock.settings import Settings
 from penstock.streams.supervise import START_TIMEOUT
 
@@ -59,6 +60,7 @@ class Snapshot:
     progress: dict[str, ProgressRow]
     actions: list[Mapping[str, Any]] = field(default_factory=list)
     beats: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    captures: dict[str, CaptureRow] = field(default_factory=dict)
 
 
 def read(control: Control, *, actions: int = 50) -> Snapshot:
@@ -77,6 +79,7 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
         control.progress(),
         control.actions(actions),
         control.beats(),
+        Captures(control).rows(),
     )
 
 

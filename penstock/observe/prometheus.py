@@ -1,7 +1,7 @@
 """Prometheus metrics: the streams as the control database knows them, the platform as the meter last measured it.
 
 Names and units follow Prometheus' conventions: base units, `_total` for counters. All are listed in STREAM, APP,
-DRIVER and SAMPLED, with their HELP texts. A control database that is away gives `penstock_control_up 0` and no
+DRIVER, CAPTURE and SAMPLED, with their HELP texts. A control database that is away gives `penstock_control_up 0` and no
 figures of streams, never a failing scrape.
 """
 
@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector, start_http_se
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from penstock.control.captures import PHASES, CaptureRow
 from penstock.errors import ControlError, LocalError
 from penstock.observe.overview import STATES, StreamView
 from penstock.observe.samples import MIB, Sample, now_ms
@@ -57,17 +58,34 @@ DRIVER = {
     "penstock_driver_launch_time_seconds": "When the driver was launched, Unix time.",
     "penstock_driver_release": "Number of the release the driver was launched under.",
 }
-DECLARED = {**STREAM, **APP, **DRIVER}
+# Beside those of its stream: its lag is the age of its watermark.
+CAPTURE = {
+    "penstock_capture_phase": "What the capture does: 1 for the phase it is in.",
+    "penstock_capture_polls_total": "Polls since its driver opened it.",
+    "penstock_capture_snapshot_rows": "Rows that its last snapshot has written.",
+    "penstock_capture_snapshot_rows_expected": "Rows of the table when that snapshot began.",
+    "penstock_capture_open_transaction_age_seconds": "Age of the oldest open transaction of its database, 0 if none.",
+    "penstock_capture_owes": "1 if transactions open longer than HOLD are not waited for.",
+    "penstock_capture_compared_rows": "Rows that the last comparison of table and topic looked at.",
+    "penstock_capture_drift_rows": "Rows that the last comparison of table and topic repaired.",
+    "penstock_capture_compared_time_seconds": "When the last comparison of table and topic ended, Unix time.",
+}
+DECLARED = {**STREAM, **APP, **DRIVER, **CAPTURE}
+
+
+_OF = ((APP, ("app",)), (DRIVER, ("app", "incarnation")), (CAPTURE, ("capture",)), (STREAM, ("stream", "app")))
+_MORE = {
+    "penstock_stream_state": "state",
+    "penstock_stream_lag_records": "topic",
+    "penstock_capture_phase": "phase",
+    "penstock_capture_drift_rows": "kind",
+}
 
 
 def _labels(name: str) -> Labels:
     """The labels of a declared family."""
-    if name in APP:
-        return ("app",)
-    if name in DRIVER:
-        return ("app", "incarnation")
-    more = {"penstock_stream_state": ("state",), "penstock_stream_lag_records": ("topic",)}
-    return ("stream", "app", *more.get(name, ()))
+    common: Labels = next((labels for families, labels in _OF if name in families), ())
+    return (*common, _MORE[name]) if name in _MORE else common
 
 
 class Sampled(NamedTuple):
@@ -138,7 +156,7 @@ class PlatformCollector(Collector):
         up.add_metric((), float(self._was_up))
         yield up
         if now:
-            yield from _families(_apps(now))
+            yield from _families(chain(_apps(now), *(_capture(now, row) for row in now.snap.captures.values())))
         yield from self._samples()
 
     def _samples(self) -> Iterator[Metric]:
@@ -221,6 +239,26 @@ def _apps(now: Moment) -> Iterator[Value]:
         yield "penstock_driver_beat_age_seconds", labels, max(0, now.snap.now - d.beat_at) / 1000
         yield "penstock_driver_launch_time_seconds", labels, d.launched_at / 1000
         yield "penstock_driver_release", labels, d.release_seq
+
+
+def _capture(now: Moment, row: CaptureRow) -> Iterator[Value]:
+    def value(name: str, amount: float | None, *more: str) -> Value:
+        return f"penstock_capture_{name}", (row.name, *more), amount
+
+    if not row.reported_at:
+        return
+    for phase in PHASES:
+        yield value("phase", float(row.phase == phase), phase)
+    yield value("polls_total", row.polls)
+    yield value("snapshot_rows", row.snapshot_rows)
+    yield value("snapshot_rows_expected", row.snapshot_total)
+    yield value("open_transaction_age_seconds", max(0, now.snap.now - row.oldest_at) / 1000 if row.oldest_at else 0)
+    yield value("owes", float(row.debt_until is not None))
+    if row.drift:
+        yield value("compared_rows", row.drift["rows"])
+        yield value("compared_time_seconds", row.drift["ended"])
+        for kind in ("missing", "differing", "extra"):
+            yield value("drift_rows", row.drift[kind], kind)
 
 
 def serve(collector: Collector, port: int, host: str = "127.0.0.1") -> Callable[[], None]:

@@ -139,6 +139,35 @@ def test_rows_with_one_cursor_on_both_sides_of_a_page(source: Source, monkeypatc
     assert source.same()
 
 
+def test_a_long_poll_goes_on_where_it_was_killed(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.capture.poller.PAGE", 10)
+    poller = source.poller()
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('before')")
+    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_500")
+    pages = 0
+
+    def kill(at: str) -> None:
+        nonlocal pages
+        pages += at == "after commit"
+        if pages == 40:
+            raise KeyboardInterrupt
+
+    poller.hook = kill
+    with pytest.raises(KeyboardInterrupt):
+        polled(poller)
+    source.pollers.pop().close()
+    # Some of what was read, and of what was not.
+    source.sql(f"UPDATE {source.name} SET name = 'other' WHERE id IN (3, 100, 450)")
+    second = source.poller()
+    begun = second.position.catch_up
+    assert begun is not None
+    polled(second)
+    assert second.figures.read < 200
+    assert second.position.catch_up is None
+    assert source.same()
+
+
 def test_a_second_poller_shuts_the_first_out(source: Source) -> None:
     first = source.poller()
     polled(first)
@@ -152,12 +181,13 @@ def test_a_second_poller_shuts_the_first_out(source: Source) -> None:
 
 
 @pytest.mark.parametrize("step", ["before read", "after read", "mid-produce", "before commit", "after commit"])
-def test_killed_at_any_step(source: Source, step: str) -> None:
+def test_killed_at_any_step(source: Source, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as the broker and the database can tell, the process is gone: it says nothing more to either."""
 
     class Killed(BaseException):
         pass
 
+    monkeypatch.setattr("penstock.capture.poller.PAGE", 7)
     chance = random.Random(step)
     source.sql(*(f"INSERT INTO {source.name} (name) VALUES ('{i}')" for i in range(20)))
     for _ in range(4):

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.capture.position import Debt, Position, Snapshot
+from penstock.capture.position import CatchUp, Debt, Position, Snapshot
 from penstock.errors import PenstockError
 
 VALUES = [
@@ -28,6 +28,7 @@ def test_it_comes_back_as_it_was(value: object) -> None:
         (("a", "1"), ("b", "2")),
         value,
         Snapshot((value, 1), 5, 9),
+        CatchUp(value, (value, 1), value),
         Debt(value, 1.5),
         "why",
     )

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.control import schema
 from penstock.control.api import Control, ProgressRow
+from penstock.control.captures import CaptureRow, Captures
 from penstock.errors import ControlError, LocalError
 from penstock.local.process import free_port
 from penstock.observe import snapshot
@@ -71,6 +72,26 @@ def test_streams_apps_and_drivers_are_shown(tmp_path: Path) -> None:
     assert of(found, "penstock_app_restarts_total", app=APP) == 0
     assert any(name == "penstock_driver_up" and value == 1 for (name, _), value in found.items())
     assert any(name == "process_resident_memory_bytes" for name, _ in found)
+
+
+def test_captures_are_shown(tmp_path: Path) -> None:
+    control = filled(tmp_path)
+    Captures(control).report(
+        CaptureRow(
+            "orders", phase="reconciling", polls=7, snapshot_rows=90, snapshot_total=100, oldest_at=now_ms() - 30_000,
+            debt_until=5, drift={"missing": 1, "differing": 2, "extra": 3, "rows": 100, "ended": 1.5e9},
+        )
+    )  # fmt: skip
+    found = series(scrape(PlatformCollector(Moments(control))))
+    exact = {
+        "polls_total": 7, "snapshot_rows": 90, "snapshot_rows_expected": 100, "owes": 1, "compared_rows": 100,
+        "compared_time_seconds": 1.5e9,
+    }  # fmt: skip
+    assert {name: of(found, f"penstock_capture_{name}", capture="orders") for name in exact} == exact
+    assert of(found, "penstock_capture_phase", capture="orders", phase="reconciling") == 1
+    assert of(found, "penstock_capture_phase", capture="orders", phase="refused") == 0
+    assert of(found, "penstock_capture_drift_rows", capture="orders", kind="extra") == 3
+    assert 30 <= of(found, "penstock_capture_open_transaction_age_seconds", capture="orders") < 40
 
 
 def test_the_exposition_is_sound(tmp_path: Path) -> None:
