@@ -3,6 +3,7 @@
 Each field is the variable ``PENSTOCK_<FIELD>`` in capitals, e.g. ``PENSTOCK_KAFKA_PORT=19092``.
 """
 
+import os
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -45,6 +46,10 @@ class Settings(BaseSettings):
     parsing: Literal["shapes", "json"] = Field(
         "shapes",
         description="records of plain values are cut by a regular expression, or all go through Spark's parser",
+    )
+
+    snapshot_readers: int = Field(
+        min(4, os.cpu_count() or 1), ge=1, description="processes that read the snapshot of a large table"
     )
 
     lease_ttl: float = Field(15.0, gt=3, description="seconds without renewal until a lease may be taken")

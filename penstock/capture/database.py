@@ -11,11 +11,12 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, Self
 
 from sqlalchemy import URL, Connection, Engine, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -89,7 +90,7 @@ class Database(ABC):
     WHY_NOT: ClassVar[str]
 
     def __init__(self, url: URL, delay: timedelta) -> None:
-        self.place = url.render_as_string(hide_password=True)
+        self.place, self._url = url.render_as_string(hide_password=True), url
         self._delay = delay.total_seconds()
         self._tells: bool | None = None
         self._engine = create_engine(
@@ -99,6 +100,10 @@ class Database(ABC):
         self._watch = self._engine
         self._look = _LOOKS[url.render_as_string(hide_password=False), self._delay]
         self.prepare()
+
+    def again(self) -> Callable[[], Self]:
+        """Makes another connection to the same database, in another process too."""
+        return partial(type(self), self._url, timedelta(seconds=self._delay))
 
     def prepare(self) -> None:
         """Set what each new connection begins with."""

@@ -22,7 +22,7 @@ DELETED = "penstock_deleted"
 # Words of the query that become parameters when it is text: a SELECT may hold colons, which SQLAlchemy would take.
 _MARK = "penstock_parameter_"
 
-Kind = Literal["since", "behind", "all with cursor", "without cursor", "by key"]
+Kind = Literal["since", "behind", "all with cursor", "without cursor", "by key", "by key upto"]
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,21 @@ class Pages:
         """Rows whose cursor is NULL, in order of key; behind: the key of the last row."""
         return self._query("without cursor", behind, limit)
 
-    def by_key(self, behind: Sequence[Any] | None, limit: int) -> Query:
-        """All rows in order of key, for a snapshot and for the reconcile; behind: the key of the last row."""
-        return self._query("by key", behind, limit)
+    def by_key(self, behind: Sequence[Any] | None, limit: int, *, upto: Sequence[Any] | None = None) -> Query:
+        """All rows in order of key, for a snapshot and for the reconcile.
+
+        behind: the key of the last row; upto: the last key of a range.
+        """
+        if upto is None:
+            return self._query("by key", behind, limit)
+        return self._query("by key upto", behind, limit, **{f"u{i}": value for i, value in enumerate(upto)})
+
+    def key_at(self, number: int) -> Query:
+        """The key that so many rows come before, in order of key."""
+        made = self._capture.select.copy()
+        made.set("expressions", [c.copy() for c in self._key])
+        made = made.order_by(*(c.copy() for c in self._key), copy=False).limit(1, copy=False)
+        return Query(made.offset(number, copy=False).sql(self._capture.dialect), {})
 
     def exactly(self, keys: Sequence[Sequence[Any]]) -> Query:
         """The rows of these keys, as many as there still are."""
@@ -122,8 +134,9 @@ class Pages:
             "all with cursor": [exp.Not(this=null)],
             "without cursor": [null],
             "by key": [],
+            "by key upto": [_upto(self._key)],
         }
-        order = self._key if kind in ("without cursor", "by key") else [self._cursor, *self._key]
+        order = [self._cursor, *self._key] if kind in ("since", "behind", "all with cursor") else self._key
         made = self._select.copy()
         for condition in where[kind] + ([_behind(order)] if behind else []):
             made = made.where(condition, copy=False)
@@ -135,14 +148,21 @@ def _behind(columns: Sequence[exp.Expr]) -> exp.Expr:
     """(a, b) > (x, y), written as a >= x AND (a > x OR (a = x AND b > y)): so MariaDB takes an index on (a, b)."""
     if len(columns) == 1:
         return _is(exp.GT, columns[0], "p0")
-    return exp.and_(_is(exp.GTE, columns[0], "p0"), _tail(columns, 0))
+    return exp.and_(_is(exp.GTE, columns[0], "p0"), _tail(columns, 0, exp.GT, exp.GT, "p"))
 
 
-def _tail(columns: Sequence[exp.Expr], at: int) -> exp.Expr:
-    greater = _is(exp.GT, columns[at], f"p{at}")
+def _upto(columns: Sequence[exp.Expr]) -> exp.Expr:
+    """(a, b) <= (x, y), in the same way."""
+    if len(columns) == 1:
+        return _is(exp.LTE, columns[0], "u0")
+    return exp.and_(_is(exp.LTE, columns[0], "u0"), _tail(columns, 0, exp.LT, exp.LTE, "u"))
+
+
+def _tail(columns: Sequence[exp.Expr], at: int, each: type[exp.Binary], last: type[exp.Binary], mark: str) -> exp.Expr:
     if at == len(columns) - 1:
-        return greater
-    return exp.or_(greater, exp.and_(_is(exp.EQ, columns[at], f"p{at}"), _tail(columns, at + 1)))
+        return _is(last, columns[at], f"{mark}{at}")
+    same = exp.and_(_is(exp.EQ, columns[at], f"{mark}{at}"), _tail(columns, at + 1, each, last, mark))
+    return exp.or_(_is(each, columns[at], f"{mark}{at}"), same)
 
 
 def _is(comparison: type[exp.Binary], column: exp.Expr, name: str) -> exp.Expr:

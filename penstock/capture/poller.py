@@ -9,21 +9,23 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, timedelta
 from itertools import islice
 from typing import Any
 
 from penstock.capture.database import ZONED, Database, Moment, Page
-from penstock.capture.encode import digest, formed, objects
+from penstock.capture.encode import digest
 from penstock.capture.low import LowMark
-from penstock.capture.pages import DELETED, Pages, Query
-from penstock.capture.position import CatchUp, Debt, Position, Snapshot
+from penstock.capture.pages import Pages, Query
+from penstock.capture.position import CatchUp, Debt, Position, Range, Snapshot
+from penstock.capture.readers import Readers
 from penstock.capture.reconcile import Reconcile
+from penstock.capture.records import Records, columns_of, last, place, records
 from penstock.capture.statement import Capture
 from penstock.errors import PenstockError
 from penstock.kafka.output import Message, Transactional
+from penstock.settings import settings
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 PAGE = 5000
 # Of rows that may be read again, how many are known not to have changed; the others are written again, unchanged.
 REMEMBERED = 500_000
+# Rows from which on several readers are worth their start.
+LARGE = 200_000
 # What a database shows of its transactions may be a moment old, and MariaDB's has whole seconds.
 LEAST_OVERLAP = timedelta(seconds=1.5)
 # Local times differ from UTC by so much at most.
@@ -59,14 +63,6 @@ class Figures:
     waits_for: str = ""
 
 
-@dataclass(frozen=True)
-class Records:
-    """A page as it goes to the topic; a value None is a tombstone."""
-
-    keys: list[bytes]
-    values: list[bytes | None]
-
-
 @dataclass
 class Poller:
     """capture: what to do; position: from where. `step` does the next piece of work.
@@ -91,8 +87,9 @@ class Poller:
         # themselves, which moreover hold the buffers that they were made in.
         self._seen: dict[int, int] = {}
         self._next_poll = 0.0
-        self._ahead = ThreadPoolExecutor(1, thread_name_prefix=f"ahead-{c.name}")
-        self._coming: Future[Page] | None = None
+        self._readers: Readers | None = None
+        # The ranges of the snapshot that are not read yet, by number.
+        self._left: dict[int, Range] = {}
         self._ended: float | None = None
 
     def step(self) -> float:
@@ -126,7 +123,8 @@ class Poller:
         return len(self._seen)
 
     def close(self) -> None:
-        self._ahead.shutdown()
+        if self._readers:
+            self._readers.close()
         self.output.close()
         self.reconcile.close()
         self.database.close()
@@ -183,7 +181,7 @@ class Poller:
 
         A row that says so would hide all others until then. It is read again at each poll.
         """
-        at = self._at(page, self.capture.cursor)
+        at = place(self.capture, page, self.capture.cursor)
         limit = self._limit(page.rows[-1][at], page.columns[at][1], now) if page.rows else None
         for row in reversed(page.rows):
             if limit is None or row[at] <= limit:
@@ -249,7 +247,7 @@ class Poller:
 
     def _last(self, page: Page, *, with_cursor: bool = True) -> Row:
         names = [self.capture.cursor, *self.capture.key] if with_cursor else self.capture.key
-        return tuple(page.rows[-1][self._at(page, name)] for name in names)
+        return last(self.capture, page, names)
 
     def _write(self, page: Page, seen: dict[int, int], catch_up: CatchUp | None = None) -> int:
         """Write what of a page is not known to be in the topic already; a poll with more to come goes on behind it."""
@@ -273,39 +271,49 @@ class Poller:
     # Snapshot
 
     def _snapshot(self, at: Snapshot) -> float:
-        if at.behind is None and not self._may_begin():
+        if not at.ranges and not self._may_begin():
             self.figures.state = "waiting"
             return 0.2
         self.figures.state = "snapshot"
-        if at.behind is None:
-            at = replace(at, total=int(self.database.value(self._pages.count()) or 0))
-            self.position = replace(self.position, low=self._low.value)
-        self.figures.total = at.total
-        coming, self._coming = self._coming, None
-        page = coming.result() if coming else self._read(self._pages.by_key(at.behind, PAGE))
-        full = len(page.rows) == PAGE
-        behind = self._last(page, with_cursor=False) if page.rows else None
-        if full:
+        if not at.ranges:
+            total = int(self.database.value(self._pages.count()) or 0)
+            at = Snapshot(self._ranges(total), 0, total)
+            self.position = replace(self.position, snapshot=at, low=self._low.value)
+        if self._readers is None:
+            count = min(len(at.ranges), settings().snapshot_readers)
+            self._readers = Readers(self.capture, self.database, self._low.value, PAGE, count)
+            self._left = dict(enumerate(at.ranges))
+            for number, part in self._left.items():
+                self._readers.begin(number, part)
+        number, read = self._readers.next()
+        self.hook("after read")
+        self.figures.read += len(read.records.keys)
+        part = self._left.pop(number)
+        if read.behind is not None:
             # The next page is read while this one is written.
-            self._coming = self._ahead.submit(self._read, self._pages.by_key(behind, PAGE))
-        records = self.records(page)
-        at = replace(at, behind=behind, rows=at.rows + len(page.rows))
-        messages = [
-            Message(self.capture.topic.name, key, value)
-            for key, value in zip(records.keys, records.values, strict=True)
-        ]
-        self._remember(page, records)
-        self._commit(messages, replace(self.position, snapshot=at if full else None))
-        self.figures.rows = at.rows
-        self.figures.fresh += len(page.rows)
+            self._left[number] = replace(part, behind=read.behind)
+            self._readers.begin(number, self._left[number])
+        self._shape(read.columns)
+        keys, values = read.records.keys, read.records.values
+        for row in read.again[: max(0, REMEMBERED - len(self._seen))]:
+            self._seen[hash(keys[row])] = hash(values[row])
+        name = self.capture.topic.name
+        at = replace(at, ranges=tuple(self._left.values()), rows=at.rows + len(keys))
+        messages = [Message(name, key, value) for key, value in zip(keys, values, strict=True)]
+        self._commit(messages, replace(self.position, snapshot=at if self._left else None))
+        if not self._left:
+            self._readers.close()
+            self._readers = None
+        self.figures.rows, self.figures.total = at.rows, at.total
+        self.figures.fresh += len(keys)
         return 0.0
 
-    def _remember(self, page: Page, records: Records) -> None:
-        """Know what the first poll will read again."""
-        at = self._at(page, self.capture.cursor)
-        for row, key, value in zip(page.rows, records.keys, records.values, strict=True):
-            if self._to_be_polled(row[at]) and len(self._seen) < REMEMBERED:
-                self._seen[hash(key)] = hash(value)
+    def _ranges(self, total: int) -> tuple[Range, ...]:
+        """The keys of the table, cut into as many ranges as there may be readers if it is large."""
+        count = settings().snapshot_readers if total >= LARGE else 1
+        rows = [self.database.page(self._pages.key_at(total * n // count)).rows for n in range(1, count)]
+        cuts = [tuple(row[0]) for row in rows if row]
+        return tuple(Range(behind, upto) for behind, upto in zip([None, *cuts], [*cuts, None], strict=True))
 
     def _may_begin(self) -> bool:
         """Whether all transactions have ended that might write behind the cursor at which polls will begin.
@@ -365,7 +373,7 @@ class Poller:
     def _differing(self, page: Page, records: Records) -> list[tuple[bytes, bytes | None]]:
         """Rows whose last record says another thing, but for those that the next poll is to see."""
         topic = self.reconcile.digests(records.keys)
-        at = self._at(page, self.capture.cursor)
+        at = place(self.capture, page, self.capture.cursor)
         wrong = []
         for row, key, value in zip(page.rows, records.keys, records.values, strict=True):
             known, wanted = topic.get(key), None if value is None else digest(value)
@@ -387,6 +395,8 @@ class Poller:
 
     def _shape(self, columns: tuple[tuple[str, str], ...]) -> None:
         """Take other columns over. Rows that do not change themselves are brought up by a reconcile."""
+        if columns == self.position.columns:
+            return
         was, now = dict(self.position.columns), dict(columns)
         if lacking := {self.capture.cursor, *self.capture.key} - now.keys():
             raise PenstockError(
@@ -406,34 +416,9 @@ class Poller:
             self.reconcile.again()
 
     def records(self, page: Page) -> Records:
-        """A page's rows as keys and values. PenstockError if a key is NULL or comes twice."""
-        names, rows = page.names, page.rows
-        columns = tuple(c for c in page.columns if c[0] != DELETED)
-        if columns != self.position.columns:
-            self._shape(columns)
-        if not rows:
-            return Records([], [])
-        formed_columns = formed(names, rows)
-        of_key = [formed_columns[self._at(page, name)] for name in self.capture.key]
-        if any(None in column for column in of_key):
-            raise PenstockError(
-                f"capture {self.capture.name} met a row without a key",
-                got=f"NULL in {', '.join(self.capture.key)}",
-                fix="declare as KEY columns that are NOT NULL, or leave such rows out by WHERE",
-            )
-        keys = objects(self.capture.key, of_key)
-        if len(set(keys)) < len(keys):
-            twice = next(key for i, key in enumerate(keys) if key in keys[:i])
-            raise PenstockError(
-                f"capture {self.capture.name} met two rows with one key",
-                got=twice.decode(),
-                fix="declare as KEY what tells rows apart, e.g. the primary key",
-            )
-        if names[-1] != DELETED:
-            return Records(keys, list(objects(names, formed_columns)))
-        values = objects(names[:-1], formed_columns[:-1])
-        said = zip(values, formed_columns[-1], strict=True)
-        return Records(keys, [None if deleted else value for value, deleted in said])
+        """A page's rows as keys and values, after its columns were taken in."""
+        self._shape(columns_of(page))
+        return records(self.capture, page)
 
     def _commit(self, messages: list[Message], position: Position) -> None:
         self.hook("before commit")
@@ -448,9 +433,3 @@ class Poller:
             if number == len(messages) // 2:
                 self.hook("mid-produce")
             yield message
-
-    def _at(self, page: Page, name: str) -> int:
-        for i, (column, _) in enumerate(page.columns):
-            if column == name:
-                return i
-        raise PenstockError(f"capture {self.capture.name} selects no column {name}", got=", ".join(page.names))

@@ -34,10 +34,18 @@ TAGS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
 
 
 @dataclass(frozen=True)
-class Snapshot:
-    """A snapshot that has begun. behind: key of the last row written; rows: so far; total: when it began."""
+class Range:
+    """Keys that a snapshot has yet to read. behind: key of the last row written; upto: the last key; None: no bound."""
 
     behind: tuple[Any, ...] | None = None
+    upto: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot. ranges: what is left of it, none before it begins; rows: so far; total: when it began."""
+
+    ranges: tuple[Range, ...] = ()
     rows: int = 0
     total: int = 0
 
@@ -96,11 +104,13 @@ class Position:
             found = read(value)
             found["columns"] = tuple((name, kind) for name, kind in found["columns"])
             found["rows"] = tuple(found["rows"])
-            for name, kind in (("snapshot", Snapshot), ("catch_up", CatchUp), ("debt", Debt)):
-                if (part := found.get(name)) is not None:
-                    if part.get("behind") is not None:
-                        part["behind"] = tuple(part["behind"])
-                    found[name] = kind(**part)
+            if (snapshot := found["snapshot"]) is not None:
+                ranges = tuple(Range(_row(r["behind"]), _row(r["upto"])) for r in snapshot.pop("ranges"))
+                found["snapshot"] = Snapshot(ranges, **snapshot)
+            if (begun := found["catch_up"]) is not None:
+                found["catch_up"] = CatchUp(begun["low"], tuple(begun["behind"]), begun["high"])
+            if (debt := found["debt"]) is not None:
+                found["debt"] = Debt(**debt)
             return cls(**found)
         except (ValueError, KeyError, TypeError) as e:
             raise PenstockError(
@@ -108,6 +118,10 @@ class Position:
                 got=value[:200],
                 fix="it was written by another version: start the capture with a new snapshot",
             ) from e
+
+
+def _row(found: list[Any] | None) -> tuple[Any, ...] | None:
+    return None if found is None else tuple(found)
 
 
 def write(value: Any) -> str:

@@ -119,7 +119,7 @@ def terminate(row: DriverRow) -> bool:
     """
     found = members(row)
     python = [m for m in found if m.pid != row.pid and row.incarnation.encode() in _command(m.pid)]
-    _signal(python or found[:1], signal.SIGTERM)
+    _signal(python or [m for m in found if m.pid == row.pid] or found[:1], signal.SIGTERM)
     return bool(found)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 
 import orjson
+import psutil
 import pytest
 
 from penstock.capture import start
@@ -18,6 +19,7 @@ from penstock.capture.poller import Poller
 from penstock.capture.statement import parse
 from penstock.errors import LeaseLost
 from penstock.kafka.admin import admin, partitions
+from penstock.settings import settings
 from tests.captures import CAPTURE, Source
 from tests.support import wait_until
 
@@ -165,6 +167,57 @@ def test_a_long_poll_goes_on_where_it_was_killed(source: Source, monkeypatch: py
     polled(second)
     assert second.figures.read < 200
     assert second.position.catch_up is None
+    assert source.same()
+
+
+@pytest.fixture
+def two_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A table of a hundred rows counts as large."""
+    monkeypatch.setattr("penstock.capture.poller.LARGE", 100)
+    monkeypatch.setattr("penstock.capture.poller.PAGE", 50)
+    monkeypatch.setenv("PENSTOCK_SNAPSHOT_READERS", "2")
+    settings.cache_clear()
+    yield
+    monkeypatch.undo()
+    settings.cache_clear()
+
+
+def readers() -> list[psutil.Process]:
+    return [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
+
+
+@pytest.mark.usefixtures("two_readers")
+def test_a_snapshot_by_two_readers_goes_on_where_it_was_stopped(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name, gone) SELECT seq, seq % 10 = 0 FROM seq_1_to_2000")
+    poller = source.poller()
+    until(poller, lambda: poller.figures.rows >= 600, "a part of the snapshot")
+    begun = poller.position.snapshot
+    assert begun is not None
+    assert len(begun.ranges) == 2
+    assert len(readers()) == 2
+    source.pollers.pop().close()
+    assert readers() == []
+    # Of what was read and what was not, in both ranges.
+    source.sql(f"UPDATE {source.name} SET name = 'other' WHERE id % 97 = 0")
+    second = source.poller()
+    until(second, lambda: second.position.snapshot is None, "the rest of the snapshot")
+    assert second.figures.read <= 1450
+    polled(second)
+    assert source.same()
+
+
+@pytest.mark.usefixtures("two_readers")
+def test_a_reader_that_dies_is_no_silent_end(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_2000")
+    poller = source.poller()
+    until(poller, lambda: poller.figures.rows > 0, "the snapshot begins")
+    readers()[0].kill()
+    with pytest.raises(SourceError, match=r"a process that reads the snapshot .* ended.*PENSTOCK_SNAPSHOT_READERS"):
+        until(poller, lambda: poller.position.snapshot is None, "the snapshot ends")
+    source.pollers.pop().close()
+    second = source.poller()
+    until(second, lambda: second.position.snapshot is None, "the rest of the snapshot")
+    polled(second)
     assert source.same()
 
 

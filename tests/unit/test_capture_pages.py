@@ -60,6 +60,18 @@ def test_every_row_comes_once(table: SQLite, size: int) -> None:
     assert set(since) & set(without) == set()
 
 
+@pytest.mark.parametrize("cuts", [1, 2, 7])
+def test_ranges_of_keys_hold_every_row_once(table: SQLite, cuts: int) -> None:
+    pages = Pages(declared("SELECT a, b, c, note FROM t"))
+    ends = [tuple(table.page(pages.key_at(1000 * n // cuts)).rows[0]) for n in range(1, cuts)]
+    found = []
+    for begin, end in zip([None, *ends], [*ends, None], strict=True):
+        part = through(table, lambda row, b=begin, e=end: pages.by_key(row or b, 10, upto=e), ["a", "b"])  # type: ignore[misc]
+        assert abs(len(part) - 1000 / cuts) <= 1
+        found += part
+    assert found == through(table, lambda row: pages.by_key(row, 10), ["a", "b"])
+
+
 def test_single_values(table: SQLite) -> None:
     pages = Pages(declared("SELECT a, b, c FROM t WHERE a < 100"))
     assert table.value(pages.highest()) == 69

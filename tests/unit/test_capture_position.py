@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.capture.position import CatchUp, Debt, Position, Snapshot
+from penstock.capture.position import CatchUp, Debt, Position, Range, Snapshot
 from penstock.errors import PenstockError
 
 VALUES = [
@@ -27,7 +27,7 @@ def test_it_comes_back_as_it_was(value: object) -> None:
         "server",
         (("a", "1"), ("b", "2")),
         value,
-        Snapshot((value, 1), 5, 9),
+        Snapshot((Range(None, (value, 1)), Range((value, 1))), 5, 9),
         CatchUp(value, (value, 1), value),
         Debt(value, 1.5),
         "why",

@@ -1,0 +1,67 @@
+"""A page of rows as the records that go to the topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.capture.database import Page
+from penstock.capture.encode import formed, objects
+from penstock.capture.pages import DELETED
+from penstock.capture.statement import Capture
+from penstock.errors import PenstockError
+
+
+@dataclass(frozen=True)
+class Records:
+    """Keys and values, one of each for a row; a value None is a tombstone."""
+
+    keys: list[bytes]
+    values: list[bytes | None]
+
+
+def records(capture: Capture, page: Page) -> Records:
+    """A page's rows as keys and values. PenstockError if a key is NULL or comes twice."""
+    names = page.names
+    if not page.rows:
+        return Records([], [])
+    columns = formed(names, page.rows)
+    of_key = [columns[place(capture, page, name)] for name in capture.key]
+    if any(None in column for column in of_key):
+        raise PenstockError(
+            f"capture {capture.name} met a row without a key",
+            got=f"NULL in {', '.join(capture.key)}",
+            fix="declare as KEY columns that are NOT NULL, or leave such rows out by WHERE",
+        )
+    keys = objects(capture.key, of_key)
+    if len(set(keys)) < len(keys):
+        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+        raise PenstockError(
+            f"capture {capture.name} met two rows with one key",
+            got=twice.decode(),
+            fix="declare as KEY what tells rows apart, e.g. the primary key",
+        )
+    if names[-1] != DELETED:
+        return Records(keys, list(objects(names, columns)))
+    values = objects(names[:-1], columns[:-1])
+    said = zip(values, columns[-1], strict=True)
+    return Records(keys, [None if deleted else value for value, deleted in said])
+
+
+def columns_of(page: Page) -> tuple[tuple[str, str], ...]:
+    """(name, type) of the columns that go to the topic."""
+    return tuple(column for column in page.columns if column[0] != DELETED)
+
+
+def last(capture: Capture, page: Page, names: Iterable[str]) -> tuple[Any, ...]:
+    """Some columns of a page's last row."""
+    return tuple(page.rows[-1][place(capture, page, name)] for name in names)
+
+
+def place(capture: Capture, page: Page, name: str) -> int:
+    """Where a column stands in a page. PenstockError if it does not."""
+    for i, (column, _) in enumerate(page.columns):
+        if column == name:
+            return i
+    raise PenstockError(f"capture {capture.name} selects no column {name}", got=", ".join(page.names))

@@ -1,0 +1,98 @@
+"""A snapshot's readers: the same rows from threads and processes, and no process left behind."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+from sqlalchemy import make_url
+
+from penstock.capture.engines import SQLite
+from penstock.capture.position import Range
+from penstock.capture.readers import Readers
+from penstock.capture.statement import Capture, parse
+from penstock.errors import PenstockError
+from tests.support import wait_until
+
+ROWS = 100
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> SQLite:
+    database = SQLite(make_url(f"sqlite:///{tmp_path / 'x.db'}"), timedelta(seconds=5))
+    with database._connected() as c:
+        c.exec_driver_sql("CREATE TABLE t (id INTEGER PRIMARY KEY, c INT, note)")
+        for i in range(ROWS):
+            c.exec_driver_sql("INSERT INTO t VALUES (?, ?, ?)", (i, i // 10, f"note {i}"))
+    return database
+
+
+def capture(select: str = "SELECT id, c, note FROM t", key: str = "id") -> Capture:
+    return parse(f"CAPTURE INTO t FROM sqlite x KEY ({key}) CURSOR c AS {select}", Path("t.sql"))
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_all_ranges_are_read_page_by_page(table: SQLite, count: int) -> None:
+    left = dict(enumerate((Range(None, (39,)), Range((39,), (79,)), Range((79,)))))
+    readers = Readers(capture(), table, 8, 7, count)
+    found: dict[int, list[bytes]] = {number: [] for number in left}
+    again = []
+    for number, part in left.items():
+        readers.begin(number, part)
+    while left:
+        number, read = readers.next()
+        found[number] += read.records.keys
+        again += [read.records.keys[row] for row in read.again]
+        part = left.pop(number)
+        if read.behind:
+            left[number] = Range(read.behind, part.upto)
+            readers.begin(number, left[number])
+    readers.close()
+    assert [key for part in found.values() for key in part] == [b'{"id":%d}' % i for i in range(ROWS)]
+    assert sorted(again) == [b'{"id":%d}' % i for i in range(80, ROWS)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_is_wrong_with_a_row_is_said(table: SQLite, count: int) -> None:
+    readers = Readers(capture("SELECT c AS id, c, note FROM t"), table, None, 50, count)
+    readers.begin(0, Range())
+    with pytest.raises(PenstockError, match=r"t met two rows with one key; got: .*; to mend it: declare as KEY"):
+        readers.next()
+    readers.close()
+
+
+def test_readers_end_when_their_driver_is_killed(table: SQLite) -> None:
+    program = f"""
+        import time
+        from datetime import timedelta
+        from sqlalchemy import make_url
+        from penstock.capture.engines import SQLite
+        from penstock.capture.position import Range
+        from penstock.capture.readers import Readers
+        from tests.unit.test_capture_readers import capture
+
+        if __name__ == "__main__":
+            table = SQLite(make_url({table.place!r}), timedelta(seconds=5))
+            readers = Readers(capture(), table, None, 7, 2)
+            for number in range(2):
+                readers.begin(number, Range())
+                readers.next()
+            print("ready", flush=True)
+            time.sleep(60)
+    """
+    script = Path(table.place.removeprefix("sqlite:///")).with_name("driver.py")
+    script.write_text(textwrap.dedent(program))
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(Path.cwd())}
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        readers = psutil.Process(child.pid).children(recursive=True)
+        assert len(readers) >= 2
+        child.kill()
+    wait_until(lambda: not any(r.is_running() for r in readers), 10, what="its readers end")
