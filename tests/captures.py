@@ -49,6 +49,15 @@ class Source:
         connection.close()
         self.connections.remove(connection)
 
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        connection = self.connect()
+        with connection.cursor() as cursor:
+            cursor.execute(query, values)
+            found = list(cursor.fetchall())
+        connection.close()
+        self.connections.remove(connection)
+        return found
+
     def poller(self, decision: start.Decision = "", more: str = "", columns: str = "*") -> Poller:
         return self.opened(CAPTURE.format(name=self.name, more=more, columns=columns), decision)
 

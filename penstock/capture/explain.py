@@ -8,11 +8,10 @@ from sqlglot import exp
 
 from penstock.capture import start
 from penstock.capture.database import Database
-from penstock.capture.encode import encode
-from penstock.capture.pages import DELETED, Pages, Query
-from penstock.capture.poller import PAGE
+from penstock.capture.pages import Pages, Query
+from penstock.capture.poller import LARGE, PAGE
+from penstock.capture.records import records, require
 from penstock.capture.statement import Capture
-from penstock.errors import PenstockError
 
 
 @dataclass(frozen=True)
@@ -43,10 +42,7 @@ def explain(capture: Capture) -> Explanation:
 def _explained(capture: Capture, database: Database, pages: Pages) -> Explanation:
     found = Explanation()
     row = database.page(pages.by_key(None, 1))
-    names = [name for name in row.names if name != DELETED]
-    for name in (capture.cursor, *capture.key):
-        if name not in names:
-            raise PenstockError(f"capture {capture.name} selects no column {name}", got=", ".join(names))
+    require(capture, row)
     sample = row.rows[0] if row.rows else [None] * len(row.names)
     key = tuple(sample[row.names.index(name)] for name in capture.key)
     cursor = sample[row.names.index(capture.cursor)]
@@ -64,6 +60,8 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
     kinds: list[tuple[str, Query]] = [
         ("snapshot and reconcile, first page", pages.by_key(None, PAGE)),
         ("snapshot and reconcile, further pages", pages.by_key(key, PAGE)),
+        ("snapshot of a large table, where it is cut", pages.key_at(LARGE // 2)),
+        ("snapshot of a large table, further pages of a part", pages.by_key(key, PAGE, upto=key)),
         ("poll, first page", pages.since(cursor, None, PAGE)),
         ("poll, further pages", pages.since(cursor, (cursor, *key), PAGE)),
         ("rows without a cursor, at every poll", pages.without_cursor(None, PAGE)),
@@ -94,9 +92,6 @@ def first_row(capture: Capture) -> str:
         page = database.page(Pages(capture).by_key(None, 1))
     finally:
         database.close()
-    names = [name for name in page.names if name != DELETED]
-    if lacking := [name for name in (*capture.key, capture.cursor) if name not in names]:
-        raise PenstockError(f"capture {capture.name} selects no column {', '.join(lacking)}", got=", ".join(names))
-    if page.rows:
-        encode(page.names, page.rows)
+    names = require(capture, page)
+    records(capture, page)
     return f"topic {capture.topic.name}, columns {', '.join(names)}" + ("" if page.rows else "; there are no rows yet")

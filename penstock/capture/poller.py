@@ -23,7 +23,6 @@ from penstock.capture.readers import Readers
 from penstock.capture.reconcile import Reconcile
 from penstock.capture.records import Records, columns_of, last, place, records
 from penstock.capture.statement import Capture
-from penstock.errors import PenstockError
 from penstock.kafka.output import Message, Transactional
 from penstock.settings import settings
 
@@ -398,12 +397,6 @@ class Poller:
         if columns == self.position.columns:
             return
         was, now = dict(self.position.columns), dict(columns)
-        if lacking := {self.capture.cursor, *self.capture.key} - now.keys():
-            raise PenstockError(
-                f"capture {self.capture.name} selects no column {', '.join(sorted(lacking))}",
-                got=", ".join(now),
-                fix="name key and cursor as the SELECT does",
-            )
         reason = ""
         if was:
             changes = [f"{n} is new" for n in now.keys() - was.keys()]
@@ -417,8 +410,9 @@ class Poller:
 
     def records(self, page: Page) -> Records:
         """A page's rows as keys and values, after its columns were taken in."""
+        made = records(self.capture, page)
         self._shape(columns_of(page))
-        return records(self.capture, page)
+        return made
 
     def _commit(self, messages: list[Message], position: Position) -> None:
         self.hook("before commit")

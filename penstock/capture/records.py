@@ -22,10 +22,11 @@ class Records:
 
 
 def records(capture: Capture, page: Page) -> Records:
-    """A page's rows as keys and values. PenstockError if a key is NULL or comes twice."""
-    names = page.names
+    """A page's rows as keys and values. PenstockError if a key is NULL, comes twice or is not selected."""
+    require(capture, page)
     if not page.rows:
         return Records([], [])
+    names = page.names
     columns = formed(names, page.rows)
     of_key = [columns[place(capture, page, name)] for name in capture.key]
     if any(None in column for column in of_key):
@@ -54,6 +55,18 @@ def columns_of(page: Page) -> tuple[tuple[str, str], ...]:
     return tuple(column for column in page.columns if column[0] != DELETED)
 
 
+def require(capture: Capture, page: Page) -> list[str]:
+    """The names of the columns that go to the topic. PenstockError if key or cursor is not among them."""
+    names = [name for name, _ in columns_of(page)]
+    if lacking := {capture.cursor, *capture.key} - set(names):
+        raise PenstockError(
+            f"capture {capture.name} selects no column {', '.join(sorted(lacking))}",
+            got=", ".join(names),
+            fix="name key and cursor as the SELECT does",
+        )
+    return names
+
+
 def last(capture: Capture, page: Page, names: Iterable[str]) -> tuple[Any, ...]:
     """Some columns of a page's last row."""
     return tuple(page.rows[-1][place(capture, page, name)] for name in names)
@@ -61,7 +74,5 @@ def last(capture: Capture, page: Page, names: Iterable[str]) -> tuple[Any, ...]:
 
 def place(capture: Capture, page: Page, name: str) -> int:
     """Where a column stands in a page. PenstockError if it does not."""
-    for i, (column, _) in enumerate(page.columns):
-        if column == name:
-            return i
-    raise PenstockError(f"capture {capture.name} selects no column {name}", got=", ".join(page.names))
+    require(capture, page)
+    return page.names.index(name)

@@ -92,22 +92,6 @@ def test_rows_changed_by_one_statement_are_not_read_for_ever(source: Source) -> 
     assert source.same()
 
 
-def test_a_transaction_committed_behind_later_ones_is_not_missed(source: Source) -> None:
-    poller = source.poller()
-    polled(poller)
-    slow = source.connect()
-    with slow.cursor() as cursor:
-        cursor.execute(f"INSERT INTO {source.name} (name) VALUES ('slow')")
-        for i in range(25):
-            source.sql(f"INSERT INTO {source.name} (name) VALUES ('fast {i}')")
-            polled(poller)
-            time.sleep(0.1)
-        # A poller that goes on behind the last cursor it saw would read nothing of what comes now.
-        slow.commit()
-    polled(poller)
-    assert source.same()
-
-
 def test_a_transaction_open_too_long_is_read_when_it_ends(source: Source, caplog: pytest.LogCaptureFixture) -> None:
     poller = source.poller(more="HOLD 2 SECONDS DELAY 1 SECOND")
     polled(poller)
@@ -125,19 +109,6 @@ def test_a_transaction_open_too_long_is_read_when_it_ends(source: Source, caplog
     slow.commit()
     until(poller, lambda: poller.position.debt is None, "what it owed is read")
     assert low is not None
-    assert source.same()
-
-
-def test_rows_with_one_cursor_on_both_sides_of_a_page(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.poller.PAGE", 10)
-    poller = source.poller()
-    polled(poller)
-    source.sql(f"INSERT INTO {source.name} (name) VALUES ('before')")
-    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
-    rows = ", ".join(f"('{i}', @now)" for i in range(95))
-    source.sql("SET @now = NOW(6)", f"INSERT INTO {source.name} (name, changed) VALUES {rows}")
-    polled(poller)
-    assert len(source.topic()) == 96
     assert source.same()
 
 
