@@ -81,7 +81,7 @@ def test_every_declared_capture_is_served_by_indexes(demo: Demo) -> None:  # noq
     for capture in captures.values():
         found = explain.explain(capture)
         assert found.warnings == [], capture.name
-        assert len(found.queries) == 5
+        assert len(found.queries) == 7
 
 
 def test_check_and_explain(demo: Demo) -> None:
