@@ -107,7 +107,7 @@ class Position:
             if (snapshot := found["snapshot"]) is not None:
                 ranges = tuple(Range(_row(r["behind"]), _row(r["upto"])) for r in snapshot.pop("ranges"))
                 found["snapshot"] = Snapshot(ranges, **snapshot)
-            if (begun := found["catch_up"]) is not None:
+            if (begun := found.get("catch_up")) is not None:
                 found["catch_up"] = CatchUp(begun["low"], tuple(begun["behind"]), begun["high"])
             if (debt := found["debt"]) is not None:
                 found["debt"] = Debt(**debt)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from uuid import UUID
@@ -41,6 +42,13 @@ def test_without_snapshot_and_debt() -> None:
     given = Position("fingerprint", "topic", snapshot=Snapshot())
     assert Position.read(given.value()) == given
     assert Position.read(Position("f", "t").value()) == Position("f", "t")
+
+
+def test_one_of_before_there_were_catch_ups() -> None:
+    given = Position("fingerprint", "topic", low=5)
+    older = json.loads(given.value())
+    del older["catch_up"]
+    assert Position.read(json.dumps(older).encode()) == given
 
 
 @pytest.mark.parametrize("value", [b"", b"[]", b"{}", b'{"fingerprint": "f"}', b"\xff"])
