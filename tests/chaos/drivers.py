@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock import catalog
@@ -62,9 +62,10 @@ class Drivers:
 
 
 def signal_session(d: DriverRow, number: signal.Signals) -> None:
-    """Send a signal to every process of a driver."""
+    """Send a signal to every process of a driver; the first may end the others."""
     for member in process.members(d):
-        os.kill(member.pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(member.pid, number)
 
 
 @contextmanager
