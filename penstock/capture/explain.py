@@ -61,7 +61,7 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
         ("snapshot and reconcile, first page", pages.by_key(None, PAGE)),
         ("snapshot and reconcile, further pages", pages.by_key(key, PAGE)),
         ("snapshot of a large table, where it is cut", pages.key_at(LARGE // 2)),
-        ("snapshot of a large table, further pages of a part", pages.by_key(key, PAGE, upto=key)),
+        ("snapshot of a large table, first page of a part", pages.by_key(None, PAGE, upto=key)),
         ("poll, first page", pages.since(cursor, None, PAGE)),
         ("poll, further pages", pages.since(cursor, (cursor, *key), PAGE)),
         ("rows without a cursor, at every poll", pages.without_cursor(None, PAGE)),
