@@ -46,10 +46,9 @@ class Reader:
 
     def read(self, part: Range) -> Read:
         page = self._database.page(self._pages.by_key(part.behind, self._limit, upto=part.upto))
-        cursor, low = place(self._capture, page, self._capture.cursor), self._low
-        again = [
-            n for n, row in enumerate(page.rows) if low is None or (at := row[cursor]) is None or at >= low
-        ]  # fmt: skip
+        at, low = place(self._capture, page, self._capture.cursor), self._low
+        cursors = enumerate(row[at] for row in page.rows)
+        again = [number for number, cursor in cursors if low is None or cursor is None or cursor >= low]
         behind = last(self._capture, page, self._capture.key) if len(page.rows) == self._limit else None
         return Read(columns_of(page), records(self._capture, page), behind, again)
 
