@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pymysql
 from confluent_kafka import Consumer, Producer, TopicPartition
+from pymysql.cursors import Cursor
 
 from penstock.capture import start
 from penstock.capture.encode import encode
@@ -40,23 +43,25 @@ class Source:
         self.connections.append(made)
         return made
 
-    def sql(self, *statements: str) -> None:
+    @contextmanager
+    def cursor(self) -> Iterator[Cursor]:
+        """A cursor of a connection of its own; what is done by it is committed."""
         connection = self.connect()
         with connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
+            yield cursor
         connection.commit()
         connection.close()
         self.connections.remove(connection)
 
+    def sql(self, *statements: str) -> None:
+        with self.cursor() as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        connection = self.connect()
-        with connection.cursor() as cursor:
+        with self.cursor() as cursor:
             cursor.execute(query, values)
-            found = list(cursor.fetchall())
-        connection.close()
-        self.connections.remove(connection)
-        return found
+            return list(cursor.fetchall())
 
     def poller(self, decision: start.Decision = "", more: str = "", columns: str = "*") -> Poller:
         return self.opened(CAPTURE.format(name=self.name, more=more, columns=columns), decision)
@@ -87,13 +92,10 @@ class Source:
 
     def table(self, columns: str = "*") -> dict[bytes, bytes]:
         """What the topic should hold."""
-        connection = self.connect()
-        with connection.cursor() as cursor:
+        with self.cursor() as cursor:
             cursor.execute(f"SELECT {columns} FROM {self.name} WHERE gone = 0")
             rows = list(cursor.fetchall())
             names = [d[0] for d in cursor.description]
-        connection.close()
-        self.connections.remove(connection)
         if not rows:
             return {}
         return dict(zip(encode(["id"], [(r[names.index("id")],) for r in rows]), encode(names, rows), strict=True))

@@ -28,7 +28,7 @@ def records(capture: Capture, page: Page) -> Records:
         return Records([], [])
     names = page.names
     columns = formed(names, page.rows)
-    of_key = [columns[place(capture, page, name)] for name in capture.key]
+    of_key = [columns[names.index(name)] for name in capture.key]
     if any(None in column for column in of_key):
         raise PenstockError(
             f"capture {capture.name} met a row without a key",
@@ -68,8 +68,9 @@ def require(capture: Capture, page: Page) -> list[str]:
 
 
 def last(capture: Capture, page: Page, names: Iterable[str]) -> tuple[Any, ...]:
-    """Some columns of a page's last row."""
-    return tuple(page.rows[-1][place(capture, page, name)] for name in names)
+    """Some columns of a page's last row. PenstockError if key or cursor is not among its columns."""
+    require(capture, page)
+    return tuple(page.rows[-1][page.names.index(name)] for name in names)
 
 
 def place(capture: Capture, page: Page, name: str) -> int:

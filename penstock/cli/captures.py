@@ -103,9 +103,8 @@ def show_state(names: Names = None, as_json: AsJson = False) -> None:
     """How far each capture is, how far behind its database, and what the last comparison found."""
     with clear_errors():
         wanted = _captures(names)
-        control = connect()
-        now = take(control, Limits.of(settings()))
-        rows = Captures(control).rows()
+        now = take(connect(), Limits.of(settings()))
+    rows = now.snap.captures
     streams = {s.name: s for s in now.streams if s.app == APP}
     if as_json:
         emit([_data(c.name, streams.get(c.name), rows) for c in wanted])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -52,10 +51,13 @@ def opened(source: Source, more: str = "") -> tuple[Naive, Poller]:
     return Naive(source), poller
 
 
-def until_lost(naive: Naive, once: Callable[[int], None]) -> None:
-    """Where it takes luck: try until the naive poller has lost a row."""
-    for number in range(30):
-        once(number)
+def until_lost(source: Source, naive: Naive, poller: Poller, *statements: str) -> None:
+    """Where it takes luck: try until the naive poller has lost a row. Both poll after each statement."""
+    for _ in range(30):
+        for statement in statements:
+            source.sql(statement)
+            naive.poll()
+            poller.poll()
         if naive.lost():
             return
     raise AssertionError("the naive poller lost nothing")
@@ -105,16 +107,9 @@ def test_one_cursor_on_both_sides_of_a_page(source: Source, monkeypatch: pytest.
 
 def test_a_clock_that_steps_back(source: Source) -> None:
     naive, poller = opened(source)
-
-    def once(number: int) -> None:
-        source.sql(f"INSERT INTO {source.name} (name, changed) VALUES ('{number}', NOW(6) + INTERVAL 0.5 SECOND)")
-        naive.poll()
-        poller.poll()
-        source.sql(f"INSERT INTO {source.name} (name, changed) VALUES ('back {number}', NOW(6) - INTERVAL 0.5 SECOND)")
-        naive.poll()
-        poller.poll()
-
-    until_lost(naive, once)
+    insert = f"INSERT INTO {source.name} (name, changed) VALUES"
+    ahead, behind = "('ahead', NOW(6) + INTERVAL 0.5 SECOND)", "('behind', NOW(6) - INTERVAL 0.5 SECOND)"
+    until_lost(source, naive, poller, f"{insert} {ahead}", f"{insert} {behind}")
     assert source.same()
 
 
@@ -123,14 +118,8 @@ def test_two_changes_in_one_second_where_there_are_no_fractions(source: Source) 
         f"ALTER TABLE {source.name} MODIFY changed TIMESTAMP NULL DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP"
     )
     naive, poller = opened(source)
-
-    def once(number: int) -> None:
-        for which in ("first", "second"):
-            source.sql(f"INSERT INTO {source.name} (name) VALUES ('{which} {number}')")
-            naive.poll()
-            poller.poll()
-
-    until_lost(naive, once)
+    insert = f"INSERT INTO {source.name} (name) VALUES"
+    until_lost(source, naive, poller, f"{insert} ('first')", f"{insert} ('second')")
     assert source.same()
 
 
