@@ -8,7 +8,7 @@ FIND = for p in python3.11 python3 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2>/dev/null && { echo $$p; exit; }; done; \
 	command -v python3 || command -v python
 PYTHON ?= $(shell $(FIND))
-BOOTSTRAP = $(PYTHON) penstock/local/bootstrap.py
+BOOTSTRAP = $(PYTHON) penstock/bootstrap.py
 PENSTOCK = .venv/bin/penstock
 PART ?=
 TESTS ?=

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from airflow.sdk import DAG, Param
 from penstock_operators import OperateCapture
 
-from penstock.capture.statement import Capture
 from penstock.catalog import load
+from penstock.declare.capture import Capture
 
 DOC = """
 ### Capture `{name}`

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from penstock.local import jars
 from penstock.local.doctor import Check, examine
 from penstock.local.platform import Platform
+from penstock.machine import jars
 
 # The checks of `penstock doctor` that concern an image; the others look for what runs.
 NEEDED = ("Java", "Spark", "Jars of connector", "Declarations")

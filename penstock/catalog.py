@@ -10,18 +10,19 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
+from penstock.declare.promises import Due
+from penstock.declare.stream import Stream
+from penstock.declare.topic import POSITIONS, Topic
 from penstock.errors import DeclarationError
-from penstock.kafka.commits import COMMITS
 from penstock.settings import settings
-from penstock.streams.declare import Final, Input, Stream, Topic
 
 if TYPE_CHECKING:
-    from penstock.capture.statement import Capture
+    from penstock.declare.capture import Capture
 
 T = TypeVar("T")
 
 # By topic: itself, and the promises of the streams that read it.
-Windowed = dict[str, tuple[Topic, list[Final]]]
+Windowed = dict[str, tuple[Topic, list[Due]]]
 
 
 class Supervised(Protocol):
@@ -67,12 +68,12 @@ class Catalog:
         return _named("app", name, self.apps)
 
     def windowed(self) -> Windowed:
-        """Topics that need heartbeats: those read by a stream that promises final windows."""
+        """Topics that need heartbeats: those read by a stream whose promise waits for the clock."""
         found: Windowed = {}
         for stream in self.streams.values():
-            if isinstance(stream.promise, Final):
-                for topic in (i.topic for i in stream.inputs.values() if i.topic):
-                    found.setdefault(topic.name, (topic, []))[1].append(stream.promise)
+            if stream.promise.due:
+                for topic in (given.topic for given in stream.sources.values() if given.topic):
+                    found.setdefault(topic.name, (topic, []))[1].append(stream.promise.due)
         return found
 
 
@@ -92,7 +93,7 @@ def build(streams: Iterable[Stream], captures: Iterable[Capture] = ()) -> Catalo
         if stream.name in by_name:
             raise DeclarationError("two streams have one name", got=stream.name, fix="rename one of them")
         by_name[stream.name] = stream
-        for topic in (*topics_of(stream), COMMITS):
+        for topic in stream.topics():
             if topics.setdefault(topic.name, topic) != topic:
                 raise DeclarationError(
                     "one topic is declared twice, differently",
@@ -101,13 +102,14 @@ def build(streams: Iterable[Stream], captures: Iterable[Capture] = ()) -> Catalo
                 )
     writers: dict[str, str] = {}
     for stream in by_name.values():
-        other = writers.setdefault(stream.output.name, stream.name)
-        if other != stream.name:
-            raise DeclarationError(
-                f"streams {other} and {stream.name} write one topic", got=stream.output.name, fix="give each its own"
-            )
-        if stream.output.name in {i.topic.name for i in stream.inputs.values() if i.topic}:
-            raise DeclarationError(f"stream {stream.name} reads its own output", got=stream.output.name)
+        for output in stream.outputs.values():
+            other = writers.setdefault(output.name, stream.name)
+            if other != stream.name:
+                raise DeclarationError(
+                    f"streams {other} and {stream.name} write one topic", got=output.name, fix="give each its own"
+                )
+            if output.name in {given.source for given in stream.inputs.values()}:
+                raise DeclarationError(f"stream {stream.name} reads its own output", got=output.name)
     return Catalog(by_name, topics, _captured(captures, by_name, topics, writers))
 
 
@@ -117,8 +119,6 @@ def _captured(
     """Captures by name, checked against the streams; their topics and writers are added to what is given."""
     found: dict[str, Capture] = {}
     for capture in captures:
-        from penstock.capture.position import POSITIONS
-
         if capture.name in streams:
             fix = "rename the capture's file"
             raise DeclarationError("a stream and a capture have one name", got=capture.name, fix=fix)
@@ -135,24 +135,6 @@ def _captured(
                 f"{other} and capture {capture.name} write one topic", got=capture.topic.name, fix="give each its own"
             )
     return found
-
-
-def topics_of(stream: Stream) -> Iterator[Topic]:
-    """The topics that a stream reads and writes; a pattern names none."""
-    if isinstance(stream.output, Topic):
-        yield stream.output
-    if stream.keep_late:
-        yield Topic(stream.late_topic, partitions=1, beat_every=0)
-    for given in stream.inputs.values():
-        if given.topic:
-            yield given.topic
-            if given.schema:
-                yield _dead_letters(given)
-
-
-def _dead_letters(given: Input) -> Topic:
-    assert given.topic is not None
-    return Topic(given.topic.dead_letters, partitions=1, beat_every=0)
 
 
 def discover(project: Path) -> Iterator[Stream]:
@@ -186,6 +168,6 @@ def _declared_captures(folder: Path) -> list[Capture]:
     if not folder.exists():
         return []
     # A SQL parser is more than most projects need to load.
-    from penstock.capture import statement
+    from penstock.declare import capture
 
-    return list(statement.load(folder).values())
+    return list(capture.load(folder).values())

@@ -47,3 +47,13 @@ class SinkError(PenstockError):
 
 class LocalError(PenstockError):
     """An embedded part cannot be fetched, started or stopped."""
+
+
+class Wait(PenstockError):
+    """A store takes nothing for the moment; the same again after `seconds`."""
+
+    def __init__(
+        self, what: str, *, seconds: float, got: object = None, fix: str = "nothing: it is tried again"
+    ) -> None:
+        super().__init__(what, got=got, fix=fix)
+        self.seconds = seconds

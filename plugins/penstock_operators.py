@@ -1,4 +1,4 @@
-"""Operators that supervise streams. They are thin: what they decide is in penstock.streams.supervise.
+"""Operators that supervise streams. They are thin: what they decide is in penstock.supervision.supervise.
 
 Whatever reaches for a database, a broker or Spark is imported when it runs: DAG files import this module.
 """
@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundExceptio
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from penstock.streams.supervise import Supervisor
+    from penstock.supervision.supervise import Supervisor
 
 
 def task_key(context: Context) -> str:
@@ -56,7 +56,7 @@ class SuperviseStreams(BaseOperator):
     def resume(self, context: Context, event: dict[str, Any]) -> None:
         """Do what the trigger saw due, and end the run."""
         from penstock.errors import ControlError
-        from penstock.streams.supervise import Evidence
+        from penstock.supervision.supervise import Evidence
 
         self._owner = task_key(context)
         self.log.info("app %s: %s: %s", self.app, event["do"], event["why"])
@@ -71,7 +71,7 @@ class SuperviseStreams(BaseOperator):
     def on_kill(self) -> None:
         """A person marked the task while it ran in a worker."""
         from penstock.control import connect
-        from penstock.streams import supervise
+        from penstock.supervision import supervise
 
         if self._owner:
             supervise.stop(connect(), self.app, self._owner, "its task was marked or cleared in Airflow", patience=3)
@@ -83,7 +83,7 @@ class SuperviseStreams(BaseOperator):
 
     def _supervisor(self) -> Supervisor:
         from penstock.control import connect
-        from penstock.streams.supervise import Supervisor
+        from penstock.supervision.supervise import Supervisor
 
         return Supervisor(connect(), self.app, self._owner, self._command)
 
@@ -98,8 +98,8 @@ class SuperviseStreams(BaseOperator):
 
     def _command(self, incarnation: str) -> Sequence[str]:
         """The command line of a driver: for streams spark-submit's, from the Spark connection."""
-        from penstock.capture.statement import APP
-        from penstock.streams import launch
+        from penstock.declare.capture import APP
+        from penstock.supervision import launch
 
         if self.app == APP:
             return launch.capturing(self.app, incarnation)
@@ -108,10 +108,10 @@ class SuperviseStreams(BaseOperator):
     def _spark_submit(self, incarnation: str) -> Sequence[str]:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
+        from penstock.engine.session import submit_conf
         from penstock.errors import LocalError
         from penstock.settings import settings
-        from penstock.streams import launch
-        from penstock.streams.session import submit_conf
+        from penstock.supervision import launch
 
         hook = SparkSubmitHook(conn_id=self.conn_id, application_args=launch.arguments(self.app, incarnation))
         try:
@@ -158,7 +158,7 @@ class ReapDrivers(BaseOperator):
         from penstock.catalog import load
         from penstock.control import Actor, connect
         from penstock.errors import ControlError
-        from penstock.streams import supervise
+        from penstock.supervision import supervise
 
         actor = Actor(task_key(context), "supervisor")
         try:
@@ -249,9 +249,9 @@ class OperateCapture(BaseOperator):
 
     def _checked(self) -> dict[str, Any]:
         """What the capture says of itself, for the run's XCom; AirflowFailException if it fails."""
-        from penstock.capture.health import health
         from penstock.control import connect
         from penstock.errors import ControlError
+        from penstock.observe.captures import health
 
         try:
             found = health(connect(), self.capture)

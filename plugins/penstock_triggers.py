@@ -49,7 +49,7 @@ class StreamsTrigger(BaseTrigger):
         from penstock.control import connect
         from penstock.errors import ControlError
         from penstock.settings import settings
-        from penstock.streams.supervise import Watch
+        from penstock.supervision.supervise import Watch
 
         watch = Watch(await asyncio.to_thread(connect), self.app)
         said = ""
@@ -76,7 +76,7 @@ class StreamsTrigger(BaseTrigger):
         """A person marked the task or cleared it: end the driver, if this task instance still answers for it."""
         from penstock.control import connect
         from penstock.errors import ControlError
-        from penstock.streams import supervise
+        from penstock.supervision import supervise
 
         try:
             ended = await asyncio.to_thread(
@@ -105,7 +105,7 @@ class BeatTrigger(BaseTrigger):
         from penstock.control import connect
         from penstock.errors import PenstockError
         from penstock.settings import settings
-        from penstock.streams.beats import Beater
+        from penstock.supervision.heartbeats import Beater
 
         control = await asyncio.to_thread(connect)
         beater = await asyncio.to_thread(Beater, _windowed(self.windows), control, settings().bootstrap)
@@ -146,14 +146,14 @@ def _releases(control: Control) -> dict[str, int] | None:
 
 
 def declared_windows() -> list[dict[str, Any]]:
-    """Topics that need heartbeats, as JSON: name, beat_every and [window, grace] of each reader, in seconds."""
+    """Topics that need heartbeats, as JSON: name, beat_every and [every, after] of each reader, in seconds."""
     from penstock.catalog import load
 
     return [
         {
             "topic": topic.name,
             "beat_every": topic.beat_every,
-            "readers": [[r.window.total_seconds(), r.grace.total_seconds()] for r in readers],
+            "readers": [[due.every.total_seconds(), due.after.total_seconds()] for due in readers],
         }
         for topic, readers in load().windowed().values()
     ]
@@ -161,12 +161,13 @@ def declared_windows() -> list[dict[str, Any]]:
 
 def _windowed(windows: list[dict[str, Any]]) -> Windowed:
     """What `declared_windows` gave: the triggerer lives long, and must not keep declarations of its own."""
-    from penstock.streams.declare import Final, Topic
+    from penstock.declare.promises import Due
+    from penstock.declare.topic import Topic
 
     return {
         w["topic"]: (
             Topic(w["topic"], beat_every=w["beat_every"]),
-            [Final(timedelta(seconds=window), timedelta(seconds=grace)) for window, grace in w["readers"]],
+            [Due(timedelta(seconds=every), timedelta(seconds=after)) for every, after in w["readers"]],
         )
         for w in windows
     }

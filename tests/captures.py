@@ -14,9 +14,9 @@ from pymysql.cursors import Cursor
 from penstock.capture import start
 from penstock.capture.encode import encode
 from penstock.capture.poller import Poller
-from penstock.capture.statement import APP, parse
 from penstock.control import Control, ProgressRow, schema
 from penstock.control.captures import CaptureRow, Captures
+from penstock.declare.capture import APP, parse
 from penstock.local.parts import Broker, MariaDB
 
 TABLE = """CREATE TABLE {name} (

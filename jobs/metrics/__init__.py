@@ -12,6 +12,8 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from jobs.metrics.parts import parts
+from penstock.declare.inputs import Late
 from penstock.streams import Input, Topic
 
 
@@ -52,4 +54,13 @@ RECEIPTS = Topic("receipts", partitions=4, retention=timedelta(days=2))
 # timestamp: epoch ms by the clock of whoever measured.
 RECEIPT = "environment STRING NOT NULL, metric STRING NOT NULL, value DOUBLE NOT NULL, timestamp BIGINT NOT NULL"
 
-RECEIPT_INPUT = Input(RECEIPTS, schema=RECEIPT, event_time="timestamp_millis(timestamp)")
+
+def receipts(window: timedelta, late: Late = "count") -> Input:
+    """Receipts as parts of their groups: see `jobs.metrics.parts`. window: which the transform groups by."""
+    return Input(
+        RECEIPTS,
+        schema=RECEIPT,
+        event_time="timestamp_millis(timestamp)",
+        combine=parts(window, metrics_settings().decimals),
+        late=late,
+    )

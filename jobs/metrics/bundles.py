@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.metrics import RECEIPT_INPUT, metrics_settings
+from jobs.metrics import metrics_settings, receipts
 from jobs.metrics.figures import BUNDLE, bundled
-from penstock.streams import Stream, Topic, Updates
+from penstock.streams import Stream, Topic, TopicOutput, Updates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,13 +24,10 @@ def transform(receipts: DataFrame) -> DataFrame:
 STREAM = Stream(
     name="metric-bundles",
     app="metrics",
-    inputs={"receipts": RECEIPT_INPUT},
+    inputs={"receipts": receipts(S.bundle, late="keep")},
     transform=transform,
-    output=BUNDLES,
-    key="key",
-    value=BUNDLE,
+    output=TopicOutput(BUNDLES, key="key", value=BUNDLE),
     promise=Updates(window=S.bundle, late_by=S.late_by),
-    keep_late=True,
     shuffle_partitions=2,
     every=10.0,
     # The lists of a batch's bundles are in memory together.

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from jobs.metrics.parts import all_cuts, all_moments, gathered
 from penstock.streams import F
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ BUNDLE_SCHEMA = (
     "average DOUBLE NOT NULL, m2 DOUBLE NOT NULL, min DOUBLE NOT NULL, max DOUBLE NOT NULL, "
     "values ARRAY<DOUBLE>, counts ARRAY<BIGINT>"
 )
-# Beyond it a double has no decimals left to cut.
-EXACT = float(2**53)
 
 
 def quantile_names(quantiles: Sequence[float]) -> tuple[str, ...]:
@@ -37,34 +36,19 @@ def quantile_names(quantiles: Sequence[float]) -> tuple[str, ...]:
     return tuple(f"p{100 * q:.10g}".replace(".", "_") for q in quantiles)
 
 
-def truncated(value: Column, decimals: int) -> Column:
-    """A value cut towards zero to so many decimals; what is too large to have decimals stays as it is."""
-    scale = 10**decimals
-    scaled = value * scale
-    return F.when(F.abs(scaled) < EXACT, scaled.cast("bigint") / scale).otherwise(value)
-
-
-def summarised(receipts: DataFrame, window: timedelta, decimals: int, quantiles: Sequence[float]) -> DataFrame:
+def summarised(parts: DataFrame, window: timedelta, decimals: int, quantiles: Sequence[float]) -> DataFrame:
     """One row per environment, metric and window of receipts, in one stage.
 
-    receipts: environment STRING, metric STRING, value DOUBLE, event_time TIMESTAMP.
+    parts: the columns of `jobs.metrics.parts.SCHEMA` and event_time TIMESTAMP.
     Returns the columns of KEY (window: its start, epoch ms), MOMENTS and one per quantile: count BIGINT, the others
     DOUBLE.
     """
-    value, n = F.col("value"), F.col("count")
-    names = quantile_names(quantiles)
+    n, names = F.col("count"), quantile_names(quantiles)
+    # percentile_disc keeps a table of counts in state instead of lists: twice the time.
     return (
-        receipts.withColumn("cut", truncated(value, decimals))
-        .groupBy("environment", "metric", _window(window))
-        .agg(
-            F.count("*").alias("count"),
-            F.avg(value).alias("average"),
-            F.min(value).alias("min"),
-            F.max(value).alias("max"),
-            F.stddev_pop(value).alias("stddev"),
-            # percentile_disc keeps a table of counts in state instead: twice the time.
-            F.sort_array(F.collect_list("cut")).alias("sorted"),
-        )
+        _moments(_grouped(parts, window))
+        .withColumn("stddev", F.sqrt(F.col("m2") / n))
+        .withColumn("sorted", F.sort_array(all_cuts(decimals)))
         .select(
             "environment",
             "metric",
@@ -75,28 +59,19 @@ def summarised(receipts: DataFrame, window: timedelta, decimals: int, quantiles:
     )
 
 
-def bundled(receipts: DataFrame, window: timedelta, decimals: int, distinct: int) -> DataFrame:
+def bundled(parts: DataFrame, window: timedelta, decimals: int, distinct: int) -> DataFrame:
     """One bundle per environment, metric and window of receipts.
 
-    receipts: environment STRING, metric STRING, value DOUBLE, event_time TIMESTAMP.
+    parts: the columns of `jobs.metrics.parts.SCHEMA` and event_time TIMESTAMP.
     Returns `key STRING` (`environment=prod:metric=dbWaitTime`) and the columns of BUNDLE_SCHEMA. A bundle of more than
     `distinct` receipts has each truncated value once and its count beside it; others have their values one by one, and
     counts are NULL. Both are NULL where the values are more than `distinct` even so.
     """
-    value = F.col("value")
     return (
-        receipts.withColumn("cut", truncated(value, decimals))
-        .groupBy("environment", "metric", _window(window))
-        .agg(
-            F.count("*").alias("count"),
-            F.avg(value).alias("average"),
-            (F.var_pop(value) * F.count("*")).alias("m2"),
-            F.min(value).alias("min"),
-            F.max(value).alias("max"),
-            # To count them here, by a sketch that is exact while it is small, took 1.7 times as long, both stages.
-            F.collect_list("cut").alias("cuts"),
-        )
-        .withColumn("sorted", F.when(F.col("count") > distinct, F.sort_array("cuts")))
+        # To count values in state, by a sketch that is exact while it is small, took 1.7 times as long, both stages.
+        _moments(_grouped(parts, window))
+        .withColumn("all", all_cuts(decimals))
+        .withColumn("sorted", F.when(F.col("count") > distinct, F.sort_array("all")))
         .withColumn("starts", F.expr("filter(sequence(0, size(sorted) - 1), i -> i = 0 OR sorted[i] <> sorted[i - 1])"))
         .withColumn("runs", F.expr(f"CASE WHEN size(starts) <= {distinct} THEN starts END"))
         .select(
@@ -105,11 +80,32 @@ def bundled(receipts: DataFrame, window: timedelta, decimals: int, distinct: int
             "metric",
             F.unix_millis("w.start").alias("window"),
             *("count", "average", "m2", "min", "max"),
-            F.expr("CASE WHEN sorted IS NULL THEN cuts ELSE transform(runs, i -> sorted[i]) END").alias("values"),
+            F.expr("CASE WHEN sorted IS NULL THEN all ELSE transform(runs, i -> sorted[i]) END").alias("values"),
             F.expr(
                 "zip_with(runs, concat(slice(runs, 2, size(runs)), array(size(sorted))), (i, next) -> bigint(next - i))"
             ).alias("counts"),
         )
+    )
+
+
+def _grouped(parts: DataFrame, window: timedelta) -> DataFrame:
+    """Groups of parts, with `merging ARRAY<STRUCT<n, mean, m2, min, max>>`."""
+    groups = parts.groupBy("environment", "metric", _window(window)).agg(*gathered())
+    return groups.withColumn("merging", all_moments())
+
+
+def _moments(groups: DataFrame) -> DataFrame:
+    """Groups with count, average, m2, min and max of all that `merging` holds."""
+    n, mean, zero = F.col("count"), F.col("average"), F.lit(0.0)
+    return (
+        groups.withColumn("count", F.aggregate("merging", F.lit(0).cast("bigint"), lambda a, s: a + s["n"]))
+        .withColumn("average", F.aggregate("merging", zero, lambda a, s: a + s["mean"] * (s["n"] / n)))
+        .withColumn(
+            "m2",
+            F.aggregate("merging", zero, lambda a, s: a + s["m2"] + s["n"] * F.pow(s["mean"] - mean, 2)),
+        )
+        .withColumn("min", F.array_min(F.col("merging.min")))
+        .withColumn("max", F.array_max(F.col("merging.max")))
     )
 
 
@@ -122,23 +118,20 @@ def merged(bundles: DataFrame, bundle: timedelta, summary: timedelta, quantiles:
     step, size = (int(d.total_seconds() * 1000) for d in (bundle, summary))
     slots = [f"s{i}" for i in range(size // step)]
     newest = [F.expr(f"max_by(bundle, count) FILTER (WHERE slot = {i})").alias(s) for i, s in enumerate(slots)]
-    names = quantile_names(quantiles)
-    n, mean = F.col("count"), F.col("average")
-    zero = F.lit(0.0)
+    n, names = F.col("count"), quantile_names(quantiles)
+    moments = F.transform(
+        "parts",
+        lambda s: F.struct(s["count"].alias("n"), s["average"].alias("mean"), s["m2"], s["min"], s["max"]),
+    )
     return (
-        bundles.withColumn("slot", F.floor((F.col("window") % size) / step))
-        .withColumn("bundle", F.struct(*BUNDLE[3:]))
-        .groupBy("environment", "metric", _window(summary))
-        .agg(*newest)
-        .withColumn("parts", F.filter(F.array(*slots), lambda s: s.isNotNull()))
-        .withColumn("count", F.aggregate("parts", F.lit(0).cast("bigint"), lambda a, s: a + s["count"]))
-        .withColumn("average", F.aggregate("parts", zero, lambda a, s: a + s["average"] * (s["count"] / n)))
-        .withColumn(
-            "m2",
-            F.aggregate("parts", zero, lambda a, s: a + s["m2"] + s["count"] * F.pow(s["average"] - mean, 2)),
+        _moments(
+            bundles.withColumn("slot", F.floor((F.col("window") % size) / step))
+            .withColumn("bundle", F.struct(*BUNDLE[3:]))
+            .groupBy("environment", "metric", _window(summary))
+            .agg(*newest)
+            .withColumn("parts", F.filter(F.array(*slots), lambda s: s.isNotNull()))
+            .withColumn("merging", moments)
         )
-        .withColumn("min", F.array_min(F.col("parts.min")))
-        .withColumn("max", F.array_max(F.col("parts.max")))
         .withColumn("stddev", F.sqrt(F.col("m2") / n))
         .withColumn("sorted", F.sort_array(F.flatten(F.transform("parts", _each))))
         .select(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.metrics import RECEIPT_INPUT, metrics_settings
+from jobs.metrics import metrics_settings, receipts
 from jobs.metrics.figures import KEY, MOMENTS, quantile_names, summarised
-from penstock.streams import Final, Stream, Topic
+from penstock.streams import Final, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,11 +24,13 @@ def transform(receipts: DataFrame) -> DataFrame:
 STREAM = Stream(
     name="metric-minutes",
     app="metrics",
-    inputs={"receipts": RECEIPT_INPUT},
+    inputs={"receipts": receipts(MINUTE)},
     transform=transform,
-    output=Topic("metric-minutes", partitions=2, retention=timedelta(days=2)),
-    key=KEY,
-    value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
+    output=TopicOutput(
+        Topic("metric-minutes", partitions=2, retention=timedelta(days=2)),
+        key=KEY,
+        value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
+    ),
     promise=Final(window=MINUTE, grace=timedelta(seconds=10)),
     every=10.0,
 )

@@ -8,12 +8,22 @@ from typing import TYPE_CHECKING
 from jobs.metrics import metrics_settings
 from jobs.metrics.bundles import BUNDLES
 from jobs.metrics.figures import BUNDLE_SCHEMA, KEY, MOMENTS, merged, quantile_names
-from penstock.streams import Input, Stream, Topic, Updates
+from penstock.streams import Input, Stream, Topic, TopicOutput, Updates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 S = metrics_settings()
+
+SUMMARIES = Topic(
+    "metric-summaries",
+    partitions=2,
+    compacted=True,
+    config={
+        "cleanup.policy": "compact,delete",
+        "retention.ms": str(timedelta(days=30) // timedelta(milliseconds=1)),
+    },
+)
 
 
 def transform(bundles: DataFrame) -> DataFrame:
@@ -25,17 +35,7 @@ STREAM = Stream(
     app="metrics",
     inputs={"bundles": Input(BUNDLES, schema=BUNDLE_SCHEMA, event_time="timestamp_millis(window)")},
     transform=transform,
-    output=Topic(
-        "metric-summaries",
-        partitions=2,
-        compacted=True,
-        config={
-            "cleanup.policy": "compact,delete",
-            "retention.ms": str(timedelta(days=30) // timedelta(milliseconds=1)),
-        },
-    ),
-    key=KEY,
-    value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
+    output=TopicOutput(SUMMARIES, key=KEY, value=(*KEY, *MOMENTS, *quantile_names(S.quantiles))),
     # Whatever the first stage let in is in time here: a bundle's own time is its window's start.
     promise=Updates(window=S.summary, late_by=S.late_by + S.summary),
     shuffle_partitions=2,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.quality import rules
+from jobs.quality import rules, verdict
 from penstock.settings import settings
-from penstock.streams import F, Input, Stream, Topic, Updates
+from penstock.streams import F, Input, Stream, Topic, TopicOutput, Updates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,26 +22,23 @@ RULES = rules.load(settings().project / "sql" / "quality")
 
 def transform(records: DataFrame) -> DataFrame:
     """topic STRING, window BIGINT (start of the second, epoch ms), status STRING, count BIGINT."""
-    return counted(rules.judged(records, RULES))
-
-
-def counted(records: DataFrame) -> DataFrame:
     second = F.window("event_time", "1 second").alias("w")
     return (
-        records.groupBy("topic", second, "status")
-        .agg(F.count("*").alias("count"))
+        verdict.judged(records, RULES)
+        .groupBy("topic", second, "status")
+        .agg(F.sum("n").alias("count"))
         .select("topic", F.unix_millis("w.start").alias("window"), "status", "count")
     )
 
 
+RECORDS = Input(pattern=EVERY_TOPIC, combine=verdict.combiner(RULES))
+
 STREAM = Stream(
     name="topic-quality",
     app="quality",
-    inputs={"records": Input(pattern=EVERY_TOPIC)},
+    inputs={"records": RECORDS},
     transform=transform,
-    output=METRICS,
-    key=("topic", "window", "status"),
-    value="count",
+    output=TopicOutput(METRICS, key=("topic", "window", "status"), value="count"),
     promise=Updates(window=timedelta(seconds=1), late_by=timedelta(hours=1)),
     shuffle_partitions=2,
     every=10.0,

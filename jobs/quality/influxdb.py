@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from jobs.quality.counts import METRICS
 from penstock.settings import settings
-from penstock.streams import Each, F, InfluxDB, Input, Stream
+from penstock.sinks.influxdb import InfluxDB
+from penstock.streams import Each, F, Input, Stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -19,7 +20,7 @@ def transform(metrics: DataFrame) -> DataFrame:
     return (
         metrics.select(key.alias("k"), count.alias("count"))
         .where("k.topic IS NOT NULL AND k.window IS NOT NULL AND k.status IN ('valid', 'invalid') AND count >= 0")
-        .selectExpr("concat(k.topic, ' ', k.status, '=', count, 'i ', k.window) AS line", "NULL AS none")
+        .selectExpr("concat(k.topic, ' ', k.status, '=', count, 'i ', k.window) AS line")
     )
 
 
@@ -29,8 +30,6 @@ SINK = Stream(
     inputs={"metrics": Input(METRICS)},
     transform=transform,
     output=InfluxDB("penstock"),
-    key="none",
-    value="line",
     promise=Each(),
     every=10.0,
 )

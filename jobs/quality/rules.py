@@ -17,20 +17,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from penstock.declare.schema import Field, schema
 from penstock.errors import DeclarationError
-from penstock.streams import F
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 EVERY = "*"
 HEADER = re.compile(r"--\s*([a-z]+)\s*:\s*(.*?)\s*$")
@@ -38,7 +34,6 @@ HEADERS = ("topic", "format", "schema", "framing")
 FORMATS = ("json", "avro", "text")
 CONFLUENT = "confluent"
 RECORD_FIELDS = ("key", "value")
-TEXT, REST, VERDICT = "_text", "_rest", "_verdict"
 
 
 @dataclass(frozen=True)
@@ -53,6 +48,16 @@ class Rule:
     schema: str
     predicate: exp.Condition
     framed: bool = False
+
+    @property
+    def what(self) -> str:
+        """For messages."""
+        return f"the rule of topic {self.topic}"
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields of a JSON rule's schema."""
+        return schema(self.schema, self.what) if self.format == "json" and self.schema else ()
 
     def sql(self, prefix: str) -> str:
         """The predicate as Spark SQL, its fields taken from the columns `<prefix><field>`."""
@@ -99,11 +104,13 @@ def read(path: Path) -> Rule:
         raise DeclarationError(
             f"{path.name}: unknown framing", got=framing, fix=f"drop it, or use {CONFLUENT} with the format avro"
         )
-    schema = headers.get("schema", "")
+    declared = headers.get("schema", "")
     if headers["format"] == "avro":
-        schema = _avro_schema(path, schema)
+        declared = _avro_schema(path, declared)
     predicate = _predicate(path, "\n".join(body))
-    return Rule(headers["topic"], headers["format"], schema, predicate, bool(framing))
+    rule = Rule(headers["topic"], headers["format"], declared, predicate, bool(framing))
+    rule.fields  # noqa: B018 - a schema that is none is refused here
+    return rule
 
 
 def _avro_schema(path: Path, name: str) -> str:
@@ -115,12 +122,12 @@ def _avro_schema(path: Path, name: str) -> str:
         )
     text = file.read_text()
     try:
-        required = _required(text)
+        needed = required(text)
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise DeclarationError(
             f"{path.name}: {name} is no Avro schema of a record", got=f"{type(e).__name__}: {e}"
         ) from e
-    if not required:
+    if not needed:
         raise DeclarationError(
             f"{path.name}: the schema in {name} has optional fields only, so any bytes may pass for a record of it",
             fix="give a field that is no union with null",
@@ -128,7 +135,7 @@ def _avro_schema(path: Path, name: str) -> str:
     return text
 
 
-def _fields(avro: str) -> dict[str, Any]:
+def avro_fields(avro: str) -> dict[str, Any]:
     """The fields of an Avro record, with their types."""
     record = json.loads(avro)
     if record["type"] != "record":
@@ -136,9 +143,9 @@ def _fields(avro: str) -> dict[str, Any]:
     return {field["name"]: field["type"] for field in record["fields"]}
 
 
-def _required(avro: str) -> list[str]:
+def required(avro: str) -> list[str]:
     """Names of the fields of an Avro record that cannot be null."""
-    return [name for name, kind in _fields(avro).items() if kind != "null" and "null" not in kind]
+    return [name for name, kind in avro_fields(avro).items() if kind != "null" and "null" not in kind]
 
 
 def _predicate(path: Path, text: str) -> exp.Condition:
@@ -166,64 +173,3 @@ def load(folder: Path) -> dict[str, Rule]:
         places[rule.topic] = path.name
         rules[rule.topic] = rule
     return rules
-
-
-def judged(records: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
-    """The raw records with the column `status STRING`: `valid` or `invalid`.
-
-    records: topic STRING, key BINARY, value BINARY.
-    """
-    # Only here: a declaration is read without Spark.
-    from pyspark.sql.avro.functions import from_avro
-
-    from penstock.streams import shapes
-    from penstock.streams.records import schema_of
-
-    own = [rule for topic, rule in rules.items() if topic != EVERY]
-    others = ~F.col("topic").isin([rule.topic for rule in own]) if own else F.lit(True)
-    rows = records.withColumn(TEXT, F.col("value").cast("string"))
-    # What only a JSON parser can judge has no verdict at first, and is judged behind it: few records, as a rule.
-    verdict, later = F.when(F.col("value").isNull(), True), F.lit(False)
-    cut: list[tuple[Column, Column]] = []
-    uncut: list[tuple[Column, Column]] = []
-    parsers: dict[str, Column] = {}
-    slow: dict[str, Column] = {}
-    for number, rule in enumerate([*own, rules[EVERY]]):
-        here = others if rule.topic == EVERY else F.col("topic") == rule.topic
-        prefix, parser = f"_rule_{number}_", f"_parser_{number}_"
-        if rule.format == "json" and rule.schema:
-            fields = schema_of(rule.schema, f"the rule of topic {rule.topic}")
-            rows = shapes.cut(rows, TEXT, fields, prefix, here)
-            cut.append((F.col(f"{prefix}_usual"), _true(F.expr(rule.sql(prefix)))))
-            uncut.append((here, F.lit(None)))
-            parsers[parser] = shapes.from_json(F.when(here, F.col(REST)), fields)
-            slow |= {parser + f.name: F.col(parser)[f.name] for f in fields.fields}
-            parses = F.col(parser)[shapes.CORRUPT].isNull()
-            for name in (f.name for f in fields.fields if not f.nullable):
-                parses = parses & F.col(parser + name).isNotNull()
-            later = F.when(here, parses & F.expr(rule.sql(parser))).otherwise(later)
-            continue
-        if rule.format == "text":
-            parses = F.is_valid_utf8(TEXT)
-        elif rule.format == "avro":
-            data = F.substring("value", 6, 2**31 - 1) if rule.framed else F.col("value")
-            rows = rows.withColumn(prefix, F.when(here, from_avro(data, rule.schema, {"mode": "PERMISSIVE"})))
-            rows = rows.withColumns({prefix + name: F.col(prefix)[name] for name in _fields(rule.schema)})
-            parses = F.substring("value", 1, 1) == F.lit(bytes(1)) if rule.framed else F.lit(True)
-            for name in _required(rule.schema):
-                parses = parses & F.col(prefix + name).isNotNull()
-        else:
-            parses = F.try_parse_json(TEXT).isNotNull()
-        uncut.append((here, _true(parses & F.expr(rule.sql(prefix)))))
-    # Whether a text was cut is known already; its topic has to be looked at.
-    for case in (*cut, *uncut):
-        verdict = verdict.when(*case)
-    rows = rows.withColumn(VERDICT, verdict).withColumn(REST, F.when(F.col(VERDICT).isNull(), F.col(TEXT)))
-    rows = rows.withColumns(parsers).withColumns(slow)
-    valid = F.when(F.col(REST).isNotNull(), _true(later)).otherwise(F.col(VERDICT))
-    return rows.withColumn("status", F.when(valid, "valid").otherwise("invalid"))
-
-
-def _true(predicate: Column) -> Column:
-    """A predicate that is not known is not true."""
-    return F.coalesce(predicate, F.lit(False))

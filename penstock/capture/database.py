@@ -22,7 +22,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.capture.pages import Query
-from penstock.capture.statement import Capture
+from penstock.declare.capture import Capture
 from penstock.errors import PenstockError
 
 # A page is read within this time, or the capture says that it fails: a server that hangs must not look like one idle.

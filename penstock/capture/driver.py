@@ -1,6 +1,6 @@
 """The driver of the captures: one process that holds all of them, a thread for each.
 
-`python -m penstock.capture.driver --app captures --incarnation ID`. See `penstock.streams.host` for its life.
+`python -m penstock.capture.driver --app captures --incarnation ID`. See `penstock.supervision.driver` for its life.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from penstock.capture.run import CaptureRun
 from penstock.control import Control, ProgressRow
 from penstock.control.captures import Captures
 from penstock.settings import settings
-from penstock.streams.host import Driver
+from penstock.supervision.driver import Driver
 
 
 class CaptureDriver(Driver):

@@ -17,7 +17,7 @@ from sqlglot import exp
 
 from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, Moment, SourceError
 from penstock.capture.pages import Query
-from penstock.capture.statement import Capture
+from penstock.declare.capture import Capture
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from penstock.capture.database import Database
 from penstock.capture.pages import Pages, Query
 from penstock.capture.poller import LARGE, PAGE
 from penstock.capture.records import records, require
-from penstock.capture.statement import Capture
+from penstock.declare.capture import Capture
 
 
 @dataclass(frozen=True)

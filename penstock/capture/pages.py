@@ -15,7 +15,7 @@ from typing import Any, Literal
 from sqlalchemy import TextClause, text
 from sqlglot import exp
 
-from penstock.capture.statement import Capture
+from penstock.declare.capture import Capture
 
 # The column of a page that says whether its row is deleted; always the last.
 DELETED = "penstock_deleted"

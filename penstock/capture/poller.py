@@ -22,7 +22,7 @@ from penstock.capture.position import CatchUp, Debt, Position, Range, Snapshot
 from penstock.capture.readers import Readers
 from penstock.capture.reconcile import Reconcile
 from penstock.capture.records import Records, columns_of, last, place, records
-from penstock.capture.statement import Capture
+from penstock.declare.capture import Capture
 from penstock.kafka.output import Message, Transactional
 from penstock.settings import settings
 

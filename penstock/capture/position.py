@@ -11,11 +11,8 @@ from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
+from penstock.declare.topic import POSITIONS
 from penstock.errors import PenstockError
-from penstock.streams import Topic
-
-# A capture's position must stay in its partition: never change the number.
-POSITIONS = Topic("penstock.captures", partitions=4, compacted=True, beat_every=0)
 
 # Cursors and keys as the driver gave them: they go back to the database as parameters.
 TAGS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {

@@ -23,7 +23,7 @@ from penstock.capture.database import Database, SourceError
 from penstock.capture.pages import Pages
 from penstock.capture.position import Range
 from penstock.capture.records import Records, columns_of, last, place, records
-from penstock.capture.statement import Capture
+from penstock.declare.capture import Capture
 
 
 @dataclass(frozen=True)

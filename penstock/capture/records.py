@@ -9,7 +9,7 @@ from typing import Any
 from penstock.capture.database import Page
 from penstock.capture.encode import formed, objects
 from penstock.capture.pages import DELETED
-from penstock.capture.statement import Capture
+from penstock.declare.capture import Capture
 from penstock.errors import PenstockError
 
 

@@ -12,9 +12,10 @@ from penstock.capture import connections
 from penstock.capture.database import Database
 from penstock.capture.engines import ENGINES
 from penstock.capture.poller import Poller
-from penstock.capture.position import POSITIONS, Position, Snapshot
+from penstock.capture.position import Position, Snapshot
 from penstock.capture.reconcile import Reconcile
-from penstock.capture.statement import Capture
+from penstock.declare.capture import Capture
+from penstock.declare.topic import POSITIONS
 from penstock.errors import PenstockError
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions, topic_ids
 from penstock.kafka.output import Transactional

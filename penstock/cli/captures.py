@@ -16,12 +16,12 @@ from rich.text import Text
 from penstock.capture import explain as plans
 from penstock.capture import start
 from penstock.capture.poller import Poller
-from penstock.capture.statement import APP, Capture
 from penstock.catalog import load
 from penstock.cli.output import actor, clear_errors, console, count, emit, table, unknown
 from penstock.cli.output import state as coloured
 from penstock.control.api import connect
 from penstock.control.captures import Asked, Captures
+from penstock.declare.capture import APP, Capture
 from penstock.errors import LeaseHeld, PenstockError
 from penstock.kafka.admin import admin, partitions
 from penstock.observe.overview import Limits, StreamView, duration

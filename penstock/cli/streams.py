@@ -18,7 +18,7 @@ from penstock.control.api import Control, Desired, connect
 from penstock.errors import PenstockError
 from penstock.observe.overview import AppView, Limits, Overview, StreamView, duration, first_line, overview, read
 from penstock.settings import settings
-from penstock.streams import process
+from penstock.supervision import processes
 
 app = typer.Typer(no_args_is_help=True, help="What the streams do, and starting, stopping and releasing them.")
 
@@ -184,7 +184,7 @@ def _log(control: Control, app_name: str) -> Path:
         raise PenstockError(f"app {app_name} has no log yet", fix="wait until its first driver is launched")
     path = Path(driver.log)
     if not path.is_file():
-        elsewhere = driver.host != process.host()
+        elsewhere = driver.host != processes.host()
         fix = f"look on host {driver.host.partition('/')[0]}" if elsewhere else "see that nothing clears the log folder"
         raise PenstockError(f"the log of app {app_name} is not here", got=path, fix=fix)
     return path

@@ -19,9 +19,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from penstock.declare.topic import Topic
 from penstock.errors import BrokerError
 from penstock.settings import settings
-from penstock.streams.declare import Topic
 
 TIMEOUT = 15.0
 # What a partition answers while its topic is made, moved or deleted.

@@ -11,28 +11,31 @@ stands still, and librdkafka 2.16 was seen to wait for ever in send_offsets_to_t
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
-from typing import NamedTuple
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
+from penstock.declare.outputs import NOTHING, Mark, Offsets, Output
+from penstock.declare.topic import COMMITS, Topic
 from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka.admin import COMING_AND_GOING
-from penstock.kafka.commits import COMMITS
-from penstock.streams.declare import Topic
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.declare.outputs import Owner
 
 # Each call to the broker; longer than its own restart takes.
 TIMEOUT = 30.0
 # A transaction is open only while its records are sent; the broker ends one whose driver died in it after this time.
 TRANSACTION_TIMEOUT_MS = 30_000
 
-Offsets = Mapping[str, Mapping[int, int]]
 FENCED = {
     KafkaError._FENCED,
     KafkaError.PRODUCER_FENCED,
@@ -49,31 +52,6 @@ class Message(NamedTuple):
     value: bytes | None
     headers: tuple[tuple[str, bytes], ...] = ()
     partition: int = -1
-
-
-@dataclass(frozen=True)
-class Mark:
-    """The last batch written: the query's id, its number (-1 for none), and the input offsets behind it.
-
-    ids: the broker's ids of topics that may be deleted and created again while they are read.
-    """
-
-    query: str
-    batch: int
-    offsets: Offsets
-    ids: Mapping[str, str] = field(default_factory=dict)
-
-    def value(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
-    @classmethod
-    def read(cls, value: bytes) -> Mark:
-        found = json.loads(value)
-        offsets = {topic: {int(p): at for p, at in parts.items()} for topic, parts in found["offsets"].items()}
-        return cls(found["query"], found["batch"], offsets, found.get("ids", {}))
-
-
-NONE = Mark("", -1, {})
 
 
 class Transactional:
@@ -204,20 +182,30 @@ class Transactional:
         self._consumer.close()
 
 
-class Output(Transactional):
-    """The output of one stream."""
+def open_topics(owner: Owner, outputs: Sequence[Output]) -> TopicWriter:
+    """The writer of a stream's topics."""
+    return TopicWriter(owner.name, owner.group, owner.bootstrap, outputs)
 
-    def __init__(self, name: str, group: str, bootstrap: str) -> None:
+
+class TopicWriter(Transactional):
+    """Writes a stream's topics, all of a batch in one transaction.
+
+    A row is `key` and `value`, STRING or BINARY, and may have `headers`: a list of (name, bytes).
+    """
+
+    def __init__(self, name: str, group: str, bootstrap: str, outputs: Sequence[Output] = ()) -> None:
+        self._topics = [output.name for output in outputs]
         super().__init__(name, group, bootstrap, COMMITS, "stream")
 
     def committed(self) -> Mark:
-        """The mark of the last batch whose output is committed."""
         found = self.mark()
-        return NONE if found is None else Mark.read(found)
+        return NOTHING if found is None else Mark.read(found)
 
-    def write(self, messages: Iterable[Message], mark: Mark) -> int:
+    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
         """As `commit`."""
-        count = self.commit(messages, mark.value())
+        count = self.commit(
+            chain.from_iterable(_messages(topic, rows.get(topic)) for topic in self._topics), mark.value()
+        )
         self._publish(mark.offsets)
         return count
 
@@ -228,3 +216,15 @@ class Output(Transactional):
             if positions:
                 self._consumer.commit(offsets=positions, asynchronous=True)
                 self._consumer.poll(0)
+
+
+def _messages(topic: str, rows: pa.Table | None) -> Iterator[Message]:
+    for chunk in rows.to_batches() if rows is not None else ():
+        columns = [chunk.column(name).to_pylist() for name in ("key", "value")]
+        headers = chunk.column("headers").to_pylist() if "headers" in chunk.schema.names else repeat(())
+        for key, value, more in zip(*columns, headers, strict=False):
+            yield Message(topic, _bytes(key), _bytes(value), tuple(more))
+
+
+def _bytes(given: str | bytes | None) -> bytes | None:
+    return given.encode() if isinstance(given, str) else given

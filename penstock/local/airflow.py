@@ -21,8 +21,8 @@ from typing import ClassVar, Self
 import httpx
 
 from penstock.errors import LocalError
-from penstock.local import java, process
 from penstock.local.part import Part
+from penstock.machine import java, process
 from penstock.settings import PROJECT, settings
 
 USER = "admin"

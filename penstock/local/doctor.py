@@ -17,8 +17,8 @@ from penstock.control import schema
 from penstock.control.api import connect
 from penstock.errors import PenstockError
 from penstock.kafka.admin import describe_topics
-from penstock.local import aot, jars, java, process
 from penstock.local.platform import GIB, NEEDED_DISK, Platform
+from penstock.machine import aot, jars, java, process
 from penstock.settings import settings
 
 State = Literal["ok", "note", "fail"]

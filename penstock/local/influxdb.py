@@ -12,8 +12,8 @@ from typing import ClassVar
 import httpx
 
 from penstock.errors import LocalError
-from penstock.local import debian
 from penstock.local.part import Part, quietly
+from penstock.machine import debian
 from penstock.settings import settings
 
 CONFIG = """reporting-disabled = true

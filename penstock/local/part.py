@@ -14,8 +14,8 @@ from typing import ClassVar, Self
 import psutil
 
 from penstock.errors import LocalError
-from penstock.local import process
-from penstock.local.process import Record
+from penstock.machine import process
+from penstock.machine.process import Record
 
 
 class Part(ABC):

@@ -13,8 +13,9 @@ from typing import ClassVar
 import pymysql
 
 from penstock.errors import LocalError
-from penstock.local import jars, java, mariadb, process
+from penstock.local import mariadb
 from penstock.local.part import Part, owner_option, quietly
+from penstock.machine import jars, java, process
 from penstock.settings import settings
 
 LOG4J = """status=ERROR

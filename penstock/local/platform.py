@@ -17,16 +17,17 @@ from penstock.catalog import Catalog, load
 from penstock.control.api import Control, connect
 from penstock.errors import ControlError, LocalError
 from penstock.kafka.admin import ensure_topics
-from penstock.local import aot, jars, java, mariadb, process
+from penstock.local import mariadb
 from penstock.local.airflow import Airflow, ApiServer
 from penstock.local.demo import Demo
-from penstock.local.files import locked
 from penstock.local.part import Part
 from penstock.local.parts import Broker, MariaDB
+from penstock.machine import aot, jars, java, process
+from penstock.machine.files import locked
 from penstock.observe.overview import Limits, Overview, overview, read
 from penstock.settings import Settings, settings
-from penstock.streams import launch
-from penstock.streams import process as drivers
+from penstock.supervision import launch
+from penstock.supervision import processes as drivers
 
 GIB = 1024**3
 NEEDED_DISK = 3 * GIB

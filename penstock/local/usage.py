@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import psutil
 
 from penstock.control.api import DriverRow
-from penstock.local import process
 from penstock.local.part import Part
-from penstock.streams import process as drivers
+from penstock.machine import process
+from penstock.supervision import processes as drivers
 
 SAMPLE = 0.5
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from penstock.local import process
+from penstock.machine import process
 from penstock.observe.samples import MIB, Deltas
 
 Pair = tuple[str, float | None]

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from threading import Event, Lock, Thread
 from typing import NoReturn
 
+from penstock import logs
 from penstock.control.api import Control, connect
 from penstock.errors import PenstockError
-from penstock.observe import logs
 from penstock.observe.machine import Machine, Parts
 from penstock.observe.overview import Limits
 from penstock.observe.probes import Database, Http, Kafka, Own, Streams
@@ -26,7 +26,7 @@ from penstock.observe.samples import RECEIPTS, Probe, Sample, now_ms, receipt, u
 from penstock.observe.sender import Sender
 from penstock.observe.snapshot import Moments
 from penstock.settings import Settings, settings
-from penstock.streams import process
+from penstock.supervision import processes
 
 PAGE = "/penstock/"
 
@@ -105,7 +105,7 @@ def until_due(now: float, every: float) -> float:
 
 def drivers_here(moments: Moments) -> dict[int, str]:
     """App by pid of the drivers on this host."""
-    here = process.host()
+    here = processes.host()
     rows = moments.read().snap.drivers.values()
     return {d.pid: d.app for d in rows if d.pid and d.state != "ended" and d.host == here}
 

@@ -7,53 +7,92 @@ https://docs.influxdata.com/influxdb/v1/write_protocols/line_protocol_reference/
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import islice
-from typing import TYPE_CHECKING
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 import httpx
 
-from penstock.errors import SinkError
-from penstock.kafka.output import NONE, Mark
+from penstock.declare.lazy import F
+from penstock.declare.outputs import NOTHING, Delivery, Mark, Output, Owner, Writer
+from penstock.errors import SinkError, Wait
+from penstock.settings import settings
 
 if TYPE_CHECKING:
-    from penstock.kafka.output import Message
+    import pyarrow as pa
+    from pyspark.sql import Column
 
 # What InfluxDB's own documentation advises for one request.
 LINES = 5000
 TIMEOUT = 30.0
+BUSY = {429, 503}
+
+
+@dataclass(frozen=True)
+class InfluxDB(Output):
+    """A database of the InfluxDB that the settings name.
+
+    line: the column that holds a line of the line protocol with its time in ms; rows without one are left out.
+    """
+
+    database: str
+    line: str = "line"
+
+    writer: ClassVar[str] = "penstock.sinks.influxdb:open_database"
+    delivery: ClassVar[Delivery] = "upsert"
+
+    @property
+    def name(self) -> str:
+        return f"influxdb:{self.database}"
+
+    @property
+    def keyed(self) -> bool:
+        return True
+
+    @property
+    def store(self) -> Hashable:
+        return self.name
+
+    def columns(self) -> list[Column]:
+        return [F.col(self.line).alias("line")]
+
+
+def open_database(owner: Owner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG001
+    (output,) = outputs
+    assert isinstance(output, InfluxDB)
+    return InfluxWriter(settings().influxdb_url.get_secret_value(), output)
 
 
 class InfluxWriter:
-    """Writes rows, each one line of the protocol with its time in ms, into a database that it creates if need be.
+    """Writes lines into a database, which it creates if need be. Nothing fences another writer: both write the same.
 
     url: of the server, with user and password where it asks for them.
     """
 
-    def __init__(self, url: str, database: str) -> None:
-        self._database = database
+    def __init__(self, url: str, output: InfluxDB) -> None:
+        self._output = output
         self._client = httpx.Client(base_url=url, timeout=TIMEOUT)
         try:
-            self._send("/query", {"q": f'CREATE DATABASE "{database}"'}, b"")
+            self._send("/query", {"q": f'CREATE DATABASE "{output.database}"'}, b"")
         except BaseException:
             self.close()
             raise
 
     def committed(self) -> Mark:
-        """None: a batch that is run again is written again, and changes nothing."""
-        return NONE
+        """NOTHING: a batch that is run again is written again, and changes nothing."""
+        return NOTHING
 
-    def write(self, messages: Iterable[Message], mark: Mark) -> int:  # noqa: ARG002
+    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:  # noqa: ARG002
         """Write one batch; returns the number of lines. SinkError if the server refused any of them."""
-        count = 0
-        lines = (m.value for m in messages if m.value is not None)
-        while chunk := list(islice(lines, LINES)):
-            self._send("/write", {"db": self._database, "precision": "ms"}, b"\n".join(chunk))
-            count += len(chunk)
-        return count
+        lines = rows[self._output.name]["line"].drop_null()
+        for start in range(0, len(lines), LINES):
+            chunk = lines.slice(start, LINES).to_pylist()
+            self._send("/write", {"db": self._output.database, "precision": "ms"}, "\n".join(map(str, chunk)).encode())
+        return len(lines)
 
     def _send(self, path: str, params: dict[str, str], body: bytes) -> None:
-        place = f"{self._client.base_url.host}:{self._client.base_url.port}, database {self._database}"
+        url = self._client.base_url
+        place = f"{url.host}:{url.port}, database {self._output.database}"
         try:
             answer = self._client.post(path, params=params, content=body)
         except httpx.HTTPError as e:
@@ -62,6 +101,13 @@ class InfluxWriter:
                 got=f"{type(e).__name__}: {e} at {place}",
                 fix="see that it runs; the batch is written again",
             ) from e
+        if answer.status_code in BUSY:
+            after = answer.headers.get("Retry-After", "")
+            raise Wait(
+                "InfluxDB asks to wait",
+                got=f"{answer.status_code} at {place}",
+                seconds=float(after) if after.isdigit() else 1.0,
+            )
         if answer.is_error:
             raise SinkError(
                 "InfluxDB refused what was written",

@@ -24,12 +24,12 @@ import typer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from pymysql.cursors import SSCursor
 
-from penstock.capture.statement import APP
+from penstock.declare.capture import APP
 from penstock.kafka.admin import ensure_topics
 from penstock.local import usage
 from penstock.local.part import Part
 from penstock.local.parts import Broker, MariaDB
-from penstock.local.process import free_port
+from penstock.machine.process import free_port
 from penstock.streams import Topic
 from tests.bench.common import peak_memory, spread, table, write
 from tests.bench.debezium import PREFIX, Debezium, LoggedMariaDB
@@ -221,10 +221,10 @@ def _forget(at: Place) -> None:
     """End the driver, and ask the next one for a snapshot."""
     from penstock.control import Actor
     from penstock.control.captures import Captures
-    from penstock.streams import process
+    from penstock.supervision import processes
 
     for driver in at.given.control.drivers():
-        process.kill(driver)
+        processes.kill(driver)
         at.given.control.driver_ended(driver.incarnation, "benchmark")
     Captures(at.given.control).ask("orders", "snapshot", Actor("bench", "cli"))
 

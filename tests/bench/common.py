@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from penstock.local import java, usage
+from penstock.local import usage
+from penstock.machine import java
 from penstock.settings import PROJECT
 
 SAMPLE_S = 0.5

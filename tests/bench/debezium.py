@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from penstock.local import jars, java, process
 from penstock.local.part import Part
 from penstock.local.parts import MariaDB
-from penstock.local.process import free_port
+from penstock.machine import jars, java, process
+from penstock.machine.process import free_port
 
 PREFIX = "debezium"
 

@@ -22,10 +22,10 @@ from rich.progress import track
 from penstock import catalog
 from penstock.control import Actor
 from penstock.local.parts import Broker, MariaDB
-from penstock.local.process import free_port
+from penstock.machine.process import free_port
 from penstock.settings import PROJECT
 from penstock.streams import Stream
-from penstock.streams.beats import Beater
+from penstock.supervision.heartbeats import Beater
 from tests.bench.common import spread, table, write
 from tests.chaos.drivers import Drivers, drivers
 
@@ -75,7 +75,7 @@ def measure(given: Drivers, app: str, windows: int) -> list[float]:
             "fetch.wait.max.ms": 10,
         }
     )
-    consumer.assign([TopicPartition(s.output.name, 0, 0) for s in streams])
+    consumer.assign([TopicPartition(s.targets[0], 0, 0) for s in streams])
     threading.Thread(target=beat, daemon=True).start()
     Source(streams, given.bootstrap, stop).start()
     found: list[float] = []

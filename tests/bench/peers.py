@@ -23,8 +23,8 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import LocalError
-from penstock.local import jars, java, process
-from penstock.local.files import publish
+from penstock.machine import jars, java, process
+from penstock.machine.files import publish
 from penstock.settings import settings
 from tests.bench.common import peak_memory
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.progress import track
 
-from penstock.streams import process
+from penstock.supervision import processes
 from tests.bench.common import spread, table, write
 from tests.chaos.platform import APP, Platform, started
 from tests.support import wait_until
@@ -29,7 +29,7 @@ def recovery(platform: Platform) -> tuple[float, float]:
     before = platform.works(180)
     wait_until(lambda: platform.control.now() - before.launched_at > 1000 * LIVES, LIVES + 10)
     killed = time.time()
-    assert process.kill(before)
+    assert processes.kill(before)
     after = wait_until(lambda: platform.heir(before), 120)
     assert after
     launched = time.time() - killed

@@ -25,14 +25,15 @@ from confluent_kafka import Consumer, TopicPartition
 from rich.progress import Progress
 
 from penstock import catalog
+from penstock.declare.outputs import Mark
+from penstock.declare.topic import COMMITS
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions
-from penstock.kafka.commits import COMMITS
-from penstock.kafka.output import Mark
-from penstock.local import aot, java, usage
+from penstock.local import usage
 from penstock.local.parts import Broker, MariaDB
-from penstock.local.process import free_port
+from penstock.machine import aot, java
+from penstock.machine.process import free_port
 from penstock.settings import PROJECT
-from penstock.streams import process
+from penstock.supervision import processes
 from tests.bench import peers
 from tests.bench.common import peak_memory, table, write
 from tests.bench.peers import Measured
@@ -85,7 +86,7 @@ def ours(at: Place, job: str, **settings: str) -> Measured:
         given_settings = {"PENSTOCK_DRIVER_MEMORY": "768m", **settings}
         with drivers(at.broker, at.mariadb, home, project, **given_settings) as given:
             streams = [catalog.load().stream(name) for name in names]
-            drop(at, [s.output.name for s in streams])
+            drop(at, [s.targets[0] for s in streams])
             ensure_topics(catalog.load().topics.values(), at.broker.bootstrap)
             marks = Marks(at.broker.bootstrap)
             began = time.time()
@@ -94,10 +95,10 @@ def ours(at: Place, job: str, **settings: str) -> Measured:
                 source, done = RECEIPTS, began
                 for stream in streams:
                     done = marks.wait(stream.name, ends(at, source))
-                    source = stream.output.name
+                    source = stream.targets[0]
                 cpu = sum(sum(p.cpu_times()[:2]) for p in usage.processes(driver))
             marks.close()
-            process.kill(driver)
+            processes.kill(driver)
         log = home / "checkpoints" / names[0] / "offsets" / "0"
         first = json.loads(log.read_text().splitlines()[1])["batchTimestampMs"] / 1000
         records = sum(ends(at, RECEIPTS).values())

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, exp
 
 from penstock.control.api import Actor, Control
 from penstock.local.parts import MariaDB
-from penstock.local.process import free_port
+from penstock.machine.process import free_port
 from tests.browser.chromium import NoChromiumError, find
 from tests.browser.scene import OFF, Scene
 from tests.browser.server import PASSWORDS, Server, api_server

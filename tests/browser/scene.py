@@ -12,7 +12,7 @@ from sqlalchemy import insert, update
 from penstock.catalog import build
 from penstock.control import schema as s
 from penstock.control.api import Actor, Control, ProgressRow
-from penstock.streams.declare import Final, Input, Stream, Topic
+from penstock.streams import Final, Input, Stream, Topic, TopicOutput
 
 APPS = {
     "agents": ["agent-offline", "assignments"],
@@ -33,8 +33,8 @@ SUPERVISOR = Actor("streams_agents/scheduled__2026-11-21T05:07:38.123456+00:00/s
 
 def _stream(name: str, app: str) -> Stream:
     minute = timedelta(minutes=1)
-    return Stream(name, app, {"rows": Input(Topic(f"{name}-in"))}, lambda rows: rows, Topic(name), "key", "value",
-                  Final(minute, minute))  # fmt: skip
+    output = TopicOutput(Topic(name), "key", "value")
+    return Stream(name, app, {"rows": Input(Topic(f"{name}-in"))}, lambda rows: rows, output, Final(minute, minute))
 
 
 class Scene:

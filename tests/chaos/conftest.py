@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.local import aot
+from penstock.machine import aot
 from tests.chaos.platform import Platform, started
 
 

@@ -10,11 +10,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock import catalog
-from penstock.capture.statement import APP as CAPTURES
 from penstock.control import Control, DriverRow
+from penstock.declare.capture import APP as CAPTURES
 from penstock.kafka.admin import ensure_topics
 from penstock.local.parts import Broker, MariaDB
-from penstock.streams import launch, process
+from penstock.supervision import launch, processes
 from tests.chaos.projects import other_project
 from tests.support import wait_until
 
@@ -31,10 +31,10 @@ class Drivers:
         assert row
         log = launch.new_log(app)
         incarnation = self.control.claim(
-            app, row.incarnation, host=process.host(), spec_hash="test", owner="test", log=str(log)
+            app, row.incarnation, host=processes.host(), spec_hash="test", owner="test", log=str(log)
         )
         assert incarnation
-        spark = [sys.executable, "-m", "penstock.streams.driver", *launch.arguments(app, incarnation)]
+        spark = [sys.executable, "-m", "penstock.engine.driver", *launch.arguments(app, incarnation)]
         command = launch.capturing(app, incarnation) if app == CAPTURES else spark
         pid, started = launch.start(command, log=log)
         self.control.driver_set(incarnation, pid=pid, pid_started=started)
@@ -63,7 +63,7 @@ class Drivers:
 
 def signal_session(d: DriverRow, number: signal.Signals) -> None:
     """Send a signal to every process of a driver; the first may end the others."""
-    for member in process.members(d):
+    for member in processes.members(d):
         with suppress(ProcessLookupError):
             os.kill(member.pid, number)
 
@@ -88,5 +88,5 @@ def drivers(broker: Broker, mariadb: MariaDB, home: Path, project: Path, **extra
             yield Drivers(control, broker.bootstrap)
         finally:
             for d in control.drivers(live=False):
-                process.kill(d)
+                processes.kill(d)
             control.engine.dispose()

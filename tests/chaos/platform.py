@@ -20,9 +20,9 @@ from penstock.control import Actor, Control, DriverRow
 from penstock.kafka.admin import ensure_topics
 from penstock.local.airflow import Airflow
 from penstock.local.parts import Broker, MariaDB
-from penstock.local.process import free_port
+from penstock.machine.process import free_port
 from penstock.settings import PROJECT
-from penstock.streams import process
+from penstock.supervision import processes
 from tests.chaos.projects import other_project
 from tests.support import wait_until
 
@@ -151,7 +151,7 @@ class Platform:
             d = self.driver()
             if d is None or d.state != "running" or (other_than and d.incarnation == other_than.incarnation):
                 return None
-            return d if process.alive(d) else None
+            return d if processes.alive(d) else None
 
         d = wait_until(runs, seconds, what="a driver runs")
         assert d
@@ -232,11 +232,11 @@ def started(home: Path) -> Iterator[Platform]:
 
 def _end_drivers(control: Control) -> None:
     for d in control.drivers(live=False):
-        process.kill(d)
+        processes.kill(d)
     control.engine.dispose()
 
 
 def pause(d: DriverRow) -> None:
     """SIGSTOP every process of a driver: it hangs, and nothing of it is gone."""
-    for member in process.members(d):
+    for member in processes.members(d):
         os.kill(member.pid, signal.SIGSTOP)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.streams import launch, process
-from penstock.streams.session import submit_conf
-from penstock.streams.supervise import Supervisor
+from penstock.engine.session import submit_conf
+from penstock.supervision import launch, processes
+from penstock.supervision.supervise import Supervisor
 from tests.chaos.platform import APP, Platform, pause
 from tests.support import wait_until
 
@@ -39,7 +39,7 @@ def test_scheduler_killed(platform: Platform) -> None:
     before = platform.works()
     platform.airflow.scheduler.kill()
     platform.goes_on(before, 22)
-    assert process.kill(before)
+    assert processes.kill(before)
     platform.airflow.scheduler.start()
     platform.works(other_than=before)
 
@@ -49,7 +49,7 @@ def test_triggerer_killed(platform: Platform) -> None:
     before = platform.works()
     platform.airflow.triggerer.kill()
     platform.goes_on(before, 17)
-    assert process.kill(before)
+    assert processes.kill(before)
     platform.airflow.triggerer.start()
     platform.works(other_than=before)
 
@@ -68,7 +68,7 @@ def test_all_of_airflow_killed(platform: Platform) -> None:
 def test_driver_killed(platform: Platform) -> None:
     before = platform.works()
     killed = time.monotonic()
-    assert process.kill(before)
+    assert processes.kill(before)
     wait_until(lambda: platform.heir(before), 30, what="the next driver's process starts")
     started = time.monotonic() - killed
     platform.works(other_than=before)
@@ -81,7 +81,7 @@ def test_driver_hung(platform: Platform) -> None:
     pause(before)
     wait_until(lambda: platform.heir(before), 60, what="the hung driver is replaced")
     started = time.monotonic() - hung
-    assert process.alive(before) is False
+    assert processes.alive(before) is False
     platform.works(other_than=before)
     print(f"\nhung: next process after {started:.1f} s, batches after {time.monotonic() - hung:.1f} s")
 
@@ -112,7 +112,7 @@ def test_two_launches_at_once(platform: Platform) -> None:
         Supervisor(platform.control, APP, name, command).tick()
 
     threads = [threading.Thread(target=supervise, args=(f"rival {n}",)) for n in range(4)]
-    assert process.kill(before)
+    assert processes.kill(before)
     for t in threads:
         t.start()
     for t in threads:

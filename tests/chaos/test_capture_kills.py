@@ -14,11 +14,11 @@ from typing import Any
 import pymysql
 import pytest
 
-from penstock.capture.statement import APP
+from penstock.declare.capture import APP
 from penstock.local.parts import Broker, MariaDB
-from penstock.streams import process
+from penstock.supervision import processes
+from penstock.testing import read
 from tests.chaos.drivers import Drivers, drivers, signal_session
-from tests.streams import read
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
@@ -81,7 +81,7 @@ def test_the_topic_is_the_table_through_kills(ledger: Drivers, mariadb: MariaDB)
         # Sometimes before it took its leases, mostly in the middle of its work.
         time.sleep(chance.uniform(0.5, 4))
         signal_session(driver, signal.SIGKILL)
-        wait_until(lambda d=driver: process.alive(d) is False, what="it is gone")  # type: ignore[misc]
+        wait_until(lambda d=driver: processes.alive(d) is False, what="it is gone")  # type: ignore[misc]
     over.set()
     for writer in writers:
         writer.join()

@@ -17,9 +17,9 @@ from penstock.control import DriverRow
 from penstock.local.parts import Broker, MariaDB
 from penstock.settings import PROJECT
 from penstock.streams import Topic, process
+from penstock.testing import Record, create, latest, read, send
 from tests.chaos.drivers import Drivers, drivers, signal_session
 from tests.plain import plain
-from tests.streams import Record, create, latest, read, send
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from penstock.local import aot, java
+from penstock.machine import aot, java
 
 pytestmark = pytest.mark.integration
 
 DRIVER = """
 import sys
-from penstock.local import aot
-from penstock.streams.session import open_session
+from penstock.machine import aot
+from penstock.engine.session import open_session
 spark = open_session("test", java_options=[*aot.options(), f"-Xlog:class+load:file={sys.argv[1]}"])
 source = spark.read.format("kafka").option("kafka.bootstrap.servers", "127.0.0.1:1").option("subscribe", "x")
 print(source.load().schema.simpleString())

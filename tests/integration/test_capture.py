@@ -16,7 +16,7 @@ import pytest
 from penstock.capture import start
 from penstock.capture.database import SourceError
 from penstock.capture.poller import Poller
-from penstock.capture.statement import parse
+from penstock.declare.capture import parse
 from penstock.errors import LeaseLost
 from penstock.kafka.admin import admin, partitions
 from penstock.settings import settings

@@ -12,10 +12,10 @@ import pytest
 
 from penstock.capture import start
 from penstock.capture.poller import Poller
-from penstock.capture.statement import parse
+from penstock.declare.capture import parse
 from penstock.local.parts import Broker
+from penstock.testing import read
 from tests.postgres import Postgres
-from tests.streams import read
 from tests.support import wait_until
 
 DECLARED = """CAPTURE INTO {topic} PARTITIONS 2 FROM {engine} demo KEY (region, id) CURSOR changed DELETED WHEN (gone)

@@ -20,10 +20,10 @@ from penstock.capture.database import Database, SourceError
 from penstock.capture.encode import EncodingError, encode
 from penstock.capture.engines import MySQL, PostgreSQL, SQLite
 from penstock.capture.pages import Pages
-from penstock.capture.statement import Capture, parse
+from penstock.declare.capture import Capture, parse
 from penstock.errors import DeclarationError
 from penstock.local.parts import MariaDB
-from penstock.local.process import free_port
+from penstock.machine.process import free_port
 from tests.postgres import Postgres
 
 DELAY = timedelta(seconds=5)

@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from penstock.capture.run import CaptureRun
-from penstock.capture.statement import parse
 from penstock.control import Actor, Control, ProgressRow
 from penstock.control.captures import Asked, CaptureRow, Captures
+from penstock.declare.capture import parse
 from tests.captures import CAPTURE, Source
 from tests.support import wait_until
 

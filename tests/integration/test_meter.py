@@ -25,8 +25,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.control.api import Control
 from penstock.errors import BrokerError
 from penstock.kafka.admin import end_offsets
-from penstock.local import process
 from penstock.local.parts import Broker
+from penstock.machine import process
 from penstock.observe.samples import RECEIPTS, usable
 from penstock.observe.sender import Sender
 from tests.support import wait_until

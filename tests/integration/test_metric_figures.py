@@ -7,15 +7,20 @@ import math
 import random
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from jobs.metrics import figures
-from penstock.streams import records, shapes
+from jobs.metrics import bundles as bundles_job
+from jobs.metrics import figures, receipts
+from jobs.metrics import summaries as summaries_job
+from jobs.metrics.parts import parts
+from penstock.streams import Stream
+from penstock.testing import frames
 from tests.plain import plain
 
 pytestmark = pytest.mark.integration
@@ -28,22 +33,33 @@ Receipt = tuple[str, float, int]
 """Metric, value, time in epoch ms."""
 
 
-def frame(spark: SparkSession, receipts: Iterable[Receipt]) -> DataFrame:
-    rows = [("prod", metric, float(value), at) for metric, value, at in receipts]
-    made = spark.createDataFrame(rows, "environment string, metric string, value double, timestamp bigint")
-    return made.withColumn("event_time", F.timestamp_millis("timestamp"))
+def frame(spark: SparkSession, stream: Stream, receipts: Iterable[Receipt]) -> DataFrame:
+    """Receipts as the transform of a stream gets them: in parts."""
+    return frames(spark, stream, receipts=[text(r) for r in receipts])["receipts"]
+
+
+def text(receipt: Receipt) -> str:
+    metric, value, at = receipt
+    named = {math.inf: "Infinity", -math.inf: "-Infinity"}.get(value, "NaN" if math.isnan(value) else value)
+    return json.dumps({"environment": "prod", "metric": metric, "value": named, "timestamp": at})
+
+
+def over(window: timedelta, decimals: int = 2) -> Stream:
+    """A stream whose receipts come in parts for such a window."""
+    given = replace(receipts(window), combine=parts(window, decimals))
+    return replace(bundles_job.STREAM, inputs={"receipts": given})
 
 
 def bundles(spark: SparkSession, receipts: Iterable[Receipt], decimals: int = 2, distinct: int = 1000) -> DataFrame:
     """Bundles as the second stage reads them: through the text on the topic."""
-    made = figures.bundled(frame(spark, receipts), BUNDLE, decimals, distinct)
-    text = records.encode(made, "key", figures.BUNDLE)
-    schema = records.schema_of(figures.BUNDLE_SCHEMA, "bundles")
-    return (
-        text.select("key", shapes.from_json(F.col("value"), schema).alias("b"))
-        .select("key", "b.*")
-        .withColumn("event_time", F.timestamp_millis("window"))
-    )
+    made = figures.bundled(frame(spark, over(BUNDLE, decimals), receipts), BUNDLE, decimals, distinct)
+    return frames(spark, summaries_job.STREAM, bundles=[r.value for r in encoded(made)])["bundles"]
+
+
+def encoded(made: DataFrame) -> list[Row]:
+    """Bundles as they lie on the topic."""
+    [output] = bundles_job.STREAM.outputs.values()
+    return made.select(*output.columns()).collect()
 
 
 def summaries(made: DataFrame, quantiles: Sequence[float] = QUANTILES) -> dict[tuple[str, int], dict[str, Any]]:
@@ -101,7 +117,7 @@ def test_two_stages_give_what_a_plain_computation_gives(spark: SparkSession, see
 
 def test_one_stage_agrees_with_two(spark: SparkSession) -> None:
     receipts = [r for r in at_random(9) if r[0] not in ("huge", "odd")]
-    one = figures.summarised(frame(spark, receipts), SUMMARY, 2, QUANTILES).collect()
+    one = figures.summarised(frame(spark, over(SUMMARY), receipts), SUMMARY, 2, QUANTILES).collect()
     check({(r.metric, r.window): r.asDict() for r in one}, receipts)
 
 
@@ -152,8 +168,8 @@ def test_ranks_are_not_rounded_away(spark: SparkSession, n: int) -> None:
 
 
 def test_a_bundle_on_the_topic(spark: SparkSession) -> None:
-    made = figures.bundled(frame(spark, [("dbWaitTime", 2.345, START), ("dbWaitTime", 2.341, START)]), BUNDLE, 2, 100)
-    [row] = records.encode(made, "key", figures.BUNDLE).collect()
+    two = frame(spark, over(BUNDLE), [("dbWaitTime", 2.345, START), ("dbWaitTime", 2.341, START)])
+    [row] = encoded(figures.bundled(two, BUNDLE, 2, 100))
     assert row.key == "environment=prod:metric=dbWaitTime"
     value = json.loads(row.value)
     assert list(value) == list(figures.BUNDLE)

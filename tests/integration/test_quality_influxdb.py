@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from jobs.quality import influxdb as job
 from jobs.quality.counts import METRICS
+from penstock.declare.outputs import NOTHING
+from penstock.declare.topic import COMMITS
 from penstock.errors import LocalError, SinkError
-from penstock.kafka.commits import COMMITS
-from penstock.kafka.output import NONE, Message
 from penstock.local.influxdb import InfluxDB
 from penstock.local.parts import Broker
-from penstock.local.process import free_port
+from penstock.machine.process import free_port
 from penstock.settings import PROJECT, settings
+from penstock.sinks import influxdb as sinks
 from penstock.sinks.influxdb import LINES, InfluxWriter
-from tests.streams import Record, create, running, send
+from penstock.testing import Record, create, running, send
 
 pytestmark = pytest.mark.integration
 
@@ -98,27 +100,31 @@ def test_points_are_updated_in_place(
         assert points(named, "tx") == [[SECOND, 7, 1], [SECOND + 1000, 2, 4]]
 
 
+def rows(database: str, *lines: str) -> dict[str, pa.Table]:
+    return {f"influxdb:{database}": pa.table({"line": list(lines)})}
+
+
 def test_large_batches_go_in_several_requests(influx: InfluxDB) -> None:
-    writer = InfluxWriter(influx.url, "large")
-    lines = [Message("", None, f"many valid={n}i {SECOND + n}".encode()) for n in range(2 * LINES + 1)]
-    assert writer.write(lines, NONE) == len(lines)
+    writer = InfluxWriter(influx.url, sinks.InfluxDB("large"))
+    lines = [f"many valid={n}i {SECOND + n}" for n in range(2 * LINES + 1)]
+    assert writer.write(rows("large", *lines), NOTHING) == len(lines)
     writer.close()
     [series] = query(influx, 'SELECT count("valid") FROM "many"', "large")
     assert series["values"][0][1] == len(lines)
 
 
 def test_what_the_server_refuses_is_an_error_with_its_words(influx: InfluxDB) -> None:
-    writer = InfluxWriter(influx.url, "refusing")
+    writer = InfluxWriter(influx.url, sinks.InfluxDB("refusing"))
     with pytest.raises(SinkError, match="unable to parse"):
-        writer.write([Message("", None, b"rubbish")], NONE)
+        writer.write(rows("refusing", "rubbish"), NOTHING)
     writer.close()
     with pytest.raises(SinkError, match="did not answer"):
-        InfluxWriter(f"http://127.0.0.1:{free_port()}", "x")
+        InfluxWriter(f"http://127.0.0.1:{free_port()}", sinks.InfluxDB("x"))
 
 
 def test_every_query_of_the_dashboard_answers(influx: InfluxDB) -> None:
-    writer = InfluxWriter(influx.url, "shown")
-    writer.write([Message("", None, f"tx valid=3i,invalid=1i {SECOND}".encode())], NONE)
+    writer = InfluxWriter(influx.url, sinks.InfluxDB("shown"))
+    writer.write(rows("shown", f"tx valid=3i,invalid=1i {SECOND}"), NOTHING)
     writer.close()
     dashboard = json.loads(DASHBOARD.read_text())
     [topics] = [v["query"] for v in dashboard["templating"]["list"] if v["name"] == "topic"]

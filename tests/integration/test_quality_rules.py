@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.avro.functions import to_avro
 
-from jobs.quality import rules
+from jobs.quality import counts, rules, verdict
 from penstock.errors import DeclarationError
+from penstock.testing import frames
 
 pytestmark = pytest.mark.integration
 
@@ -25,9 +27,12 @@ Value = str | bytes | None
 
 
 def statuses(spark: SparkSession, folder: Path, values: list[Value], topic: str = "t") -> list[str]:
-    rows = [(n, topic, b"k1", v.encode() if isinstance(v, str) else v) for n, v in enumerate(values)]
-    records = spark.createDataFrame(rows, "n int, topic string, key binary, value binary")
-    judged = rules.judged(records, rules.load(folder)).orderBy("n").collect()
+    """Of each record by itself: it has a second of its own."""
+    found = rules.load(folder)
+    stream = replace(counts.STREAM, inputs={"records": replace(counts.RECORDS, combine=verdict.combiner(found))})
+    given = [{"topic": topic, "key": "k1", "value": v, "timestamp": 1000 * n} for n, v in enumerate(values)]
+    judged = verdict.judged(frames(spark, stream, records=given)["records"], found).orderBy("event_time").collect()
+    assert [row.n for row in judged] == [1] * len(values)
     return [row.status for row in judged]
 
 

@@ -11,10 +11,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.metrics import RECEIPTS, bundles, metrics_settings, summaries
-from penstock.kafka.commits import COMMITS
+from penstock.declare.topic import COMMITS
 from penstock.local.parts import Broker
 from penstock.streams import Topic
-from tests.streams import Record, create, read, running, send
+from penstock.testing import Record, create, read, running, send
 
 DAYS, STEP, METRICS = 4, timedelta(hours=4), 20
 START = 1_767_225_600_000
@@ -27,9 +27,7 @@ def test_state_comes_back_to_its_plateau(spark: SparkSession, fresh_broker: Brok
     receipts = Topic(RECEIPTS.name, partitions=2, config={"retention.ms": "-1"})
     late = Topic(bundles.STREAM.late_topic)
     dead = (Topic(t.dead_letters) for t in (RECEIPTS, bundles.BUNDLES))
-    out = summaries.STREAM.output
-    assert isinstance(out, Topic)
-    create(bootstrap, receipts, bundles.BUNDLES, out, late, COMMITS, *dead)
+    create(bootstrap, receipts, bundles.BUNDLES, summaries.SUMMARIES, late, COMMITS, *dead)
     chance = random.Random(4)
     step = STEP // timedelta(milliseconds=1)
     held: list[tuple[int, int]] = []
@@ -60,7 +58,9 @@ def test_state_comes_back_to_its_plateau(spark: SparkSession, fresh_broker: Brok
     span = s.late_by + 2 * STEP + s.bundle
     assert METRICS <= held[-1][0] <= METRICS * (span // s.bundle)
     assert METRICS <= held[-1][1] <= METRICS * ((span + 2 * s.summary) // s.summary)
-    assert len({r.key for r in read(bootstrap, out.name)}) == (METRICS * (timedelta(days=DAYS) // s.summary))
+    assert len({r.key for r in read(bootstrap, summaries.SUMMARIES.name)}) == (
+        METRICS * (timedelta(days=DAYS) // s.summary)
+    )
 
 
 def receipt(metric: str, at: int, value: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.catalog import build
 from penstock.control.api import Control, ProgressRow
-from penstock.streams.declare import Input, Stream, Topic, Updates
+from penstock.streams import Input, Stream, Topic, TopicOutput, Updates
 
 STREAM = "topic-quality"
 APP = "quality"
@@ -29,9 +29,7 @@ def filled(folder: Path) -> Control:
         app=APP,
         inputs={"records": Input(topic=Topic("clicks"), schema="at BIGINT", event_time="timestamp_millis(at)")},
         transform=_transform,
-        output=Topic("metrics"),
-        key="key",
-        value="value",
+        output=TopicOutput(Topic("metrics"), key="key", value="value"),
         promise=Updates(window=timedelta(seconds=1), late_by=timedelta(minutes=1)),
     )
     control.sync(build([stream]))

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from penstock.capture.health import health
 from penstock.control import Actor, Control
 from penstock.control.captures import CaptureRow, Captures
+from penstock.observe.captures import health
 from tests import captures
 
 ME = Actor("somebody", "cli")

@@ -13,7 +13,7 @@ from sqlalchemy import make_url
 
 from penstock.capture.engines import SQLite
 from penstock.capture.pages import DELETED, Pages, Query
-from penstock.capture.statement import Capture, parse
+from penstock.declare.capture import Capture, parse
 
 
 def declared(select: str, more: str = "", key: str = "a, b", dialect: str = "sqlite") -> Capture:

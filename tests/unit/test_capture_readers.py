@@ -15,7 +15,7 @@ from sqlalchemy import make_url
 from penstock.capture.engines import SQLite
 from penstock.capture.position import Range
 from penstock.capture.readers import Readers
-from penstock.capture.statement import Capture, parse
+from penstock.declare.capture import Capture, parse
 from penstock.errors import PenstockError
 from tests.support import wait_until
 

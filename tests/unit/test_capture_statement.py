@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.capture.statement import load, parse
+from penstock.declare.capture import load, parse
 from penstock.errors import DeclarationError
 
 FULL = """CAPTURE INTO my-accounts.v1 PARTITIONS 4

@@ -18,7 +18,7 @@ from penstock.cli.streams import app, complete, followed, tail
 from penstock.control.api import Control, ProgressRow, connect
 from penstock.errors import ControlError, DeclarationError
 from penstock.settings import settings
-from penstock.streams.declare import Final, Input, Stream, Topic
+from penstock.streams import Final, Input, Stream, Topic, TopicOutput
 
 LONG = "no broker\n  at line 2\n  at line 3"
 
@@ -27,8 +27,8 @@ LONG = "no broker\n  at line 2\n  at line 3"
 def catalog() -> Catalog:
     def stream(name: str, app_name: str) -> Stream:
         return Stream(
-            name, app_name, {"rows": Input(Topic(f"{name}-in"))}, lambda rows: rows, Topic(f"{name}-out"), "key",
-            "value", Final(timedelta(minutes=5), timedelta(minutes=1)),
+            name, app_name, {"rows": Input(Topic(f"{name}-in"))}, lambda rows: rows,
+            TopicOutput(Topic(f"{name}-out"), "key", "value"), Final(timedelta(minutes=5), timedelta(minutes=1)),
         )  # fmt: skip
 
     return build([stream("bundles", "metrics"), stream("summaries", "metrics"), stream("topic-quality", "quality")])

@@ -15,7 +15,7 @@ from penstock.cli import topics
 from penstock.control.api import Control
 from penstock.errors import BrokerError
 from penstock.kafka.admin import TopicState
-from penstock.streams.declare import Topic
+from penstock.streams import Topic
 
 TOPICS = {name: Topic(name) for name in ("clicks", "metrics", "receipts")}
 STATES = [

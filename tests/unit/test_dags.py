@@ -20,7 +20,7 @@ from penstock.control import Actor, Control, connect
 from penstock.control.captures import Captures
 from penstock.errors import BrokerError, ControlError, DeclarationError
 from penstock.settings import PROJECT, settings
-from penstock.streams import launch, process
+from penstock.supervision import launch, processes
 from tests import captures
 
 # Run in a fresh interpreter: imports every DAG file while clients are poisoned, then tells what it found.
@@ -146,7 +146,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_home: None)
     made.migrate()
     yield made
     for d in made.drivers(live=False):
-        process.kill(d)
+        processes.kill(d)
     made.engine.dispose()
     for name in [n for n in sys.modules if n.partition(".")[0] == "jobs"]:
         del sys.modules[name]
@@ -185,7 +185,7 @@ def test_a_run_starts_waits_acts_and_the_next_adopts(control: Control, monkeypat
     assert driver.owner == "streams_chaos/r1/supervise/1"
     assert set(control.desired("chaos")) == {"totals", "finals"}
     trigger = deferred.value.trigger
-    process.kill(driver)
+    processes.kill(driver)
     event = asyncio.run(first(trigger))
     assert event["do"] == "clear"
     task.resume(context("r1"), json.loads(json.dumps(event)))
@@ -197,9 +197,9 @@ def test_a_run_starts_waits_acts_and_the_next_adopts(control: Control, monkeypat
     assert control.drivers()[0].owner == "streams_chaos/r2/supervise/1"
 
     asyncio.run(trigger.on_kill())
-    assert process.alive(second), "the run that was marked is not its owner any more"
+    assert processes.alive(second), "the run that was marked is not its owner any more"
     asyncio.run(type(trigger)("chaos", "streams_chaos/r2/supervise/1", 0.0).on_kill())
-    assert process.alive(second) is False
+    assert processes.alive(second) is False
 
 
 def test_a_trigger_waits_while_the_database_is_away(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ def test_a_run_without_the_database_waits_in_the_trigger(control: Control, monke
 def test_the_command_is_the_providers(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     from penstock_operators import SuperviseStreams
 
-    from penstock.streams import session
+    from penstock.engine import session
 
     monkeypatch.setattr(
         session, "submit_conf", lambda app, master: {"spark.master": "?", "spark.app.name": app, "a": master}
@@ -316,7 +316,7 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
     from airflow.sdk.exceptions import TaskDeferred
     from penstock_operators import KeepBeat
 
-    from penstock.streams import beats
+    from penstock.supervision import heartbeats
 
     calls: list[dict[str, Any]] = []
 
@@ -337,7 +337,7 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
         def close(self) -> None:
             calls.append({})
 
-    monkeypatch.setattr(beats, "Beater", Beater)
+    monkeypatch.setattr(heartbeats, "Beater", Beater)
     monkeypatch.setattr(penstock_triggers, "RETRY", 0.01)
     monkeypatch.setattr(penstock_triggers, "RELEASES_EVERY", 0.0)
     control.sync(catalog.load())

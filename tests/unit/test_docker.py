@@ -24,11 +24,12 @@ import typer
 import yaml  # type: ignore[import-untyped]
 from typer.core import TyperGroup
 
+from penstock import bootstrap
 from penstock.cli import app
-from penstock.local import bootstrap, jars
 from penstock.local.airflow import SECRETS, ApiServer, DagProcessor, Layout, Scheduler, Triggerer
 from penstock.local.doctor import Check
 from penstock.local.parts import Broker
+from penstock.machine import jars
 from penstock.settings import PROJECT, Settings
 
 DOCKER = PROJECT / "docker"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import LocalError
-from penstock.local import aot, jars, java, process
+from penstock.machine import aot, jars, java, process
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.local import bootstrap
+from penstock import bootstrap
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.local.files import publish
+from penstock.machine.files import publish
 
 
 def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import LocalError
-from penstock.local import jars, java, process
-from penstock.local.jars import JarSet
+from penstock.machine import jars, java, process
+from penstock.machine.jars import JarSet
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import LocalError
-from penstock.local import java
+from penstock.machine import java
 
 
 def fake(home: Path, version: str, code: int = 0) -> Path:

@@ -18,10 +18,11 @@ from typer.testing import CliRunner
 
 from penstock.cli import app
 from penstock.errors import LocalError
-from penstock.local import doctor, jars, platform, process
+from penstock.local import doctor, platform
 from penstock.local.platform import Platform
+from penstock.machine import jars, process
 from penstock.settings import PROJECT, settings
-from penstock.streams import launch
+from penstock.supervision import launch
 from tests.support import wait_until
 
 Usage = namedtuple("Usage", "total used free")

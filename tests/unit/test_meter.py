@@ -15,7 +15,7 @@ import pytest
 
 from penstock.control.api import Control, ProgressRow
 from penstock.errors import ControlError
-from penstock.local.process import free_port
+from penstock.machine.process import free_port
 from penstock.observe.meter import Meter, until_due
 from penstock.observe.overview import Limits
 from penstock.observe.probes import Database, Http, Streams

@@ -13,9 +13,9 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.local.process import free_port
-from penstock.observe import logs
-from penstock.observe.logs import AlertHandler, AlertLimits
+from penstock import logs
+from penstock.logs import AlertHandler, AlertLimits
+from penstock.machine.process import free_port
 from penstock.settings import settings
 from tests.support import wait_until
 

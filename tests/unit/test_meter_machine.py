@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ControlError
-from penstock.local import process
+from penstock.machine import process
 from penstock.observe.machine import Machine, Parts, Proc, Seen, assign, recorded, used
 from penstock.observe.samples import Probe, usable
 from tests.unit.meter_control import collect

@@ -16,7 +16,7 @@ from penstock.control import schema
 from penstock.control.api import Control, ProgressRow
 from penstock.control.captures import CaptureRow, Captures
 from penstock.errors import ControlError, LocalError
-from penstock.local.process import free_port
+from penstock.machine.process import free_port
 from penstock.observe import snapshot
 from penstock.observe.overview import Limits
 from penstock.observe.prometheus import PlatformCollector, exported, serve

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from penstock.engine import session
 from penstock.settings import settings
-from penstock.streams import session
 
 
 @pytest.fixture(autouse=True)
 def plain(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
-    monkeypatch.setattr("penstock.local.jars.jars_of", lambda _: [])
-    monkeypatch.setattr("penstock.local.aot.options", list)
+    monkeypatch.setattr("penstock.machine.jars.jars_of", lambda _: [])
+    monkeypatch.setattr("penstock.machine.aot.options", list)
 
 
 def test_what_was_measured_best_is_the_default() -> None:

@@ -20,8 +20,8 @@ from penstock.control import Actor, Control, DriverRow, schema
 from penstock.control.api import AppRow
 from penstock.errors import ControlError
 from penstock.settings import Settings, settings
-from penstock.streams import launch, process, supervise
-from penstock.streams.supervise import BACKOFF, Evidence, Facts, Supervisor, Watch, decide
+from penstock.supervision import launch, processes, supervise
+from penstock.supervision.supervise import BACKOFF, Evidence, Facts, Supervisor, Watch, decide
 from tests.support import wait_until
 
 ME = Actor("me", "cli")
@@ -71,7 +71,7 @@ class Platform:
 
     def close(self) -> None:
         for d in self.control.drivers(live=False):
-            process.kill(d)
+            processes.kill(d)
         self.control.engine.dispose()
 
 
@@ -234,7 +234,7 @@ def test_launch_adopt_and_nothing_more(p: Platform) -> None:
     assert d.owner == "one"
     assert d.pid
     assert os.getsid(d.pid) == d.pid
-    assert process.alive(d)
+    assert processes.alive(d)
     assert p.supervisor("one").tick().do == "rest"
     assert p.supervisor("two").tick().do == "rest"
     assert p.driver().owner == "two"
@@ -246,11 +246,11 @@ def test_a_killed_driver_is_replaced_at_once(p: Platform) -> None:
     s = p.supervisor()
     s.tick()
     first = p.driver()
-    assert process.kill(first)
+    assert processes.kill(first)
     assert Watch(p.control, "a").look().do == "clear"
     assert s.tick().do == "rest"
     assert p.driver().incarnation != first.incarnation
-    assert process.alive(p.driver())
+    assert processes.alive(p.driver())
     ended = p.control.driver(first.incarnation)
     assert ended
     assert ended.reason == "its process is gone"
@@ -268,7 +268,7 @@ def test_a_stopped_driver_is_killed_on_evidence_only(p: Platform) -> None:
     assert s.tick().do == "rest"
     assert p.driver().incarnation == first.incarnation
     s.tick(Evidence(first.incarnation, p.driver().beat_at, silent=60))
-    assert process.alive(first) is False
+    assert processes.alive(first) is False
     assert p.driver().incarnation != first.incarnation
     assert p.verbs() == ["launch", "kill", "launch"]
 
@@ -279,15 +279,15 @@ def test_release_waits_for_the_drain(p: Platform) -> None:
     first = p.driver()
     p.control.release("a", ME)
     assert s.tick().do == "rest"
-    assert process.alive(first)
+    assert processes.alive(first)
     p.control.driver_ended(first.incarnation, "drained for release 1")
-    assert process.kill(first)
+    assert processes.kill(first)
     assert s.tick().do == "rest"
     second = p.driver()
     assert second.release_seq == 1
     p.control.release("a", ME)
     s.tick(Evidence(second.incarnation, second.beat_at, leaving=999))
-    assert process.alive(second) is False
+    assert processes.alive(second) is False
     assert p.driver().release_seq == 2
 
 
@@ -295,7 +295,7 @@ def test_unwanted_is_not_launched_again(p: Platform) -> None:
     s = p.supervisor()
     s.tick()
     p.control.set_desired(["s"], "off", ME)
-    process.kill(p.driver())
+    processes.kill(p.driver())
     assert s.tick().do == "rest"
     assert p.driver().state == "ended"
     assert len(p.launched) == 1
@@ -308,7 +308,7 @@ def test_a_crash_loop_is_slowed_down_and_says_so_once(p: Platform) -> None:
     s = p.supervisor()
     for _ in range(2):
         s.tick()
-        process.kill(p.driver())
+        processes.kill(p.driver())
     assert s.tick().do == "wait"
     assert s.tick().do == "wait"
     assert len(p.launched) == 2
@@ -337,7 +337,7 @@ def test_two_supervisors_at_once_launch_once(p: Platform) -> None:
     for t in threads:
         t.join()
     assert len(p.launched) == 1
-    assert len([d for d in p.control.drivers() if process.alive(d)]) == 1
+    assert len([d for d in p.control.drivers() if processes.alive(d)]) == 1
 
 
 def test_a_database_that_goes_away_in_mid_launch_leaves_no_process(
@@ -357,7 +357,7 @@ def test_a_database_that_goes_away_in_mid_launch_leaves_no_process(
     monkeypatch.setattr(p.control, "driver_set", away)
     with pytest.raises(ControlError):
         p.supervisor().tick()
-    assert process.started(started[0][0]) is None
+    assert processes.started(started[0][0]) is None
 
 
 def test_the_log_is_written_and_old_ones_go(p: Platform) -> None:
@@ -378,11 +378,11 @@ def test_the_log_is_written_and_old_ones_go(p: Platform) -> None:
 def test_only_the_owner_stops_a_driver(p: Platform) -> None:
     p.supervisor("one").tick()
     assert supervise.stop(p.control, "a", "two", "marked failed") is False
-    assert process.alive(p.driver())
+    assert processes.alive(p.driver())
     assert supervise.stop(p.control, "a", "one", "marked failed") is True
     assert p.driver().state == "ended"
     assert p.driver().reason == "marked failed"
-    assert process.alive(p.driver()) is False
+    assert processes.alive(p.driver()) is False
 
 
 def test_a_driver_adopted_meanwhile_is_not_killed(p: Platform) -> None:
@@ -391,7 +391,7 @@ def test_a_driver_adopted_meanwhile_is_not_killed(p: Platform) -> None:
     time.sleep(0.5)  # until it ignores the signal
     p.supervisor("two").control.driver_set(p.driver().incarnation, owner="two")
     assert supervise.stop(p.control, "a", "one", "cleared", patience=0.3) is False
-    assert process.alive(p.driver())
+    assert processes.alive(p.driver())
 
 
 # The reaper
@@ -406,16 +406,16 @@ def test_the_reaper_leaves_what_is_owned(p: Platform) -> None:
     assert reap(p, "a") == []
     p.control.set_desired(["s"], "off", ME)
     assert reap(p, "a") == [], "it gets its time to drain"
-    assert process.alive(p.driver())
+    assert processes.alive(p.driver())
 
 
 def test_the_reaper_ends_the_undeclared_the_superseded_and_the_dead(p: Platform) -> None:
     p.supervisor().tick()
     first = p.driver()
-    assert p.control.claim("a", first.incarnation, host=process.host(), spec_hash="", owner="x", log="")
+    assert p.control.claim("a", first.incarnation, host=processes.host(), spec_hash="", owner="x", log="")
     [line] = reap(p, "a")
     assert "has its place" in line
-    assert process.alive(first) is False
+    assert processes.alive(first) is False
     second = p.driver()
     p.control.driver_set(second.incarnation, pid=first.pid, pid_started=first.pid_started)
     [line] = reap(p, "a")
@@ -435,7 +435,7 @@ def test_the_reaper_ends_the_unwanted_that_stays(p: Platform, monkeypatch: pytes
     time.sleep(0.05)
     [line] = reap(p, "a")
     assert "not wanted" in line
-    assert process.alive(p.driver()) is False
+    assert processes.alive(p.driver()) is False
 
 
 def test_the_reaper_does_not_judge_another_host(p: Platform) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.streams import F, Final, Input, Stream, Topic
+from penstock.streams import F, Final, Input, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -25,9 +25,7 @@ def stream(app: str, number: int) -> Stream:
         app=app,
         inputs={"events": Input(Topic(f"{name}-in"), schema="at BIGINT NOT NULL", event_time="timestamp_millis(at)")},
         transform=transform,
-        output=Topic(f"{name}-out", partitions=1),
-        key="window",
-        value=("window", "count"),
+        output=TopicOutput(Topic(f"{name}-out", partitions=1), key="window", value=("window", "count")),
         promise=Final(window=WINDOW, grace=timedelta(0)),
     )
 

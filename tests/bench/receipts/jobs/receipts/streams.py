@@ -6,10 +6,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.metrics import RECEIPT_INPUT, bundles, metrics_settings, summaries
+from jobs.metrics import bundles, metrics_settings, receipts, summaries
 from jobs.metrics.figures import KEY, MOMENTS, quantile_names, summarised
 from jobs.quality import counts
-from penstock.streams import Input, Stream, Topic, Updates
+from penstock.streams import Stream, Topic, TopicOutput, Updates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,15 +23,17 @@ def one_stage(receipts: DataFrame) -> DataFrame:
 
 STREAMS = [
     # The pattern keeps what the benchmark itself writes out of the count.
-    replace(counts.STREAM, app="quality", inputs={"records": Input(pattern="receipts")}, every=0.0),
+    replace(counts.STREAM, inputs={"records": replace(counts.RECORDS, pattern="receipts")}, every=0.0),
     Stream(
         name="one-stage-summaries",
         app="one-stage",
-        inputs={"receipts": RECEIPT_INPUT},
+        inputs={"receipts": receipts(S.summary)},
         transform=one_stage,
-        output=Topic("one-stage-summaries", partitions=2, compacted=True),
-        key=KEY,
-        value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
+        output=TopicOutput(
+            Topic("one-stage-summaries", partitions=2, compacted=True),
+            key=KEY,
+            value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
+        ),
         promise=Updates(window=S.summary, late_by=timedelta(hours=1)),
         max_records=bundles.STREAM.max_records,
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.streams.declare import F, Final, Input, Stream, Topic, Updates
+from penstock.streams import F, Final, Input, Stream, Topic, TopicOutput, Updates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -30,9 +30,7 @@ STREAMS = [
         app="chaos",
         inputs={"numbers": numbers},
         transform=transform,
-        output=Topic("totals", partitions=1, compacted=True),
-        key="start",
-        value=("count", "sum"),
+        output=TopicOutput(Topic("totals", partitions=1, compacted=True), key="start", value=("count", "sum")),
         promise=Updates(window=timedelta(seconds=10), late_by=timedelta(minutes=10)),
     ),
     Stream(
@@ -40,9 +38,7 @@ STREAMS = [
         app="chaos",
         inputs={"numbers": numbers},
         transform=transform,
-        output=Topic("finals", partitions=1),
-        key="start",
-        value=("count", "sum"),
+        output=TopicOutput(Topic("finals", partitions=1), key="start", value=("count", "sum")),
         # Longer than any breaker lasts: what arrives after an outage is not late.
         promise=Final(window=timedelta(seconds=10), grace=timedelta(minutes=2)),
     ),

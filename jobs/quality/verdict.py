@@ -1,0 +1,143 @@
+"""Rules applied: most of them where records are decoded, so that only counts reach Spark; the others in Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from jobs.quality.rules import EVERY, Rule, avro_fields, required
+from jobs.quality.translate import translated
+from penstock.declare.schema import quoted
+from penstock.records import json
+from penstock.streams import Combiner, F
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SECOND = 1_000_000
+COUNTED = "topic STRING NOT NULL, status STRING, n BIGINT NOT NULL"
+# What a rule needs that is judged in Spark, NULL in all other rows.
+LEFT = "key BINARY, value BINARY"
+RAW = "topic, event_time, key AS _key, value AS _value, text AS _text"
+
+
+def combiner(rules: Mapping[str, Rule]) -> Combiner:
+    """Records counted by topic, second and status; one row a record, `status` NULL, where Spark must judge."""
+    own = [rule for topic, rule in rules.items() if topic != EVERY]
+    others = " AND ".join(f"topic <> {json.literal(rule.topic)}" for rule in own) or "true"
+    left = [(number, rule) for number, rule in enumerate([*own, rules[EVERY]]) if _in_spark(rule)]
+    columns = [COUNTED]
+    if left:
+        columns.append(LEFT)
+        columns += [f"{_column(number)} STRUCT<{_ddl(rule)}>" for number, rule in left if rule.fields]
+    nothing = [f"NULL AS {_column(number)}" for number, rule in left if rule.fields]
+    beside = "".join(
+        f", {column}" for column in (["NULL::BLOB AS key", "NULL::BLOB AS value", *nothing] if left else [])
+    )
+    branches = []
+    for number, rule in enumerate([*own, rules[EVERY]]):
+        where = others if rule.topic == EVERY else f"topic = {json.literal(rule.topic)}"
+        if _in_spark(rule):
+            branches.append(_left(number, rule, where, [n for n, r in left if r.fields]))
+            continue
+        branches.append(
+            f"SELECT topic, status, count(*) AS n, max(event_time) AS event_time{beside} FROM ("
+            f"SELECT topic, event_time, {_status(rule)} AS status FROM ({_read(rule, where)}))"
+            f" GROUP BY topic, epoch_us(event_time) // {SECOND}, status"
+        )
+    return Combiner(", ".join(columns), " UNION ALL BY NAME ".join(branches))
+
+
+def judged(counted: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
+    """The rows of `combiner` with the status `valid` or `invalid` in each."""
+    own = [rule for topic, rule in rules.items() if topic != EVERY]
+    others = ~F.col("topic").isin([rule.topic for rule in own]) if own else F.lit(True)
+    verdict: Column | None = None
+    rows = counted
+    for number, rule in enumerate([*own, rules[EVERY]]):
+        if not _in_spark(rule):
+            continue
+        here = others if rule.topic == EVERY else F.col("topic") == rule.topic
+        here = here & F.col("status").isNull()
+        prefix = f"_{_column(number)}_"
+        rows, parses = _spread(rows, rule, here, number, prefix)
+        valid = F.coalesce(parses & F.expr(rule.sql(prefix)), F.lit(False))
+        verdict = verdict.when(here, valid) if verdict is not None else F.when(here, valid)
+    if verdict is None:
+        return counted
+    status = F.coalesce("status", F.when(verdict, "valid").otherwise("invalid"))
+    return rows.withColumn("status", status).select("topic", "status", "n", "event_time")
+
+
+def _in_spark(rule: Rule) -> bool:
+    return rule.format == "avro" or translated(rule) is None
+
+
+def _column(number: int) -> str:
+    return f"rule_{number}"
+
+
+def _ddl(rule: Rule) -> str:
+    return ", ".join(f"{quoted(f.name)}: {f.type.ddl}" for f in rule.fields)
+
+
+def _read(rule: Rule, where: str) -> str:
+    """A rule's records with its fields, and `parses BOOLEAN`."""
+    if rule.fields:
+        found = [json.value(f"_k[{i}]", f.type) for i, f in enumerate(rule.fields, 1)]
+        named = ", ".join(f"{v} AS {json.name(f.name)}" for v, f in zip(found, rule.fields, strict=True))
+        return (
+            f"SELECT *, {_all_there(rule)} AS _parses FROM (SELECT *, {named} FROM ("
+            f"SELECT {RAW}, CASE WHEN {json.is_json('text')} THEN {json.parts('text', rule.fields)} END AS _k "
+            f"FROM records WHERE {where}))"
+        )
+    parses = "text IS NOT NULL" if rule.format == "text" else f"coalesce({json.is_json('text')}, false)"
+    return f"SELECT {RAW}, {parses} AS _parses FROM records WHERE {where}"
+
+
+def _all_there(rule: Rule) -> str:
+    tests = [
+        f"{json.name(f.name)} IS NOT NULL"
+        if f.required
+        else f"NOT coalesce({json.wrong(f'_k[{i}]', json.name(f.name))}, false)"
+        for i, f in enumerate(rule.fields, 1)
+    ]
+    if not any(f.required for f in rule.fields):
+        tests.append(json.is_object("_text"))
+    return f"(_k IS NOT NULL AND {' AND '.join(tests)})"
+
+
+def _status(rule: Rule) -> str:
+    # A record without value says that its key is gone.
+    return f"CASE WHEN _value IS NULL OR (_parses AND {translated(rule)}) THEN 'valid' ELSE 'invalid' END"
+
+
+def _left(number: int, rule: Rule, where: str, numbers: list[int]) -> str:
+    """The records of a rule that Spark judges; what does not parse is judged already."""
+    columns = {f"NULL AS {_column(n)}" for n in numbers if n != number}
+    if rule.fields:
+        packed = ", ".join(f"{json.name(f.name)} := {json.name(f.name)}" for f in rule.fields)
+        columns.add(f"struct_pack({packed}) AS {_column(number)}")
+    parses = "WHEN NOT _parses THEN 'invalid'" if rule.format != "avro" else ""
+    beside = "".join(f", {column}" for column in sorted(columns))
+    return (
+        f"SELECT topic, CASE WHEN _value IS NULL THEN 'valid' {parses} END AS status, 1::BIGINT AS n, event_time, "
+        f"_key AS key, _value AS value{beside} FROM ({_read(rule, where)})"
+    )
+
+
+def _spread(rows: DataFrame, rule: Rule, here: Column, number: int, prefix: str) -> tuple[DataFrame, Column]:
+    """Rows with a rule's fields as columns `<prefix><field>`, and whether a record parses."""
+    if rule.format != "avro":
+        fields = {prefix + f.name: F.col(_column(number))[f.name] for f in rule.fields}
+        return rows.withColumns(fields) if fields else rows, F.lit(True)
+    # Only here: a declaration is read without Spark.
+    from pyspark.sql.avro.functions import from_avro
+
+    data = F.substring("value", 6, 2**31 - 1) if rule.framed else F.col("value")
+    rows = rows.withColumn(prefix, F.when(here, from_avro(data, rule.schema, {"mode": "PERMISSIVE"})))
+    rows = rows.withColumns({prefix + name: F.col(prefix)[name] for name in avro_fields(rule.schema)})
+    parses = F.substring("value", 1, 1) == F.lit(bytes(1)) if rule.framed else F.lit(True)
+    for name in required(rule.schema):
+        parses = parses & F.col(prefix + name).isNotNull()
+    return rows, parses

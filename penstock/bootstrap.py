@@ -1,0 +1,119 @@
+"""Makes the Python environment: `python3 penstock/bootstrap.py [--tests]`.
+
+Runs with any Python 3 and nothing installed, so that it can say what is missing; does nothing when all is there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+ENVIRONMENT = PROJECT / ".venv"
+WANTED = (3, 11)
+NEEDED_DISK = 3 * 1024**3
+
+SCRIPT = """#!{python}
+import sys
+
+from penstock.cli import app
+
+sys.exit(app(prog_name="penstock"))
+"""
+
+
+def fail(what: str, fix: str) -> NoReturn:
+    sys.exit(f"error: {what}\n  to mend it: {fix}")
+
+
+def check() -> None:
+    """Refuse early, and plainly, what would fail late and darkly."""
+    if sys.version_info[:2] != WANTED:
+        have = ".".join(map(str, sys.version_info[:3]))
+        fail(
+            f"Penstock needs Python 3.11; {sys.executable} is Python {have}",
+            "install it (Debian: apt-get install python3.11 python3.11-venv; anywhere: pyenv install 3.11, or "
+            "`uv python install 3.11`), then `make PYTHON=/path/to/python3.11 up`",
+        )
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError as e:
+        fail(
+            f"this Python cannot make environments: {e}",
+            "install its venv package (Debian: apt-get install python3.11-venv)",
+        )
+    free = shutil.disk_usage(str(PROJECT)).free
+    if free < NEEDED_DISK:
+        fail(
+            f"the disk of {PROJECT} is nearly full: {free / 1024**3:.1f} GiB free, 3 are needed",
+            "make room, or clone to another disk",
+        )
+
+
+def digest(files: list[Path]) -> str:
+    made = hashlib.sha256(str(PROJECT).encode())
+    for path in files:
+        made.update(path.read_bytes())
+    return made.hexdigest()[:16]
+
+
+def python() -> Path:
+    return ENVIRONMENT / "bin" / "python"
+
+
+def usable() -> bool:
+    """Whether there is an environment of the right Python, one that was not moved or half made."""
+    probe = f"import sys, pip; sys.exit(sys.version_info[:2] != {WANTED!r})"
+    try:
+        return subprocess.call([str(python()), "-c", probe], stderr=subprocess.DEVNULL) == 0
+    except OSError:
+        return False
+
+
+def install(files: list[Path]) -> None:
+    command = [str(python()), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    for path in files:
+        command += ["-r", str(path)]
+    if subprocess.call(command):
+        fail("pip could not install the packages", "read its message above; the same command goes on where it stopped")
+
+
+def link() -> None:
+    """Make the project importable in the environment, and write its command `penstock`."""
+    probe = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    folder = Path(subprocess.check_output([str(python()), "-c", probe], text=True).strip())
+    (folder / "penstock.pth").write_text(str(PROJECT) + "\n")
+    script = ENVIRONMENT / "bin" / "penstock"
+    script.write_text(SCRIPT.format(python=python()))
+    script.chmod(0o755)
+
+
+def main() -> None:
+    packages, tools = PROJECT / "requirements.txt", PROJECT / "tests" / "requirements.txt"
+    steps = [(ENVIRONMENT / ".penstock", [packages])]
+    if "--tests" in sys.argv[1:]:
+        steps.append((ENVIRONMENT / ".penstock-tests", [packages, tools]))
+    for stamp, files in steps:
+        wanted = digest(files)
+        if stamp.exists() and stamp.read_text() == wanted and python().exists():
+            continue
+        if not usable():
+            check()
+            print(f"Making the environment in {ENVIRONMENT.name}", flush=True)
+            shutil.rmtree(str(ENVIRONMENT), ignore_errors=True)
+            subprocess.check_call([sys.executable, "-m", "venv", str(ENVIRONMENT)])
+        print(f"Installing the packages of {files[-1].relative_to(PROJECT)}", flush=True)
+        install(files)
+        link()
+        stamp.write_text(wanted)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PIP_PROGRESS_BAR", "on")
+    main()

@@ -1,0 +1,131 @@
+"""What a stream reads: a topic, every topic of a pattern, or a table."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar, Literal
+
+from penstock.declare.topic import Topic, beside
+from penstock.errors import DeclarationError
+
+Late = Literal["count", "keep"]
+Dead = Literal["keep", "count"]
+Gap = Literal["stop", "go on"]
+
+
+@dataclass(frozen=True)
+class Combiner:
+    """Groups the records of a batch before they reach Spark: thousands of partial rows instead of millions.
+
+    schema: Spark DDL of the partial rows, which the transform gets instead of the records; `event_time TIMESTAMP`
+        comes beside it.
+    sql: a DuckDB query over the table `records`, which has the input's columns (a raw input's, if it has no schema)
+        and `event_time TIMESTAMPTZ`. It gives the columns of schema and `event_time`, the greatest of the group.
+
+    However a batch is split, what the transform makes of the parts must be the same: `penstock.testing.splits` tries
+    it. All records of a group must belong to the same windows of the transform, so that they are late together.
+    """
+
+    schema: str
+    sql: str
+
+
+@dataclass(frozen=True)
+class Input:
+    """One input of a stream.
+
+    topic: a declared topic; or pattern: a regular expression over topic names, for every topic it matches, also those
+        created later.
+    schema: Spark DDL of the JSON value; NOT NULL marks what a record must have. docs/records.md says which texts are
+        records of a schema. Without one the transform gets the raw record:
+        `topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP`.
+    event_time: SQL over the schema's columns (or over `timestamp`, the record's own time, for a raw input), giving
+        TIMESTAMP. The engine adds it as the column `event_time` and puts the watermark on it.
+    ahead: how far an event time may lie in the future; a record beyond it is a dead letter, because one wrong clock
+        would close every window. A raw input cannot reject; its event time is cut to the clock.
+    combine: groups records before Spark sees them.
+    late: what becomes of a record that comes after its windows have closed: `count` it, or `keep` it as well, as it
+        came, in the topic `<stream>-late`.
+    dead: what becomes of a record that does not parse: `keep` it in the topic `<topic>-dead-letter` with its place and
+        the reason, or `count` it only.
+    gap: what to do when records were removed before they were read: `stop`, or `go on` with what is left. A topic
+        stops and a pattern goes on unless they say otherwise: a deleted topic must not stop the count of all others.
+    """
+
+    topic: Topic | None = None
+    pattern: str = ""
+    schema: str = ""
+    event_time: str = "timestamp"
+    ahead: timedelta = timedelta(minutes=5)
+    combine: Combiner | None = None
+    late: Late = "count"
+    dead: Dead = "keep"
+    gap: Gap | None = None
+
+    streamed: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if (self.topic is None) == (not self.pattern):
+            raise DeclarationError("an input reads either a topic or a pattern", got=self, fix="give exactly one")
+        if self.pattern:
+            try:
+                re.compile(self.pattern)
+            except re.error as e:
+                raise DeclarationError("an input's pattern is no regular expression", got=self.pattern) from e
+            if self.schema:
+                raise DeclarationError(
+                    "an input of a pattern has a schema, but its topics may hold anything",
+                    got=self.schema,
+                    fix="leave the schema out and take the raw records, or name one topic",
+                )
+
+    @property
+    def source(self) -> str:
+        """Topic name, or the pattern."""
+        return self.topic.name if self.topic else self.pattern
+
+    @property
+    def stops_at_gap(self) -> bool:
+        return (self.gap or ("stop" if self.topic else "go on")) == "stop"
+
+    @property
+    def rejected(self) -> Topic | None:
+        """The topic of its dead letters; None if it has none or they are only counted."""
+        return beside(self.topic.dead_letters) if self.topic and self.schema and self.dead == "keep" else None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A compacted topic as the latest value of each key, for a transform to join with; a tombstone removes its key.
+
+    topic: a compacted topic. schema: Spark DDL of the JSON value. The transform gets those columns and `key STRING`,
+        the record's key.
+
+    It is kept beside the checkpoint and only what is new is read: before each batch up to the topic's end, so a batch
+    sees what was committed before it began. The stream starts once the table is loaded, that is, read to the end that
+    the topic had. A change of the table alone makes no batch: a stream that must act on changes reads the topic as an
+    Input. A value that does not parse leaves its key as it was, and is a dead letter.
+    """
+
+    topic: Topic
+    schema: str
+
+    streamed: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not self.topic.compacted:
+            raise DeclarationError(
+                "a table's topic must be compacted",
+                got=f"topic {self.topic.name}",
+                fix="declare it compacted=True, or read it as an Input",
+            )
+
+    @property
+    def source(self) -> str:
+        return self.topic.name
+
+    @property
+    def rejected(self) -> Topic:
+        return beside(self.topic.dead_letters)

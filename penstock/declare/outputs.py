@@ -1,0 +1,186 @@
+"""Where a stream's rows go: what is declared (`Output`) apart from what runs (`Writer`).
+
+The engine knows this contract and no store. A kind of store is one module: a class that says what it needs and
+promises, and the writer that its `writer` names.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+from penstock.declare.lazy import F
+from penstock.declare.topic import Topic
+from penstock.errors import DeclarationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
+
+Offsets = Mapping[str, Mapping[int, int]]
+Delivery = Literal["exactly once", "upsert"]
+Columns = str | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """The last batch written: the query's id, its number (-1 for none), and the input offsets behind it.
+
+    ids: the broker's ids of topics that may be deleted and created again while they are read.
+    """
+
+    query: str
+    batch: int
+    offsets: Offsets
+    ids: Mapping[str, str] = field(default_factory=dict)
+
+    def value(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, value: bytes) -> Mark:
+        found = json.loads(value)
+        offsets = {topic: {int(p): at for p, at in parts.items()} for topic, parts in found["offsets"].items()}
+        return cls(found["query"], found["batch"], offsets, found.get("ids", {}))
+
+
+NOTHING = Mark("", -1, {})
+
+
+class Writer(Protocol):
+    """Writes a stream's batches into one store. To open it fences every earlier writer of the same stream there.
+
+    All calls come from one thread, and a batch is written before the next one is given. Not every writer is closed: a
+    driver may be killed.
+    """
+
+    def committed(self) -> Mark:
+        """The mark of the last batch whose rows are all in the store; NOTHING if it keeps none.
+
+        Called once, before the first write. A batch that lies before the mark is not given again; of a store that
+        keeps no mark the last batch is given again after a crash, which must change nothing.
+        """
+
+    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
+        """Write a batch, by output's name, with its mark; the number of rows written.
+
+        It returns when all of it is safe. LeaseLost if a newer writer has fenced this one, Wait if the store asks to
+        be left alone for a while (the same batch is given again then), any other PenstockError if it refused: the
+        batch is given again after a pause.
+        """
+
+    def close(self) -> None:
+        """Give back what was opened; a batch that is being written is not finished."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose writer is opened. name: of the stream; group: its fencing id; bootstrap: the brokers."""
+
+    name: str
+    group: str
+    bootstrap: str
+
+
+Opener = Callable[[Owner, Sequence["Output"]], Writer]
+
+
+class Output(ABC):
+    """A place for rows, as declared.
+
+    writer: `module:callable` that opens the store: an Opener. delivery: what the store promises of a batch that is
+    given twice: it is there once (`exactly once`), or it is written again over itself (`upsert`).
+    """
+
+    writer: ClassVar[str]
+    delivery: ClassVar[Delivery]
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Of the target; no two outputs of a project have the same."""
+
+    @property
+    @abstractmethod
+    def keyed(self) -> bool:
+        """Whether a later row of a key takes the place of an earlier one."""
+
+    @property
+    @abstractmethod
+    def store(self) -> Hashable:
+        """Outputs of one stream with the same store share a writer."""
+
+    @abstractmethod
+    def columns(self) -> list[Column]:
+        """What the writer gets of each row: expressions over the transform's columns, each with an alias."""
+
+    def topics(self) -> Sequence[Topic]:
+        """Topics that it needs."""
+        return ()
+
+
+def open_store(outputs: Sequence[Output], owner: Owner) -> Writer:
+    """The writer of outputs that share a store; earlier writers of the same owner there are fenced."""
+    opener: Opener = resolve_name(outputs[0].writer)
+    return opener(owner, outputs)
+
+
+@dataclass(frozen=True)
+class TopicOutput(Output):
+    """Rows as records of a topic, written in one transaction with their mark.
+
+    key and value: one column's name, written as text, or several, written as a JSON object with those fields. A NULL
+    value is a tombstone. An empty key writes records without one.
+    """
+
+    topic: Topic
+    key: Columns = ""
+    value: Columns = ""
+
+    writer: ClassVar[str] = "penstock.kafka.output:open_topics"
+    delivery: ClassVar[Delivery] = "exactly once"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.topic, Topic):
+            raise DeclarationError("a TopicOutput needs a Topic", got=self.topic, fix="TopicOutput(Topic('name'), ...)")
+        if not self.value:
+            raise DeclarationError(
+                f"the output to topic {self.topic.name} has no value",
+                fix="give value= one column's name, or several as a tuple",
+            )
+
+    @property
+    def name(self) -> str:
+        return self.topic.name
+
+    @property
+    def keyed(self) -> bool:
+        return bool(self.key)
+
+    @property
+    def store(self) -> Hashable:
+        return "kafka"
+
+    def columns(self) -> list[Column]:
+        key = _encoded(self.key) if self.key else F.lit(None).cast("string")
+        return [key.alias("key"), _encoded(self.value).alias("value")]
+
+    def topics(self) -> Sequence[Topic]:
+        return (self.topic,)
+
+
+@dataclass(frozen=True)
+class Beside(TopicOutput):
+    """Records of the input that did not reach the transform, as they came: dead letters and late records."""
+
+    value: Columns = "value"
+
+
+def _encoded(columns: Columns) -> Column:
+    if isinstance(columns, str):
+        return F.col(columns).cast("string")
+    return F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})

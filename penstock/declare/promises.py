@@ -1,0 +1,149 @@
+"""What a stream promises of its output. The type of the promise chooses Spark's output mode."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import ClassVar, Literal
+
+Mode = Literal["append", "update"]
+NONE = timedelta(0)
+
+
+def millis(length: timedelta) -> int:
+    return length // timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class Due:
+    """Moments at which time must have moved: every so often, `after` behind each multiple of that."""
+
+    every: timedelta
+    after: timedelta = NONE
+
+    def next(self, after_ms: int) -> int:
+        """Epoch ms of the first one later than `after_ms`."""
+        every, after = millis(self.every), millis(self.after)
+        return ((after_ms - after) // every + 1) * every + after
+
+
+@dataclass(frozen=True)
+class Promise:
+    """mode: Spark's output mode; steps: stateful steps (aggregations, joins of two streams, duplicates dropped, state
+    with timers) that the transform has unless the stream says otherwise; refines: whether a row may come again, later,
+    with newer values."""
+
+    mode: ClassVar[Mode] = "append"
+    steps: ClassVar[int] = 1
+    refines: ClassVar[bool] = False
+
+    @property
+    def delay(self) -> timedelta:
+        """The watermark's delay."""
+        return NONE
+
+    @property
+    def length(self) -> timedelta:
+        """The window that decides which record is late; zero where none does."""
+        return NONE
+
+    @property
+    def due(self) -> Due | None:
+        """When time must have moved though nobody sends; None if it need not."""
+        return None
+
+
+@dataclass(frozen=True)
+class Final(Promise):
+    """Each window is emitted once, when it closes, and never refined.
+
+    window: length of the window (its slide, where windows overlap): gives the moments at which one is due.
+    grace: how long after a window's end its records may still arrive; later ones are counted as late.
+    """
+
+    window: timedelta
+    grace: timedelta
+
+    @property
+    def delay(self) -> timedelta:
+        return self.grace
+
+    @property
+    def length(self) -> timedelta:
+        return self.window
+
+    @property
+    def due(self) -> Due:
+        return Due(self.window, self.grace)
+
+
+@dataclass(frozen=True)
+class Updates(Promise):
+    """Every change of a window is upserted as its new absolute value.
+
+    window: length of the window, one second at least in practice; decides which record is late.
+    late_by: how late a record may be and still update its window; later ones are counted as late.
+    """
+
+    window: timedelta
+    late_by: timedelta
+
+    mode: ClassVar[Mode] = "update"
+    refines: ClassVar[bool] = True
+
+    @property
+    def delay(self) -> timedelta:
+        return self.late_by
+
+    @property
+    def length(self) -> timedelta:
+        return self.window
+
+
+@dataclass(frozen=True)
+class Each(Promise):
+    """Every record becomes rows by itself, without a window and without state; tables may be joined to it."""
+
+    steps: ClassVar[int] = 0
+
+
+@dataclass(frozen=True)
+class Joined(Promise):
+    """Rows of two streams that meet in time; each pair is emitted once, an unmatched row of an outer join when no
+    partner can come any more.
+
+    within: how far apart in event time two partners may lie; the transform's join condition says the same.
+    grace: how long after its time a record may still arrive.
+    """
+
+    within: timedelta
+    grace: timedelta
+
+    @property
+    def delay(self) -> timedelta:
+        return self.grace
+
+    @property
+    def due(self) -> Due:
+        # An unmatched row waits for `within` and the grace: half as long again does no harm.
+        return Due(max(timedelta(seconds=1), (self.within + self.grace) / 2))
+
+
+@dataclass(frozen=True)
+class Timed(Promise):
+    """State with timers in event time (`transformWithState`): rows when records come and when a timer is due.
+
+    tick: how exact timers are when nobody sends: time moves so often at least.
+    grace: how long after its time a record may still arrive before timers pass it.
+    """
+
+    tick: timedelta
+    grace: timedelta
+
+    @property
+    def delay(self) -> timedelta:
+        return self.grace
+
+    @property
+    def due(self) -> Due:
+        return Due(self.tick)

@@ -1,0 +1,135 @@
+"""The schema of a JSON value, given as Spark DDL, read without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from penstock.errors import DeclarationError
+
+PLAIN = {
+    "TEXT": "string",
+    "VARCHAR": "string",
+    "BOOLEAN": "boolean",
+    "TINYINT": "tinyint",
+    "SMALLINT": "smallint",
+    "INT": "int",
+    "BIGINT": "bigint",
+    "FLOAT": "float",
+    "DOUBLE": "double",
+    "DATE": "date",
+    "TIMESTAMP": "timestamp",
+    "TIMESTAMPTZ": "timestamp",
+}
+KNOWN = (
+    "STRING, BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DATE, TIMESTAMP, ARRAY, STRUCT and MAP<STRING, …>"
+)
+
+
+@dataclass(frozen=True)
+class Type:
+    """kind: Spark's name of it; element: of an array, or of a map's values; fields: of a struct."""
+
+    kind: str
+    element: Type | None = None
+    fields: tuple[Field, ...] = ()
+
+    def __str__(self) -> str:
+        """As Spark writes it: `array<double>`, `struct<a:int>`."""
+        match self.kind:
+            case "array":
+                return f"array<{self.element}>"
+            case "map":
+                return f"map<string,{self.element}>"
+            case "struct":
+                return f"struct<{','.join(f'{f.name}:{f.type}' for f in self.fields)}>"
+        return self.kind
+
+    @property
+    def ddl(self) -> str:
+        """As Spark reads it, whatever the names of fields are."""
+        match self.kind:
+            case "array":
+                assert self.element
+                return f"ARRAY<{self.element.ddl}>"
+            case "map":
+                assert self.element
+                return f"MAP<STRING,{self.element.ddl}>"
+            case "struct":
+                return f"STRUCT<{','.join(f'{quoted(f.name)}:{f.type.ddl}' for f in self.fields)}>"
+        return self.kind.upper()
+
+
+@dataclass(frozen=True)
+class Field:
+    """required: declared NOT NULL."""
+
+    name: str
+    type: Type
+    required: bool = False
+
+
+def quoted(name: str) -> str:
+    """A name in Spark's SQL."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+@cache
+def schema(ddl: str, what: str, *, of_json: bool = True) -> tuple[Field, ...]:
+    """The fields of a schema; DeclarationError, naming whose it is, if it is none or, of_json, not read from JSON."""
+    try:
+        table = sqlglot.parse_one(f"CREATE TABLE t ({ddl})", read="spark").this
+    except SqlglotError as e:
+        raise DeclarationError(
+            f"the schema of {what} is no Spark DDL",
+            got=ddl,
+            fix=str(e).splitlines()[0] + " Write: name TYPE, name TYPE",
+        ) from e
+    columns = table.expressions if isinstance(table, exp.Schema) else []
+    if not columns or not all(isinstance(c, exp.ColumnDef) and c.kind for c in columns):
+        raise DeclarationError(f"the schema of {what} is no Spark DDL", got=ddl, fix="write: name TYPE, name TYPE")
+    found = tuple(_fields(columns, what, of_json))
+    names = [f.name.lower() for f in found]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DeclarationError(f"the schema of {what} names a field twice", got=", ".join(twice))
+    if reserved := [name for name in names if name.startswith("_") or name == "event_time"]:
+        raise DeclarationError(
+            f"the schema of {what} has a field of the engine's own name",
+            got=", ".join(reserved),
+            fix="rename it where it is written, or read the records without a schema: names that begin with '_' and "
+            "event_time are taken",
+        )
+    return found
+
+
+def _fields(columns: list[exp.ColumnDef], what: str, of_json: bool) -> Iterator[Field]:
+    for column in columns:
+        required = any(isinstance(c.kind, exp.NotNullColumnConstraint) for c in column.args.get("constraints") or ())
+        yield Field(column.name, _type(column.args["kind"], what, column.name, of_json), required)
+
+
+def _type(found: exp.DataType, what: str, where: str, of_json: bool) -> Type:
+    name = found.this.name if isinstance(found.this, exp.DataType.Type) else str(found.this)
+    inner = found.expressions
+    match name:
+        case "ARRAY" | "LIST" if inner:
+            return Type("array", _type(inner[0], what, f"{where}[]", of_json))
+        case "STRUCT" if inner:
+            return Type("struct", fields=tuple(_fields(inner, what, of_json)))
+        case "MAP" if len(inner) == 2 and _type(inner[0], what, where, of_json).kind == "string":
+            return Type("map", _type(inner[1], what, f"{where}[]", of_json))
+    if name in PLAIN:
+        return Type(PLAIN[name])
+    if name == "BINARY" and not of_json:
+        return Type("binary")
+    raise DeclarationError(
+        f"the schema of {what}: field {where} has a type that is not read from JSON",
+        got=found.sql("spark"),
+        fix=f"declare one of {KNOWN}; a number with more than a double's digits is best written and declared as STRING "
+        "and cast in the transform",
+    )

@@ -1,0 +1,192 @@
+"""What a stream is: a pure transform and the declaration beside it.
+
+A stream file holds three things::
+
+    RECEIPT = "environment STRING NOT NULL, metric STRING NOT NULL, value DOUBLE NOT NULL, timestamp BIGINT NOT NULL"
+
+    def transform(receipts: DataFrame) -> DataFrame: ...
+
+    STREAM = Stream(name="minutes", app="metrics", inputs={"receipts": Input(...)}, transform=transform, ...)
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import InitVar, dataclass
+from typing import TYPE_CHECKING
+
+from penstock.declare.inputs import Input, Table
+from penstock.declare.outputs import Beside, Output, TopicOutput
+from penstock.declare.promises import Joined, Promise
+from penstock.declare.topic import COMMITS, Topic, beside
+from penstock.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+TAG = "output"
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream as declared; the engine turns it into one Spark query.
+
+    name: unique; names the checkpoint, the transactional id and consumer group `penstock.<name>`, and the log lines.
+    app: the Spark application it runs in; several streams share one.
+    inputs: by name; the transform's parameters carry the same names.
+    output: where the transform's rows go. Or several by tag: then each row says in its column `output STRING` which
+        one it is for, and each output takes its own columns of it.
+    shuffle_partitions: pinned by the checkpoint, so declared once and kept.
+    every: seconds between batches; 0 takes a batch as soon as there is something to read.
+    max_records: what a batch takes at most, of each partition in proportion to what waits there; 0 for all there is.
+    steps: how many stateful steps the transform has, where it is not as many as the promise says.
+    """
+
+    name: str
+    app: str
+    inputs: Mapping[str, Input | Table]
+    transform: Callable[..., DataFrame]
+    output: Output | Mapping[str, Output]
+    promise: Promise
+    shuffle_partitions: int = 1
+    every: float = 0.0
+    max_records: int = 0
+    steps: int | None = None
+    # What a declaration of before 0.2 said here.
+    key: InitVar[object] = None
+    value: InitVar[object] = None
+    keep_late: InitVar[object] = None
+
+    def __post_init__(self, key: object, value: object, keep_late: object) -> None:
+        self._of_today(key, value, keep_late)
+        for what, given in (("stream", self.name), ("app", self.app)):
+            if not NAME.fullmatch(given):
+                raise DeclarationError(
+                    f"the name of {what} {given!r} is not usable", fix="use small letters, digits and single '-'"
+                )
+        self._inputs_fit()
+        self._outputs_fit()
+        if self.stateful_steps > 1 and self.promise.mode == "update":
+            raise DeclarationError(
+                f"stream {self.name} has {self.stateful_steps} stateful steps and promises updates, which Spark cannot "
+                "do in one query",
+                fix="promise Final, or make two streams with a topic between: the first writes absolute values by key, "
+                "the second reads them",
+            )
+
+    def _of_today(self, key: object, value: object, keep_late: object) -> None:
+        if key is not None or value is not None or isinstance(self.output, Topic):
+            name = self.output.name if isinstance(self.output, Topic) else "..."
+            raise DeclarationError(
+                f"stream {self.name} declares its output as versions before 0.2 did",
+                got=f"output={type(self.output).__name__}, key={key!r}, value={value!r}",
+                fix=f"output=TopicOutput(Topic({name!r}), key={key!r}, value={value!r})",
+            )
+        if keep_late is not None:
+            raise DeclarationError(
+                f"stream {self.name} says keep_late, which belongs to an input",
+                fix='Input(..., late="keep") on each input whose late records are to be kept',
+            )
+
+    def _inputs_fit(self) -> None:
+        if not self.sources:
+            fix = "give inputs={'name': Input(...)}: tables alone make no batch" if self.inputs else ""
+            raise DeclarationError(f"stream {self.name} has no input", fix=fix or "give inputs={'name': Input(...)}")
+        wanted = list(inspect.signature(self.transform).parameters)
+        if wanted != list(self.inputs):
+            raise DeclarationError(
+                f"stream {self.name}: the transform's parameters are not its inputs",
+                got=f"transform({', '.join(wanted)}) with inputs {', '.join(self.inputs)}",
+                fix="name and order both alike",
+            )
+        if self.max_records and self.promise.due:
+            raise DeclarationError(
+                f"stream {self.name} waits for the clock, so its batches must read to the end of all partitions",
+                got=f"max_records={self.max_records}",
+                fix="leave it out",
+            )
+        if isinstance(self.promise, Joined) and len(self.sources) < 2:
+            raise DeclarationError(
+                f"stream {self.name} promises a join of streams and reads one",
+                got=", ".join(self.sources),
+                fix="give two inputs; for a join with a Table, which needs no state, promise Each",
+            )
+
+    def _outputs_fit(self) -> None:
+        if not self.outputs:
+            raise DeclarationError(f"stream {self.name} has no output", fix="give output=TopicOutput(...)")
+        for output in self.outputs.values():
+            if not isinstance(output, Output):
+                raise DeclarationError(
+                    f"stream {self.name}: this is no output", got=repr(output), fix="TopicOutput(Topic(...), ...)"
+                )
+            if self.promise.refines and not output.keyed:
+                raise DeclarationError(
+                    f"stream {self.name} updates its rows, but {output.name} takes rows without a key, so it would "
+                    "keep every version of each",
+                    fix="give the output a key, or promise Final",
+                )
+            if output.delivery == "upsert" and not output.keyed:
+                raise DeclarationError(
+                    f"stream {self.name}: {output.name} writes a batch again after a crash, so its rows need a key",
+                    fix="give the output a key",
+                )
+        names = [output.name for output in self.outputs.values()]
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise DeclarationError(f"stream {self.name} has two outputs to one place", got=", ".join(sorted(twice)))
+
+    @property
+    def sources(self) -> dict[str, Input]:
+        """The inputs whose records make batches."""
+        return {name: given for name, given in self.inputs.items() if isinstance(given, Input)}
+
+    @property
+    def tables(self) -> dict[str, Table]:
+        return {name: given for name, given in self.inputs.items() if isinstance(given, Table)}
+
+    @property
+    def outputs(self) -> dict[str, Output]:
+        """By tag; the tag of an only one is empty."""
+        return {"": self.output} if isinstance(self.output, Output) else dict(self.output)
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """The names of its outputs, in order."""
+        return tuple(output.name for output in self.outputs.values())
+
+    @property
+    def beside(self) -> dict[str, TopicOutput]:
+        """Where records go that do not reach the transform, by topic."""
+        topics = [rejected for given in self.inputs.values() if (rejected := given.rejected)]
+        if self.keeps_late:
+            topics.append(beside(self.late_topic))
+        return {topic.name: Beside(topic) for topic in topics}
+
+    @property
+    def keeps_late(self) -> bool:
+        return any(given.late == "keep" for given in self.sources.values())
+
+    @property
+    def stateful_steps(self) -> int:
+        return self.promise.steps if self.steps is None else self.steps
+
+    def topics(self) -> Iterator[Topic]:
+        """The topics that it reads and writes; a pattern names none."""
+        for output in (*self.outputs.values(), *self.beside.values()):
+            yield from output.topics()
+        for given in self.inputs.values():
+            if given.topic:
+                yield given.topic
+        yield COMMITS
+
+    @property
+    def group(self) -> str:
+        """Its transactional id, and the consumer group under which its offsets are published."""
+        return f"penstock.{self.name}"
+
+    @property
+    def late_topic(self) -> str:
+        return f"{self.name}-late"

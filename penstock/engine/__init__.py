@@ -1,0 +1,1 @@
+"""Spark: records in, a query per stream, batches out, checkpoints."""

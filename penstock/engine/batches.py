@@ -1,0 +1,232 @@
+"""A stream's batches on their way out: rows to the outputs, dead letters and late records beside them."""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.declare.outputs import NOTHING, Mark, Output, Owner, Writer, open_store
+from penstock.declare.stream import TAG
+from penstock.engine.jvm import Execution
+from penstock.engine.rejects import Rejects
+from penstock.errors import DeclarationError, LeaseLost, Wait
+from penstock.kafka.admin import admin, partitions, topic_ids
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from penstock.declare.stream import Stream
+    from penstock.engine.checkpoint import Batch, Checkpoint
+
+log = logging.getLogger(__name__)
+
+# A store that asks for more is asked again after this.
+LONGEST_WAIT = 30.0
+
+
+@dataclass
+class Store:
+    """The writer of outputs that share a store. mark: of the last batch that is in it."""
+
+    outputs: list[Output]
+    writer: Writer
+    mark: Mark
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a batch came to. dead and late: records, kept or counted; offsets: the next ones of its inputs."""
+
+    rows: int
+    dead: int
+    late: int
+    offsets: dict[str, dict[int, int]]
+
+
+class Batches:
+    """Writes the batches of one stream, each to every store once or over itself.
+
+    Stores without marks come first: so once a store with marks has a batch, all before it have it too. done: is told
+    of each batch written.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        spark: SparkSession,
+        bootstrap: str,
+        checkpoint: Checkpoint,
+        done: Callable[[Written], None],
+    ) -> None:
+        self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
+        self._checkpoint, self._done = checkpoint, done
+        self._stores: list[Store] = []
+        self._rejects: Rejects
+        self._recreated: set[str] = set()
+        # Held while a batch is written: a stop waits for it, so that no transaction is cut.
+        self._writing = threading.Lock()
+        self._stopping = threading.Event()
+        self._since: float | None = None
+
+    @property
+    def committed(self) -> Mark:
+        """The mark of the last batch that is written."""
+        return max((store.mark for store in self._stores), key=lambda mark: mark.batch, default=NOTHING)
+
+    def writing_for(self) -> float:
+        """Seconds since a store was given the present batch; 0 if none is being written."""
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
+
+    def open(self) -> None:
+        """Open the stores, which fences earlier writers of the same stream, and find what is written."""
+        self._stopping.clear()
+        by_store: dict[Hashable, list[Output]] = {}
+        for output in sorted(
+            [*self._stream.outputs.values(), *self._stream.beside.values()], key=lambda o: o.delivery == "exactly once"
+        ):
+            by_store.setdefault(output.store, []).append(output)
+        owner = Owner(self._stream.name, self._stream.group, self._bootstrap)
+        for outputs in by_store.values():
+            self._stores.append(Store(outputs, open_store(outputs, owner), NOTHING))
+        self._topics_exist()
+        for store in self._stores:
+            store.mark = store.writer.committed()
+        if self._recreated:
+            self._checkpoint.forget(self._recreated)
+            self._recreated = set()
+        self._rejects = Rejects(self._stream, self._spark, self._bootstrap)
+
+    def settle(self, timeout: float) -> None:
+        """Let no further batch begin, and wait for the present one."""
+        # Spark's stop waits for the callback: that must find the flag, not a lock held here.
+        self._stopping.set()
+        if self._writing.acquire(timeout=timeout):
+            self._writing.release()
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.writer.close()
+        self._stores = []
+
+    def encode(self, rows: DataFrame) -> DataFrame:
+        """The transform's rows as the outputs take them: of several outputs a struct each, NULL but for the row's."""
+        outputs = self._stream.outputs
+        if "" in outputs:
+            return rows.select(*outputs[""].columns())
+        structs = [F.when(F.col(TAG) == tag, F.struct(*o.columns())).alias(tag) for tag, o in outputs.items()]
+        return rows.select(F.col(TAG).alias("_tag"), *structs)
+
+    def write(self, frame: DataFrame, batch_id: int) -> None:
+        """Write one batch of the encoded rows; Spark calls it."""
+        with self._writing:
+            if not self._stores or self._stopping.is_set():
+                raise LeaseLost(f"stream {self._stream.name} is being stopped")
+            query = self._query()
+            todo = self._todo(str(query.id), batch_id)
+            if not todo:
+                # Its output is out already; the rows are consumed all the same, so that the state is committed.
+                frame.write.format("noop").mode("append").save()
+                log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
+                return
+            batch = self._checkpoint.batch(batch_id)
+            ids = self._same_topics(batch)
+            rows = self._split(frame.toArrow())
+            rejects = self._rejects.of(batch, Execution.last(query))
+            mark = Mark(str(query.id), batch_id, batch.ends, ids)
+            for store in todo:
+                self._give(store, {**rows, **rejects.rows}, mark)
+                store.mark = mark
+            made = sum(table.num_rows for table in rows.values())
+            self._done(Written(made, rejects.dead, rejects.late, batch.ends))
+            if rejects.dead:
+                log.warning(
+                    "stream %s: %d records of batch %d are no records of its inputs, the first: %s",
+                    self._stream.name, rejects.dead, batch_id, rejects.first,
+                )  # fmt: skip
+
+    def _todo(self, query: str, batch_id: int) -> list[Store]:
+        """The stores that may not have the batch yet."""
+        for place, store in reversed(list(enumerate(self._stores))):
+            if store.mark.query == query and batch_id <= store.mark.batch:
+                return self._stores[place + 1 :]
+        return self._stores
+
+    def _give(self, store: Store, rows: dict[str, pa.Table], mark: Mark) -> None:
+        names = {output.name for output in store.outputs}
+        own = {name: table for name, table in rows.items() if name in names}
+        while True:
+            self._since = time.monotonic()
+            try:
+                store.writer.write(own, mark)
+            except Wait as e:
+                self._since = None
+                log.warning("stream %s waits: %s", self._stream.name, e)
+                if self._stopping.wait(min(e.seconds, LONGEST_WAIT)):
+                    raise
+            else:
+                return
+            finally:
+                self._since = None
+
+    def _split(self, rows: pa.Table) -> dict[str, pa.Table]:
+        """Rows by the name of the output they are for."""
+        outputs = self._stream.outputs
+        if "" in outputs:
+            return {outputs[""].name: rows}
+        tags = rows["_tag"]
+        if stray := set(tags.unique().to_pylist()) - outputs.keys():
+            raise DeclarationError(
+                f"stream {self._stream.name}: rows for an output that is not declared",
+                got=f"{TAG} = {', '.join(map(repr, stray))}",
+                fix=f"let the transform give one of: {', '.join(outputs)}",
+            )
+        found = {}
+        for tag, output in outputs.items():
+            mine = rows.filter(pc.equal(tags, pa.scalar(tag))).select([tag]).flatten()
+            found[output.name] = mine.rename_columns([name.removeprefix(f"{tag}.") for name in mine.column_names])
+        return found
+
+    def _topics_exist(self) -> None:
+        """Say which topic is missing, instead of a source that waits for it or an output that is made by chance."""
+        there = partitions(admin(self._bootstrap), self._bootstrap)
+        wanted = {topic.name for topic in self._stream.topics()}
+        if missing := sorted(wanted - there.keys()):
+            raise DeclarationError(
+                f"stream {self._stream.name} needs topics the broker does not have",
+                got=", ".join(missing),
+                fix="create them with `penstock topics --apply`",
+            )
+
+    def _same_topics(self, batch: Batch) -> dict[str, str]:
+        """The ids of the topics that match a pattern. A DeclarationError stops the query if one is not what it was.
+
+        Spark goes on at the old offset of a topic that was deleted and created again: it would miss the records before
+        it. The query starts again without that offset, and so from the topic's first record.
+        """
+        patterns = [given.pattern for given in self._stream.sources.values() if given.pattern]
+        names = [t for t in batch.ends if any(re.fullmatch(p, t) for p in patterns)]
+        ids = topic_ids(admin(self._bootstrap), names, self._bootstrap)
+        known = self.committed.ids
+        self._recreated = {t for t in ids if t in batch.starts and known.get(t, ids[t]) != ids[t]}
+        if self._recreated:
+            raise DeclarationError(
+                f"stream {self._stream.name} reads topics that were deleted and created again",
+                got=", ".join(sorted(self._recreated)),
+                fix="nothing: it starts again at their first records",
+            )
+        return ids
+
+    def _query(self) -> StreamingQuery:
+        # The callback may run before the query's start() has returned.
+        return next(query for query in self._spark.streams.active if query.name == self._stream.name)

@@ -1,0 +1,51 @@
+"""The driver of one app of streams: a Spark application that runs them until it is told to leave.
+
+Started by spark-submit: `driver.py --app APP --incarnation ID`. See `penstock.supervision.driver` for its life.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from penstock import catalog
+from penstock.control import ProgressRow
+from penstock.engine import jvm
+from penstock.engine.run import StreamRun
+from penstock.engine.session import open_session
+from penstock.settings import settings
+from penstock.supervision.driver import Driver
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class StreamDriver(Driver):
+    """Runs one app's streams in one Spark session."""
+
+    HEART = "the JVM"
+    _spark: SparkSession | None = None
+
+    def open(self) -> None:
+        # Py4J notes each callback, two a batch.
+        logging.getLogger("py4j").setLevel(logging.WARNING)
+        self._spark = open_session(self.app)
+
+    def made(self, name: str, figures: ProgressRow) -> StreamRun:
+        assert self._spark is not None
+        stream = catalog.load().stream(name)
+        return StreamRun(stream, self._spark, settings().bootstrap, settings().checkpoint_root, figures)
+
+    def pulse(self) -> None:
+        """A paused JVM leaves this call waiting; the leases then run out and the supervisor sees silence."""
+        assert self._spark is not None
+        jvm.answers(self._spark)
+
+    def close(self) -> None:
+        if self._spark is not None:
+            self._spark.stop()
+
+
+if __name__ == "__main__":
+    sys.exit(StreamDriver.main())

@@ -1,0 +1,84 @@
+"""What a stream tells of itself while it runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+from penstock.control import ProgressRow
+
+RATE_WINDOW = 15.0
+EPOCH = "1970-01-01T00:00:00.000Z"
+
+
+class Figures:
+    """A stream's row of progress, shared by the threads that write, report and tend."""
+
+    def __init__(self, row: ProgressRow) -> None:
+        self.row = row
+        self._lock = threading.Lock()
+        self._seen: deque[tuple[float, int]] = deque()
+        self.progress_at = ""
+
+    def set(self, **values: Any) -> None:
+        with self._lock:
+            for key, value in values.items():
+                setattr(self.row, key, value)
+
+    def add(self, **counts: int) -> None:
+        with self._lock:
+            for key, count in counts.items():
+                setattr(self.row, key, getattr(self.row, key) + count)
+
+    def take(self, progress: dict[str, Any]) -> bool:
+        """Take in the progress of one batch; whether it was a batch that ended well."""
+        with self._lock:
+            self.progress_at = progress["timestamp"]
+            if progress["batchId"] < 0 or not progress["durationMs"]:
+                return False
+            row = self.row
+            row.rows_in += progress["numInputRows"]
+            ended: bool = progress["batchId"] != row.batch_id
+            if ended:
+                row.batch_id = progress["batchId"]
+                row.batch_ms = int(progress["durationMs"].get("triggerExecution", 0))
+                row.batch_at = epoch_ms(progress["timestamp"]) + row.batch_ms
+            if watermark := epoch_ms(progress.get("eventTime", {}).get("watermark", EPOCH)):
+                row.watermark = watermark
+            if progress["stateOperators"]:
+                row.state_rows = sum(o["numRowsTotal"] for o in progress["stateOperators"])
+                row.state_bytes = sum(o["memoryUsedBytes"] for o in progress["stateOperators"])
+            return ended
+
+    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
+        """Set the lag, in records, from the offsets done and the topics' ends."""
+        topics = {
+            topic: {
+                "lag": sum(max(0, ends.get((topic, p), at) - at) for p, at in parts.items()),
+                "offsets": {str(p): at for p, at in parts.items()},
+            }
+            for topic, parts in offsets.items()
+        }
+        self.set(topics=topics, lag=sum(t["lag"] for t in topics.values()))
+
+    def report(self) -> ProgressRow:
+        """A copy as it stands, with the rate over the last seconds."""
+        with self._lock:
+            now = time.monotonic()
+            self._seen.append((now, self.row.rows_in))
+            while len(self._seen) > 2 and now - self._seen[0][0] > RATE_WINDOW:
+                self._seen.popleft()
+            since, rows = self._seen[0]
+            self.row.rows_per_s = round((self.row.rows_in - rows) / (now - since), 1) if now > since else 0.0
+            if self.row.state in ("idle", "running"):
+                self.row.state = "running" if self.row.rows_per_s else "idle"
+            return replace(self.row)
+
+
+def epoch_ms(iso: str) -> int:
+    """Epoch ms of a time in a query's progress; 0, for the watermark, where there is none yet."""
+    return int(datetime.fromisoformat(iso).timestamp() * 1000)

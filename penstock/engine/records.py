@@ -1,0 +1,126 @@
+"""From Kafka's records to the frame a transform reads; the same on a stream, on a range of offsets and in a test.
+
+Works on the source's columns `key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT,
+timestamp TIMESTAMP`.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.declare.schema import quoted
+from penstock.errors import DeclarationError
+from penstock.records.columns import BAD, BEAT, EVENT_TIME, KEPT, RAW, RECORD, Reading
+from penstock.records.heartbeat import BEAT_KEY
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from penstock.declare.inputs import Input
+
+# Bad records of a batch that are held in memory, each of so many bytes at most; beyond, the batch is read again.
+BAD_HELD = 10_000
+BAD_BYTES = 2_000
+
+
+def decoded(
+    source: DataFrame, given: Input, now: Column, *, keep: Literal["bad", "all"] = "bad", combine: bool = True
+) -> DataFrame:
+    """Rows of an input: its columns, `event_time TIMESTAMP`, `_beat BOOLEAN`, `_bad BOOLEAN`, `_record STRUCT`.
+
+    now: TIMESTAMP of the batch. A bad row is no record of the schema, has no event time, or lies too far in the future;
+    a beat carries its time as the record's own timestamp. `_record` is the record as it came, with the reason why it
+    is bad; keep: whether good rows have it too. combine: whether the input's combiner is applied, if it has one.
+    """
+    horizon = F.unix_micros(now) + given.ahead // timedelta(microseconds=1)
+    reading = Reading.of(given, combine=combine, keep=keep == "all")
+    if not given.schema and not reading.combine:
+        return _raw(source, given, F.timestamp_micros(horizon))
+    if reading.combine and not reading.timed:
+        raise DeclarationError(
+            f"the combiner of input {given.source} cannot know the event time",
+            got=given.event_time,
+            fix="declare timestamp_millis(field), timestamp_seconds(field), timestamp_micros(field) or a field of type "
+            "TIMESTAMP; of raw records it is `timestamp`",
+        )
+    topic = [] if given.topic else ["topic"]
+    columns = source.select("key", "value", "partition", "offset", "timestamp", *topic, horizon.alias("horizon"))
+    rows = columns.mapInArrow(reading, layout(reading))
+    return rows if reading.timed else _timed(rows, given, horizon)
+
+
+def _raw(source: DataFrame, given: Input, horizon: Column) -> DataFrame:
+    """Records as they are; an event time that lies too far in the future is cut."""
+    beat = F.coalesce(F.col("key") == F.lit(BEAT_KEY), F.lit(False))
+    rows = source.select(*RAW, beat.alias(BEAT))
+    time = F.when(F.col(BEAT), F.col("timestamp")).otherwise(F.expr(given.event_time))
+    cut = F.when(time > horizon, horizon).otherwise(time).alias(EVENT_TIME)
+    return rows.select(*RAW, cut, BEAT, F.lit(False).alias(BAD), F.struct(*RAW).alias(KEPT))
+
+
+def layout(reading: Reading) -> str:
+    """The columns of a reading as Spark DDL."""
+    rows = [f"{quoted(f.name)} {f.type.ddl}" for f in reading.columns]
+    kept = ", ".join(part.replace(" ", ": ", 1) for part in RECORD.split(", "))
+    return ", ".join([*rows, f"{EVENT_TIME} TIMESTAMP, {BEAT} BOOLEAN, {BAD} BOOLEAN, {KEPT} STRUCT<{kept}>"])
+
+
+def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
+    """Rows whose event time is an expression that only Spark evaluates."""
+    time = F.when(F.col(BEAT), F.col(EVENT_TIME)).when(~F.col(BAD), F.expr(given.event_time))
+    rows = rows.withColumn(EVENT_TIME, time)
+    none, ahead = F.col(EVENT_TIME).isNull(), F.unix_micros(EVENT_TIME) > horizon
+    why = F.when(F.col(BAD), F.col(KEPT).reason)
+    why = why.when(none, F.lit(f"no event time: {given.event_time} gives none"))
+    why = why.when(ahead, F.concat(F.lit("the event time lies in the future: "), F.col(EVENT_TIME).cast("string")))
+    bad = ~F.col(BEAT) & (F.col(BAD) | none | ahead)
+    return rows.withColumns({BAD: bad, KEPT: F.col(KEPT).withField("reason", F.when(bad, why))})
+
+
+def good(rows: DataFrame, metric: str) -> DataFrame:
+    """The good rows; an observed metric counts the bad ones and holds some: see `bad`."""
+    record = F.col(KEPT)
+    size = sum((F.coalesce(F.octet_length(record[name]), F.lit(0)) for name in ("key", "value")), F.lit(0))
+    named = [record[name].alias(name) for name in (*RAW, "reason") if name != "timestamp"]
+    shown = F.struct(*named, F.unix_micros(record.timestamp).alias("timestamp"))
+    # Ordered by offset because the function wants an order.
+    at = F.when(F.col(BAD) & (size <= BAD_BYTES), record.offset)
+    some = F.call_function("min_by", shown, at, F.lit(BAD_HELD))
+    watched = rows.observe(metric, F.count_if(BAD).alias("n"), some.alias("some"))
+    return watched.where(~F.col(BAD)).drop(KEPT, BAD)
+
+
+def bad(metric: Any) -> tuple[int, list[dict[str, Any]] | None]:
+    """From the metric of `good`, a row of the JVM: how many records were bad, and all of them with the reason.
+
+    None instead of the records if they are more than BAD_HELD, or large.
+    """
+    if not (count := int(metric.getLong(0))):
+        return 0, None
+    # All in one call: each costs a fraction of a millisecond.
+    some = json.loads(metric.json())["some"] or []
+    if len(some) < count:
+        return count, None
+    for record in some:
+        for name in ("key", "value"):
+            record[name] = b64decode(record[name]) if record.get(name) is not None else None
+    return count, some
+
+
+def without_beats(rows: DataFrame) -> DataFrame:
+    """Drop heartbeats behind the watermark.
+
+    A filter that does not name the event time is pushed below the watermark, and the beat would never count.
+    """
+    return rows.where(F.when(F.col(BEAT), F.lit(None)).otherwise(F.col(EVENT_TIME)).isNotNull()).drop(BEAT)
+
+
+def rejected(source: DataFrame, given: Input, now: Column) -> DataFrame:
+    """The bad records of a range of offsets: the columns of RECORD. It is for a batch that holds many."""
+    rows = decoded(source, given, now, combine=False).where(F.col(BAD))
+    return rows.select(f"{KEPT}.*")

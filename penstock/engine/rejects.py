@@ -1,0 +1,114 @@
+"""Records of a batch that do not reach the transform: what is no record is a dead letter, what is late is counted.
+
+A good batch pays for neither: Spark counts both while it runs, and only a batch that has some is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.declare.promises import millis
+from penstock.engine import records, source
+from penstock.records import columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+    from penstock.declare.inputs import Input
+    from penstock.declare.stream import Stream
+    from penstock.engine.checkpoint import Batch
+    from penstock.engine.jvm import Execution
+
+KEPT = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", pa.map_(pa.string(), pa.binary()))])
+
+
+@dataclass
+class Found:
+    """dead, late: how many; first: why the first dead one is; rows: what is kept, by topic."""
+
+    dead: int = 0
+    late: int = 0
+    first: str = ""
+    kept: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> dict[str, pa.Table]:
+        return {topic: pa.Table.from_pylist(rows, schema=KEPT) for topic, rows in self.kept.items()}
+
+
+class Rejects:
+    """Finds the dead letters and the late records of one run of a query."""
+
+    def __init__(self, stream: Stream, spark: SparkSession, bootstrap: str) -> None:
+        self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
+        self._late_places: list[tuple[int, ...]] | None = None
+
+    def of(self, batch: Batch, execution: Execution) -> Found:
+        found = Found()
+        self._dead(batch, execution, found)
+        self._late(batch, execution, found)
+        return found
+
+    def _dead(self, batch: Batch, execution: Execution, found: Found) -> None:
+        """Only a batch with more of them than were held is read a second time."""
+        for name, given in self._stream.sources.items():
+            metric = execution.observed(f"bad_{name}") if given.schema else None
+            count, held = records.bad(metric) if metric is not None else (0, None)
+            if not count:
+                continue
+            for record in self._again(given, batch) if held is None else held:
+                found.dead += 1
+                found.first = found.first or record["reason"]
+                if given.rejected:
+                    self._keep(found, record, given.rejected.name, "reason", record["reason"])
+
+    def _again(self, given: Input, batch: Batch) -> Iterator[dict[str, Any]]:
+        rows = records.rejected(source.batch(self._spark, given, self._bootstrap, batch), given, _at(batch))
+        return (row.asDict() for row in rows.toLocalIterator())
+
+    def _late(self, batch: Batch, execution: Execution, found: Found) -> None:
+        """Spark drops groups and counts those, so the batch is read again for the records."""
+        if self._late_places is None:
+            # A query's plan keeps its shape, and to walk all of it each time costs a hundred calls to the JVM.
+            self._late_places = execution.late_places()
+        if not execution.late(self._late_places):
+            return
+        size = max(1, millis(self._stream.promise.length))
+        for given in self._stream.sources.values():
+            again = source.batch(self._spark, given, self._bootstrap, batch)
+            rows = records.decoded(again, given, _at(batch), keep="all", combine=False)
+            end = (F.floor(F.unix_millis(columns.EVENT_TIME) / size) + 1) * size
+            late = records.without_beats(rows.where(~F.col(columns.BAD))).where(end <= batch.watermark_ms)
+            if given.late == "count":
+                found.late += late.count()
+                continue
+            late = late.select(f"{columns.KEPT}.*", (F.lit(batch.watermark_ms) - end).alias("late_ms"))
+            for row in late.toLocalIterator():
+                found.late += 1
+                self._keep(found, row.asDict(), self._stream.late_topic, "late-ms", str(row.late_ms))
+
+    def _keep(self, found: Found, record: dict[str, Any], topic: str, header: str, text: str) -> None:
+        """A record of the input as it came; headers say whence, and one thing more."""
+        headers = {
+            "penstock.topic": record["topic"],
+            "penstock.partition": str(record["partition"]),
+            "penstock.offset": str(record["offset"]),
+            "penstock.stream": self._stream.name,
+            f"penstock.{header}": text,
+        }
+        found.kept.setdefault(topic, []).append(
+            {
+                "key": record["key"],
+                "value": record["value"],
+                "headers": [(name, said.encode()) for name, said in headers.items()],
+            }
+        )
+
+
+def _at(batch: Batch) -> Column:
+    return F.timestamp_millis(F.lit(batch.at_ms))

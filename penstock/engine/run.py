@@ -1,0 +1,189 @@
+"""From a declaration to a running query."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from pyspark.errors import StreamingQueryException
+
+from penstock.engine import jvm, source
+from penstock.engine.batches import Batches, Written
+from penstock.engine.checkpoint import Checkpoint
+from penstock.engine.figures import Figures
+from penstock.engine.session import session_for
+from penstock.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from penstock.control import ProgressRow
+    from penstock.declare.stream import Stream
+
+log = logging.getLogger(__name__)
+
+# A failing query is tried again at once, then ever more slowly: a broker that is away must not fill the log.
+BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class StreamRun:
+    """One stream of a driver: starts its query, restarts it when it fails, stops it between two batches."""
+
+    def __init__(
+        self, stream: Stream, spark: SparkSession, bootstrap: str, checkpoint_root: str, figures: ProgressRow
+    ) -> None:
+        self.stream = stream
+        self.offsets: dict[str, dict[int, int]] = {}
+        self._figures = Figures(figures)
+        self._spark = session_for(spark, stream)
+        self._bootstrap = bootstrap
+        self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
+        self._batches = Batches(stream, self._spark, bootstrap, self._checkpoint, self._wrote)
+        self._query: StreamingQuery | None = None
+        self._failures = 0
+        self._retry_at = 0.0
+
+    @property
+    def figures(self) -> ProgressRow:
+        return self._figures.row
+
+    @property
+    def running(self) -> bool:
+        """Started and not stopped; its query may have failed and wait to be tended."""
+        return self._query is not None
+
+    @property
+    def active(self) -> bool:
+        return self._query is not None and self._query.isActive
+
+    def writing_for(self) -> float:
+        """Seconds since the output of the present batch began; 0 if none is being written."""
+        return self._batches.writing_for()
+
+    def start(self) -> None:
+        """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
+        self._figures.set(state="starting")
+        try:
+            self._batches.open()
+            rows = self._rows()
+            writer = (
+                self._batches.encode(rows)
+                .writeStream.queryName(self.stream.name)
+                .outputMode(self.stream.promise.mode)
+                .option("checkpointLocation", self._checkpoint.path)
+                .foreachBatch(self._batches.write)
+            )
+            if self.stream.every:
+                writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
+            self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.stream.name)
+            self._query = writer.start()
+        except BaseException:
+            self._batches.close()
+            raise
+        self._figures.set(state="idle")
+        log.info("stream %s started from batch %d", self.stream.name, self._batches.committed.batch + 1)
+
+    def _rows(self) -> DataFrame:
+        frames = {name: source.stream(self._spark, self.stream, name, self._bootstrap) for name in self.stream.sources}
+        rows = self.stream.transform(**frames)
+        steps = jvm.stateful_steps(rows)
+        if steps != self.stream.stateful_steps:
+            raise DeclarationError(
+                f"stream {self.stream.name} is declared with {self.stream.stateful_steps} stateful steps",
+                got=f"{steps} in its transform",
+                fix=f"say steps={steps}, or take another promise; with Updates one is all that Spark can do",
+            )
+        return rows
+
+    def stop(self, timeout: float = 30.0) -> None:
+        """Stop between two batches; one that has not begun to write is run again at the next start."""
+        query = self._query
+        if query is not None:
+            self._batches.settle(timeout)
+            try:
+                query.stop()
+            except StreamingQueryException as e:
+                # A batch that was about to be written; it is run again at the next start.
+                log.info("stream %s was stopped in the middle of a batch: %s", self.stream.name, _root_message(e))
+            self._catch_up()
+            self._query = None
+        self._batches.close()
+        self._figures.set(state="stopped", rows_per_s=0.0)
+
+    def settle(self) -> None:
+        """Wait until all that is there has been read and written, and the figures say so. For tests and tools."""
+        assert self._query is not None
+        self._query.processAllAvailable()
+        # Processing ends with the last batch's commit; its progress comes after.
+        while self.figures.batch_id != self._batches.committed.batch:
+            time.sleep(0.01)
+            self._catch_up()
+
+    def tend(self) -> None:
+        """Start what should run and restart what failed. LeaseLost from the output comes through to the caller."""
+        if self._query is not None:
+            if self._query.isActive:
+                return
+            self._failed(self._query.exception())
+            self._catch_up()
+            self._query = None
+            self._batches.close()
+        if time.monotonic() < self._retry_at:
+            return
+        try:
+            self.start()
+        except Exception as e:
+            # A transform may raise anything; the other streams of the app go on.
+            self._failed(e)
+
+    def _failed(self, cause: BaseException | None) -> None:
+        delay = BACKOFF[min(self._failures, len(BACKOFF) - 1)]
+        self._failures += 1
+        self._retry_at = time.monotonic() + delay
+        message = _root_message(cause)
+        self._figures.set(state="failing", error=message, error_at=int(time.time() * 1000))
+        self._figures.add(restarts=1)
+        log.error("stream %s failed and is tried again in %g s: %s", self.stream.name, delay, message)
+
+    def _wrote(self, batch: Written) -> None:
+        self._figures.add(rows_out=batch.rows, dead=batch.dead, late=batch.late)
+        self.offsets = batch.offsets
+
+    def _catch_up(self) -> None:
+        """Take the progress of batches that ended since the last look into the figures.
+
+        A listener in Python would be told of each batch at once, by a hundred calls between the two languages: that was
+        a third of a busy driver's CPU time.
+        """
+        if self._query is None:
+            return
+        for progress in jvm.progress(self._query, self._figures.progress_at):
+            if self._figures.take(progress):
+                self._failures = 0
+
+    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
+        self._figures.lag(offsets, ends)
+
+    def report(self) -> ProgressRow:
+        """The figures as they stand: a copy, with the rate over the last seconds."""
+        self._catch_up()
+        return self._figures.report()
+
+
+def _root_message(cause: BaseException | None) -> str:
+    """The one line that says what went wrong: Spark wraps an error in layers of stack trace, ours and its own."""
+    if cause is None:
+        return "the query ended by itself"
+    lines = str(cause).splitlines()
+    found = next((line.strip() for line in lines if line.strip()), type(cause).__name__)
+    behind_traceback = False
+    for line in lines:
+        if "Traceback (most recent call last):" in line:
+            behind_traceback = True
+        elif behind_traceback and line[:1].strip():
+            found, behind_traceback = line, False
+        elif line.startswith("Caused by: "):
+            found = line.removeprefix("Caused by: ")
+    return found.removeprefix("penstock.errors.")[:1000]

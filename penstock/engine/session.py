@@ -1,0 +1,111 @@
+"""The Spark session of a driver: what every query needs, with the reason for each setting."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+
+from penstock.machine import aot, jars, java
+from penstock.settings import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.declare.stream import Stream
+
+
+# The JVM gives memory back when idle, and a serial collector needs no threads of its own on 2 cores.
+JAVA_OPTIONS = (
+    "-XX:+UseSerialGC",
+    "-XX:NewRatio=1",
+    "-XX:MinHeapFreeRatio=10",
+    "-XX:MaxHeapFreeRatio=30",
+    "-Dlog4j2.formatMsgNoLookups=true",
+)
+
+
+def submit_conf(app: str, master: str | None = None, java_options: Sequence[str] | None = None) -> dict[str, str]:
+    """Spark settings of one app's driver, as spark-submit takes them.
+
+    master: that of the settings if none is given. java_options: more for the JVM, instead of those for its cache.
+    """
+    s = settings()
+    master = master or s.spark_master
+    chosen = shlex.split(s.java_options) or JAVA_OPTIONS
+    options = [*chosen, *(aot.options() if java_options is None else java_options)]
+    connector = [str(path) for path in jars.jars_of("connector")]
+    conf = {
+        "spark.app.name": f"penstock-{app}",
+        "spark.master": master,
+        "spark.driver.memory": s.driver_memory,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": shlex.join(options),
+        "spark.sql.session.timeZone": "UTC",
+        # A long batch of one stream must not starve the others of the app.
+        "spark.scheduler.mode": "FAIR",
+        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state"
+        ".RocksDBStateStoreProvider",
+        # A commit writes the batch's changes, not a snapshot of the whole store.
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # Micro-batch plans are small and repeat: adapting them costs more than it gives.
+        "spark.sql.adaptive.enabled": "false",
+        # Beyond so many groups in a task, lists and the like are sorted instead of kept by hash; the default is 128.
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "50000",
+        # How often an idle query asks the broker for news; the default 10 ms burns a fifth of a core per query.
+        "spark.sql.streaming.pollingDelay": "100ms",
+        "spark.sql.streaming.minBatchesToRetain": "20",
+        "spark.python.worker.reuse": "true",
+        # Workers are forked from a process that has the libraries of the hot path loaded.
+        "spark.python.daemon.module": "penstock.engine.workers",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
+    }
+    if master.startswith("local"):
+        # Nothing outside this machine has to reach the driver.
+        conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Java's own loader can take these classes from its cache; those of spark.jars it cannot, and Spark copies them.
+        conf["spark.driver.extraClassPath"] = os.pathsep.join(connector)
+    else:
+        conf["spark.jars"] = ",".join(connector)
+    if urlparse(s.checkpoint_root).scheme in ("", "file"):
+        # The default manager forks two processes per file on a local disk. It guards less against two writers: the
+        # lease and the fenced producer do that here.
+        conf["spark.sql.streaming.checkpointFileManagerClass"] = (
+            "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+        )
+    return conf | s.spark_conf
+
+
+def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSession:
+    """The session of this process; under spark-submit the JVM is there already, else it is started.
+
+    java_options: as for `submit_conf`.
+    """
+    from pyspark.sql import SparkSession
+
+    Path(settings().logs).mkdir(parents=True, exist_ok=True)
+    builder = SparkSession.builder
+    # What spark-submit was given, the connection's master above all, is not to be overruled here.
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.update(java.find().environment())
+        for key, value in submit_conf(app, java_options=java_options).items():
+            builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("WARN")
+    return spark
+
+
+def session_for(spark: SparkSession, stream: Stream) -> SparkSession:
+    """A session of the stream's own: its partition count is pinned in its checkpoint, apart from the others'."""
+    own = spark.newSession()
+    own.conf.set("spark.sql.shuffle.partitions", stream.shuffle_partitions)
+    # A batch without data closes windows. Updates have none to close: their old state goes with the next data.
+    own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", stream.promise.mode == "append")
+    return own

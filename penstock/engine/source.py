@@ -1,0 +1,61 @@
+"""The records of an input from Kafka: as a stream, or once more for the offsets of a batch."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.engine import records
+from penstock.records import columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.declare.inputs import Input
+    from penstock.declare.stream import Stream
+    from penstock.engine.checkpoint import Batch
+
+EARLIEST = -2
+
+
+def stream(spark: SparkSession, of: Stream, name: str, bootstrap: str) -> DataFrame:
+    """What the transform gets for the input of this name: good rows, with the watermark on their event time.
+
+    The observed metric `bad_<name>` holds the bad ones.
+    """
+    given = of.sources[name]
+    reader = spark.readStream.format("kafka").options(**_options(given, bootstrap))
+    if of.max_records:
+        reader = reader.option("maxOffsetsPerTrigger", of.max_records)
+    reader = reader.option("startingOffsets", "earliest").option("groupIdPrefix", f"{of.group}-reader")
+    rows = records.decoded(reader.load(), given, F.current_timestamp())
+    rows = records.good(rows, f"bad_{name}") if given.schema else rows.drop(columns.BAD, columns.KEPT)
+    delay = f"{of.promise.delay.total_seconds()} seconds"
+    return records.without_beats(rows.withWatermark(columns.EVENT_TIME, delay))
+
+
+def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch) -> DataFrame:
+    """The raw records that a batch took from an input."""
+    topics = [given.topic.name] if given.topic else [t for t in of.ends if re.fullmatch(given.pattern, t)]
+    ends = {topic: of.ends.get(topic, {}) for topic in topics}
+    starts = {t: {p: of.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
+    reader = spark.read.format("kafka").options(**_options(given, bootstrap))
+    return reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends)).load()
+
+
+def _options(given: Input, bootstrap: str) -> dict[str, str]:
+    options = {
+        "kafka.bootstrap.servers": bootstrap,
+        "kafka.isolation.level": "read_committed",
+        # Reads twice as many records per poll; a short wait lets an idle topic's beat through at once.
+        "kafka.max.poll.records": "10000",
+        "kafka.fetch.max.wait.ms": "10",
+        "failOnDataLoss": str(given.stops_at_gap).lower(),
+    }
+    if given.topic:
+        return {**options, "subscribe": given.topic.name}
+    # Spark looks for the pattern anywhere in a name unless it is anchored.
+    return {**options, "subscribePattern": f"^(?:{given.pattern})$"}

@@ -1,0 +1,1 @@
+"""This machine: processes, files, Java, jars, packages of the distribution."""

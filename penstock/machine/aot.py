@@ -1,0 +1,85 @@
+"""Java's ahead-of-time cache for drivers: their classes loaded and linked, and profiles of their methods.
+
+Without it a driver's JVM loads and verifies 20,000 classes at each start, and interprets what it runs until it knows
+what is hot. A training run (`penstock.engine.training`) leaves both in a file that every later driver maps (JEP 483,
+514 and 515, Java 25). The file belongs to one Java, one pyspark and one set of jars; Java itself refuses any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from pathlib import Path
+
+from penstock.errors import LocalError
+from penstock.machine import jars, java, process
+from penstock.machine.files import publish
+from penstock.settings import settings
+
+SINCE = 25
+FILE = "driver.aot"
+# Java warns of a few calling conventions that it has to make anew; a cache it cannot take is an error.
+QUIET = "-Xlog:aot=error,aot+codecache+stubs=error"
+# Which environment a cache was made for.
+OWNER = "environment"
+
+
+def place() -> Path:
+    """The folder of the cache for this environment; another Java, pyspark or connector has another."""
+    runtime, folder = java.find(), jars.pyspark_folder() / "jars"
+    # Java takes a jar for another if its time is another: so it is in an environment that was made anew.
+    made = sorted((jar.name, jar.stat().st_mtime_ns) for jar in folder.glob("*.jar"))
+    parts = (runtime.command, runtime.release, folder, made, jars.place("connector"))
+    digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:12]
+    return settings().cache / "aot" / digest
+
+
+def missing() -> bool:
+    """Whether a training run would help: this Java can have a cache, and there is none."""
+    return java.find().version >= SINCE and not (place() / FILE).exists()
+
+
+def options() -> list[str]:
+    """What a driver's JVM is told, if there is a cache for it."""
+    if java.find().version < SINCE:
+        return []
+    file = place() / FILE
+    return using(file) if file.exists() else []
+
+
+def using(file: Path) -> list[str]:
+    """What a JVM is told that shall start from a cache."""
+    return [f"-XX:AOTCache={file}", QUIET]
+
+
+def training(file: Path) -> list[str]:
+    """What a JVM is told that shall leave a cache when it ends."""
+    return [f"-XX:AOTCacheOutput={file}"]
+
+
+def ensure() -> None:
+    """Make the cache unless it is there, in about a minute. LocalError if the training run fails."""
+    if not missing():
+        return
+    target = place()
+    with publish(target) as fresh:
+        if fresh is None:
+            return
+        done = process.capture([sys.executable, "-m", "penstock.engine.training", str(fresh / FILE)])
+        if done.returncode or not (fresh / FILE).exists():
+            raise LocalError(
+                "the training run for Java's cache failed, so drivers start slower",
+                got=(done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1],
+                fix="nothing depends on it; `python -m penstock.engine.training FILE` shows more",
+            )
+        (fresh / OWNER).write_text(sys.prefix)
+    _prune(target)
+
+
+def _prune(kept: Path) -> None:
+    """Remove caches of environments that are gone or were made anew: each is some 200 MB."""
+    for owner in kept.parent.glob(f"*/{OWNER}"):
+        prefix = Path(owner.read_text())
+        if owner.parent != kept and (not prefix.exists() or prefix == Path(sys.prefix)):
+            shutil.rmtree(owner.parent, ignore_errors=True)

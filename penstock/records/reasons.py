@@ -1,0 +1,32 @@
+"""Why a record is none, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.declare.schema import Field
+from penstock.records.json import is_json, is_object, literal, name, wrong
+
+SHOWN = 60
+
+
+def reason(fields: Sequence[Field], event_time: str) -> str:
+    """VARCHAR: the first thing that is wrong with a decoded record that is bad."""
+    shown = f"CASE WHEN length(_text) > {SHOWN} THEN substr(_text, 1, {SHOWN}) || '…' ELSE _text END"
+    cases = [
+        ("_value IS NULL", "'the record has no value'"),
+        ("_text IS NULL", "'not valid UTF-8'"),
+        (f"NOT {is_json('_text')}", f"'not valid JSON: ' || {shown}"),
+        (f"NOT {is_object('_text')}", f"'not a JSON object: ' || {shown}"),
+    ]
+    for number, field in enumerate(fields, 1):
+        text, found = f"_k[{number}]", name(field.name)
+        if field.required:
+            cases.append((f"coalesce({text}, 'null') = 'null'", literal(f"field {field.name} is missing or null")))
+        said = f"CASE WHEN starts_with({text}, '\"') THEN json_extract_string({text}, '$') ELSE {text} END"
+        no = literal(f"field {field.name} is no {field.type}: ")
+        cases.append((wrong(text, found), f"{no} || substr({said}, 1, {SHOWN})"))
+    cases.append(("_at IS NULL", literal(f"no event time: {event_time} gives none")))
+    when = " ".join(f"WHEN {test} THEN {said}" for test, said in cases)
+    ahead = "'the event time lies in the future: ' || make_timestamp(_at)::VARCHAR"
+    return f"CASE {when} ELSE {ahead} END"

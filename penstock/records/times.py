@@ -1,0 +1,36 @@
+"""Event times that are told where records are decoded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from penstock.declare.schema import Field
+from penstock.records.json import name
+
+CALL = re.compile(r"\s*timestamp_(seconds|millis|micros)\s*\(\s*`?([A-Za-z_][A-Za-z0-9_]*)`?\s*\)\s*", re.IGNORECASE)
+FACTOR = {"seconds": 1_000_000, "millis": 1_000, "micros": 1}
+# The years 1 to 9999, in microseconds: what lies beyond is no time. Nanoseconds taken for milliseconds are beyond.
+FIRST, LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+
+
+def micros(event_time: str, fields: Sequence[Field]) -> str | None:
+    """An event time of the form `timestamp_millis(field)` in SQL of DuckDB, epoch microseconds, NULL where there is
+    none; None for an expression of any other form."""
+    by_name = {f.name.lower(): f for f in fields}
+    if not fields:
+        return "epoch_us(_timestamp)" if event_time.strip() == "timestamp" else None
+    found = CALL.fullmatch(event_time)
+    if (
+        found
+        and (field := by_name.get(found[2].lower()))
+        and field.type.kind in ("bigint", "int", "smallint", "tinyint")
+    ):
+        factor = FACTOR[found[1].lower()]
+        n = name(field.name)
+        inside = f"{n} BETWEEN {-(-FIRST // factor)} AND {LAST // factor}"
+        return f"CASE WHEN {inside} THEN {n}::BIGINT * {factor} END"
+    field = by_name.get(event_time.strip().strip("`").lower())
+    if field and field.type.kind == "timestamp":
+        return f"epoch_us({name(field.name)})"
+    return None

@@ -1,0 +1,29 @@
+"""What a stream file imports, all from here."""
+
+from typing import Any
+
+from penstock.declare.inputs import Combiner, Input, Table
+from penstock.declare.lazy import F
+from penstock.declare.outputs import TopicOutput
+from penstock.declare.promises import Each, Final, Joined, Timed, Updates
+from penstock.declare.stream import Stream
+from penstock.declare.topic import Topic
+from penstock.errors import DeclarationError
+
+__all__ = [
+    "Combiner", "Each", "F", "Final", "Input", "Joined", "Stream", "Table", "Timed", "Topic", "TopicOutput", "Updates",
+]  # fmt: skip
+
+MOVED = {
+    "InfluxDB": "from penstock.sinks.influxdb import InfluxDB, and output=InfluxDB('database', line='column')",
+    "declare": "from penstock.streams import Stream, Topic, ...",
+    "runner": "import penstock.engine.run",
+    "beats": "import penstock.supervision.heartbeats",
+    "supervise": "import penstock.supervision.supervise",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in MOVED:
+        raise DeclarationError(f"penstock.streams.{name} has moved", fix=MOVED[name])
+    raise AttributeError(f"module 'penstock.streams' has no attribute {name!r}")

@@ -1,0 +1,291 @@
+"""What every driver does, whatever it runs: leases, desired state, reports, and leaving.
+
+It takes the leases of what its app declares, looks at the desired state every second, reports every two, and leaves by
+itself when nothing is wanted of it, when a release is asked for, on SIGTERM, or when another driver owns its leases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import threading
+import time
+from abc import ABC, abstractmethod
+from typing import ClassVar, Protocol
+
+from penstock import catalog, logs
+from penstock.control import Control, Lease, ProgressRow, connect
+from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
+from penstock.kafka.admin import admin, end_offsets
+from penstock.kafka.output import TIMEOUT
+from penstock.settings import settings
+from penstock.supervision import processes
+
+log = logging.getLogger("penstock.driver")
+
+LOOK_EVERY = 1.0
+LAG_EVERY = 5.0
+HISTORY_EVERY = 15.0
+# A client that does not come back from a call cannot be stopped, only left: several times what each call may take.
+STUCK_WRITE = 5 * TIMEOUT
+# Exit codes, for the log's reader: 0 told to leave, 75 (EX_TEMPFAIL) another driver has the leases.
+LEASES_ELSEWHERE = 75
+
+
+class Run(Protocol):
+    """One stream or capture of a driver. offsets: of its input, {topic: {partition: next offset}}."""
+
+    offsets: dict[str, dict[int, int]]
+
+    @property
+    def running(self) -> bool:
+        """Started and not stopped; it may have failed and wait to be tended."""
+
+    @property
+    def active(self) -> bool:
+        """At work."""
+
+    def tend(self) -> None:
+        """Start what should run and restart what failed."""
+
+    def stop(self) -> None: ...
+
+    def report(self) -> ProgressRow: ...
+
+    def writing_for(self) -> float:
+        """Seconds since the present write began; 0 if there is none."""
+
+    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
+        """Take in how far the input's ends are away."""
+
+
+class Driver(ABC):
+    """Runs what one app declares, under one incarnation."""
+
+    HEART: ClassVar[str] = "the process"
+    """What `pulse` asks."""
+
+    def __init__(self, app: str, incarnation: str, control: Control) -> None:
+        self.app = app
+        self.incarnation = incarnation
+        self._control = control
+        self._names = [declared.name for declared in catalog.load().app(app)]
+        self._leaving = threading.Event()
+        self._reason = ""
+        self._runs: dict[str, Run] = {}
+        self._release = 0
+        self._renewed_at = time.monotonic()
+
+    def open(self) -> None:
+        """Make ready what all runs share; nothing else runs under the leases yet."""
+        return
+
+    @abstractmethod
+    def made(self, name: str, figures: ProgressRow) -> Run:
+        """The run of a declared stream or capture, not yet started. figures: with what is known from before."""
+
+    def pulse(self) -> None:
+        """Come back if the driver can work; an exception ends it."""
+        return
+
+    def close(self) -> None:
+        """Give back what `open` made."""
+        return
+
+    @classmethod
+    def main(cls) -> int:
+        """Run the driver that the command line names: `--app APP --incarnation ID`."""
+        parser = argparse.ArgumentParser(description=cls.__doc__)
+        parser.add_argument("--app", required=True)
+        parser.add_argument("--incarnation", required=True)
+        given = parser.parse_args()
+        logs.setup(f"driver-{given.app}")
+        return cls(given.app, given.incarnation, connect()).run()
+
+    def run(self) -> int:
+        """Until told to leave; the process's exit code."""
+        row = self._control.driver(self.incarnation)
+        if row is None:
+            log.error("driver %s is not known to the control database: it was not launched by Penstock", self.app)
+            return 2
+        if row.state == "ended":
+            log.error("driver of %s leaves: it was given up before it began: %s", self.app, row.reason)
+            return LEASES_ELSEWHERE
+        self._release = row.release_seq
+        pid, started = processes.session()
+        # The launcher records them too, but it may have died in between.
+        self._control.driver_set(self.incarnation, pid=pid, pid_started=started)
+        try:
+            self._take_leases()
+        except LeaseHeld as e:
+            log.error("driver of %s leaves: %s", self.app, e)
+            self._control.give_back(self.app, self.incarnation, e.holder)
+            self._control.driver_ended(self.incarnation, str(e))
+            return LEASES_ELSEWHERE
+        signal.signal(signal.SIGTERM, lambda *_: self._leave("SIGTERM"))
+        signal.signal(signal.SIGINT, lambda *_: self._leave("SIGINT"))
+        self.open()
+        self._control.driver_running(self.incarnation)
+        threading.Thread(target=self._keep, name="keeper", daemon=True).start()
+        self._open_runs()
+        threading.Thread(target=self._report_on, name="reporter", daemon=True).start()
+        try:
+            self._loop()
+        finally:
+            self._drain()
+        return 0
+
+    def _take_leases(self) -> None:
+        """All leases of the app. One whose holder is dead for certain is taken at once, a hung holder is killed."""
+        leases = self._control.leases()
+        dead: list[str] = []
+        for holder in {leases[n].holder for n in self._names if n in leases} - {self.incarnation}:
+            row = self._control.driver(holder)
+            if row is None:
+                continue
+            if processes.alive(row) is False:
+                dead.append(holder)
+            elif self._expired(holder, leases) and processes.kill(row):
+                # It missed its lease, so it was hung or paused: it must not wake up beside this driver.
+                dead.append(holder)
+        for holder in dead:
+            self._control.driver_ended(holder, f"gone; its leases went to {self.incarnation}")
+        for name in self._names:
+            self._control.lease_take(name, self.incarnation, settings().lease_ttl, dead=dead)
+
+    def _expired(self, holder: str, leases: dict[str, Lease]) -> bool:
+        now = self._control.now()
+        return all(lease.expires_at < now for lease in leases.values() if lease.holder == holder)
+
+    def _open_runs(self) -> None:
+        before = self._control.progress(self.app)
+        for name in self._names:
+            known = before.get(name)
+            figures = ProgressRow(name, self.app, self.incarnation, state="stopped")
+            if known:
+                for figure in ("rows_in", "rows_out", "late", "dead", "restarts", "watermark", "batch_id", "batch_at"):
+                    setattr(figures, figure, getattr(known, figure))
+            self._runs[name] = self.made(name, figures)
+
+    def _loop(self) -> None:
+        lag_at = 0.0
+        while not self._leaving.is_set():
+            self._look()
+            if time.monotonic() >= lag_at:
+                self._measure_lag()
+                lag_at = time.monotonic() + LAG_EVERY
+            self._leaving.wait(LOOK_EVERY)
+
+    def _report_on(self) -> None:
+        """Report every few seconds, also while the main loop waits for a broker that is away."""
+        history_at = 0.0
+        while not self._leaving.wait(settings().progress_every):
+            keep = time.monotonic() >= history_at
+            self._report(keep=keep)
+            if keep:
+                history_at = time.monotonic() + HISTORY_EVERY
+
+    def _look(self) -> None:
+        """Do what the desired state says; without the database, go on as before."""
+        try:
+            wanted = self._control.desired(self.app)
+            app = self._control.app(self.app)
+        except ControlError as e:
+            log.warning("the desired state of %s cannot be read, going on as before: %s", self.app, e)
+            wanted = {name: "on" if run.running else "off" for name, run in self._runs.items()}
+            app = None
+        if app and app.release_seq > self._release:
+            return self._leave(f"release {app.release_seq}")
+        if "on" not in wanted.values():
+            return self._leave("no stream of the app is wanted")
+        for name, run in self._runs.items():
+            if wanted.get(name) == "on":
+                if run.active or self._owns(name):
+                    run.tend()
+            elif run.running:
+                log.info("stream %s is not wanted any more", name)
+                run.stop()
+        return None
+
+    def _owns(self, name: str) -> bool:
+        """Whether the stream may be started: its writer fences every other, so it must not be one's heir's."""
+        try:
+            self._control.lease_renew([name], self.incarnation, settings().lease_ttl)
+        except LeaseLost as e:
+            self._die(str(e), LEASES_ELSEWHERE)
+        except ControlError:
+            return time.monotonic() - self._renewed_at < settings().lease_ttl
+        return True
+
+    def _report(self, *, keep: bool) -> None:
+        try:
+            self._control.report([run.report() for run in self._runs.values()], keep=keep)
+        except ControlError as e:
+            log.warning("progress could not be reported: %s", e)
+
+    def _measure_lag(self) -> None:
+        at = {name: run.offsets for name, run in self._runs.items()}
+        wanted = {(t, p) for offsets in at.values() for t, parts in offsets.items() for p in parts}
+        try:
+            ends = end_offsets(admin(settings().bootstrap), wanted, settings().bootstrap)
+        except BrokerError as e:
+            log.warning("lag could not be measured: %s", e)
+            return
+        for name, offsets in at.items():
+            self._runs[name].lag(offsets, ends)
+
+    def _keep(self) -> None:
+        """Renew the leases and say that this driver lives, as long as `pulse` comes back."""
+        while True:
+            try:
+                self.pulse()
+            except Exception as e:
+                if self._leaving.is_set():
+                    return
+                self._die(f"{self.HEART} is gone: {type(e).__name__}", 1)
+            for name, run in list(self._runs.items()):
+                if run.writing_for() > STUCK_WRITE:
+                    self._die(f"the output of {name} hangs for {STUCK_WRITE:g} s", 1)
+            try:
+                self._control.lease_renew(self._names, self.incarnation, settings().lease_ttl)
+                self._renewed_at = time.monotonic()
+                self._control.driver_beat(self.incarnation)
+            except LeaseLost as e:
+                if self._leaving.is_set():
+                    return
+                self._die(str(e), LEASES_ELSEWHERE)
+            except ControlError as e:
+                # Nobody can take the leases meanwhile, and the broker fences whoever is not the newest writer.
+                log.warning("leases cannot be renewed, going on: %s", e)
+            time.sleep(min(settings().progress_every, settings().lease_ttl / 4))
+
+    def _die(self, reason: str, code: int) -> None:
+        log.error("driver of %s ends at once: %s", self.app, reason)
+        try:
+            self._control.driver_ended(self.incarnation, reason)
+        finally:
+            logging.shutdown()
+            os._exit(code)
+
+    def _leave(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        self._leaving.set()
+
+    def _drain(self) -> None:
+        reason = self._reason or "failed"
+        log.info("driver of %s drains: %s", self.app, reason)
+        try:
+            self._control.driver_set(self.incarnation, state="draining")
+        except ControlError as e:
+            log.warning("draining could not be reported: %s", e)
+        for run in self._runs.values():
+            run.stop()
+        try:
+            self._report(keep=True)
+            self._control.lease_drop(self._names, self.incarnation)
+            self._control.driver_ended(self.incarnation, reason)
+        except ControlError as e:
+            log.warning("the end could not be reported; the leases run out: %s", e)
+        self.close()

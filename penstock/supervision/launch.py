@@ -1,0 +1,129 @@
+"""Starts a driver detached: a session of its own, its output in a log file, nothing of the launcher's left in it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from pathlib import Path
+
+from penstock.errors import LocalError
+from penstock.machine import java
+from penstock.settings import PROJECT, settings
+from penstock.supervision import processes
+
+# Enough to see what a crash loop did, few enough to read and to keep for ever.
+KEPT_LOGS = 20
+DRIVER = PROJECT / "penstock" / "streams" / "driver.py"
+
+
+def arguments(app: str, incarnation: str) -> list[str]:
+    """What the driver is told, behind the name of its file."""
+    return ["--app", app, "--incarnation", incarnation]
+
+
+def capturing(app: str, incarnation: str) -> list[str]:
+    """The command line of the captures' driver, which is no Spark application."""
+    return [sys.executable, "-m", "penstock.capture.driver", *arguments(app, incarnation)]
+
+
+def spec_hash() -> str:
+    """A hash of all code and declarations a driver is made of, as they lie on the disk now."""
+    digest = hashlib.sha256()
+    for path in _spec():
+        digest.update(str(path).encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _spec() -> Iterator[Path]:
+    project = settings().project
+    for folder, pattern in ((PROJECT / "penstock", "*.py"), (project / "jobs", "*.py"), (project / "sql", "*")):
+        for path in sorted(folder.rglob(pattern)):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path
+
+
+def new_log(app: str) -> Path:
+    """A log file for the next driver of an app; all but the last of older ones are removed."""
+    folder = settings().logs
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in sorted(folder.glob(f"driver-{app}-2*.log"))[: -KEPT_LOGS + 1]:
+        old.unlink(missing_ok=True)
+    return folder / f"driver-{app}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"
+
+
+def environment() -> dict[str, str]:
+    """What a driver gets from its launcher: settings and paths, and nothing of Airflow's."""
+    s = settings()
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        # Captures find their databases by Airflow's connections.
+        if k.startswith("AIRFLOW_CONN_") or not k.lstrip("_").startswith("AIRFLOW")
+    }
+    python = Path(sys.executable)
+    paths = dict.fromkeys([str(s.project), str(PROJECT), *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))])
+    env.update(
+        # spark-submit finds Spark by the environment that is first on the path.
+        PATH=os.pathsep.join([str(python.parent), env.get("PATH", os.defpath)]),
+        PYTHONPATH=os.pathsep.join(paths),
+        PYTHONUNBUFFERED="1",
+        # Found by spark-submit too, but by starting Python twice.
+        SPARK_HOME=env.get("SPARK_HOME") or _spark_home(),
+        # A JVM that only puts the command line together.
+        SPARK_LAUNCHER_OPTS=env.get("SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"),
+        PYSPARK_PYTHON=str(python),
+        PYSPARK_DRIVER_PYTHON=str(python),
+        PENSTOCK_PROJECT=str(s.project),
+        PENSTOCK_HOME=str(s.home),
+        JAVA_HOME=str(java.find().home),
+    )
+    if s.spark_master.startswith("local"):
+        env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    return env
+
+
+def _spark_home() -> str:
+    found = find_spec("pyspark")
+    if found is None or not found.submodule_search_locations:
+        raise LocalError("pyspark is not installed", fix="install the environment again")
+    return found.submodule_search_locations[0]
+
+
+def start(command: Sequence[str], *, log: Path, env: dict[str, str] | None = None) -> tuple[int, float]:
+    """Start a command in a session of its own; returns its pid and start time (see processes.started).
+
+    LocalError if it cannot be started.
+    """
+    env = environment() if env is None else env
+    program = shutil.which(command[0], path=env.get("PATH"))
+    if program is None:
+        raise LocalError("no such program", got=command[0], fix="install the environment again, or mend its PATH")
+    work = settings().home
+    work.mkdir(parents=True, exist_ok=True)
+    try:
+        with log.open("ab") as out:
+            child = subprocess.Popen(
+                [program, *command[1:]],
+                env=env,
+                cwd=work,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as e:
+        raise LocalError(f"{command[0]} cannot be started", got=e, fix="see the message and its file") from e
+    born = processes.started(child.pid)
+    # The launcher may live long: what it started must not stay a zombie in it.
+    threading.Thread(target=child.wait, name=f"reap-{child.pid}", daemon=True).start()
+    if born is None:
+        raise LocalError(f"{command[0]} ended at once", got=f"log {log}", fix="read the log")
+    return child.pid, born

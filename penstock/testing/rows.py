@@ -1,0 +1,106 @@
+"""A transform on rows, without a broker: the records go the way they go in a stream, decoded and combined."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from penstock.declare.inputs import Input, Table
+from penstock.declare.lazy import F
+from penstock.declare.schema import quoted, schema
+from penstock.engine import records
+from penstock.errors import DeclarationError
+from penstock.records import columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.declare.stream import Stream
+
+Given = Mapping[str, Any] | str | bytes | None
+RECORDS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+
+
+def frames(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> dict[str, DataFrame]:
+    """What the transform gets for the records of each input, by the input's name.
+
+    A record is a JSON object's fields as a dict, or a value as it is on the topic. For an input without a schema a
+    dict names the record's own columns instead: `topic`, `key`, `value`, `timestamp` (epoch ms), and so on. Of a table
+    it is the rows, with `key` beside the fields. DeclarationError if a record is none of its input.
+    """
+    if given.keys() != stream.inputs.keys():
+        raise DeclarationError(
+            f"stream {stream.name} has other inputs", got=", ".join(given) or "none", fix=", ".join(stream.inputs)
+        )
+    return {name: _frame(spark, stream.inputs[name], rows) for name, rows in given.items()}
+
+
+def rows(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> list[dict[str, Any]]:
+    """The rows that the transform makes of such records, as if all of them came in one batch."""
+    return [row.asDict(recursive=True) for row in stream.transform(**frames(spark, stream, **given)).collect()]
+
+
+def splits(
+    spark: SparkSession, stream: Stream, name: str, given: Sequence[Given], *, tries: int = 5, seed: int = 0
+) -> list[list[dict[str, Any]]]:
+    """What the transform makes of an input whose records reach its combiner in parts, for some ways to part them.
+
+    All must be equal (but for the order of additions); the first is that of one part.
+    """
+    chance = random.Random(seed)
+    found = []
+    for number in range(tries):
+        order = list(given)
+        if number:
+            chance.shuffle(order)
+        cuts = sorted(chance.choices(range(len(order) + 1), k=number and chance.choice([1, 3, 20])))
+        parts = [order[a:b] for a, b in zip([0, *cuts], [*cuts, len(order)], strict=True) if a < b]
+        frame = _frame(spark, stream.sources[name], parts[0])
+        for part in parts[1:]:
+            frame = frame.unionByName(_frame(spark, stream.sources[name], part))
+        found.append([row.asDict(recursive=True) for row in stream.transform(**{name: frame}).collect()])
+    return found
+
+
+def _frame(spark: SparkSession, given: Input | Table, rows: Iterable[Given]) -> DataFrame:
+    if isinstance(given, Table):
+        fields = schema(given.schema, f"table {given.source}")
+        ddl = ", ".join(["key STRING", *(f"{quoted(f.name)} {f.type.ddl}" for f in fields)])
+        names = ["key", *(f.name for f in fields)]
+        return spark.createDataFrame([tuple(_dict(row).get(n) for n in names) for row in rows], ddl)
+    made = [_record(given, offset, row) for offset, row in enumerate(rows)]
+    # One slice: what comes in one batch is combined in one piece.
+    source = spark.createDataFrame(made, RECORDS).coalesce(1)
+    found = records.decoded(source, given, F.current_timestamp())
+    if given.schema and (bad := found.where(f"{columns.BAD}").select(f"{columns.KEPT}.*").collect()):
+        raise DeclarationError(
+            f"a record is none of input {given.source}",
+            got=bytes(bad[0].value or b"").decode(errors="replace"),
+            fix=bad[0].reason,
+        )
+    return records.without_beats(found.drop(columns.BAD, columns.KEPT))
+
+
+def _record(given: Input, offset: int, row: Given) -> tuple[Any, ...]:
+    source = given.topic.name if given.topic else "topic"
+    known: dict[str, Any] = {"topic": source, "partition": 0, "offset": offset, "timestamp": 0}
+    if given.schema or not isinstance(row, Mapping):
+        known["value"] = json.dumps(row) if isinstance(row, Mapping) else row
+    else:
+        known |= row
+    at = datetime.fromtimestamp(known["timestamp"] / 1000, UTC)
+    key, value = (_bytes(known.get(name)) for name in ("key", "value"))
+    return key, value, known["topic"], known["partition"], known["offset"], at
+
+
+def _bytes(text: str | bytes | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
+
+
+def _dict(row: Given) -> Mapping[str, Any]:
+    if not isinstance(row, Mapping):
+        raise DeclarationError("a row of a table is a dict", got=repr(row))
+    return row

@@ -1,0 +1,40 @@
+"""A stream that is run to the end of its input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.control import ProgressRow
+from penstock.engine.run import StreamRun
+from penstock.engine.session import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.declare.stream import Stream
+
+
+@contextmanager
+def spark_session() -> Iterator[SparkSession]:
+    """A session as a driver has it, for a fixture of scope `session`: it takes some seconds."""
+    spark = open_session("tests")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def running(stream: Stream, spark: SparkSession, bootstrap: str, checkpoints: Path) -> Iterator[StreamRun]:
+    """The stream, started as a driver does; stopped at the end. `settle` waits until all that is there is written."""
+    figures = ProgressRow(stream.name, stream.app, "test")
+    run = StreamRun(replace(stream, every=0.0), spark, bootstrap, str(checkpoints), figures)
+    run.start()
+    try:
+        yield run
+    finally:
+        run.stop()

@@ -1,0 +1,92 @@
+"""Records of a real broker, in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from penstock.declare.topic import Topic
+from penstock.kafka.admin import ensure_topics
+
+
+@dataclass(frozen=True)
+class Record:
+    topic: str
+    key: str | None
+    value: str | None
+    partition: int = 0
+    offset: int = -1
+    timestamp: int = 0
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+def send(bootstrap: str, records: Sequence[Record]) -> None:
+    """Write records where and when they say, all of them or AssertionError."""
+    failed: list[str] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+    for r in records:
+        producer.produce(
+            r.topic,
+            key=r.key,
+            value=r.value,
+            partition=r.partition,
+            timestamp=r.timestamp,
+            on_delivery=lambda e, _: failed.append(str(e)) if e else None,
+        )
+    assert producer.flush(30) == 0
+    assert not failed, failed
+
+
+def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> list[Record]:
+    """All committed records of a topic, from the given next offsets on, by partition and offset."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "tests-read",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+        }
+    )
+    try:
+        count = len(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
+        start = {p: (since or {}).get(p, 0) for p in range(count)}
+        consumer.assign([TopicPartition(topic, p, at) for p, at in start.items()])
+        found: list[Record] = []
+        ended: set[int] = set()
+        while len(ended) < count:
+            message = consumer.poll(20)
+            assert message is not None, f"no answer while reading {topic}"
+            if message.error():
+                ended.add(message.partition() or 0)
+                continue
+            found.append(
+                Record(
+                    topic,
+                    _text(message.key()),
+                    _text(message.value()),
+                    message.partition() or 0,
+                    message.offset() or 0,
+                    message.timestamp()[1],
+                    tuple((k, v.decode()) for k, v in dict(message.headers() or ()).items() if isinstance(v, bytes)),
+                )
+            )
+        return sorted(found, key=lambda r: (r.partition, r.offset))
+    finally:
+        consumer.close()
+
+
+def _text(found: str | bytes | None) -> str | None:
+    return found.decode(errors="replace") if isinstance(found, bytes) else found
+
+
+def latest(records: Sequence[Record]) -> dict[str | None, str | None]:
+    """What compaction keeps: the last value of each key."""
+    return {r.key: r.value for r in records}
+
+
+def create(bootstrap: str, *topics: Topic) -> None:
+    ensure_topics(topics, bootstrap)
