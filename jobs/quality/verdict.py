@@ -84,11 +84,10 @@ def _ddl(rule: Rule) -> str:
 def _read(rule: Rule, where: str) -> str:
     """A rule's records with its fields, and `parses BOOLEAN`."""
     if rule.fields:
-        found = [json.value(f"_k[{i}]", f.type) for i, f in enumerate(rule.fields, 1)]
-        named = ", ".join(f"{v} AS {json.name(f.name)}" for v, f in zip(found, rule.fields, strict=True))
+        named = ", ".join(f"{json.value_in('_k', f)} AS {json.name(f.name)}" for f in rule.fields)
         return (
             f"SELECT *, {_all_there(rule)} AS _parses FROM (SELECT *, {named} FROM ("
-            f"SELECT {RAW}, CASE WHEN {json.is_json('text')} THEN {json.parts('text', rule.fields)} END AS _k "
+            f"SELECT {RAW}, CASE WHEN {json.is_json('text', plain=False)} THEN {json.parts('text', rule.fields)} END AS _k "
             f"FROM records WHERE {where}))"
         )
     parses = "text IS NOT NULL" if rule.format == "text" else f"coalesce({json.is_json('text')}, false)"
@@ -96,12 +95,7 @@ def _read(rule: Rule, where: str) -> str:
 
 
 def _all_there(rule: Rule) -> str:
-    tests = [
-        f"{json.name(f.name)} IS NOT NULL"
-        if f.required
-        else f"NOT coalesce({json.wrong(f'_k[{i}]', json.name(f.name))}, false)"
-        for i, f in enumerate(rule.fields, 1)
-    ]
+    tests = [f"NOT {json.amiss('_k', f, json.name(f.name))}" for f in rule.fields]
     if not any(f.required for f in rule.fields):
         tests.append(json.is_object("_text"))
     return f"(_k IS NOT NULL AND {' AND '.join(tests)})"

@@ -13,6 +13,7 @@ from functools import cache, cached_property
 from typing import Any
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from penstock.declare.inputs import Combiner, Input
@@ -25,6 +26,14 @@ ROWS = 200_000
 BYTES = 64 * 1024 * 1024
 RAW = ("topic", "partition", "offset", "key", "value", "timestamp")
 RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP, reason STRING"
+IS_BEAT = f"coalesce(_key = '{BEAT_KEY.decode()}'::BLOB, false)"
+MOMENT = "epoch_us(_timestamp)"
+# A raw record has no fields that could be wrong; an event time that lies too far in the future is cut.
+RAW_JUDGED = (
+    f"SELECT *, {IS_BEAT} AS _beat, false AS _bad, "
+    f"CASE WHEN {MOMENT} > _horizon AND NOT {IS_BEAT} THEN _horizon ELSE {MOMENT} END AS _at FROM records_in"
+)
+JUDGED = ("_at", "_beat", "_bad", "_row")
 EVENT_TIME, BEAT, BAD, KEPT = "event_time", "_beat", "_bad", "_record"
 
 ARROW: dict[str, pa.DataType] = {
@@ -149,86 +158,54 @@ def _queries(reading: Reading) -> Queries:
 
 
 class Queries:
-    """The SQL of one reading, made once."""
+    """The SQL of one reading, made once.
+
+    A batch is decoded to what the next query needs and no more; records that are kept as they came, the bad ones
+    above all, are few, and are decoded once more with all that belongs to them.
+    """
 
     def __init__(self, reading: Reading) -> None:
-        self._layout = reading.layout
+        self._layout, self._topic = reading.layout, reading.topic
         self._con = connection()
-        beat = f"coalesce(_key = '{BEAT_KEY.decode()}'::BLOB, false)"
-        raw = ", ".join(f"_{name}" for name in RAW)
-        moment = "epoch_us(_timestamp)"
-        if reading.ddl:
-            self._decoded = self._of_schema(reading, raw, beat, moment)
-            good = [json.name(f.name) for f in reading.fields]
-        else:
-            at = f"CASE WHEN {moment} > _horizon AND NOT {beat} THEN _horizon ELSE {moment} END"
-            self._decoded = f"SELECT {raw}, _text, {beat} AS _beat, {at} AS _at, false AS _bad FROM records_in"
-            good = [*(f'_{name} AS "{name}"' for name in RAW), "_text AS text"]
+        names = [json.name(f.name) for f in reading.fields]
         at = "make_timestamptz(_at) AS event_time"
-        beside = f"{at}, _beat, _bad, {self._record(reading)} AS _record FROM decoded"
+        # What is decoded is put down before it is looked at twice; raw records are all there already.
+        self._decoded, source = "", f"({RAW_JUDGED})"
+        if reading.ddl:
+            self._decoded, source = f"SELECT {', '.join([*names, *JUDGED])} FROM ({_judged(reading)})", "decoded"
+        else:
+            names = [*(f'_{name} AS "{name}"' for name in RAW), "_text AS text"]
         if reading.combine:
-            names = ", ".join(json.name(f.name) for f in reading.columns)
-            self._wanted = (
-                f"WITH records AS MATERIALIZED (SELECT {', '.join(good)}, {at} FROM decoded "
-                "WHERE NOT _beat AND NOT _bad) "
-                f"SELECT {names}, event_time, false AS _beat, false AS _bad FROM ({reading.combine.sql})"
+            given = ", ".join(json.name(f.name) for f in reading.columns)
+            self._good = (
+                f"WITH records AS (SELECT {', '.join(names)}, {at} FROM {source} WHERE NOT _beat AND NOT _bad) "
+                f"SELECT {given}, event_time, false AS _beat, false AS _bad FROM ({reading.combine.sql})"
             )
-            self._others = f"SELECT {beside} WHERE _beat OR _bad"
         else:
-            self._wanted = f"SELECT {', '.join(good)}, {beside}"
-            self._others = ""
-        self._topic = reading.topic
-
-    @staticmethod
-    def _of_schema(reading: Reading, raw: str, beat: str, moment: str) -> str:
-        """Values of the fields, event time and verdict of each record."""
-        fields = reading.fields
-        values = [json.value(f"_k[{i}]", f.type) for i, f in enumerate(fields, 1)]
-        names = [json.name(f.name) for f in fields]
-        bad = [
-            f"{n} IS NULL" if f.required else json.wrong(f"_k[{i}]", n)
-            for i, (f, n) in enumerate(zip(fields, names, strict=True), 1)
-        ]
-        if not any(f.required for f in fields):
-            bad.append(f"NOT {json.is_object('_text')}")
-        at = times.micros(reading.event_time, fields)
-        if at is None:
-            at = "NULL::BIGINT"
-        else:
-            bad += ["_at IS NULL", "_at > _horizon"]
-        named = ", ".join(f"{v} AS {n}" for v, n in zip(values, names, strict=True))
-        cut = f"CASE WHEN {json.is_json('_text')} THEN {json.parts('_text', fields)} END"
-        return (
-            f"SELECT *, NOT _beat AND (_k IS NULL OR {' OR '.join(bad)}) AS _bad FROM ("
-            f"SELECT *, CASE WHEN _beat THEN {moment} ELSE {at} END AS _at FROM ("
-            f"SELECT *, {named} FROM ("
-            f"SELECT {raw}, _text, _horizon, {beat} AS _beat, {cut} AS _k FROM records_in)))"
-        )
-
-    @staticmethod
-    def _record(reading: Reading) -> str:
-        why = reasons.reason(reading.fields, reading.event_time) if reading.ddl else "NULL"
-        packed = ", ".join(f'"{n}" := _{n}' for n in RAW)
-        made = f"struct_pack({packed}, reason := CASE WHEN _bad THEN {why} END)"
+            self._good = f"SELECT {', '.join(names)}, {at}, _beat, _bad FROM {source} WHERE NOT _bad"
+        self._apart = f"SELECT _row FROM {source} WHERE {'_beat OR _bad' if reading.combine else '_bad'}"
         # Spark may find bad what looks good here, where it is Spark that knows the event time.
-        always = reading.keep or (bool(reading.ddl) and not reading.timed)
-        return made if always else f"CASE WHEN _bad THEN {made} END"
+        self._all = reading.keep or (bool(reading.ddl) and not reading.timed)
+        if reading.ddl:
+            packed = ", ".join(f'"{name}" := _{name}' for name in RAW)
+            why = f"CASE WHEN _bad THEN {reasons.reason(reading.fields, reading.event_time)} END"
+            self._whole = (
+                f"SELECT {', '.join(names)}, {at}, _beat, _bad, struct_pack({packed}, reason := {why}) AS _record "
+                f"FROM ({_judged(reading)})"
+            )
+        else:
+            self._whole = f"SELECT {at}, _beat, _bad FROM {source}"
 
     def run(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        con = self._con
-        con.register("records_in", self._named(table))
-        try:
-            if not self._others:
-                yield from self._given(f"WITH decoded AS ({self._decoded}) {self._wanted}")
-                return
-            con.register("decoded", con.sql(self._decoded).to_arrow_table())
-            try:
-                yield from self._given(self._wanted)
-                yield from self._given(self._others)
-            finally:
-                con.unregister("decoded")
-        finally:
-            con.unregister("records_in")
+        given = self._named(table)
+        if self._all:
+            yield from self._rows(self._whole, records_in=given)
+            return
+        tables = {"decoded": self._query(self._decoded, records_in=given)} if self._decoded else {"records_in": given}
+        yield from self._rows(self._good, **tables)
+        apart = self._query(self._apart, **tables)["_row"]
+        if len(apart):
+            yield from self._rows(self._whole, records_in=given.take(apart))
 
     def _named(self, table: pa.Table) -> pa.Table:
         """The source's columns under names that no field may have, and the value as text."""
@@ -236,10 +213,11 @@ class Queries:
         if self._topic:
             # One topic is not sent with every record.
             named = named.append_column("_topic", pa.repeat(self._topic, len(table)))
+        named = named.append_column("_row", pa.array(np.arange(len(table))))
         return named.append_column("_text", texts(table["value"]))
 
-    def _given(self, sql: str) -> Iterator[pa.RecordBatch]:
-        found = self._con.sql(sql).to_arrow_table()
+    def _rows(self, sql: str, **tables: pa.Table) -> Iterator[pa.RecordBatch]:
+        found = self._query(sql, **tables)
         if not found.num_rows:
             return
         have = set(found.column_names)
@@ -248,6 +226,33 @@ class Queries:
             for field in self._layout
         ]
         yield from pa.Table.from_arrays(columns, schema=self._layout).to_batches()
+
+    def _query(self, sql: str, **tables: pa.Table) -> pa.Table:
+        for name, table in tables.items():
+            self._con.register(name, table)
+        try:
+            return self._con.sql(sql).to_arrow_table()
+        finally:
+            for name in tables:
+                self._con.unregister(name)
+
+
+def _judged(reading: Reading) -> str:
+    """Each record with its fields' values, event time and verdict; all else of it beside them."""
+    fields = reading.fields
+    bad = [json.amiss("_k", f, json.name(f.name)) for f in fields]
+    if not any(f.required for f in fields):
+        bad.append(f"NOT {json.is_object('_text')}")
+    at = times.micros(reading.event_time, fields)
+    if at is not None:
+        bad += ["_at IS NULL", "_at > _horizon"]
+    values = ", ".join(f"{json.value_in('_k', f)} AS {json.name(f.name)}" for f in fields)
+    parts = f"CASE WHEN {json.is_json('_text', plain=False)} THEN {json.parts('_text', fields)} END"
+    return (
+        f"SELECT *, NOT _beat AND (_k IS NULL OR {' OR '.join(bad)}) AS _bad FROM ("
+        f"SELECT *, CASE WHEN _beat THEN {MOMENT} ELSE {at or 'NULL::BIGINT'} END AS _at FROM ("
+        f"SELECT *, {values} FROM (SELECT *, {IS_BEAT} AS _beat, {parts} AS _k FROM records_in)))"
+    )
 
 
 def texts(values: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:

@@ -6,14 +6,17 @@ the last element and the numbers NaN and Infinity; texts that may have one are l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from json import dumps
 
 from penstock.declare.schema import Field, Type
 
 SPACE = r"[ \t\r\n]*"
 NAMED = "-?(?i:nan|inf)"
 # Each begins with a letter that RE2 can look for alone: together they cost five times as much.
-FOREIGN = (rf",{SPACE}(?:[}}\]]|{NAMED})", rf":{SPACE}{NAMED}", rf"\[{SPACE}{NAMED}", rf"^{SPACE}{NAMED}")
+FOREIGN = (rf",{SPACE}(?:[}}\]]|{NAMED})", rf":{SPACE}{NAMED}")
+IN_LIST = rf"\[{SPACE}{NAMED}"
+ALONE = rf"^{SPACE}{NAMED}"
 STRINGS = r'"(?:[^"\\]|\\.)*"'
 # What to_json of Spark writes for doubles that JSON has no number for.
 NAMED_DOUBLES = """('"NaN"', '"Infinity"', '"-Infinity"')"""
@@ -33,14 +36,19 @@ def name(identifier: str) -> str:
     return '"' + identifier.replace('"', '""') + '"'
 
 
-def is_json(text: str) -> str:
-    """BOOLEAN: whether a text is one JSON value as RFC 8259 has it; NULL for NULL."""
-    again = f"regexp_replace({text}, {literal(STRINGS)}, '\"\"', 'g')"
-    return f"(json_valid({text}) AND CASE WHEN {_foreign(text)} THEN NOT ({_foreign(again)}) ELSE true END)"
+def is_json(text: str, *, plain: bool = True) -> str:
+    """BOOLEAN: whether a text is one JSON value as RFC 8259 has it; NULL for NULL.
+
+    plain: whether it may be one plain value; an object or a list is found out a little faster.
+    """
+    without_strings = f"regexp_replace({text}, {literal(STRINGS)}, '\"\"', 'g')"
+    again = f"NOT ({_foreign(without_strings, plain)})"
+    return f"(json_valid({text}) AND CASE WHEN {_foreign(text, plain)} THEN {again} ELSE true END)"
 
 
-def _foreign(text: str) -> str:
-    return " OR ".join(f"regexp_matches({text}, {literal(one)})" for one in FOREIGN)
+def _foreign(text: str, plain: bool) -> str:
+    tests = [f"regexp_matches({text}, {literal(one)})" for one in (*FOREIGN, *([ALONE] if plain else []))]
+    return " OR ".join([*tests, f"(contains({text}, '[') AND regexp_matches({text}, {literal(IN_LIST)}))"])
 
 
 def is_object(text: str) -> str:
@@ -48,15 +56,29 @@ def is_object(text: str) -> str:
     return f"(starts_with({text}, '{{') OR regexp_matches({text}, '^{SPACE}\\{{'))"
 
 
-def pointers(fields: Iterable[Field]) -> str:
-    """The places of fields in an object, as json_extract takes them."""
-    return "[" + ", ".join(literal("/" + f.name.replace("~", "~0").replace("/", "~1")) for f in fields) + "]"
-
-
 def parts(text: str, fields: Sequence[Field]) -> str:
-    """VARCHAR[]: the JSON texts of an object's fields, in order; NULL for one that is missing. Of two fields of one
-    name it is the first."""
-    return f"json_extract({text}, {pointers(fields)})::VARCHAR[]"
+    """STRUCT: the texts of an object's fields: of a STRING its value, of others their JSON; NULL for null and for one
+    that is missing. Of two fields of one name it is the first. The text must be JSON."""
+    layout = {f.name: "VARCHAR" if f.type.kind == "string" else "JSON" for f in fields}
+    return f"json_transform({text}, {literal(dumps(layout))})"
+
+
+def text_in(k: str, field: Field) -> str:
+    """VARCHAR: what `parts` found for a field."""
+    return f"{k}.{name(field.name)}::VARCHAR"
+
+
+def value_in(k: str, field: Field, depth: int = 0) -> str:
+    """The value of a field that `parts` found; NULL if it is missing, null, or none of its type."""
+    text = text_in(k, field)
+    return text if field.type.kind == "string" else value(text, field.type, depth)
+
+
+def amiss(k: str, field: Field, found: str) -> str:
+    """BOOLEAN: whether an object is no record because of a field. found: its value."""
+    if field.required:
+        return f"{found} IS NULL"
+    return "false" if field.type.kind == "string" else f"({found} IS NULL AND {text_in(k, field)} IS NOT NULL)"
 
 
 def value(x: str, of: Type, depth: int = 0) -> str:
@@ -88,7 +110,7 @@ def value(x: str, of: Type, depth: int = 0) -> str:
     return _struct(x, of.fields, depth)
 
 
-def wrong(x: str, found: str, depth: int = 0) -> str:  # noqa: ARG001
+def wrong(x: str, found: str) -> str:
     """BOOLEAN: whether a JSON text says something, but nothing of its type. found: its value."""
     return f"({found} IS NULL AND {x} IS NOT NULL AND {x} <> 'null')"
 
@@ -124,11 +146,8 @@ def _map(x: str, element: Type, depth: int) -> str:
 def _struct(x: str, fields: Sequence[Field], depth: int) -> str:
     # A parameter of a lambda over one element names the fields' texts, so that they are cut out once.
     k = f"k{depth}"
-    found = [value(f"{k}[{i}]", f.type, depth + 1) for i, f in enumerate(fields, 1)]
-    bad = [
-        f"{v} IS NULL" if f.required else wrong(f"{k}[{i}]", v)
-        for i, (f, v) in enumerate(zip(fields, found, strict=True), 1)
-    ]
-    packed = ", ".join(f"{name(f.name)} := {v}" for f, v in zip(fields, found, strict=True))
-    made = f"CASE WHEN NOT coalesce({' OR '.join(bad)}, false) THEN struct_pack({packed}) END"
+    found = [(f, value_in(k, f, depth + 1)) for f in fields]
+    bad = " OR ".join(amiss(k, f, v) for f, v in found)
+    packed = ", ".join(f"{name(f.name)} := {v}" for f, v in found)
+    made = f"CASE WHEN NOT ({bad}) THEN struct_pack({packed}) END"
     return f"CASE WHEN starts_with({x}, '{{') THEN list_transform([{parts(x, fields)}], lambda {k}: {made})[1] END"

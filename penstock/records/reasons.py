@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.declare.schema import Field
-from penstock.records.json import is_json, is_object, literal, name, wrong
+from penstock.records.json import amiss, is_json, is_object, literal, name, text_in
 
 SHOWN = 60
 
@@ -19,13 +19,13 @@ def reason(fields: Sequence[Field], event_time: str) -> str:
         (f"NOT {is_json('_text')}", f"'not valid JSON: ' || {shown}"),
         (f"NOT {is_object('_text')}", f"'not a JSON object: ' || {shown}"),
     ]
-    for number, field in enumerate(fields, 1):
-        text, found = f"_k[{number}]", name(field.name)
+    for field in fields:
+        text, found = text_in("_k", field), name(field.name)
         if field.required:
-            cases.append((f"coalesce({text}, 'null') = 'null'", literal(f"field {field.name} is missing or null")))
+            cases.append((f"{text} IS NULL", literal(f"field {field.name} is missing or null")))
         said = f"CASE WHEN starts_with({text}, '\"') THEN json_extract_string({text}, '$') ELSE {text} END"
         no = literal(f"field {field.name} is no {field.type}: ")
-        cases.append((wrong(text, found), f"{no} || substr({said}, 1, {SHOWN})"))
+        cases.append((amiss("_k", field, found), f"{no} || substr({said}, 1, {SHOWN})"))
     cases.append(("_at IS NULL", literal(f"no event time: {event_time} gives none")))
     when = " ".join(f"WHEN {test} THEN {said}" for test, said in cases)
     ahead = "'the event time lies in the future: ' || make_timestamp(_at)::VARCHAR"
