@@ -16,7 +16,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from jobs.metrics.parts import all_cuts, all_moments, gathered
-from penstock.streams import F
+from penstock.streams import Combiner, F
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -102,7 +102,7 @@ def _moments(groups: DataFrame) -> DataFrame:
         .withColumn("average", F.aggregate("merging", zero, lambda a, s: a + s["mean"] * (s["n"] / n)))
         .withColumn(
             "m2",
-            F.aggregate("merging", zero, lambda a, s: a + s["m2"] + s["n"] * F.pow(s["mean"] - mean, 2)),
+            F.aggregate("merging", zero, lambda a, s: a + s["m2"] + s["n"] * (s["mean"] - mean) * (s["mean"] - mean)),
         )
         .withColumn("min", F.array_min(F.col("merging.min")))
         .withColumn("max", F.array_max(F.col("merging.max")))
@@ -141,6 +141,20 @@ def merged(bundles: DataFrame, bundle: timedelta, summary: timedelta, quantiles:
             *MOMENTS,
             *(_nearest_rank(q, n).alias(name) for q, name in zip(quantiles, names, strict=True)),
         )
+    )
+
+
+def newest() -> Combiner:
+    """Of the bundles of a metric and window that come together, the one with most receipts."""
+    names = [f'"{name}"' for name in BUNDLE[3:]]
+    # As a whole: column by column, a NULL of the newest would be passed over for an older value.
+    packed = ", ".join(f"{name} := {name}" for name in names)
+    taken = ", ".join(f"newest.{name} AS {name}" for name in names)
+    return Combiner(
+        BUNDLE_SCHEMA,
+        f'SELECT environment, metric, "window", {taken}, event_time FROM ('
+        f'SELECT environment, metric, "window", arg_max(struct_pack({packed}), count) AS newest, '
+        'max(event_time) AS event_time FROM records GROUP BY environment, metric, "window")',
     )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobs.metrics import metrics_settings
 from jobs.metrics.bundles import BUNDLES
-from jobs.metrics.figures import BUNDLE_SCHEMA, KEY, MOMENTS, merged, quantile_names
+from jobs.metrics.figures import BUNDLE_SCHEMA, KEY, MOMENTS, merged, newest, quantile_names
 from penstock.streams import Input, Stream, Topic, TopicOutput, Updates
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def transform(bundles: DataFrame) -> DataFrame:
 STREAM = Stream(
     name="metric-summaries",
     app="metrics",
-    inputs={"bundles": Input(BUNDLES, schema=BUNDLE_SCHEMA, event_time="timestamp_millis(window)")},
+    inputs={"bundles": Input(BUNDLES, schema=BUNDLE_SCHEMA, event_time="timestamp_millis(window)", combine=newest())},
     transform=transform,
     output=TopicOutput(SUMMARIES, key=KEY, value=(*KEY, *MOMENTS, *quantile_names(S.quantiles))),
     # Whatever the first stage let in is in time here: a bundle's own time is its window's start.

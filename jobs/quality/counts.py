@@ -41,5 +41,7 @@ STREAM = Stream(
     output=TopicOutput(METRICS, key=("topic", "window", "status"), value="count"),
     promise=Updates(window=timedelta(seconds=1), late_by=timedelta(hours=1)),
     shuffle_partitions=2,
+    # A backlog is worked off in pieces, so that a crash repeats one of them and not all.
+    max_records=5_000_000,
     every=10.0,
 )

@@ -85,9 +85,10 @@ def _read(rule: Rule, where: str) -> str:
     """A rule's records with its fields, and `parses BOOLEAN`."""
     if rule.fields:
         named = ", ".join(f"{json.value_in('_k', f)} AS {json.name(f.name)}" for f in rule.fields)
+        parts = f"CASE WHEN {json.is_json('text', plain=False)} THEN {json.parts('text', rule.fields)} END"
         return (
             f"SELECT *, {_all_there(rule)} AS _parses FROM (SELECT *, {named} FROM ("
-            f"SELECT {RAW}, CASE WHEN {json.is_json('text', plain=False)} THEN {json.parts('text', rule.fields)} END AS _k "
+            f"SELECT {RAW}, {parts} AS _k "
             f"FROM records WHERE {where}))"
         )
     parses = "text IS NOT NULL" if rule.format == "text" else f"coalesce({json.is_json('text')}, false)"

@@ -21,6 +21,7 @@ class Combiner:
 
     schema: Spark DDL of the partial rows, which the transform gets instead of the records; `event_time TIMESTAMP`
         comes beside it.
+        A list among them holds no NULL.
     sql: a DuckDB query over the table `records`, which has the input's columns (a raw input's, if it has no schema)
         and `event_time TIMESTAMPTZ`. It gives the columns of schema and `event_time`, the greatest of the group.
 

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, DataType, StructType
 
 from penstock.declare.schema import quoted
 from penstock.errors import DeclarationError
@@ -48,26 +49,36 @@ def decoded(
             fix="declare timestamp_millis(field), timestamp_seconds(field), timestamp_micros(field) or a field of type "
             "TIMESTAMP; of raw records it is `timestamp`",
         )
-    topic = [] if given.topic else ["topic"]
-    columns = source.select("key", "value", "partition", "offset", "timestamp", *topic, horizon.alias("horizon"))
+    topic, own = [] if given.topic else ["topic"], F.unix_micros("timestamp")
+    clock = F.when(is_beat(), own).otherwise(horizon if given.schema else F.least(own, horizon)).alias("clock")
+    columns = source.select("key", "value", "partition", "offset", clock, *topic)
     rows = columns.mapInArrow(reading, layout(reading))
     return rows if reading.timed else _timed(rows, given, horizon)
 
 
 def _raw(source: DataFrame, given: Input, horizon: Column) -> DataFrame:
     """Records as they are; an event time that lies too far in the future is cut."""
-    beat = F.coalesce(F.col("key") == F.lit(BEAT_KEY), F.lit(False))
-    rows = source.select(*RAW, beat.alias(BEAT))
+    rows = source.select(*RAW, "timestamp", is_beat().alias(BEAT))
     time = F.when(F.col(BEAT), F.col("timestamp")).otherwise(F.expr(given.event_time))
     cut = F.when(time > horizon, horizon).otherwise(time).alias(EVENT_TIME)
-    return rows.select(*RAW, cut, BEAT, F.lit(False).alias(BAD), F.struct(*RAW).alias(KEPT))
+    return rows.select(*RAW, "timestamp", cut, BEAT, F.lit(False).alias(BAD), F.struct(*RAW).alias(KEPT))
 
 
-def layout(reading: Reading) -> str:
-    """The columns of a reading as Spark DDL."""
+def is_beat() -> Column:
+    return F.coalesce(F.col("key") == F.lit(BEAT_KEY), F.lit(False))
+
+
+def layout(reading: Reading) -> StructType:
+    """The columns of a reading. Lists of a combiner hold no NULL: so Spark sorts them as plain numbers."""
     rows = [f"{quoted(f.name)} {f.type.ddl}" for f in reading.columns]
     kept = ", ".join(part.replace(" ", ": ", 1) for part in RECORD.split(", "))
-    return ", ".join([*rows, f"{EVENT_TIME} TIMESTAMP, {BEAT} BOOLEAN, {BAD} BOOLEAN, {KEPT} STRUCT<{kept}>"])
+    own = f"{EVENT_TIME} TIMESTAMP, {BEAT} BOOLEAN, {BAD} BOOLEAN, {KEPT} STRUCT<{kept}>"
+    made = DataType.fromDDL(", ".join([*rows, own]))
+    assert isinstance(made, StructType)
+    for field in made.fields if reading.combine else ():
+        if isinstance(field.dataType, ArrayType):
+            field.dataType.containsNull = False
+    return made
 
 
 def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
@@ -86,12 +97,12 @@ def good(rows: DataFrame, metric: str) -> DataFrame:
     """The good rows; an observed metric counts the bad ones and holds some: see `bad`."""
     record = F.col(KEPT)
     size = sum((F.coalesce(F.octet_length(record[name]), F.lit(0)) for name in ("key", "value")), F.lit(0))
-    named = [record[name].alias(name) for name in (*RAW, "reason") if name != "timestamp"]
-    shown = F.struct(*named, F.unix_micros(record.timestamp).alias("timestamp"))
+    shown = F.struct(*(record[name].alias(name) for name in (*RAW, "reason")))
     # Ordered by offset because the function wants an order.
     at = F.when(F.col(BAD) & (size <= BAD_BYTES), record.offset)
     some = F.call_function("min_by", shown, at, F.lit(BAD_HELD))
-    watched = rows.observe(metric, F.count_if(BAD).alias("n"), some.alias("some"))
+    # As text: the way of a metric's rows to Python is slow.
+    watched = rows.observe(metric, F.count_if(BAD).alias("n"), F.to_json(some).alias("some"))
     return watched.where(~F.col(BAD)).drop(KEPT, BAD)
 
 
@@ -102,8 +113,7 @@ def bad(metric: Any) -> tuple[int, list[dict[str, Any]] | None]:
     """
     if not (count := int(metric.getLong(0))):
         return 0, None
-    # All in one call: each costs a fraction of a millisecond.
-    some = json.loads(metric.json())["some"] or []
+    some: list[dict[str, Any]] = json.loads(metric.getString(1) or "[]")
     if len(some) < count:
         return count, None
     for record in some:

@@ -50,8 +50,10 @@ def _options(given: Input, bootstrap: str) -> dict[str, str]:
     options = {
         "kafka.bootstrap.servers": bootstrap,
         "kafka.isolation.level": "read_committed",
-        # Reads twice as many records per poll; a short wait lets an idle topic's beat through at once.
-        "kafka.max.poll.records": "10000",
+        # Spark asks the broker twice for the ends of a partition behind each poll, and what was fetched meanwhile is
+        # thrown away: so let a poll be large. A short wait lets an idle topic's beat through at once.
+        "kafka.max.poll.records": "50000",
+        "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
         "kafka.fetch.max.wait.ms": "10",
         "failOnDataLoss": str(given.stops_at_gap).lower(),
     }

@@ -1,8 +1,9 @@
 """Records decoded and combined in columns: Arrow batches in, Arrow batches out, by DuckDB; no row is touched by Python.
 
 Runs in Spark's Python workers, and knows nothing of Spark. In: `key BINARY, value BINARY, partition INT, offset BIGINT,
-timestamp TIMESTAMP, horizon BIGINT` (the latest event time that is allowed, epoch microseconds) and, for a pattern,
-`topic STRING`. Out: the columns of `Reading.layout`.
+clock BIGINT` and, for a pattern, `topic STRING`. The clock, in epoch microseconds, is a record's own time where that is
+its event time, for heartbeats and raw records, else the latest event time that is allowed. Each column that is not sent
+saves some percent of the way here. Out: the columns of `Reading.layout`.
 """
 
 from __future__ import annotations
@@ -15,24 +16,22 @@ from typing import Any
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.declare.inputs import Combiner, Input
 from penstock.declare.schema import Field, Type, schema
+from penstock.errors import DeclarationError
 from penstock.records import json, reasons, times
 from penstock.records.heartbeat import BEAT_KEY
 
 # What one query of DuckDB takes: with a tenth of it half the gain is lost, and more only takes memory.
 ROWS = 200_000
 BYTES = 64 * 1024 * 1024
-RAW = ("topic", "partition", "offset", "key", "value", "timestamp")
-RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP, reason STRING"
+RAW = ("topic", "partition", "offset", "key", "value")
+RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, reason STRING"
 IS_BEAT = f"coalesce(_key = '{BEAT_KEY.decode()}'::BLOB, false)"
-MOMENT = "epoch_us(_timestamp)"
-# A raw record has no fields that could be wrong; an event time that lies too far in the future is cut.
-RAW_JUDGED = (
-    f"SELECT *, {IS_BEAT} AS _beat, false AS _bad, "
-    f"CASE WHEN {MOMENT} > _horizon AND NOT {IS_BEAT} THEN _horizon ELSE {MOMENT} END AS _at FROM records_in"
-)
+# A raw record has no fields that could be wrong.
+RAW_JUDGED = f"SELECT *, {IS_BEAT} AS _beat, false AS _bad, _clock AS _at FROM records_in"
 JUDGED = ("_at", "_beat", "_bad", "_row")
 EVENT_TIME, BEAT, BAD, KEPT = "event_time", "_beat", "_bad", "_record"
 
@@ -56,7 +55,6 @@ RECORD_TYPE = pa.struct(
         ("offset", ARROW["bigint"]),
         ("key", ARROW["binary"]),
         ("value", ARROW["binary"]),
-        ("timestamp", ARROW["timestamp"]),
         ("reason", ARROW["string"]),
     ]
 )
@@ -165,7 +163,8 @@ class Queries:
     """
 
     def __init__(self, reading: Reading) -> None:
-        self._layout, self._topic = reading.layout, reading.topic
+        self._layout, self._topic, self._what = reading.layout, reading.topic, reading.what
+        self._lists = {f.name for f in reading.columns if reading.combine and f.type.kind == "array"}
         self._con = connection()
         names = [json.name(f.name) for f in reading.fields]
         at = "make_timestamptz(_at) AS event_time"
@@ -221,6 +220,13 @@ class Queries:
         if not found.num_rows:
             return
         have = set(found.column_names)
+        for name in self._lists & have:
+            if holes := pc.list_flatten(found[name]).null_count:
+                raise DeclarationError(
+                    f"the combiner of {self._what} gives lists that hold NULL",
+                    got=f"{holes} in its column {name}",
+                    fix="leave them out with FILTER (WHERE ... IS NOT NULL)",
+                )
         columns = [
             found[field.name].cast(field.type) if field.name in have else pa.nulls(found.num_rows, field.type)
             for field in self._layout
@@ -231,7 +237,8 @@ class Queries:
         for name, table in tables.items():
             self._con.register(name, table)
         try:
-            return self._con.sql(sql).to_arrow_table()
+            found: pa.Table = self._con.sql(sql).to_arrow_table()
+            return found
         finally:
             for name in tables:
                 self._con.unregister(name)
@@ -245,12 +252,12 @@ def _judged(reading: Reading) -> str:
         bad.append(f"NOT {json.is_object('_text')}")
     at = times.micros(reading.event_time, fields)
     if at is not None:
-        bad += ["_at IS NULL", "_at > _horizon"]
+        bad += ["_at IS NULL", "_at > _clock"]
     values = ", ".join(f"{json.value_in('_k', f)} AS {json.name(f.name)}" for f in fields)
     parts = f"CASE WHEN {json.is_json('_text', plain=False)} THEN {json.parts('_text', fields)} END"
     return (
         f"SELECT *, NOT _beat AND (_k IS NULL OR {' OR '.join(bad)}) AS _bad FROM ("
-        f"SELECT *, CASE WHEN _beat THEN {MOMENT} ELSE {at or 'NULL::BIGINT'} END AS _at FROM ("
+        f"SELECT *, CASE WHEN _beat THEN _clock ELSE {at or 'NULL::BIGINT'} END AS _at FROM ("
         f"SELECT *, {values} FROM (SELECT *, {IS_BEAT} AS _beat, {parts} AS _k FROM records_in)))"
     )
 

@@ -19,7 +19,7 @@ def micros(event_time: str, fields: Sequence[Field]) -> str | None:
     none; None for an expression of any other form."""
     by_name = {f.name.lower(): f for f in fields}
     if not fields:
-        return "epoch_us(_timestamp)" if event_time.strip() == "timestamp" else None
+        return "_clock" if event_time.strip() == "timestamp" else None
     found = CALL.fullmatch(event_time)
     if (
         found
