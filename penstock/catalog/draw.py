@@ -25,8 +25,8 @@ def text(graph: Graph) -> str:
     lines: list[str] = []
     shown: set[Place] = set()
     roots = [node for node in graph.nodes if not graph.sources[node]]
-    # Of a ring that nothing feeds any node is as good as another.
-    for root in (*roots, *graph.nodes):
+    # Of a ring that nothing feeds, a topic is the best to begin with.
+    for root in (*roots, *sorted(graph.nodes, key=lambda node: node.kind != "topic")):
         if root not in shown:
             lines += _tree(graph, root, 0, shown)
     return "\n".join(lines)

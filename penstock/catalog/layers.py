@@ -61,8 +61,8 @@ def _order(graph: Graph) -> list[Place]:
                 visit(target)
         found.append(node)
 
-    # What nothing feeds comes first; of a ring that nothing feeds any node is as good as another.
-    for node in sorted(graph.nodes, key=lambda n: bool(graph.sources[n])):
+    # What nothing feeds comes first; of a ring that nothing feeds, a topic.
+    for node in sorted(graph.nodes, key=lambda n: (bool(graph.sources[n]), n.kind != "topic")):
         if node not in seen:
             visit(node)
     return found[::-1]

@@ -90,4 +90,5 @@ def _print(listed: list[Row]) -> None:
 
 
 def _names(places: Sequence[Place]) -> Text:
-    return Text("\n".join(place.name for place in places) or "-")
+    shown = (place.name if place.kind == "topic" else f"{place.name} ({place.kind})" for place in places)
+    return Text("\n".join(shown) or "-")

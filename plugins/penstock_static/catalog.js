@@ -5,8 +5,9 @@ import { Graph } from "./graph.js";
 
 const HEAD = ["Kind", "Name", "App", "Reads", "Writes", "Promise", "Runs"];
 
-const names = (places) =>
-  h("td", { class: "places" }, ...(places.length ? places.map((p) => h("div", { title: p.kind }, p.name)) : [DASH]));
+const place = ({ kind, name }) =>
+  h("div", {}, name, kind === "topic" ? null : h("span", { class: "muted" }, ` ${kind}`));
+const names = (places) => h("td", { class: "places" }, ...(places.length ? places.map(place) : [DASH]));
 
 export class Catalog {
   constructor() {

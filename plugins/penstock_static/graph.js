@@ -5,6 +5,9 @@ const ROW = 44;
 const BOX = 34;
 const GAP = 56;
 const PAD = 12;
+const SIDE = 28; // room for a line that leads back to the first column
+const LANE = 10;
+const HEAD = 5; // of an arrow
 const LETTERS = 30;
 const LETTER = 6.7; // px, a little more than the mean letter of 12 px
 
@@ -17,7 +20,7 @@ const columnsOf = (nodes) => {
     const letters = Math.max(short(name).length, kind.length);
     widths[column] = Math.max(widths[column] ?? 80, Math.ceil(letters * LETTER) + 24);
   }
-  let x = PAD;
+  let x = SIDE;
   return widths.map((width) => {
     const found = { x, width };
     x += width + GAP;
@@ -33,17 +36,22 @@ const curve = (way, columns) => {
   let at = y(first[1]);
   let d = `M${x} ${at}`;
   rest.forEach(([column, row], n) => {
+    const last = n === rest.length - 1;
     const to = columns[column].x;
-    const bend = Math.max(GAP / 2, (to - x) / 2);
-    // A line that leads back goes below the boxes between its ends.
-    const below = to < x ? ROW : 0;
-    const end = n === rest.length - 1 ? to - 5 : to;
-    d += ` C${x + bend} ${at + below} ${to - bend} ${y(row) + below} ${end} ${y(row)}`;
+    const bend = (to - x) / 2;
+    d += ` C${x + bend} ${at} ${to - bend} ${y(row)} ${last ? to - HEAD : to} ${y(row)}`;
     at = y(row);
-    x = n === rest.length - 1 ? to : to + columns[column].width;
-    if (n < rest.length - 1) d += ` H${x}`;
+    x = to + columns[column].width;
+    if (!last) d += ` H${x}`;
   });
   return d;
+};
+
+// A line that leads back goes below all boxes.
+const back = ([[from, start], [column, end]], columns, lane) => {
+  const x = columns[from].x + columns[from].width;
+  const to = columns[column].x;
+  return `M${x} ${y(start)} C${x + SIDE} ${y(start)} ${x + SIDE} ${lane} ${x} ${lane} H${to} C${to - SIDE} ${lane} ${to - SIDE} ${y(end)} ${to - HEAD} ${y(end)}`;
 };
 
 const reached = (start, edges, from, to) => {
@@ -71,11 +79,16 @@ export class Graph {
     this.edges = edges;
     const columns = columnsOf(nodes);
     const last = columns.at(-1);
-    const width = last ? last.x + last.width + PAD : 0;
-    const height = nodes.length ? y(Math.max(...nodes.map((node) => node.row))) + BOX / 2 + PAD : 0;
+    const width = last ? last.x + last.width + SIDE : 0;
+    let height = nodes.length ? y(Math.max(...nodes.map((node) => node.row))) + BOX / 2 + PAD : 0;
+    const way = (edge) => {
+      if (nodes[edge.source].column < nodes[edge.target].column) return curve(edge.way, columns);
+      height += LANE;
+      return back(edge.way, columns, height - PAD);
+    };
     const arrow = svg("marker", { id: "arrow", viewBox: "0 0 6 6", refX: 1, refY: 3, markerWidth: 6, markerHeight: 6, orient: "auto" }, svg("path", { d: "M0 0L6 3L0 6z" }));
     this.lines = edges.map((edge) =>
-      svg("path", { class: edge.matches ? "edge matches" : "edge", d: curve(edge.way, columns), "marker-end": "url(#arrow)" }),
+      svg("path", { class: edge.matches ? "edge matches" : "edge", d: way(edge), "marker-end": "url(#arrow)" }),
     );
     this.boxes = nodes.map((node) => this.box(node, columns[node.column], runs));
     const drawing = svg(
