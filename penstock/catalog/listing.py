@@ -33,17 +33,20 @@ class Row:
     promise: str
     runs: bool
     where: str
+    description: str = ""
 
 
 def rows(catalog: Catalog) -> list[Row]:
     """Everything but the topics, by kind and name."""
     promises = {name: promise(stream.promise) for name, stream in catalog.streams.items()}
     promises |= {name: _captured(capture) for name, capture in catalog.captures.items()}
+    described = {name: backfill.description for name, backfill in catalog.backfills.items()}
     found = sorted(catalog.declared.values(), key=lambda one: (_rank(one), one.name))
     return [
         Row(
             one.kind, one.name, one.app, one.reads, one.writes, promises.get(one.name, ""),
             one.name in catalog.supervised, one.where.removeprefix(f"{settings().project}/"),
+            described.get(one.name, ""),
         )
         for one in found
     ]  # fmt: skip

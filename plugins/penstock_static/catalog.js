@@ -31,12 +31,12 @@ export class Catalog {
         "tr",
         {},
         h("td", { class: "when" }, one.kind),
-        h("th", { scope: "row", class: "what", title: one.where }, this.buttons[n]),
+        h("th", { scope: "row", class: "what", title: [one.description, one.where].filter(Boolean).join("\n") }, this.buttons[n]),
         h("td", { class: "what" }, one.app ?? DASH),
         names(one.reads),
         names(one.writes),
         h("td", { class: "what" }, one.promise || DASH),
-        one.runs ? h("td", {}, "yes") : h("td", { class: "muted", title: found.not_run }, "declared only"),
+        one.runs ? h("td", {}, "yes") : h("td", { class: "what muted", title: found.not_run }, "declared only"),
       ),
     );
     $("catalog").replaceChildren(
