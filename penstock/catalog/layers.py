@@ -32,12 +32,13 @@ def layered(graph: Graph) -> Layout:
     """Where to draw each node and edge."""
     order = _order(graph)
     rank = {node: number for number, node in enumerate(order)}
-    columns = _columns(graph, order, forward := _forward(graph, order))
+    forward = [e for e in graph.edges if rank[e.source] < rank[e.target]]
+    columns = _columns(graph, order, forward)
     chains: dict[Edge, list[Item]] = {
         e: [e.source, *((e, c) for c in range(columns[e.source] + 1, columns[e.target])), e.target] for e in forward
     }
     stacks: list[list[Item]] = [[] for _ in range(max(columns.values(), default=-1) + 1)]
-    for node in sorted(order, key=rank.__getitem__):
+    for node in order:
         stacks[columns[node]].append(node)
     for edge in sorted(forward, key=lambda e: rank[e.source]):
         for item in chains[edge][1:-1]:
@@ -66,12 +67,6 @@ def _order(graph: Graph) -> list[Place]:
         if node not in seen:
             visit(node)
     return found[::-1]
-
-
-def _forward(graph: Graph, order: Sequence[Place]) -> list[Edge]:
-    """The edges without those that lead back."""
-    rank = {node: number for number, node in enumerate(order)}
-    return [e for e in graph.edges if rank[e.source] < rank[e.target]]
 
 
 def _columns(graph: Graph, order: Sequence[Place], forward: Sequence[Edge]) -> dict[Place, int]:

@@ -206,7 +206,8 @@ def test_a_project_is_found_whole_each_thing_once() -> None:
 
 def test_the_examples_of_the_documentation_are_a_project(tmp_path: Path) -> None:
     page = (PROJECT / "docs" / "catalog.md").read_text()
-    for path, text in re.findall(r"`((?:jobs|sql)/[a-z/]+\.(?:py|sql))`, [^\n]*:\n\n```[a-z]+\n(.*?)```", page, re.DOTALL):
+    example = re.compile(r"`((?:jobs|sql)/[a-z/]+\.(?:py|sql))`, [^\n]*:\n\n```[a-z]+\n(.*?)```", re.DOTALL)
+    for path, text in example.findall(page):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
     with other_project(tmp_path, {}):
