@@ -83,7 +83,8 @@ def _rank(one: Declared) -> int:
 
 def promise(given: Promise) -> str:
     """E.g. `final: window 5 min, grace 1 min`."""
-    said = ", ".join(f"{f.name.replace('_', ' ')} {span(getattr(given, f.name))}" for f in fields(given))
+    lengths = {f.name.replace("_", " "): getattr(given, f.name) for f in fields(given)}
+    said = ", ".join(f"{name} {span(length)}" for name, length in lengths.items() if length is not None)
     return type(given).__name__.lower() + (f": {said}" if said else "")
 
 
