@@ -2,16 +2,20 @@
 
 from typing import Any
 
+from penstock.declare.archive import Archive
+from penstock.declare.backfill import Backfill
 from penstock.declare.inputs import Combiner, Input, Table
 from penstock.declare.lazy import F
 from penstock.declare.outputs import TopicOutput
 from penstock.declare.promises import Each, Final, Joined, Timed, Updates
 from penstock.declare.stream import Stream
 from penstock.declare.topic import Topic
+from penstock.declare.view import View
 from penstock.errors import DeclarationError
 
 __all__ = [
-    "Combiner", "Each", "F", "Final", "Input", "Joined", "Stream", "Table", "Timed", "Topic", "TopicOutput", "Updates",
+    "Archive", "Backfill", "Combiner", "Each", "F", "Final", "Input", "Joined", "Stream", "Table", "Timed", "Topic",
+    "TopicOutput", "Updates", "View",
 ]  # fmt: skip
 
 MOVED = {

@@ -7,7 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote, urlsplit
@@ -22,15 +26,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from penstock.control.api import Actor, connect
-from penstock.errors import ControlError
+from penstock.errors import ControlError, DeclarationError
 from penstock.observe.history import HISTORY_MS, downsample
 from penstock.observe.overview import STATES, Limits, overview, read
-from penstock.settings import settings
+from penstock.settings import PROJECT, settings
+from penstock.supervision import launch
 
 log = logging.getLogger(__name__)
 
 OPERATE_DAG = "operate_streams"  # who may trigger this DAG may start, stop and release here
 PREFIX = "/penstock"
+CATALOG_PATIENCE = 60.0
 ROOT = Path(__file__).resolve().parent / "penstock_static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 FILES = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*")) if path.suffix in TYPES}
@@ -90,6 +96,13 @@ async def control_away(_: Request, error: ControlError) -> JSONResponse:
     return JSONResponse({"code": "control_away", "detail": detail}, 503)
 
 
+@app.exception_handler(DeclarationError)
+async def not_declared(_: Request, error: DeclarationError) -> JSONResponse:
+    log.error("%s", error)
+    detail = "What is declared cannot be read: `penstock catalog` says why."
+    return JSONResponse({"code": "declarations", "detail": detail}, 500)
+
+
 @app.exception_handler(AnyHTTPException)
 async def refused(request: Request, error: AnyHTTPException) -> Response:
     """Send a person who opened the page itself to sign in; answer everything else as it is."""
@@ -134,6 +147,27 @@ def get_history() -> JSONResponse:
     control = connect()
     now = control.now()
     return JSONResponse(downsample(control.history(now - HISTORY_MS), now))
+
+
+@app.get("/api/catalog")
+def get_catalog() -> Response:
+    """What is declared, as the files now say, and its drawing; see penstock.catalog.listing."""
+    return Response(_catalog(launch.spec_hash()), media_type="application/json")
+
+
+@lru_cache(maxsize=1)
+def _catalog(spec: str) -> bytes:  # noqa: ARG001
+    """Read by a process of its own: a project's code has no place in the api-server, and would stay as first read."""
+    paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    command = [sys.executable, "-m", "penstock.catalog"]
+    try:
+        done = subprocess.run(command, env=env, capture_output=True, check=True, timeout=CATALOG_PATIENCE)
+    except subprocess.TimeoutExpired as e:
+        raise DeclarationError(f"the declarations were not read within {CATALOG_PATIENCE:g} s") from e
+    except subprocess.CalledProcessError as e:
+        raise DeclarationError("the declarations cannot be read", got=e.stderr.decode(errors="replace").strip()) from e
+    return done.stdout
 
 
 @app.post("/api/actions", dependencies=[Depends(may_act), Depends(from_this_page)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from penstock.cli import captures, demo, local, meter, streams, topics
+from penstock.cli import captures, catalog, demo, local, meter, streams, topics
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,5 +15,6 @@ local.register(app)
 app.add_typer(streams.app, name="streams")
 app.add_typer(captures.app, name="capture")
 app.add_typer(demo.app, name="demo")
+app.command("catalog")(catalog.catalog)
 app.command("topics")(topics.topics)
 app.command("meter")(meter.meter)

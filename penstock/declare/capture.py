@@ -28,17 +28,18 @@ aggregates, or functions of the moment. It is paged by conditions added to its W
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from penstock.declare.declared import Kind, Place
 from penstock.declare.topic import Topic
 from penstock.errors import DeclarationError
 
@@ -103,9 +104,26 @@ class Capture:
     hold: timedelta = timedelta(minutes=10)
     reconcile: timedelta | None = None
 
+    kind: ClassVar[Kind] = "capture"
+
     @property
     def app(self) -> str:
         return APP
+
+    @property
+    def where(self) -> str:
+        return str(self.path)
+
+    @property
+    def reads(self) -> Sequence[Place]:
+        """The tables of its SELECT, each as `connection:table`."""
+        tables = self.select.find_all(exp.Table)
+        names = dict.fromkeys(".".join(part.name for part in table.parts) for table in tables)
+        return tuple(Place("table", f"{self.connection}:{name}") for name in names)
+
+    @property
+    def writes(self) -> Sequence[Place]:
+        return (Place("topic", self.topic.name),)
 
     @property
     def fingerprint(self) -> str:

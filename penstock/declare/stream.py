@@ -12,11 +12,11 @@ A stream file holds three things::
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import InitVar, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING
 
+from penstock.declare.declared import Kind, Place, check_name, here
 from penstock.declare.inputs import Input, Table
 from penstock.declare.outputs import Beside, Output, TopicOutput
 from penstock.declare.promises import Joined, Promise
@@ -26,7 +26,6 @@ from penstock.errors import DeclarationError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 TAG = "output"
 
 
@@ -59,14 +58,12 @@ class Stream:
     key: InitVar[object] = None
     value: InitVar[object] = None
     keep_late: InitVar[object] = None
+    where: str = field(default_factory=here, init=False, compare=False, repr=False)
 
     def __post_init__(self, key: object, value: object, keep_late: object) -> None:
         self._of_today(key, value, keep_late)
-        for what, given in (("stream", self.name), ("app", self.app)):
-            if not NAME.fullmatch(given):
-                raise DeclarationError(
-                    f"the name of {what} {given!r} is not usable", fix="use small letters, digits and single '-'"
-                )
+        check_name("stream", self.name)
+        check_name("app", self.app)
         self._inputs_fit()
         self._outputs_fit()
         if self.stateful_steps > 1 and self.promise.mode == "update":
@@ -156,6 +153,28 @@ class Stream:
     def targets(self) -> tuple[str, ...]:
         """The names of its outputs, in order."""
         return tuple(output.name for output in self.outputs.values())
+
+    @property
+    def written(self) -> tuple[Topic, ...]:
+        """The topics that take its rows."""
+        return tuple(topic for output in self.outputs.values() for topic in output.topics())
+
+    @property
+    def kind(self) -> Kind:
+        """A stream, or a sink: one with an output that is no topic."""
+        return "sink" if len(self.written) < len(self.outputs) else "stream"
+
+    @property
+    def reads(self) -> Sequence[Place]:
+        given = (Place("topic" if i.topic else "pattern", i.source) for i in self.inputs.values())
+        return tuple(dict.fromkeys(given))
+
+    @property
+    def writes(self) -> Sequence[Place]:
+        """Where its rows go, then where records go that do not reach the transform."""
+        topics = {topic.name for topic in self.written}
+        rows = (Place("topic" if name in topics else "store", name) for name in self.targets)
+        return (*rows, *(Place("topic", name) for name in self.beside))
 
     @property
     def beside(self) -> dict[str, TopicOutput]:

@@ -66,6 +66,11 @@ class Topic:
         return {**base, **self.config}
 
 
+def name_of(topic: Topic | str) -> str:
+    """The name of a topic that is given by itself or by name."""
+    return topic if isinstance(topic, str) else topic.name
+
+
 def beside(name: str) -> Topic:
     """A topic of records that did not reach a transform."""
     return Topic(name, partitions=1, beat_every=0)

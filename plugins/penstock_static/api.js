@@ -32,6 +32,7 @@ const call = async (path, options) => {
 
 export const overview = () => call("overview");
 export const history = () => call("history");
+export const catalog = () => call("catalog");
 export const act = (action) =>
   call("actions", {
     method: "POST",

@@ -1,17 +1,20 @@
 // Small helpers over the DOM: everything shown is set as text, never as markup.
 export const $ = (id) => document.getElementById(id);
 
-export const h = (tag, props = {}, ...children) => {
-  const node = document.createElement(tag);
+const made = (node, props, children) => {
   for (const [key, value] of Object.entries(props)) {
     if (value == null || value === false) continue;
-    if (key === "class") node.className = value;
-    else if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
     else node.setAttribute(key, value === true ? "" : value);
   }
   node.append(...children.filter((child) => child != null));
   return node;
 };
+
+export const h = (tag, props = {}, ...children) => made(document.createElement(tag), props, children);
+
+export const svg = (tag, props = {}, ...children) =>
+  made(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
 
 // Writes only what changed, so that selections, focus and screen readers are left alone.
 export const text = (node, value) => {

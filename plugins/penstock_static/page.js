@@ -1,5 +1,6 @@
 // Fetches, shows, and says plainly what it does not know.
 import * as api from "./api.js";
+import { Catalog } from "./catalog.js";
 import { spark } from "./charts.js";
 import { $, attr, h, text } from "./dom.js";
 import * as f from "./format.js";
@@ -7,6 +8,7 @@ import { StreamTable } from "./streams.js";
 
 const EVERY_MS = 3000;
 const HISTORY_EVERY_MS = 15000;
+const CATALOG_EVERY_MS = 60000;
 const OLD_MS = 12000;
 
 let data = null;
@@ -249,11 +251,31 @@ const refresh = async () => {
   }
 };
 
+// Declared things change seldom, and are known without the control database.
+const catalog = new Catalog();
+let catalogAt = -Infinity;
+
+const refreshCatalog = async () => {
+  if (document.hidden || performance.now() - catalogAt < CATALOG_EVERY_MS) return;
+  catalogAt = performance.now();
+  try {
+    catalog.show(await api.catalog());
+  } catch (error) {
+    if (!(error instanceof api.Failure)) throw error;
+    catalog.fail(error);
+  }
+};
+
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) clearTimeout(timer);
-  else refresh();
+  else {
+    refresh();
+    refreshCatalog();
+  }
 });
 setInterval(() => {
   if (!document.hidden) showBanner();
+  refreshCatalog();
 }, 1000);
 refresh();
+refreshCatalog();

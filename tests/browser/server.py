@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,11 +22,15 @@ from penstock.settings import PROJECT
 PASSWORDS = {"olga": "gate-of-the-mill", "vera": "looks-only"}
 ROLES = {"olga": "user", "vera": "viewer"}
 PATIENCE = 120.0
+DECLARED = Path(__file__).parent / "project"
 
 
 @dataclass(frozen=True)
 class Server:
+    """project: a copy of DECLARED, which its catalog shows."""
+
     url: str
+    project: Path
 
     def token(self, user: str) -> str:
         """A JWT of a user, as `POST /auth/token` gives it."""
@@ -42,6 +47,7 @@ def api_server(home: Path, control_url: str) -> Iterator[Server]:
         port = free.getsockname()[1]
     passwords = home / "passwords.json"
     home.mkdir(parents=True, exist_ok=True)
+    project = shutil.copytree(DECLARED, home / "project", ignore=shutil.ignore_patterns("__pycache__"))
     passwords.write_text(json.dumps(PASSWORDS))
     env = {k: v for k, v in os.environ.items() if not k.startswith(("AIRFLOW", "PENSTOCK_"))}
     env |= {
@@ -55,6 +61,7 @@ def api_server(home: Path, control_url: str) -> Iterator[Server]:
         "AIRFLOW__API__WORKERS": "1",
         "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
         "PENSTOCK_CONTROL_URL": control_url,
+        "PENSTOCK_PROJECT": str(project),
         "PYTHONPATH": str(PROJECT),
     }
     airflow = [sys.executable, "-m", "airflow"]
@@ -69,7 +76,7 @@ def api_server(home: Path, control_url: str) -> Iterator[Server]:
             start_new_session=True,
         )
         try:
-            server = Server(f"http://127.0.0.1:{port}")
+            server = Server(f"http://127.0.0.1:{port}", project)
             _wait(server, process, log)
             yield server
         finally:

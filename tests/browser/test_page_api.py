@@ -46,7 +46,14 @@ def unchanged(control: Control) -> bool:
 
 
 @pytest.mark.parametrize(
-    "path", ["/penstock/", "/penstock/api/overview", "/penstock/api/history", "/penstock/static/x/page.js"]
+    "path",
+    [
+        "/penstock/",
+        "/penstock/api/overview",
+        "/penstock/api/history",
+        "/penstock/api/catalog",
+        "/penstock/static/x/page.js",
+    ],
 )
 def test_nothing_is_shown_without_signing_in(server: Server, path: str) -> None:
     assert httpx.get(server.url + path).status_code == 401
@@ -170,6 +177,28 @@ def test_the_history_is_downsampled(olga: httpx.Client) -> None:
                                      "walk-ins", "topic-quality", "session-alerts"}  # fmt: skip
 
 
+def test_the_catalog_is_what_the_files_now_say(vera: httpx.Client, server: Server) -> None:
+    def names() -> set[str]:
+        answer = vera.get("/penstock/api/catalog", timeout=60)
+        assert answer.status_code == 200, answer.text
+        return {one["name"] for one in answer.json()["declared"]}
+
+    before = names()
+    assert {"order-minutes", "order-points", "shops", "shop-names", "order-archive", "order-replay"} <= before
+    more = server.project / "jobs" / "shop" / "more.py"
+    more.write_text("from penstock.streams import Archive\nMORE = Archive('more', 'orders', bucket='lake')\n")
+    try:
+        assert names() == before | {"more"}
+        more.write_text("from penstock.streams import Archive\nMORE = Archive('no name', 'orders', bucket='x')\n")
+        answer = vera.get("/penstock/api/catalog", timeout=60)
+        assert (answer.status_code, answer.json()["code"]) == (500, "declarations")
+        assert "penstock catalog" in answer.json()["detail"]
+        assert str(server.project) not in answer.text
+    finally:
+        more.unlink()
+    assert names() == before
+
+
 def test_a_database_that_is_away_is_a_503_that_says_so(olga: httpx.Client, database: MariaDB, scene: Scene) -> None:
     scene.quiet()
     database.stop()
@@ -183,6 +212,7 @@ def test_a_database_that_is_away_is_a_503_that_says_so(olga: httpx.Client, datab
             assert answer.json()["code"] == "control_away"
             assert answer.json()["detail"].startswith("The control database does not answer.")
             assert "pymysql" not in answer.text
+        assert olga.get("/penstock/api/catalog", timeout=60).status_code == 200
     finally:
         database.start()
         database.wait()

@@ -1,0 +1,7 @@
+"""Collects what is declared under jobs/ and sql/ and validates it together. Imports neither Spark nor a client."""
+
+from penstock.catalog.check import build
+from penstock.catalog.find import discover, load
+from penstock.catalog.model import Catalog, Supervised, Windowed
+
+__all__ = ["Catalog", "Supervised", "Windowed", "build", "discover", "load"]

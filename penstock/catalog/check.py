@@ -1,0 +1,140 @@
+"""What must hold between declarations. A mistake names the file of what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
+
+from penstock.catalog.model import Catalog
+from penstock.declare.archive import Archive
+from penstock.declare.backfill import Backfill
+from penstock.declare.declared import Declared
+from penstock.declare.stream import Stream
+from penstock.declare.topic import POSITIONS, Topic, name_of
+from penstock.declare.view import View
+from penstock.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from penstock.declare.capture import Capture
+
+T = TypeVar("T", bound=Declared)
+Found: TypeAlias = Stream | View | Archive | Backfill
+Topics = dict[str, Topic]
+
+
+def build(declared: Iterable[Found], captures: Iterable[Capture] = ()) -> Catalog:
+    """A validated catalog of what is given, with the topics it names."""
+    found, captured = list(declared), list(captures)
+    everything: list[Declared] = [*found, *captured]
+    _differently_named(everything)
+    streams = [one for one in found if isinstance(one, Stream)]
+    views = [one for one in found if isinstance(one, View)]
+    archives = [one for one in found if isinstance(one, Archive)]
+    backfills = [one for one in found if isinstance(one, Backfill)]
+    topics: Topics = {}
+    for stream in streams:
+        for topic in stream.topics():
+            _declare(topic, stream, topics)
+    for capture in captured:
+        for topic in (capture.topic, POSITIONS):
+            _declare(topic, capture, topics, f"let the stream that reads it declare {topic!r}")
+    kept: list[View | Archive] = [*views, *archives]
+    for one in kept:
+        if isinstance(one.topic, Topic):
+            _declare(one.topic, one, topics)
+    _one_writer_each(streams, captured, archives)
+    _apps(streams, captured)
+    for view in views:
+        topic = _topic(view.topic, view, topics)
+        try:
+            view.check(topic)
+        except DeclarationError as e:
+            raise _wrong(view, e.what, e.got, e.fix) from e
+    for archive in archives:
+        _topic(archive.topic, archive, topics)
+        if isinstance(archive.of, Stream):
+            _stream(archive.of, archive, streams)
+    for backfill in backfills:
+        _backfill(backfill, archives, streams, topics)
+    return Catalog(
+        _by_name(streams), topics, _by_name(captured), _by_name(views), _by_name(archives), _by_name(backfills)
+    )
+
+
+def _by_name(found: Iterable[T]) -> dict[str, T]:
+    return {one.name: one for one in found}
+
+
+def _wrong(one: Declared, what: str, got: object = None, fix: str = "") -> DeclarationError:
+    return DeclarationError(f"{one.where}: {what}", got=got, fix=fix)
+
+
+def _differently_named(found: Iterable[Declared]) -> None:
+    by_name: dict[str, Declared] = {}
+    for one in found:
+        other = by_name.setdefault(one.name, one)
+        if other is not one:
+            raise _wrong(
+                one,
+                f"this {one.kind} and the {other.kind} of {other.where} have one name",
+                got=one.name,
+                fix="rename one of them; a capture has its file's name",
+            )
+
+
+def _declare(topic: Topic, by: Declared, topics: Topics, fix: str = "declare it in one place and import it") -> None:
+    if topics.setdefault(topic.name, topic) != topic:
+        raise _wrong(by, "one topic is declared twice, differently", got=topic.name, fix=fix)
+
+
+def _one_writer_each(streams: Sequence[Stream], captures: Sequence[Capture], archives: Sequence[Archive]) -> None:
+    writers: dict[str, Declared] = {}
+    written: list[tuple[Declared, str]] = [(s, output.name) for s in streams for output in s.outputs.values()]
+    written += [(capture, capture.topic.name) for capture in captures]
+    written += [(archive, place.name) for archive in archives for place in archive.writes]
+    for one, name in written:
+        other = writers.setdefault(name, one)
+        if other is not one:
+            what = f"{other.kind} {other.name} and {one.kind} {one.name} write to one place"
+            raise _wrong(one, what, got=name, fix="give each its own")
+    for stream in streams:
+        for output in stream.outputs.values():
+            if output.name in {given.source for given in stream.inputs.values()}:
+                raise _wrong(stream, f"stream {stream.name} reads its own output", got=output.name)
+
+
+def _apps(streams: Sequence[Stream], captures: Sequence[Capture]) -> None:
+    for app in {capture.app for capture in captures}:
+        for stream in streams:
+            if stream.app == app:
+                raise _wrong(stream, "an app of streams has the name of the captures' app", got=app)
+
+
+def _topic(topic: Topic | str, by: Declared, topics: Topics) -> Topic:
+    """The topic as the project declares it."""
+    name = name_of(topic)
+    if name not in topics:
+        known = ", ".join(sorted(topics)) or "none"
+        fix = f"declare the topic, or take one of: {known}"
+        raise _wrong(by, f"{by.kind} {by.name} names a topic that nothing declares", got=name, fix=fix)
+    if isinstance(topic, Topic):
+        _declare(topic, by, topics)
+    return topics[name]
+
+
+def _stream(stream: Stream, by: Declared, streams: Sequence[Stream]) -> None:
+    if not any(stream is other for other in streams):
+        known = ", ".join(sorted(other.name for other in streams)) or "none"
+        what = f"{by.kind} {by.name} names a stream that is not in the catalog"
+        raise _wrong(by, what, got=stream.name, fix=f"take a STREAM of the project: {known}")
+
+
+def _backfill(backfill: Backfill, archives: Sequence[Archive], streams: Sequence[Stream], topics: Topics) -> None:
+    if isinstance(backfill.source, Archive) and not any(backfill.source is archive for archive in archives):
+        what = f"backfill {backfill.name} reads an archive that is not in the catalog"
+        fix = "let the archive stand in a module under jobs/<system>/ by a name of its own"
+        raise _wrong(backfill, what, got=backfill.source.name, fix=fix)
+    if isinstance(backfill.target, Stream):
+        _stream(backfill.target, backfill, streams)
+    else:
+        _topic(backfill.target, backfill, topics)

@@ -1,0 +1,74 @@
+"""What feeds what: declared things, and the places that they read and write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from penstock.catalog.model import Catalog
+from penstock.declare.declared import Place
+
+
+class Edge(NamedTuple):
+    """The way of records. matches: from a declared topic to a pattern that matches it."""
+
+    source: Place
+    target: Place
+    matches: bool = False
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Nodes and edges, each once and in order. A topic that a stream writes may have the stream's name: the kind tells
+    them apart."""
+
+    nodes: tuple[Place, ...]
+    edges: tuple[Edge, ...]
+
+    @cached_property
+    def targets(self) -> dict[Place, list[Place]]:
+        """What each node feeds."""
+        return {node: [e.target for e in self.edges if e.source == node] for node in self.nodes}
+
+    @cached_property
+    def sources(self) -> dict[Place, list[Place]]:
+        """What feeds each node."""
+        return {node: [e.source for e in self.edges if e.target == node] for node in self.nodes}
+
+    def around(self, name: str) -> Graph:
+        """All nodes of a name, whatever feeds them and whatever they feed; empty if there is no such node."""
+        named = [node for node in self.nodes if node.name == name]
+        up, down = (set(_reached(named, step)) for step in (self.sources.__getitem__, self.targets.__getitem__))
+        edges = tuple(e for e in self.edges if {e.source, e.target} <= up or {e.source, e.target} <= down)
+        return Graph(tuple(node for node in self.nodes if node in up | down), edges)
+
+
+def _reached(start: Iterable[Place], step: Callable[[Place], list[Place]]) -> Iterator[Place]:
+    """The nodes of a way, those it starts from included."""
+    waiting = list(start)
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        yield node
+        fresh = [other for other in step(node) if other not in seen]
+        seen.update(fresh)
+        waiting += fresh
+
+
+def graph(catalog: Catalog) -> Graph:
+    """The graph of all that is declared. Topics that only Penstock itself reads are not in it."""
+    edges: dict[Edge, None] = {}
+    nodes: dict[Place, None] = {}
+    for one in catalog.declared.values():
+        node = Place(one.kind, one.name)
+        nodes[node] = None
+        edges |= dict.fromkeys(Edge(place, node) for place in one.reads)
+        edges |= dict.fromkeys(Edge(node, place) for place in one.writes)
+    nodes |= dict.fromkeys(place for edge in edges for place in (edge.source, edge.target))
+    for pattern in [node for node in nodes if node.kind == "pattern"]:
+        matched = (n for n in nodes if n.kind == "topic" and re.fullmatch(pattern.name, n.name))
+        edges |= dict.fromkeys(Edge(topic, pattern, matches=True) for topic in matched)
+    return Graph(tuple(sorted(nodes)), tuple(sorted(edges)))

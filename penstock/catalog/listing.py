@@ -1,0 +1,102 @@
+"""What is declared, as rows to be shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from penstock.catalog.graph import Graph, graph
+from penstock.catalog.layers import layered
+from penstock.catalog.model import Catalog
+from penstock.declare.declared import Declared, Kind, Place
+from penstock.declare.promises import Promise
+from penstock.settings import settings
+
+if TYPE_CHECKING:
+    from penstock.declare.capture import Capture
+
+UNITS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
+NOT_RUN = "declared only: nothing runs it in this version"
+
+
+@dataclass(frozen=True)
+class Row:
+    """runs: whether this version runs it; where: file and line, within the project if it lies there."""
+
+    kind: Kind
+    name: str
+    app: str | None
+    reads: Sequence[Place]
+    writes: Sequence[Place]
+    promise: str
+    runs: bool
+    where: str
+    description: str = ""
+
+
+def rows(catalog: Catalog) -> list[Row]:
+    """Everything but the topics, by kind and name."""
+    promises = {name: promise(stream.promise) for name, stream in catalog.streams.items()}
+    promises |= {name: _captured(capture) for name, capture in catalog.captures.items()}
+    described = {name: backfill.description for name, backfill in catalog.backfills.items()}
+    found = sorted(catalog.declared.values(), key=lambda one: (_rank(one), one.name))
+    return [
+        Row(
+            one.kind, one.name, one.app, one.reads, one.writes, promises.get(one.name, ""),
+            one.name in catalog.supervised, one.where.removeprefix(f"{settings().project}/"),
+            described.get(one.name, ""),
+        )
+        for one in found
+    ]  # fmt: skip
+
+
+def data(found: Sequence[Row]) -> list[dict[str, Any]]:
+    """Rows for JSON."""
+    return [
+        {**asdict(row), "reads": [p._asdict() for p in row.reads], "writes": [p._asdict() for p in row.writes]}
+        for row in found
+    ]
+
+
+def document(catalog: Catalog) -> dict[str, Any]:
+    """Rows, and the graph as it is to be drawn; edges name their nodes by number."""
+    drawn = graph(catalog)
+    return {"declared": data(rows(catalog)), "not_run": NOT_RUN, "graph": _drawn(drawn)}
+
+
+def _drawn(drawn: Graph) -> dict[str, Any]:
+    layout, number = layered(drawn), {node: n for n, node in enumerate(drawn.nodes)}
+    return {
+        "nodes": [{**n._asdict(), "column": layout.columns[n], "row": layout.rows[n]} for n in drawn.nodes],
+        "edges": [
+            {"source": number[e.source], "target": number[e.target], "matches": e.matches, "way": layout.ways[e]}
+            for e in drawn.edges
+        ],
+    }
+
+
+def _rank(one: Declared) -> int:
+    return ("capture", "stream", "sink", "view", "archive", "backfill").index(one.kind)
+
+
+def promise(given: Promise) -> str:
+    """E.g. `final: window 5 min, grace 1 min`."""
+    lengths = {f.name.replace("_", " "): getattr(given, f.name) for f in fields(given)}
+    said = ", ".join(f"{name} {span(length)}" for name, length in lengths.items() if length is not None)
+    return type(given).__name__.lower() + (f": {said}" if said else "")
+
+
+def _captured(capture: Capture) -> str:
+    compared = f", compared every {span(capture.reconcile)}" if capture.reconcile else ""
+    return f"polled every {span(capture.every)}{compared}"
+
+
+def span(length: timedelta) -> str:
+    """A length of time in the largest unit that it is a whole number of: `90 s`, `2 h`."""
+    seconds = length.total_seconds()
+    for unit, size in UNITS.items():
+        if seconds and seconds % size == 0:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds * 1000:.0f} ms" if seconds else "0 s"

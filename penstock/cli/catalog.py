@@ -1,0 +1,94 @@
+"""`penstock catalog`: everything declared, and what feeds what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from penstock.catalog import load
+from penstock.catalog.draw import mermaid, text
+from penstock.catalog.graph import Graph, graph
+from penstock.catalog.listing import NOT_RUN, Row, data, rows
+from penstock.cli.output import clear_errors, console, emit, table, unknown
+from penstock.declare.declared import Place
+from penstock.errors import PenstockError
+
+
+class Drawing(StrEnum):
+    text = "text"
+    mermaid = "mermaid"
+
+
+def complete(incomplete: str) -> list[str]:
+    try:
+        names = {node.name for node in graph(load()).nodes}
+    except PenstockError:
+        return []  # a shell's completion has nowhere to show an error
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def catalog(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="A declared thing, topic, pattern, table or store: with what feeds it and what it feeds, and no more.",
+            autocompletion=complete,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON.")] = False,
+    drawing: Annotated[
+        Drawing | None, typer.Option("--graph", help="Draw what feeds what, as a tree or for Mermaid.")
+    ] = None,
+) -> None:
+    """Every stream, sink, capture, view, archive and backfill: what it reads, writes and promises, and what runs it."""
+    if as_json and drawing:
+        raise typer.BadParameter("take --json, which has the graph too, or --graph", param_hint="--graph")
+    with clear_errors():
+        found = load()
+    drawn, listed = graph(found), rows(found)
+    if name is not None:
+        known = {node.name for node in drawn.nodes}
+        if name not in known:
+            raise unknown("declared thing or place", name, known)
+        drawn = drawn.around(name)
+        listed = [row for row in listed if Place(row.kind, row.name) in drawn.nodes]
+    if drawing:
+        typer.echo({Drawing.text: text, Drawing.mermaid: mermaid}[drawing](drawn))
+    elif as_json:
+        emit({"declared": data(listed), "graph": _data(drawn)})
+    else:
+        _print(listed)
+
+
+def _data(drawn: Graph) -> dict[str, object]:
+    return {
+        "nodes": [node._asdict() for node in drawn.nodes],
+        "edges": [
+            {"source": e.source._asdict(), "target": e.target._asdict(), "matches": e.matches} for e in drawn.edges
+        ],
+    }
+
+
+def _print(listed: list[Row]) -> None:
+    out = console()
+    if not listed:
+        out.print("Nothing is declared: see docs/catalog.md.")
+        return
+    made = table(["kind", "name", "app", "reads", "writes", "promise", "runs"])
+    for row in listed:
+        made.add_row(
+            row.kind, Text(row.name), row.app or "-", _names(row.reads), _names(row.writes), row.promise or "-",
+            "yes" if row.runs else Text("declared only", style="yellow"),
+        )  # fmt: skip
+    out.print(made)
+    if not all(row.runs for row in listed):
+        out.print(Text(NOT_RUN, style="yellow"))
+
+
+def _names(places: Sequence[Place]) -> Text:
+    shown = (place.name if place.kind == "topic" else f"{place.name} ({place.kind})" for place in places)
+    return Text("\n".join(shown) or "-")

@@ -1,0 +1,64 @@
+// What is declared: a drawing of what feeds what, and the list. A name that is picked in either stands out in both.
+import { $, attr, h, text } from "./dom.js";
+import { DASH } from "./format.js";
+import { Graph } from "./graph.js";
+
+const HEAD = ["Kind", "Name", "App", "Reads", "Writes", "Promise", "Runs"];
+
+const place = ({ kind, name }) =>
+  h("div", {}, name, kind === "topic" ? null : h("span", { class: "muted" }, ` ${kind}`));
+const names = (places) => h("td", { class: "places" }, ...(places.length ? places.map(place) : [DASH]));
+
+export class Catalog {
+  constructor() {
+    this.key = "";
+    this.picked = "";
+    this.buttons = [];
+    this.graph = new Graph($("catalog-graph"), { onPick: (name) => this.pick(name) });
+  }
+
+  show(found) {
+    text($("catalog-error"), "");
+    const key = JSON.stringify(found);
+    if (this.key === key) return;
+    this.key = key;
+    this.graph.draw(found.graph, new Map(found.declared.map((one) => [`${one.kind} ${one.name}`, one.runs])));
+    this.buttons = found.declared.map(({ name }) =>
+      h("button", { type: "button", class: "pick", "data-name": name, onclick: () => this.pick(name) }, name),
+    );
+    const rows = found.declared.map((one, n) =>
+      h(
+        "tr",
+        {},
+        h("td", { class: "when" }, one.kind),
+        h("th", { scope: "row", class: "what", title: [one.description, one.where].filter(Boolean).join("\n") }, this.buttons[n]),
+        h("td", { class: "what" }, one.app ?? DASH),
+        names(one.reads),
+        names(one.writes),
+        h("td", { class: "what" }, one.promise || DASH),
+        one.runs ? h("td", {}, "yes") : h("td", { class: "what muted", title: found.not_run }, "declared only"),
+      ),
+    );
+    $("catalog").replaceChildren(
+      h(
+        "table",
+        { class: "list declared" },
+        h("thead", {}, h("tr", {}, ...HEAD.map((c) => h("th", { scope: "col" }, c)))),
+        h("tbody", {}, ...rows),
+      ),
+      ...(found.declared.every((one) => one.runs) ? [] : [h("p", { class: "empty" }, `${found.not_run}.`)]),
+    );
+    this.pick(found.graph.nodes.some((node) => node.name === this.picked) ? this.picked : "", true);
+  }
+
+  // Picked once more, a name is let go.
+  pick(name, keep = false) {
+    this.picked = !keep && this.picked === name ? "" : name;
+    this.graph.pick(this.picked);
+    for (const button of this.buttons) attr(button, "aria-pressed", button.dataset.name === this.picked ? "true" : "false");
+  }
+
+  fail({ message }) {
+    text($("catalog-error"), this.key ? `${message} What was read before is shown.` : message);
+  }
+}

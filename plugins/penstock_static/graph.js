@@ -1,0 +1,136 @@
+// What feeds what, drawn from left to right. The server says in which column and row each node stands.
+import { h, svg } from "./dom.js";
+
+const ROW = 44;
+const BOX = 34;
+const GAP = 56;
+const PAD = 12;
+const SIDE = 28; // room for a line that leads back to the first column
+const LANE = 10;
+const HEAD = 5; // of an arrow
+const LETTERS = 30;
+const LETTER = 6.7; // px, a little more than the mean letter of 12 px
+
+const short = (name) => (name.length > LETTERS ? `${name.slice(0, LETTERS - 1)}…` : name);
+
+// Left edge and width of each column, by its longest name.
+const columnsOf = (nodes) => {
+  const widths = [];
+  for (const { column, name, kind } of nodes) {
+    const letters = Math.max(short(name).length, kind.length);
+    widths[column] = Math.max(widths[column] ?? 80, Math.ceil(letters * LETTER) + 24);
+  }
+  let x = SIDE;
+  return widths.map((width) => {
+    const found = { x, width };
+    x += width + GAP;
+    return found;
+  });
+};
+
+const y = (row) => PAD + BOX / 2 + row * ROW;
+
+const curve = (way, columns) => {
+  const [first, ...rest] = way;
+  let x = columns[first[0]].x + columns[first[0]].width;
+  let at = y(first[1]);
+  let d = `M${x} ${at}`;
+  rest.forEach(([column, row], n) => {
+    const last = n === rest.length - 1;
+    const to = columns[column].x;
+    const bend = (to - x) / 2;
+    d += ` C${x + bend} ${at} ${to - bend} ${y(row)} ${last ? to - HEAD : to} ${y(row)}`;
+    at = y(row);
+    x = to + columns[column].width;
+    if (!last) d += ` H${x}`;
+  });
+  return d;
+};
+
+// A line that leads back goes below all boxes.
+const back = ([[from, start], [column, end]], columns, lane) => {
+  const x = columns[from].x + columns[from].width;
+  const to = columns[column].x;
+  return `M${x} ${y(start)} C${x + SIDE} ${y(start)} ${x + SIDE} ${lane} ${x} ${lane} H${to} C${to - SIDE} ${lane} ${to - SIDE} ${y(end)} ${to - HEAD} ${y(end)}`;
+};
+
+const reached = (start, edges, from, to) => {
+  const seen = new Set(start);
+  const waiting = [...start];
+  while (waiting.length) {
+    const node = waiting.pop();
+    for (const edge of edges) {
+      if (edge[from] !== node || seen.has(edge[to])) continue;
+      seen.add(edge[to]);
+      waiting.push(edge[to]);
+    }
+  }
+  return seen;
+};
+
+export class Graph {
+  constructor(host, { onPick }) {
+    this.host = host;
+    this.onPick = onPick;
+  }
+
+  draw({ nodes, edges }, runs) {
+    this.nodes = nodes;
+    this.edges = edges;
+    const columns = columnsOf(nodes);
+    const last = columns.at(-1);
+    const width = last ? last.x + last.width + SIDE : 0;
+    let height = nodes.length ? y(Math.max(...nodes.map((node) => node.row))) + BOX / 2 + PAD : 0;
+    const way = (edge) => {
+      if (nodes[edge.source].column < nodes[edge.target].column) return curve(edge.way, columns);
+      height += LANE;
+      return back(edge.way, columns, height - PAD);
+    };
+    const arrow = svg("marker", { id: "arrow", viewBox: "0 0 6 6", refX: 1, refY: 3, markerWidth: 6, markerHeight: 6, orient: "auto" }, svg("path", { d: "M0 0L6 3L0 6z" }));
+    this.lines = edges.map((edge) =>
+      svg("path", { class: edge.matches ? "edge matches" : "edge", d: way(edge), "marker-end": "url(#arrow)" }),
+    );
+    this.boxes = nodes.map((node) => this.box(node, columns[node.column], runs));
+    const drawing = svg(
+      "svg",
+      { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${nodes.length} nodes and ${edges.length} edges; the list below says the same` },
+      svg("defs", {}, arrow),
+      ...this.lines,
+      ...this.boxes,
+    );
+    this.host.replaceChildren(nodes.length ? drawing : h("p", { class: "empty" }, "Nothing is declared yet."));
+  }
+
+  box({ name, kind, row }, { x, width }, runs) {
+    const known = runs.get(`${kind} ${name}`);
+    const text = (dy, label, className) => svg("text", { x: x + 12, y: y(row) + dy, class: className }, label);
+    const group = svg(
+      "g",
+      { class: "node", "data-kind": kind, "data-name": name, "data-idle": known === false, onclick: () => this.onPick(name) },
+      svg("title", {}, `${name} (${kind})`),
+      svg("rect", { x, y: y(row) - BOX / 2, width, height: BOX, rx: kind === "topic" || kind === "pattern" ? BOX / 2 : 5 }),
+      text(-2, short(name), "name"),
+      text(11, kind, "kind"),
+    );
+    return group;
+  }
+
+  // Leaves in full ink what has that name, what feeds it and what it feeds; everything if the name is empty.
+  pick(name) {
+    const start = this.nodes.flatMap((node, n) => (node.name === name ? [n] : []));
+    const up = reached(start, this.edges, "target", "source");
+    const down = reached(start, this.edges, "source", "target");
+    const off = (on) => start.length > 0 && !on;
+    const both = (set, edge) => set.has(edge.source) && set.has(edge.target);
+    this.boxes.forEach((box, n) => {
+      box.classList.toggle("off", off(up.has(n) || down.has(n)));
+      box.classList.toggle("picked", start.includes(n));
+    });
+    this.lines.forEach((line, n) => line.classList.toggle("off", off(both(up, this.edges[n]) || both(down, this.edges[n]))));
+    if (start.length) {
+      const { x, width } = this.boxes[start[0]].querySelector("rect");
+      const middle = x.baseVal.value + width.baseVal.value / 2;
+      this.host.scrollTo({ left: middle - this.host.clientWidth / 2, behavior: "smooth" });
+    }
+  }
+}

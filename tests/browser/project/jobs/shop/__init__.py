@@ -1,0 +1,1 @@
+"""A small project with a declaration of every kind."""

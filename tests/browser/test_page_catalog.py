@@ -1,0 +1,137 @@
+"""The section Catalog of the operator page."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Locator, expect
+
+from tests.browser.conftest import View
+from tests.browser.server import Server
+
+pytestmark = pytest.mark.browser
+Visit = Callable[..., View]
+
+LISTED = {
+    "shops": "capture",
+    "order-counts": "stream",
+    "order-minutes": "stream",
+    "order-points": "sink",
+    "minutes-by-shop": "view",
+    "shop-names": "view",
+    "order-archive": "archive",
+    "first-year": "backfill",
+    "order-replay": "backfill",
+}
+
+
+def node(view: View, kind: str, name: str) -> Locator:
+    return view.frame.locator(f'#catalog-graph .node[data-kind="{kind}"][data-name="{name}"]')
+
+
+def row(view: View, name: str) -> Locator:
+    return view.frame.locator("#catalog tbody tr").filter(has=view.frame.get_by_role("button", name=name, exact=True))
+
+
+def test_everything_declared_is_listed_and_drawn(visit: Visit, server: Server) -> None:
+    view = visit()
+    expect(view.frame.locator("#catalog tbody tr")).to_have_count(len(LISTED))
+    for name, kind in LISTED.items():
+        expect(row(view, name).locator("td").first).to_have_text(kind)
+        expect(node(view, kind, name)).to_have_count(1)
+    expect(row(view, "order-points")).to_contain_text("influxdb:shop")
+    expect(row(view, "order-minutes")).to_contain_text("final: window 1 min, grace 10 s")
+    expect(row(view, "order-replay")).to_contain_text("declared only")
+    expect(row(view, "order-minutes").locator("td").last).to_have_text("yes")
+    for kind, name in (("table", "till:towns"), ("pattern", "order.*"), ("store", "influxdb:shop")):
+        expect(node(view, kind, name)).to_have_count(1)
+    # Two topics of the project match the pattern, and their dead letters.
+    expect(view.frame.locator("#catalog-graph .edge.matches")).to_have_count(3)
+    assert view.troubles == []
+    assert [url for url in view.requests if not url.startswith((f"{server.url}/", "data:", "blob:"))] == []
+
+
+def test_lines_meet_their_boxes_and_boxes_do_not_overlap(visit: Visit) -> None:
+    view = visit()
+    expect(node(view, "topic", "orders")).to_be_visible()
+    boxes = view.frame.locator("#catalog-graph rect").evaluate_all(
+        "nodes => nodes.map(n => [n.x, n.y, n.width, n.height].map(v => v.baseVal.value))"
+    )
+    for n, (x, y, width, height) in enumerate(boxes):
+        for x2, y2, width2, height2 in boxes[:n]:
+            assert x + width <= x2 or x2 + width2 <= x or y + height <= y2 or y2 + height2 <= y
+    ends = view.frame.locator("#catalog-graph .edge").evaluate_all(
+        "nodes => nodes.map(n => [0, n.getTotalLength()].map(at => n.getPointAtLength(at)).map(p => [p.x, p.y]))"
+    )
+    assert len(ends) > len(boxes) / 2
+    for (x, y), (x2, y2) in ends:
+        assert any(x == pytest.approx(b[0] + b[2]) and b[1] < y < b[1] + b[3] for b in boxes)
+        assert any(x2 == pytest.approx(b[0], abs=6) and b[1] < y2 < b[1] + b[3] for b in boxes)
+    within = "svg => { const b = svg.getBBox(); return b.x >= 0 && b.x + b.width <= svg.width.baseVal.value"
+    within += " && b.y >= 0 && b.y + b.height <= svg.height.baseVal.value; }"
+    assert view.frame.locator("#catalog-graph > svg").evaluate(within)
+
+
+def test_names_stay_within_their_boxes(visit: Visit) -> None:
+    view = visit()
+    expect(node(view, "topic", "orders")).to_be_visible()
+    wide = "nodes => nodes.filter(n => [...n.querySelectorAll('text')].some("
+    wide += (
+        "t => t.getComputedTextLength() > n.querySelector('rect').width.baseVal.value - 16)).map(n => n.dataset.name)"
+    )
+    assert view.frame.locator("#catalog-graph .node").evaluate_all(wide) == []
+
+
+def test_a_picked_name_stands_out_with_what_feeds_it_and_what_it_feeds(visit: Visit) -> None:
+    view = visit()
+    button = row(view, "shop-names").get_by_role("button")
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
+    off = view.frame.locator("#catalog-graph .node.off")
+    names = view.frame.locator("#catalog-graph .node:not(.off)").evaluate_all("nodes => nodes.map(n => n.dataset.name)")
+    assert sorted(names) == ["shop-names", "shops", "shops", "till:shops", "till:towns"]
+    node(view, "view", "minutes-by-shop").click(force=True)
+    expect(button).to_have_attribute("aria-pressed", "false")
+    expect(node(view, "topic", "orders")).not_to_have_class("node off")
+    expect(node(view, "view", "shop-names")).to_have_class("node off")
+    row(view, "minutes-by-shop").get_by_role("button").click()
+    expect(off).to_have_count(0)
+    assert view.troubles == []
+
+
+def test_declarations_that_cannot_be_read_are_said_to_be_so(visit: Visit, server: Server) -> None:
+    broken = server.project / "jobs" / "shop" / "broken.py"
+    broken.write_text("nothing.of_the_kind\n")
+    try:
+        view = visit()
+        expect(view.frame.locator("#catalog-error")).to_contain_text("`penstock catalog` says why")
+        expect(view.frame.locator("tr.stream").first).to_be_visible()
+    finally:
+        broken.unlink()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_it_scrolls_within_its_own_box(visit: Visit, theme: str, width: int, screenshots: Path) -> None:
+    view = visit(theme=theme, width=width)
+    expect(row(view, "order-replay")).to_be_visible()
+    view.frame.locator("#h-catalog").scroll_into_view_if_needed()
+    view.frame.locator("#catalog").scroll_into_view_if_needed()
+    view.page.screenshot(path=screenshots / f"catalog-{theme}-{width}.png")
+    fits = "node => node.getBoundingClientRect().right <= document.documentElement.clientWidth"
+    for box in ("#catalog-graph", "#catalog"):
+        assert view.frame.locator(box).evaluate(fits)
+    graph = view.frame.locator("#catalog-graph")
+    ink, paper = (
+        ("rgb(27, 29, 33)", "rgb(255, 255, 255)") if theme == "light" else ("rgb(232, 233, 235)", "rgb(24, 25, 28)")
+    )
+    assert graph.evaluate("node => getComputedStyle(node).backgroundColor") == paper
+    assert graph.locator(".name").first.evaluate("node => getComputedStyle(node).fill") == ink
+    if width == 390:
+        assert graph.evaluate("node => node.scrollWidth > node.clientWidth")
+        assert view.frame.locator("#catalog").evaluate("node => node.scrollWidth > node.clientWidth")
+        view.frame.locator("#catalog-graph").evaluate("node => node.scrollTo(300, 0)")
+        view.page.screenshot(path=screenshots / f"catalog-{theme}-{width}-right.png")
+    assert view.troubles == []

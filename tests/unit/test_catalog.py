@@ -1,0 +1,265 @@
+"""What is declared: found, and checked together."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.catalog import build, discover, load
+from penstock.catalog.check import Found
+from penstock.declare import capture
+from penstock.declare.capture import Capture
+from penstock.declare.declared import Declared, Place
+from penstock.errors import DeclarationError
+from penstock.settings import PROJECT
+from penstock.sinks.influxdb import InfluxDB
+from penstock.streams import Archive, Backfill, Each, Final, Input, Stream, Table, Topic, TopicOutput, View
+from tests.chaos.projects import other_project
+
+DECLARED = PROJECT / "tests" / "browser" / "project"
+MINUTE = timedelta(minutes=1)
+ORDERS, SHOPS = Topic("orders"), Topic("shops", compacted=True)
+
+
+def stream(name: str = "minutes", **changed: Any) -> Stream:
+    given: dict[str, Any] = {
+        "app": "shop",
+        "inputs": {"rows": Input(ORDERS, schema="at BIGINT", event_time="timestamp_millis(at)", late="keep")},
+        "transform": lambda rows: rows,
+        "output": TopicOutput(Topic(name), "key", "value"),
+        "promise": Final(MINUTE, MINUTE),
+    }
+    return Stream(name, **{**given, **changed})
+
+
+def captured(select: str = "SELECT id, at FROM shops", name: str = "shops") -> Capture:
+    text = f"CAPTURE INTO shops PARTITIONS 4 FROM mysql till KEY (id) CURSOR at AS {select}"
+    return capture.parse(text, Path(f"sql/captures/{name}.sql"))
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Callable[[str, str], Path]]:
+    """Writes a module of a project of its own."""
+    folder = tmp_path / "jobs" / "shop"
+    folder.mkdir(parents=True)
+
+    def write(name: str, text: str) -> Path:
+        path = folder / f"{name}.py"
+        path.write_text(text)
+        return path
+
+    with other_project(tmp_path, {}):
+        yield write
+
+
+# What each says of itself
+
+
+def test_every_kind_says_what_it_reads_and_writes() -> None:
+    both = {"a": TopicOutput(Topic("a"), value="v"), "b": InfluxDB("shop")}
+    archive = Archive("kept", ORDERS, bucket="lake", prefix="shop/orders")
+    joined = stream(
+        inputs={"rows": Input(ORDERS), "shops": Table(SHOPS, "name STRING")},
+        transform=lambda rows, shops: rows.join(shops),
+    )
+    every = stream(inputs={"rows": Input(pattern="o.*")}, output=both, promise=Each())
+    topic = [Place("topic", name) for name in ("orders", "shops", "minutes", "a", "shops-dead-letter")]
+    expected: list[tuple[Declared, str, list[Place], list[Place]]] = [
+        (
+            stream(), "stream", [topic[0]],
+            [topic[2], Place("topic", "orders-dead-letter"), Place("topic", "minutes-late")],
+        ),
+        (joined, "stream", topic[:2], [topic[2], topic[4]]),
+        (every, "sink", [Place("pattern", "o.*")], [topic[3], Place("store", "influxdb:shop")]),
+        (
+            captured("SELECT s.id, s.at FROM shops s JOIN town.places p ON p.id = s.id JOIN shops t ON t.id = s.up"),
+            "capture", [Place("table", "till:shops"), Place("table", "till:town.places")], [topic[1]],
+        ),
+        (View("v", "shops", "name STRING"), "view", [topic[1]], []),
+        (archive, "archive", [topic[0]], [Place("store", "bucket:lake/shop/orders")]),
+        (Archive("whole", stream(), bucket="lake"), "archive", [topic[2]], [Place("store", "bucket:lake")]),
+        (Backfill("b", archive, ORDERS), "backfill", [Place("archive", "kept")], [topic[0]]),
+        (Backfill("c", "files", stream()), "backfill", [Place("source", "files")], [Place("stream", "minutes")]),
+    ]  # fmt: skip
+    for one, kind, reads, writes in expected:
+        assert (one.kind, list(one.reads), list(one.writes)) == (kind, reads, writes)
+    assert [one.app for one, *_ in expected] == ["shop", "shop", "shop", "captures", *[None] * 5]
+
+
+def test_each_knows_where_it_was_declared() -> None:
+    line = sys._getframe().f_lineno
+    made: list[Declared] = [stream(), View("v", SHOPS, "name STRING")]
+    assert made[1].where == f"{__file__}:{line + 1}"
+    assert made[0].where.startswith(f"{__file__}:")
+    assert captured().where == "sql/captures/shops.sql"
+    assert View("v", SHOPS, "name STRING") == made[1]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: View("Names", SHOPS, "name STRING"), "the name of view 'Names' is not usable"),
+        (lambda: View("v", ORDERS, "name STRING"), "a view's topic must be compacted; got: topic orders"),
+        (lambda: View("v", SHOPS, "name"), "the schema of view v is no Spark DDL"),
+        (lambda: View("v", SHOPS, "name STRING", by="town"), "cannot be asked by this field; got: town"),
+        (
+            lambda: View("v", SHOPS, "tags ARRAY<STRING>, n INT", by=("n", "tags")),
+            "cannot be asked by this field; got: tags; to mend it: take one of the schema's: n",
+        ),
+        (lambda: Archive("a", ORDERS, bucket="Lake"), "the bucket's name is not usable"),
+        (lambda: Archive("a", ORDERS, bucket="lake", prefix="/x"), "the prefix is not usable"),
+        (lambda: Archive("a", ORDERS, bucket="lake", prefix="x/"), "the prefix is not usable"),
+        (
+            lambda: Archive("a", ORDERS, bucket="lake", format="csv"),  # type: ignore[arg-type]
+            "the format is not known; got: 'csv'; to mend it: take one of: parquet, json",
+        ),
+        (
+            lambda: Archive("a", stream(output=InfluxDB("x"), promise=Each()), bucket="lake"),
+            "stream minutes does not write one topic; got: influxdb:x",
+        ),
+        (lambda: Backfill("b", "", ORDERS), "backfill b has no source"),
+        (lambda: Backfill("b", ORDERS, "orders"), "backfill b has no source"),  # type: ignore[arg-type]
+        (lambda: Backfill("b", "files", None), "backfill b has no target"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_cannot_be_meant_is_refused_at_once(make: Callable[[], object], message: str) -> None:
+    with pytest.raises(DeclarationError) as e:
+        make()
+    assert message in str(e.value)
+
+
+# Checked together
+
+
+def test_a_catalog_has_everything_by_kind_and_by_name() -> None:
+    kept = Archive("kept", ORDERS, bucket="lake")
+    made = build(
+        [stream(), View("names", "shops", "name STRING"), kept, Backfill("again", kept, "minutes")], [captured()]
+    )
+    assert list(made.declared) == ["minutes", "shops", "names", "kept", "again"]
+    assert list(made.supervised) == ["minutes", "shops"]
+    assert (list(made.views), list(made.archives), list(made.backfills)) == (["names"], ["kept"], ["again"])
+    assert {app: [one.name for one in of] for app, of in made.apps.items()} == {
+        "captures": ["shops"],
+        "shop": ["minutes"],
+    }
+    assert made.one("shops") is made.captures["shops"]
+    with pytest.raises(DeclarationError, match="no such stream; got: names"):
+        made.one("names")
+
+
+def test_a_topic_that_only_a_view_or_an_archive_names_is_declared_by_it() -> None:
+    made = build([View("v", SHOPS, "name STRING"), Archive("a", ORDERS, bucket="lake")])
+    assert made.topics == {"shops": SHOPS, "orders": ORDERS}
+
+
+KEPT = Archive("kept", ORDERS, bucket="lake")
+
+
+@pytest.mark.parametrize(
+    ("found", "captures", "message"),
+    [
+        ([stream("shops")], [captured()], "this capture and the stream of HERE have one name; got: shops"),
+        ([stream("a"), stream("a")], [], "this stream and the stream of HERE have one name; got: a"),
+        ([KEPT, View("kept", SHOPS, "n INT")], [], "HERE: this view and the archive of HERE have one name"),
+        ([View("v", "shops", "n INT")], [], "HERE: view v names a topic that nothing declares; got: shops"),
+        ([stream(), View("v", "orders", "n INT")], [], "HERE: view v: a view's topic must be compacted"),
+        ([stream(), Archive("a", "nowhere", bucket="lake")], [], "archive a names a topic that nothing declares"),
+        ([Archive("a", stream(), bucket="lake")], [], "archive a names a stream that is not in the catalog"),
+        ([stream(), KEPT, View("v", Topic("orders", compacted=True), "n INT")], [], "declared twice, differently"),
+        ([KEPT, Archive("too", "orders", bucket="lake")], [], "archive kept and archive too write to one place"),
+        ([stream(), Backfill("b", KEPT, ORDERS)], [], "HERE: backfill b reads an archive that is not in the catalog"),
+        ([Backfill("b", "files", ORDERS)], [], "HERE: backfill b names a topic that nothing declares; got: orders"),
+        ([stream(), Backfill("b", "files", Topic("orders", 9))], [], "one topic is declared twice, differently"),
+        ([stream(), Backfill("b", "files", stream("other"))], [], "names a stream that is not in the catalog"),
+        ([stream(app="captures")], [captured()], "HERE: an app of streams has the name of the captures' app"),
+        ([stream(), stream("b", output=TopicOutput(Topic("minutes"), value="v"))], [], "write to one place"),
+        ([stream(output=TopicOutput(SHOPS, "k", "v"), inputs={"rows": Input(SHOPS)})], [], "reads its own output"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_together_is_refused(found: list[Found], captures: list[Capture], message: str) -> None:
+    with pytest.raises(DeclarationError) as e:
+        build(found, captures)
+    said = re.sub(f"{re.escape(__file__)}:[0-9]+", "HERE", str(e.value))
+    assert message in said
+
+
+# Found
+
+
+def test_a_project_is_found_whole_each_thing_once() -> None:
+    with other_project(DECLARED, {}):
+        found = load()
+    assert set(found.streams) == {"order-minutes", "order-points", "order-counts"}
+    assert (set(found.captures), set(found.views)) == ({"shops"}, {"minutes-by-shop", "shop-names"})
+    assert (set(found.archives), set(found.backfills)) == ({"order-archive"}, {"order-replay", "first-year"})
+    place = found.archives["order-archive"].where
+    assert place.startswith(str(DECLARED / "jobs" / "shop" / "kept.py:"))
+
+
+def test_the_examples_of_the_documentation_are_a_project(tmp_path: Path) -> None:
+    page = (PROJECT / "docs" / "catalog.md").read_text()
+    example = re.compile(r"`((?:jobs|sql)/[a-z/]+\.(?:py|sql))`, [^\n]*:\n\n```[a-z]+\n(.*?)```", re.DOTALL)
+    for path, text in example.findall(page):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    with other_project(tmp_path, {}):
+        kinds = {one.kind for one in load().declared.values()}
+    assert kinds == {"stream", "sink", "capture", "view", "archive", "backfill"}
+
+
+def test_names_with_an_underscore_before_them_and_private_modules_are_left_out(
+    project: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    text = "from penstock.streams import Archive\n_A = Archive('a', 'o', bucket='lake')\n"
+    project("public", text + "_ALL = [_A]\nB = 3\nEMPTY = []\nC = (B, Archive('c', 'o', bucket='lake'), 'text')\n")
+    project("_private", text + "A = _A\n")
+    assert [one.name for one in discover(tmp_path)] == ["c"]
+
+
+def test_what_a_private_module_makes_is_declared_where_it_is_imported(
+    project: Callable[[str, str], Path], tmp_path: Path
+) -> None:
+    project("_parts", "from penstock.streams import Archive\nA = Archive('a', 'o', bucket='lake')\n")
+    project("x", "from jobs.shop._parts import A\n")
+    project("y", "from jobs.shop._parts import A\n")
+    assert [one.name for one in discover(tmp_path)] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import penstock\n\nA = 1 / 0\n", "{path} cannot be imported; got: ZeroDivisionError"),
+        ("STREAM = 3\n", "{path}: this is no stream; got: 3"),
+        (
+            "from penstock.streams import Archive\n\nA = Archive('a', 'o', bucket='lake', format='csv')\n",
+            "{path}:3: archive a: the format is not known",
+        ),
+        (
+            "from penstock.streams import View\n\nV = View('v', 'shops', schema='n INT')\n",
+            "{path}:3: view v names a topic that nothing declares",
+        ),
+    ],
+)
+def test_a_mistake_names_its_file(project: Callable[[str, str], Path], text: str, message: str) -> None:
+    path = project("wrong", text)
+    with pytest.raises(DeclarationError) as e:
+        load()
+    assert str(e.value).startswith(message.format(path=path))
+
+
+def test_the_catalog_needs_neither_spark_nor_a_broker() -> None:
+    code = "import sys, penstock.catalog as c; c.load(); import penstock.catalog.listing as l; l.document(c.load());"
+    code += "print([m for m in ('pyspark', 'confluent_kafka', 'airflow', 'sqlalchemy') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, env={"PENSTOCK_PROJECT": str(DECLARED)}, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

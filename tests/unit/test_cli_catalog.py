@@ -1,0 +1,111 @@
+"""`penstock catalog` over a project with a declaration of every kind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from penstock.catalog import Catalog, load
+from penstock.cli import catalog
+from penstock.errors import DeclarationError
+from tests.chaos.projects import other_project
+from tests.unit.test_catalog import DECLARED
+
+
+@pytest.fixture(autouse=True)
+def project() -> Iterator[None]:
+    with other_project(DECLARED, {}):
+        yield
+
+
+def run(*args: str, code: int = 0) -> str:
+    app = typer.Typer()
+    app.command()(catalog.catalog)
+    result = CliRunner().invoke(app, args)
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_everything_is_listed_with_inputs_outputs_and_whether_it_runs() -> None:
+    lines = {" ".join(line.split()[:2]): line for line in run().splitlines()}
+    assert {
+        "capture shops", "stream order-minutes", "sink order-points", "view shop-names", "archive order-archive",
+        "backfill order-replay",
+    } <= lines.keys()  # fmt: skip
+    assert lines["sink order-points"].split()[2:] == [
+        "shop",
+        "order-minutes",
+        "influxdb:shop",
+        "(store)",
+        "each",
+        "yes",
+    ]
+    assert "final: window 1 min, grace 10 s" in lines["stream order-minutes"]
+    assert lines["archive order-archive"].rstrip().endswith("declared only")
+    assert "bucket:lake/shop/orders (store)" in lines["archive order-archive"]
+    assert "order-archive (archive)" in lines["backfill order-replay"]
+    assert lines["declared only:"] == "declared only: nothing runs it in this version"
+
+
+def test_as_json() -> None:
+    found = json.loads(run("--json"))
+    rows = {row["name"]: row for row in found["declared"]}
+    assert rows["order-counts"]["reads"] == [{"kind": "pattern", "name": "order.*"}]
+    assert (rows["order-counts"]["runs"], rows["shop-names"]["runs"]) == (True, False)
+    assert rows["shop-names"]["where"].startswith("jobs/shop/kept.py:")
+    assert rows["order-replay"]["description"] == "Orders of a day that is computed again."
+    assert rows["shops"]["where"] == "sql/captures/shops.sql"
+    assert {"kind": "store", "name": "influxdb:shop"} in found["graph"]["nodes"]
+    assert {
+        "source": {"kind": "topic", "name": "orders"},
+        "target": {"kind": "pattern", "name": "order.*"},
+        "matches": True,
+    } in found["graph"]["edges"]
+
+
+def test_one_name_is_shown_with_what_feeds_it_and_what_it_feeds() -> None:
+    assert [row["name"] for row in json.loads(run("shop-names", "--json"))["declared"]] == ["shops", "shop-names"]
+    assert run("till:towns", "--graph", "text").startswith("till:towns (table)\n  shops (capture)\n    shops (topic)\n")
+    drawn = run("shop-names", "--graph", "mermaid")
+    assert drawn.startswith("flowchart LR\n")
+    assert '[/"shop-names<br/>view"/]' in drawn
+    assert "order" not in drawn
+    assert "order-counts" not in run("shop-names")
+
+
+def test_the_whole_graph_is_drawn() -> None:
+    assert "orders (topic)" in run("--graph", "text")
+    assert run("--graph", "mermaid").count("-.->") == 3
+
+
+def test_an_unknown_name_is_refused_with_close_matches() -> None:
+    assert "there is no declared thing or place named 'shop-name'; did you mean shop-names" in run("shop-name", code=2)
+
+
+def test_an_unknown_drawing_is_refused() -> None:
+    run("--graph", "picture", code=2)
+    run("--graph", "text", "--json", code=2)
+
+
+def test_a_mistake_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong() -> Catalog:
+        raise DeclarationError("jobs/a.py:3: view v is wrong", got="x", fix="mend it")
+
+    monkeypatch.setattr(catalog, "load", wrong)
+    assert run(code=1) == "error: jobs/a.py:3: view v is wrong; got: x; to mend it: mend it\n"
+    assert catalog.complete("") == []
+
+
+def test_nothing_declared_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "load", lambda: Catalog({}, {}))
+    assert "docs/catalog.md" in run()
+    assert json.loads(run("--json")) == {"declared": [], "graph": {"nodes": [], "edges": []}}
+
+
+def test_completion_offers_things_and_places() -> None:
+    assert catalog.complete("shop") == ["shop-names", "shops", "shops-dead-letter"]
+    assert "order-minutes" in load().streams
