@@ -6,7 +6,6 @@ Each field is the variable ``PENSTOCK_<FIELD>`` in capitals, e.g. ``PENSTOCK_KAF
 import os
 from functools import cache
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -43,10 +42,6 @@ class Settings(BaseSettings):
     driver_memory: str = Field("768m", description="JVM heap of one driver")
     java_options: str = Field("", description="options of a driver's JVM, instead of those that were measured best")
     spark_conf: dict[str, str] = Field({}, description="Spark settings over those that were measured best, as JSON")
-    parsing: Literal["shapes", "json"] = Field(
-        "shapes",
-        description="records of plain values are cut by a regular expression, or all go through Spark's parser",
-    )
 
     snapshot_readers: int = Field(
         min(4, os.cpu_count() or 1), ge=1, description="processes that read the snapshot of a large table"

@@ -19,7 +19,7 @@ from typing import Literal
 from zipfile import ZipFile
 
 import psutil
-from confluent_kafka import KafkaException
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import LocalError
@@ -27,6 +27,7 @@ from penstock.machine import jars, java, process
 from penstock.machine.files import publish
 from penstock.settings import settings
 from tests.bench.common import peak_memory
+from tests.bench.steady import Course, following
 
 Job = Literal["quality", "summaries", "summaries2", "consume"]
 Guarantee = Literal["at_least_once", "exactly_once_v2"]
@@ -74,6 +75,7 @@ class Measured:
     records: int
     first_s: float
     figures: Mapping[str, int] = field(default_factory=dict)
+    course: Course = field(default_factory=Course)
 
 
 def generate(
@@ -148,6 +150,7 @@ def run(
             },
             timeout,
             java_options,
+            group=app if job != "consume" else "",
         )
     finally:
         shutil.rmtree(state, ignore_errors=True)
@@ -186,7 +189,12 @@ def _compiler() -> list[str | Path]:
 
 
 def _measured(
-    job: str, bootstrap: str, arguments: Mapping[str, object], timeout: float = 900, java_options: Sequence[str] = ()
+    job: str,
+    bootstrap: str,
+    arguments: Mapping[str, object],
+    timeout: float = 900,
+    java_options: Sequence[str] = (),
+    group: str = "",
 ) -> Measured:
     words = {"job": job, "bootstrap": bootstrap, **arguments}
     command = [
@@ -201,12 +209,17 @@ def _measured(
             timer = threading.Timer(timeout, child.kill)
             timer.start()
             measured = psutil.Process(child.pid)
+            course = Course()
             try:
-                with peak_memory(lambda: [measured]) as peak:
+                with (
+                    peak_memory(lambda: [measured]) as peak,
+                    following(course, lambda: _spent(measured), lambda: _committed(bootstrap, group)),
+                ):
                     assert child.stdout is not None
                     said = child.stdout.readline()
                     # Not reaped before it is waited for, so it can be asked even if it has ended.
                     cpu = measured.cpu_times()
+                    course.note(cpu.user + cpu.system, _committed(bootstrap, group))
                     child.stdout.read()
                     child.wait()
             finally:
@@ -224,7 +237,32 @@ def _measured(
         records=figures["records"],
         first_s=figures["first_record_ms"] / 1000 - started,
         figures=figures,
+        course=course,
     )
+
+
+def _spent(one: psutil.Process) -> float:
+    cpu = one.cpu_times()
+    return cpu.user + cpu.system
+
+
+def _committed(bootstrap: str, group: str) -> dict[str, int]:
+    """How far the group is in each topic that its records pass one by one: what it reads, and what it repartitions.
+
+    Of a topic of bundles the count says nothing about records.
+    """
+    if not group:
+        return {}
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    try:
+        [future] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
+        found = future.result(10).topic_partitions or []
+    except KafkaException:
+        return {}
+    steps: dict[str, int] = {}
+    for at in found:
+        steps[at.topic] = steps.get(at.topic, 0) + max(0, at.offset)
+    return {topic: done for topic, done in steps.items() if not topic.endswith("-bundles")}
 
 
 def _forget(bootstrap: str, app: str) -> None:

@@ -1,0 +1,74 @@
+"""The rate at which a job works when it is warm, out of a run of it: how far it was and what it had spent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+SAMPLE_S = 0.5
+
+
+@dataclass(frozen=True)
+class Steady:
+    """records_s: records a second; cpu_s: CPU seconds per million records."""
+
+    records_s: float
+    cpu_s: float
+
+
+@dataclass
+class Course:
+    """Samples of a run: the time, CPU seconds so far, and how far each of the job's steps was in its own count."""
+
+    samples: list[tuple[float, float, dict[str, int]]] = field(default_factory=list)
+
+    def note(self, cpu_s: float, steps: Mapping[str, int]) -> None:
+        self.samples.append((time.time(), cpu_s, dict(steps)))
+
+    def steady(self, low: float, high: float, records: int) -> Steady:
+        """Between two shares of the job, done when the last of its steps has done that much; records: all there are."""
+        whole = {step: max(s.get(step, 0) for *_, s in self.samples) for _, _, steps in self.samples for step in steps}
+
+        def share(steps: Mapping[str, int]) -> float:
+            return min((steps.get(step, 0) / end for step, end in whole.items() if end), default=0.0)
+
+        points = [(share(steps), at, cpu) for at, cpu, steps in self.samples]
+        (began, spent), (ended, paid) = (_at(points, wanted) for wanted in (low, high))
+        done = (high - low) * records
+        return Steady(done / (ended - began), (paid - spent) / done * 1e6)
+
+
+def _at(points: list[tuple[float, float, float]], wanted: float) -> tuple[float, float]:
+    """Time and CPU seconds at which a share was reached, between the samples around it."""
+    last = points[0]
+    for point in points:
+        if point[0] >= wanted:
+            over = point[0] - last[0]
+            part = (wanted - last[0]) / over if over else 1.0
+            return last[1] + part * (point[1] - last[1]), last[2] + part * (point[2] - last[2])
+        if point[0] > last[0]:
+            last = point
+    return points[-1][1], points[-1][2]
+
+
+@contextmanager
+def following(course: Course, cpu_s: Callable[[], float], steps: Callable[[], Mapping[str, int]]) -> Iterator[None]:
+    """Take samples during the block, while there is something to be sampled."""
+    done = threading.Event()
+
+    def sample() -> None:
+        while not done.wait(SAMPLE_S):
+            found = steps()
+            if found:
+                course.note(cpu_s(), found)
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
