@@ -255,6 +255,7 @@ def test_the_command_is_the_providers(control: Control, monkeypatch: pytest.Monk
     assert command[:3] == ["spark-submit", "--master", "spark://h:7077"]
     assert "a=spark://h:7077" in command
     assert command[command.index("--name") + 1] == "chaos"
+    assert launch.DRIVER.is_file()
     assert command[-5:] == [str(launch.DRIVER), "--app", "chaos", "--incarnation", "i9"]
 
 
