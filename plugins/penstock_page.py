@@ -21,7 +21,7 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from penstock.control.api import Actor, connect
+from penstock.control import Actor, connect
 from penstock.errors import ControlError
 from penstock.observe.history import HISTORY_MS, downsample
 from penstock.observe.overview import STATES, Limits, overview, read

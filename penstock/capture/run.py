@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from penstock.capture.database import READ_TIMEOUT
 from penstock.capture.poller import Poller
 from penstock.capture.start import Decision, PositionRefused, check_topic, open_poller
-from penstock.control.api import ProgressRow
+from penstock.control import ProgressRow
 from penstock.control.captures import CaptureRow, Captures
 from penstock.declare.capture import Capture
 from penstock.errors import ControlError, LeaseLost, PenstockError

@@ -19,7 +19,7 @@ from penstock.capture.poller import Poller
 from penstock.catalog import load
 from penstock.cli.output import actor, clear_errors, console, count, emit, table, unknown
 from penstock.cli.output import state as coloured
-from penstock.control.api import connect
+from penstock.control import connect
 from penstock.control.captures import Asked, Captures
 from penstock.declare.capture import APP, Capture
 from penstock.errors import LeaseHeld, PenstockError

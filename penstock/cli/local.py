@@ -18,7 +18,7 @@ from penstock.catalog import load
 from penstock.cli.output import clear_errors, console, count, emit, state, table
 from penstock.cli.report import Steps
 from penstock.cli.streams import tail
-from penstock.control.api import DriverRow, connect
+from penstock.control import DriverRow, connect
 from penstock.errors import ControlError, LocalError
 from penstock.local import doctor as checks
 from penstock.local import usage

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from penstock.catalog import load
 from penstock.cli.output import actor, clear_errors, console, count, emit, state, table, unknown
-from penstock.control.api import Control, Desired, connect
+from penstock.control import Control, Desired, connect
 from penstock.errors import PenstockError
 from penstock.observe.overview import AppView, Limits, Overview, StreamView, duration, first_line, overview, read
 from penstock.settings import settings

@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 import psutil
 
 from penstock.catalog import Catalog, load
-from penstock.control.api import Control, connect
+from penstock.control import Control, connect
 from penstock.errors import ControlError, LocalError
 from penstock.kafka.admin import ensure_topics
 from penstock.local import mariadb

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock.catalog import load
-from penstock.control.api import Control
+from penstock.control import Control
 from penstock.control.captures import CaptureRow
 from penstock.observe.overview import Limits, StreamView, duration
 from penstock.observe.snapshot import take

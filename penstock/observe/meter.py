@@ -16,7 +16,7 @@ from threading import Event, Lock, Thread
 from typing import NoReturn
 
 from penstock import logs
-from penstock.control.api import Control, connect
+from penstock.control import Control, connect
 from penstock.errors import PenstockError
 from penstock.observe.machine import Machine, Parts
 from penstock.observe.overview import Limits

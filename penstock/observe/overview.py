@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from penstock.control.api import AppRow, Control, Desired, DriverRow, ProgressRow
+from penstock.control import AppRow, Control, Desired, DriverRow, ProgressRow
 from penstock.control.captures import CaptureRow, Captures
 from penstock.settings import Settings
 from penstock.supervision.supervise import START_TIMEOUT

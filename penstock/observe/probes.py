@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from penstock.control.api import Control
+from penstock.control import Control
 from penstock.errors import ControlError
 from penstock.kafka.admin import end_offsets, unreachable
 from penstock.observe import overview

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 
-from penstock.control.api import Control
+from penstock.control import Control
 from penstock.errors import ControlError
 from penstock.observe.overview import Limits, Overview, Snapshot, StreamView, overview, read
 

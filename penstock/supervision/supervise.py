@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from penstock.control.api import Actor, AppRow, Control, DriverRow
+from penstock.control import Actor, AppRow, Control, DriverRow
 from penstock.errors import ControlError, PenstockError
 from penstock.settings import Settings, settings
 from penstock.supervision import launch, processes

@@ -22,7 +22,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.control.api import Control
+from penstock.control import Control
 from penstock.errors import BrokerError
 from penstock.kafka.admin import end_offsets
 from penstock.local.parts import Broker

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.catalog import build
-from penstock.control.api import Control, ProgressRow
+from penstock.control import Control, ProgressRow
 from penstock.streams import Input, Stream, Topic, TopicOutput, Updates
 
 STREAM = "topic-quality"

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from penstock.catalog import Catalog, build
 from penstock.cli import streams
 from penstock.cli.streams import app, complete, followed, tail
-from penstock.control.api import Control, ProgressRow, connect
+from penstock.control import Control, ProgressRow, connect
 from penstock.errors import ControlError, DeclarationError
 from penstock.settings import settings
 from penstock.streams import Final, Input, Stream, Topic, TopicOutput

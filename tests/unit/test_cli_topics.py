@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from penstock.catalog import Catalog
 from penstock.cli import topics
-from penstock.control.api import Control
+from penstock.control import Control
 from penstock.errors import BrokerError
 from penstock.kafka.admin import TopicState
 from penstock.streams import Topic

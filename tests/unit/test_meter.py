@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from penstock.control.api import Control, ProgressRow
+from penstock.control import Control, ProgressRow
 from penstock.errors import ControlError
 from penstock.machine.process import free_port
 from penstock.observe.meter import Meter, until_due

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.control.api import Actor, AppRow, Control, Desired, DriverRow, ProgressRow
+from penstock.control import Actor, AppRow, Control, Desired, DriverRow, ProgressRow
 from penstock.errors import ControlError
 from penstock.observe.history import POINTS, downsample
 from penstock.observe.overview import (

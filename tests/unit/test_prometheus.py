@@ -12,8 +12,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.control import schema
-from penstock.control.api import Control, ProgressRow
+from penstock.control import Control, ProgressRow, schema
 from penstock.control.captures import CaptureRow, Captures
 from penstock.errors import ControlError, LocalError
 from penstock.machine.process import free_port

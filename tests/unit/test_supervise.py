@@ -16,8 +16,7 @@ import pytest
 from sqlalchemy import update
 
 from penstock import settings as settings_module
-from penstock.control import Actor, Control, DriverRow, schema
-from penstock.control.api import AppRow
+from penstock.control import Actor, AppRow, Control, DriverRow, schema
 from penstock.errors import ControlError
 from penstock.settings import Settings, settings
 from penstock.supervision import launch, processes, supervise
