@@ -1,4 +1,4 @@
-"""Waiting and temporary homes, for every kind of test."""
+"""Waiting, for every kind of test."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from penstock.control import AppRow, Control, Desired, DriverRow, ProgressRow
 from penstock.control.captures import CaptureRow, Captures
 from penstock.settings import Settings
-from penstock.supervision.supervise import START_TIMEOUT
+from penstock.supervision.decide import START_TIMEOUT
 
 State = Literal["running", "idle", "starting", "draining", "failing", "hung", "down", "unknown", "stopped"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.engine.session import submit_conf
 from penstock.supervision import launch, processes
-from penstock.supervision.supervise import Supervisor
+from penstock.supervision.supervisor import Supervisor
 from tests.chaos.platform import APP, Platform, pause
 from tests.support import wait_until
 

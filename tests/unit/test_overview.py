@@ -25,7 +25,7 @@ from penstock.observe.overview import (
     read,
 )
 from penstock.settings import Settings
-from penstock.supervision.supervise import START_TIMEOUT
+from penstock.supervision.decide import START_TIMEOUT
 
 NOW = 1_800_000_000_000
 APP = AppRow("metrics", release_seq=0, incarnation="d1", restarts=2)
