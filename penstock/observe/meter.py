@@ -18,7 +18,7 @@ from typing import NoReturn
 from penstock import logs
 from penstock.control import Control, connect
 from penstock.errors import PenstockError
-from penstock.observe.machine import Machine, Parts
+from penstock.observe.host import Machine, Parts
 from penstock.observe.overview import Limits
 from penstock.observe.probes import Database, Http, Kafka, Own, Streams
 from penstock.observe.prometheus import PlatformCollector, serve
