@@ -24,7 +24,9 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from penstock.control import Actor, connect
 from penstock.errors import ControlError
 from penstock.observe.history import HISTORY_MS, downsample
-from penstock.observe.overview import STATES, Limits, overview, read
+from penstock.observe.overview import overview
+from penstock.observe.snapshot import read
+from penstock.observe.states import STATES, Limits
 from penstock.settings import settings
 
 log = logging.getLogger(__name__)

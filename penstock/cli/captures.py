@@ -24,8 +24,10 @@ from penstock.control.captures import Asked, Captures
 from penstock.declare.capture import APP, Capture
 from penstock.errors import LeaseHeld, PenstockError
 from penstock.kafka.admin import admin, partitions
-from penstock.observe.overview import Limits, StreamView, duration
-from penstock.observe.snapshot import take
+from penstock.observe.moments import take
+from penstock.observe.states import Limits
+from penstock.observe.views import StreamView
+from penstock.observe.words import duration
 from penstock.settings import settings
 
 app = typer.Typer(no_args_is_help=True, help="SQL statements captured into compacted topics.")

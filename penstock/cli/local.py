@@ -23,7 +23,8 @@ from penstock.errors import ControlError, LocalError
 from penstock.local import doctor as checks
 from penstock.local import usage
 from penstock.local.platform import Platform, as_running
-from penstock.observe.overview import Overview, duration
+from penstock.observe.views import Overview
+from penstock.observe.words import duration
 from penstock.settings import settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]

@@ -15,7 +15,7 @@ from penstock.control import connect
 from penstock.declare.topic import Topic
 from penstock.errors import ControlError
 from penstock.kafka.admin import TopicState, describe_topics, ensure_topics
-from penstock.observe.overview import duration
+from penstock.observe.words import duration
 from penstock.settings import settings
 
 Beats = dict[str, Mapping[str, Any]]

@@ -24,7 +24,10 @@ from penstock.local.part import Part
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine import aot, jars, java, process
 from penstock.machine.files import locked
-from penstock.observe.overview import Limits, Overview, overview, read
+from penstock.observe.overview import overview
+from penstock.observe.snapshot import read
+from penstock.observe.states import Limits
+from penstock.observe.views import Overview
 from penstock.settings import Settings, settings
 from penstock.supervision import launch
 from penstock.supervision import processes as drivers

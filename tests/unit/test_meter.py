@@ -17,11 +17,11 @@ from penstock.control import Control, ProgressRow
 from penstock.errors import ControlError
 from penstock.machine.process import free_port
 from penstock.observe.meter import Meter, until_due
-from penstock.observe.overview import Limits
+from penstock.observe.moments import Moments
 from penstock.observe.probes import Database, Http, Streams
 from penstock.observe.samples import METRICS, Deltas, Sample, receipt, usable
 from penstock.observe.sender import Sender
-from penstock.observe.snapshot import Moments
+from penstock.observe.states import Limits
 from tests.unit.meter_control import STREAM, collect, filled
 
 

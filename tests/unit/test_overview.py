@@ -13,17 +13,11 @@ import pytest
 from penstock.control import Actor, AppRow, Control, Desired, DriverRow, ProgressRow
 from penstock.errors import ControlError
 from penstock.observe.history import POINTS, downsample
-from penstock.observe.overview import (
-    STATES,
-    Limits,
-    Overview,
-    Snapshot,
-    State,
-    duration,
-    first_line,
-    overview,
-    read,
-)
+from penstock.observe.overview import overview
+from penstock.observe.snapshot import Snapshot, read
+from penstock.observe.states import STATES, Limits, State
+from penstock.observe.views import Overview
+from penstock.observe.words import duration, first_line
 from penstock.settings import Settings
 from penstock.supervision.decide import START_TIMEOUT
 

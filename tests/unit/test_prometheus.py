@@ -16,11 +16,11 @@ from penstock.control import Control, ProgressRow, schema
 from penstock.control.captures import CaptureRow, Captures
 from penstock.errors import ControlError, LocalError
 from penstock.machine.process import free_port
-from penstock.observe import snapshot
-from penstock.observe.overview import Limits
+from penstock.observe import moments
+from penstock.observe.moments import Moments
 from penstock.observe.prometheus import PlatformCollector, exported, serve
 from penstock.observe.samples import Sample, now_ms
-from penstock.observe.snapshot import Moments
+from penstock.observe.states import Limits
 from tests.unit.meter_control import APP, STREAM, filled
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -155,15 +155,15 @@ def test_an_old_report_is_down_and_a_stream_without_one_too(tmp_path: Path) -> N
 
 def test_the_database_is_read_once_for_scrapes_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, moment = [], 0.0
-    real = snapshot.take
+    real = moments.take
 
-    def counted(control: Control, limits: Limits) -> snapshot.Moment:
+    def counted(control: Control, limits: Limits) -> moments.Moment:
         reads.append(moment)
         if moment > 5:
             raise ControlError("away")
         return real(control, limits)
 
-    monkeypatch.setattr(snapshot, "take", counted)
+    monkeypatch.setattr(moments, "take", counted)
     shared = Moments(filled(tmp_path), keep=1.0, clock=lambda: moment)
     threads = [threading.Thread(target=shared.read) for _ in range(4)]
     for t in threads:
