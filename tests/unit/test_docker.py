@@ -26,7 +26,8 @@ from typer.core import TyperGroup
 
 from penstock import bootstrap
 from penstock.cli import app
-from penstock.local.airflow import SECRETS, ApiServer, DagProcessor, Layout, Scheduler, Triggerer
+from penstock.local.airflow import ApiServer, DagProcessor, Scheduler, Triggerer
+from penstock.local.airflow_layout import SECRETS, Layout
 from penstock.local.doctor import Check
 from penstock.local.parts import Broker
 from penstock.machine import jars
