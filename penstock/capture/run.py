@@ -195,7 +195,7 @@ class CaptureRun:
             row.drift = asdict(poller.reconcile.drift)
         mine = self.figures
         mine.rows_in, mine.rows_out = self._before[0] + f.fresh, self._before[1] + f.written
-        mine.state_rows = poller.remembered
+        mine.state_rows = len(poller.seen)
         if f.current is not None:
             mine.watermark = int(f.current * 1000)
         if took is not None:

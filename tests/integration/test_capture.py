@@ -113,7 +113,7 @@ def test_a_transaction_open_too_long_is_read_when_it_ends(source: Source, caplog
 
 
 def test_a_long_poll_goes_on_where_it_was_killed(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.poller.PAGE", 10)
+    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", 10)
     poller = source.poller()
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('before')")
     until(poller, lambda: poller.position.low is not None, "the low mark comes on")
@@ -144,8 +144,8 @@ def test_a_long_poll_goes_on_where_it_was_killed(source: Source, monkeypatch: py
 @pytest.fixture
 def two_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A table of a hundred rows counts as large."""
-    monkeypatch.setattr("penstock.capture.poller.LARGE", 100)
-    monkeypatch.setattr("penstock.capture.poller.PAGE", 50)
+    monkeypatch.setattr("penstock.capture.snapshot.Snapshotting.LARGE", 100)
+    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", 50)
     monkeypatch.setenv("PENSTOCK_SNAPSHOT_READERS", "2")
     settings.cache_clear()
     yield
@@ -211,7 +211,7 @@ def test_killed_at_any_step(source: Source, step: str, monkeypatch: pytest.Monke
     class Killed(BaseException):
         pass
 
-    monkeypatch.setattr("penstock.capture.poller.PAGE", 7)
+    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", 7)
     chance = random.Random(step)
     source.sql(*(f"INSERT INTO {source.name} (name) VALUES ('{i}')" for i in range(20)))
     for _ in range(4):
@@ -341,7 +341,7 @@ def test_a_row_that_comes_back_and_goes_again_within_one_poll(source: Source, mo
     polled(poller)
     source.sql(f"UPDATE {source.name} SET gone = 1 WHERE id = 1")
     polled(poller)
-    monkeypatch.setattr("penstock.capture.poller.PAGE", 2)
+    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", 2)
     source.sql(f"UPDATE {source.name} SET gone = 0 WHERE id = 1", f"UPDATE {source.name} SET name = 'B' WHERE id = 2")
     source.sql(f"UPDATE {source.name} SET name = 'C' WHERE id = 3")
     pages = 0

@@ -96,7 +96,7 @@ def test_a_transaction_longer_than_the_overlap(source: Source) -> None:
 
 
 def test_one_cursor_on_both_sides_of_a_page(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.poller.PAGE", PAGE)
+    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", PAGE)
     naive, poller = opened(source)
     source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_12")
     naive.poll()
