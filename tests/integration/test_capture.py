@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 
@@ -20,23 +20,8 @@ from penstock.declare.capture import parse
 from penstock.errors import LeaseLost
 from penstock.kafka.admin import admin, partitions
 from penstock.settings import settings
-from tests.captures import CAPTURE, Source
+from tests.captures import CAPTURE, Source, polled, until
 from tests.support import wait_until
-
-
-def until(poller: Poller, done: Callable[[], bool], what: str) -> None:
-    """Let it work until something holds."""
-
-    def worked() -> bool:
-        time.sleep(min(poller.step(), 0.1))
-        return done()
-
-    wait_until(worked, 60, every=0.0, what=what)
-
-
-def polled(poller: Poller, times: int = 1) -> None:
-    wanted = poller.figures.polls + times
-    until(poller, lambda: poller.figures.polls >= wanted, "polls")
 
 
 def test_table_and_topic_are_the_same(source: Source) -> None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from penstock.capture.poller import Poller
-from tests.captures import Source
+from tests.captures import Source, until
 from tests.support import wait_until
 
 EPOCH = datetime(1970, 1, 1)
@@ -45,9 +45,7 @@ class Naive:
 
 def opened(source: Source, more: str = "") -> tuple[Naive, Poller]:
     poller = source.poller(more=more)
-    wait_until(
-        lambda: poller.step() is not None and poller.position.snapshot is None, 60, every=0.05, what="a snapshot"
-    )
+    until(poller, lambda: poller.position.snapshot is None, "a snapshot")
     return Naive(source), poller
 
 

@@ -193,9 +193,7 @@ def test_a_stopped_stream_is_not_old() -> None:
     assert not view.apps[0].streams[0].stale
 
 
-def test_read_takes_everything_from_a_control_database(tmp_path: Path) -> None:
-    control = Control(f"sqlite:///{tmp_path}/control.db")
-    control.migrate()
+def test_read_takes_everything_from_a_control_database(control: Control) -> None:
     _declare(control)
     first = control.claim("metrics", None, host="pond", spec_hash="x", owner="o", log="/l")
     assert first is not None
