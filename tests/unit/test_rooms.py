@@ -105,3 +105,11 @@ def test_the_engine_is_seen_to_tell_outputs_apart(tmp_path: Path) -> None:
         "        case Output(): pass\n"
     )
     assert sorted(told_apart(wrong)) == ["Output", "T"]
+
+
+def test_every_module_can_be_read_at_a_sitting() -> None:
+    files = [
+        path for room in ("penstock", "plugins", "dags", "jobs", "tests") for path in (PROJECT / room).rglob("*.py")
+    ]
+    assert len(files) > 200
+    assert [str(path) for path in files if len(path.read_text().splitlines()) > 400] == []
