@@ -14,7 +14,7 @@ from penstock.capture.reconcile import Reconcile
 from penstock.capture.records import Records, columns_of, records
 from penstock.capture.seen import Seen
 from penstock.declare.capture import Capture
-from penstock.kafka.output import Message, Transactional
+from penstock.kafka.transactions import Message, TransactionalWriter
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class PageWriter:
 
     capture: Capture
     database: Database
-    output: Transactional
+    output: TransactionalWriter
     position: Position
     reconcile: Reconcile
     figures: Figures = field(default_factory=Figures)
