@@ -91,11 +91,11 @@ class Running:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+def started(tmp_path: Path, control: Control) -> Iterator[Callable[..., Running]]:
     made: list[Running] = []
 
     def start(bootstrap: str, control_url: str | None = None, **options: Any) -> Running:
-        url = control_url or filled(tmp_path).engine.url.render_as_string(hide_password=False)
+        url = control_url or filled(control).engine.url.render_as_string(hide_password=False)
         made.append(Running(tmp_path, bootstrap, url, **options))
         return made[-1]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from penstock.catalog import build
@@ -20,10 +19,8 @@ def _transform(records: Any) -> Any:
     return records
 
 
-def filled(folder: Path) -> Control:
-    """SQLite under a folder; the stream's report is of now, its watermark 5 s old."""
-    control = Control(f"sqlite:///{folder / 'control.db'}")
-    control.migrate()
+def filled(control: Control) -> Control:
+    """Fill an empty one; the stream's report is of now, its watermark 5 s old."""
     stream = Stream(
         name=STREAM,
         app=APP,

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import threading
-from pathlib import Path
 
 import httpx
 import pytest
@@ -49,8 +48,8 @@ def of(found: Series, name: str, **labels: str) -> float:
     return found[name, frozenset(labels.items())]
 
 
-def test_streams_apps_and_drivers_are_shown(tmp_path: Path) -> None:
-    text = scrape(PlatformCollector(Moments(filled(tmp_path))))
+def test_streams_apps_and_drivers_are_shown(control: Control) -> None:
+    text = scrape(PlatformCollector(Moments(filled(control))))
     found = series(text)
     here = {"stream": STREAM, "app": APP}
     assert of(found, "penstock_control_up") == 1
@@ -73,8 +72,8 @@ def test_streams_apps_and_drivers_are_shown(tmp_path: Path) -> None:
     assert any(name == "process_resident_memory_bytes" for name, _ in found)
 
 
-def test_captures_are_shown(tmp_path: Path) -> None:
-    control = filled(tmp_path)
+def test_captures_are_shown(control: Control) -> None:
+    filled(control)
     Captures(control).report(
         CaptureRow(
             "orders", phase="reconciling", polls=7, snapshot_rows=90, snapshot_total=100, oldest_at=now_ms() - 30_000,
@@ -93,9 +92,9 @@ def test_captures_are_shown(tmp_path: Path) -> None:
     assert 30 <= of(found, "penstock_capture_open_transaction_age_seconds", capture="orders") < 40
 
 
-def test_the_exposition_is_sound(tmp_path: Path) -> None:
+def test_the_exposition_is_sound(control: Control) -> None:
     sampled = {m: Sample(m, 1.0, now_ms()) for m in ("cpu.broker", "memory.broker", "dbWaitTime", "diskBusy.vda")}
-    text = scrape(PlatformCollector(Moments(filled(tmp_path)), lambda: sampled))
+    text = scrape(PlatformCollector(Moments(filled(control)), lambda: sampled))
     for family in text_string_to_metric_families(text):
         assert family.documentation, family.name
         assert family.type in ("gauge", "counter")
@@ -109,14 +108,14 @@ def test_the_exposition_is_sound(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_samples_are_shown_in_base_units_while_they_are_fresh(tmp_path: Path) -> None:
+def test_samples_are_shown_in_base_units_while_they_are_fresh(control: Control) -> None:
     sampled = {
         "memory.broker": Sample("memory.broker", 2.0, now_ms()),
         "dbWaitTime": Sample("dbWaitTime", 5.0, now_ms()),
         "cpu.gone": Sample("cpu.gone", 1.0, now_ms() - 61_000),
         "stateRows.x": Sample("stateRows.x", 1.0, now_ms()),
     }
-    found = series(scrape(PlatformCollector(Moments(filled(tmp_path)), lambda: sampled, keep=60)))
+    found = series(scrape(PlatformCollector(Moments(filled(control)), lambda: sampled, keep=60)))
     assert of(found, "penstock_part_memory_bytes", part="broker") == 2 * 1024 * 1024
     assert of(found, "penstock_control_round_trip_seconds") == pytest.approx(0.005)
     assert not any(name == "penstock_part_cpu_cores" for name, _ in found)
@@ -135,8 +134,8 @@ def test_an_absent_database_is_a_figure_not_a_failure(caplog: pytest.LogCaptureF
     assert "secret" not in caplog.text
 
 
-def test_an_old_report_is_down_and_a_stream_without_one_too(tmp_path: Path) -> None:
-    control = filled(tmp_path)
+def test_an_old_report_is_down_and_a_stream_without_one_too(control: Control) -> None:
+    filled(control)
     stale = series(scrape(PlatformCollector(Moments(control, Limits(stuck_ms=-1, fresh_ms=-1)))))
     assert of(stale, "penstock_stream_up", stream=STREAM, app=APP) == 0
     assert of(stale, "penstock_app_up", app=APP) == 0
@@ -153,7 +152,7 @@ def test_an_old_report_is_down_and_a_stream_without_one_too(tmp_path: Path) -> N
     assert not any(name == "penstock_stream_batch_id" for name, _ in found)
 
 
-def test_the_database_is_read_once_for_scrapes_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_database_is_read_once_for_scrapes_of_one_moment(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, moment = [], 0.0
     real = moments.take
 
@@ -164,7 +163,7 @@ def test_the_database_is_read_once_for_scrapes_of_one_moment(tmp_path: Path, mon
         return real(control, limits)
 
     monkeypatch.setattr(moments, "take", counted)
-    shared = Moments(filled(tmp_path), keep=1.0, clock=lambda: moment)
+    shared = Moments(filled(control), keep=1.0, clock=lambda: moment)
     threads = [threading.Thread(target=shared.read) for _ in range(4)]
     for t in threads:
         t.start()
@@ -183,8 +182,8 @@ def test_the_database_is_read_once_for_scrapes_of_one_moment(tmp_path: Path, mon
     assert shared.read().streams[0].batch_id == 41
 
 
-def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
-    collector = PlatformCollector(Moments(filled(tmp_path)))
+def test_a_port_that_is_taken_is_said(control: Control) -> None:
+    collector = PlatformCollector(Moments(filled(control)))
     port = free_port()
     stop = serve(collector, port)
     try:
