@@ -80,13 +80,24 @@ class Source:
             for statement in statements:
                 cursor.execute(statement)
 
+    def begun(self, name: str) -> pymysql.Connection[Any]:
+        """A transaction that is left open with a new row of that name in it."""
+        connection = self.connect()
+        with connection.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {self.name} (name) VALUES (%s)", (name,))
+        return connection
+
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self.cursor() as cursor:
             cursor.execute(query, values)
             return list(cursor.fetchall())
 
     def poller(self, decision: start.Decision = "", more: str = "", columns: str = "*") -> Poller:
-        return self.opened(CAPTURE.format(name=self.name, more=more, columns=columns), decision)
+        return self.opened(self.declared(more, columns), decision)
+
+    def declared(self, more: str = "", columns: str = "*") -> str:
+        """The capture's declaration. more: further clauses."""
+        return CAPTURE.format(name=self.name, more=more, columns=columns)
 
     def opened(self, text: str, decision: start.Decision = "") -> Poller:
         made = start.open_poller(parse(text, self.folder / f"{self.name}.sql"), self.broker.bootstrap, decision)

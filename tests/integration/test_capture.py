@@ -17,7 +17,7 @@ from penstock.capture.poller import Poller
 from penstock.declare.capture import parse
 from penstock.errors import LeaseLost
 from penstock.kafka.admin import admin, partitions
-from tests.captures import CAPTURE, Source, polled, until
+from tests.captures import Source, polled, until
 from tests.support import wait_until
 
 
@@ -77,9 +77,7 @@ def test_rows_changed_by_one_statement_are_not_read_for_ever(source: Source) -> 
 def test_a_transaction_open_too_long_is_read_when_it_ends(source: Source, caplog: pytest.LogCaptureFixture) -> None:
     poller = source.poller(more="HOLD 2 SECONDS DELAY 1 SECOND")
     polled(poller)
-    slow = source.connect()
-    with slow.cursor() as cursor:
-        cursor.execute(f"INSERT INTO {source.name} (name) VALUES ('slow')")
+    slow = source.begun("slow")
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('before')")
     until(poller, lambda: poller.position.debt is not None, "it is no longer waited for")
     assert "is open for" in caplog.text
@@ -258,7 +256,7 @@ def test_a_row_that_comes_back_and_goes_again_within_one_poll(source: Source, mo
 def test_partitions_are_not_changed_under_the_keys(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a')")
     polled(source.poller())
-    text = CAPTURE.format(name=source.name, more="", columns="*")
+    text = source.declared()
     with pytest.raises(start.PositionRefused, match=r"another number of partitions.*declare PARTITIONS 1"):
         source.opened(text.replace(" FROM mysql", " PARTITIONS 3 FROM mysql", 1))
     client = admin(source.broker.bootstrap)
@@ -286,7 +284,7 @@ def test_a_position_that_was_lost_leaves_nothing_behind(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b'), ('c')")
     polled(source.poller())
     source.sql(f"DELETE FROM {source.name} WHERE id = 2")
-    text = CAPTURE.format(name=source.name, more="", columns="*")
+    text = source.declared()
     # The file has another name, so its position is not found.
     declared = parse(text, source.folder / f"{source.name}-renamed.sql")
     poller = start.open_poller(declared, source.broker.bootstrap)
@@ -297,7 +295,7 @@ def test_a_position_that_was_lost_leaves_nothing_behind(source: Source) -> None:
 
 def test_a_key_of_type_enum_is_refused(source: Source) -> None:
     source.sql(f"ALTER TABLE {source.name} ADD COLUMN kind ENUM('z', 'a') NOT NULL DEFAULT 'a'")
-    text = CAPTURE.format(name=source.name, more="", columns="*").replace("KEY (id)", "KEY (id, kind)")
+    text = source.declared().replace("KEY (id)", "KEY (id, kind)")
     with pytest.raises(SourceError, match=r"cannot be paged by a column of type ENUM; got: kind.*CAST\(kind AS CHAR\)"):
         source.opened(text)
 
@@ -305,6 +303,6 @@ def test_a_key_of_type_enum_is_refused(source: Source) -> None:
 def test_another_cursor_cannot_go_on(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a')")
     polled(source.poller())
-    text = CAPTURE.format(name=source.name, more="", columns="*").replace("CURSOR changed", "CURSOR id")
+    text = source.declared().replace("CURSOR changed", "CURSOR id")
     with pytest.raises(start.PositionRefused, match=r"cannot go on: its KEY or CURSOR was changed"):
         source.opened(text, "continue")

@@ -63,9 +63,7 @@ def until_lost(source: Source, naive: Naive, poller: Poller, *statements: str) -
 
 def test_a_transaction_that_commits_after_later_ones(source: Source) -> None:
     naive, poller = opened(source)
-    slow = source.connect()
-    with slow.cursor() as cursor:
-        cursor.execute(f"INSERT INTO {source.name} (name) VALUES ('slow')")
+    slow = source.begun("slow")
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('fast')")
     naive.poll()
     poller.poll()
@@ -79,9 +77,7 @@ def test_a_transaction_that_commits_after_later_ones(source: Source) -> None:
 def test_a_transaction_longer_than_the_overlap(source: Source) -> None:
     _, poller = opened(source, more="HOLD 2 SECONDS DELAY 1 SECOND")
     naive = Naive(source, overlap=timedelta(seconds=1))
-    slow = source.connect()
-    with slow.cursor() as cursor:
-        cursor.execute(f"INSERT INTO {source.name} (name) VALUES ('slow')")
+    slow = source.begun("slow")
     wait_until(lambda: poller.poll() >= 0 and poller.position.debt is not None, 60, every=0.2, what="it is too long")
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('fast')")
     naive.poll()
