@@ -23,7 +23,7 @@ MOVED = {
     "declare": "from penstock.streams import Stream, Topic, ...",
     "runner": "import penstock.engine.run",
     "beats": "import penstock.supervision.heartbeats",
-    "supervise": "import penstock.supervision.supervise",
+    "supervise": "import penstock.supervision.supervisor",
 }
 
 

@@ -1,4 +1,4 @@
-"""Operators that supervise streams. They are thin: what they decide is in penstock.supervision.supervise.
+"""Operators that supervise streams. They are thin: what they decide is in penstock.supervision.
 
 Whatever reaches for a database, a broker or Spark is imported when it runs: DAG files import this module.
 """
@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundExceptio
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from penstock.supervision.supervise import Supervisor
+    from penstock.supervision.supervisor import Supervisor
 
 
 def task_key(context: Context) -> str:
@@ -56,7 +56,7 @@ class SuperviseStreams(BaseOperator):
     def resume(self, context: Context, event: dict[str, Any]) -> None:
         """Do what the trigger saw due, and end the run."""
         from penstock.errors import ControlError
-        from penstock.supervision.supervise import Evidence
+        from penstock.supervision.facts import Evidence
 
         self._owner = task_key(context)
         self.log.info("app %s: %s: %s", self.app, event["do"], event["why"])
@@ -71,10 +71,10 @@ class SuperviseStreams(BaseOperator):
     def on_kill(self) -> None:
         """A person marked the task while it ran in a worker."""
         from penstock.control import connect
-        from penstock.supervision import supervise
+        from penstock.supervision.reap import stop
 
         if self._owner:
-            supervise.stop(connect(), self.app, self._owner, "its task was marked or cleared in Airflow", patience=3)
+            stop(connect(), self.app, self._owner, "its task was marked or cleared in Airflow", patience=3)
 
     def _wait(self, until: float) -> None:
         from penstock_triggers import StreamsTrigger
@@ -83,7 +83,7 @@ class SuperviseStreams(BaseOperator):
 
     def _supervisor(self) -> Supervisor:
         from penstock.control import connect
-        from penstock.supervision.supervise import Supervisor
+        from penstock.supervision.supervisor import Supervisor
 
         return Supervisor(connect(), self.app, self._owner, self._command)
 
@@ -158,11 +158,11 @@ class ReapDrivers(BaseOperator):
         from penstock.catalog import load
         from penstock.control import Actor, connect
         from penstock.errors import ControlError
-        from penstock.supervision import supervise
+        from penstock.supervision.reap import reap
 
         actor = Actor(task_key(context), "supervisor")
         try:
-            ended = list(supervise.reap(connect(), set(load().apps), actor))
+            ended = list(reap(connect(), set(load().apps), actor))
         except ControlError as e:
             raise AirflowSkipException(f"nothing is known, so nothing is ended: {e}") from e
         for line in ended:

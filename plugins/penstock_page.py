@@ -25,10 +25,12 @@ from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Redirect
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from penstock.control.api import Actor, connect
+from penstock.control import Actor, connect
 from penstock.errors import ControlError, DeclarationError
 from penstock.observe.history import HISTORY_MS, downsample
-from penstock.observe.overview import STATES, Limits, overview, read
+from penstock.observe.overview import overview
+from penstock.observe.snapshot import read
+from penstock.observe.states import STATES, Limits
 from penstock.settings import PROJECT, settings
 from penstock.supervision import launch
 

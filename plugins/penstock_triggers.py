@@ -35,7 +35,7 @@ class StreamsTrigger(BaseTrigger):
     """Fires when something is to be done for an app, or at the end of the epoch; else looks on.
 
     owner: the task instance that waits; until: epoch seconds at which the run ends, whoever restarts meanwhile.
-    The event is `{"do": "clear" | "launch" | "epoch", "why": text, "evidence": fields of supervise.Evidence}`.
+    The event is `{"do": "clear" | "launch" | "epoch", "why": text, "evidence": fields of supervision.facts.Evidence}`.
     """
 
     def __init__(self, app: str, owner: str, until: float) -> None:
@@ -49,7 +49,7 @@ class StreamsTrigger(BaseTrigger):
         from penstock.control import connect
         from penstock.errors import ControlError
         from penstock.settings import settings
-        from penstock.supervision.supervise import Watch
+        from penstock.supervision.watch import Watch
 
         watch = Watch(await asyncio.to_thread(connect), self.app)
         said = ""
@@ -76,11 +76,11 @@ class StreamsTrigger(BaseTrigger):
         """A person marked the task or cleared it: end the driver, if this task instance still answers for it."""
         from penstock.control import connect
         from penstock.errors import ControlError
-        from penstock.supervision import supervise
+        from penstock.supervision.reap import stop
 
         try:
             ended = await asyncio.to_thread(
-                lambda: supervise.stop(connect(), self.app, self.owner, "its task was marked or cleared in Airflow")
+                lambda: stop(connect(), self.app, self.owner, "its task was marked or cleared in Airflow")
             )
         except ControlError as e:
             self.log.warning("app %s: its driver is left as it is: %s", self.app, e)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pymysql
-from confluent_kafka import Consumer, Producer, TopicPartition
 from pymysql.cursors import Cursor
 
 from penstock.capture import start
@@ -18,12 +18,37 @@ from penstock.control import Control, ProgressRow, schema
 from penstock.control.captures import CaptureRow, Captures
 from penstock.declare.capture import APP, parse
 from penstock.local.parts import Broker, MariaDB
+from penstock.testing import Record, read, send, table
+from tests.support import wait_until
 
 TABLE = """CREATE TABLE {name} (
   id BIGINT UNSIGNED PRIMARY KEY AUTO_INCREMENT, name VARCHAR(40), gone TINYINT(1) NOT NULL DEFAULT 0,
   changed TIMESTAMP(6) NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (changed))"""
 CAPTURE = """CAPTURE INTO {name} FROM mysql demo KEY (id) CURSOR changed DELETED WHEN (gone = 1)
 EVERY 100 MILLISECONDS OVERLAP 1 SECOND {more} AS SELECT {columns} FROM {name}"""
+
+
+def connect(mariadb: MariaDB, **options: Any) -> pymysql.Connection[Any]:
+    """A connection to the database `demo`."""
+    return pymysql.connect(
+        host="127.0.0.1", port=mariadb.port, user="penstock", password="penstock", database="demo", **options
+    )
+
+
+def until(poller: Poller, done: Callable[[], bool], what: str) -> None:
+    """Let a poller work until something holds."""
+
+    def worked() -> bool:
+        time.sleep(min(poller.step(), 0.1))
+        return done()
+
+    wait_until(worked, 60, every=0.0, what=what)
+
+
+def polled(poller: Poller, times: int = 1) -> None:
+    """Let a poller work until it has polled so many times more."""
+    wanted = poller.figures.polls + times
+    until(poller, lambda: poller.figures.polls >= wanted, "polls")
 
 
 class Source:
@@ -36,10 +61,7 @@ class Source:
         self.sql(f"DROP TABLE IF EXISTS {name}", TABLE.format(name=name))
 
     def connect(self) -> pymysql.Connection[Any]:
-        made = pymysql.connect(
-            host="127.0.0.1", port=self.mariadb.port, user="penstock", password="penstock", database="demo",
-            init_command="SET time_zone = '+00:00'",
-        )  # fmt: skip
+        made = connect(self.mariadb, init_command="SET time_zone = '+00:00'")
         self.connections.append(made)
         return made
 
@@ -58,13 +80,24 @@ class Source:
             for statement in statements:
                 cursor.execute(statement)
 
+    def begun(self, name: str) -> pymysql.Connection[Any]:
+        """A transaction that is left open with a new row of that name in it."""
+        connection = self.connect()
+        with connection.cursor() as cursor:
+            cursor.execute(f"INSERT INTO {self.name} (name) VALUES (%s)", (name,))
+        return connection
+
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self.cursor() as cursor:
             cursor.execute(query, values)
             return list(cursor.fetchall())
 
     def poller(self, decision: start.Decision = "", more: str = "", columns: str = "*") -> Poller:
-        return self.opened(CAPTURE.format(name=self.name, more=more, columns=columns), decision)
+        return self.opened(self.declared(more, columns), decision)
+
+    def declared(self, more: str = "", columns: str = "*") -> str:
+        """The capture's declaration. more: further clauses."""
+        return CAPTURE.format(name=self.name, more=more, columns=columns)
 
     def opened(self, text: str, decision: start.Decision = "") -> Poller:
         made = start.open_poller(parse(text, self.folder / f"{self.name}.sql"), self.broker.bootstrap, decision)
@@ -73,22 +106,8 @@ class Source:
 
     def topic(self) -> dict[bytes, bytes]:
         """The last value of each key that a committed reader sees."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.broker.bootstrap, "group.id": "test", "isolation.level": "read_committed",
-                "enable.partition.eof": True,
-            }
-        )  # fmt: skip
-        found: dict[bytes, bytes] = {}
-        consumer.assign([TopicPartition(self.name, 0, 0)])
-        while (message := consumer.poll(10)) is not None and not message.error():
-            key, value = message.key(), message.value()
-            assert isinstance(key, bytes)
-            found.pop(key, None)
-            if value is not None:
-                found[key] = value
-        consumer.close()
-        return found
+        found = table(read(self.broker.bootstrap, self.name))
+        return {key.encode(): value.encode() for key, value in found.items()}
 
     def table(self, columns: str = "*") -> dict[bytes, bytes]:
         """What the topic should hold."""
@@ -102,10 +121,8 @@ class Source:
 
     def send(self, records: dict[bytes, bytes]) -> None:
         """Write into the topic as somebody else would."""
-        producer = Producer({"bootstrap.servers": self.broker.bootstrap})
-        for key, value in records.items():
-            producer.produce(self.name, value, key)
-        producer.flush()
+        given = [Record(self.name, key.decode(), value.decode()) for key, value in records.items()]
+        send(self.broker.bootstrap, given)
 
     def same(self) -> bool:
         return self.topic() == self.table()

@@ -9,8 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from penstock.control import api
-from penstock.control.api import Control
+from penstock.control import Control, connect
 from penstock.engine.session import open_session
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine import java
@@ -49,7 +48,7 @@ def control(tmp_path: Path) -> Iterator[Control]:
     made.migrate()
     yield made
     made.engine.dispose()
-    api.connect.cache_clear()
+    connect.cache_clear()
 
 
 @pytest.fixture(scope="session")

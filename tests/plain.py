@@ -11,8 +11,8 @@ from typing import Any
 from jobs.metrics.figures import quantile_names
 
 
-def cut(value: float, decimals: int) -> float:
-    """Truncation as the definition has it: towards zero, through a scaled integer while that is exact."""
+def truncated(value: float, decimals: int) -> float:
+    """As the definition has it: towards zero, through a scaled integer while that is exact."""
     scaled = value * 10**decimals
     return math.trunc(scaled) / 10**decimals if abs(scaled) < 2**53 else value
 
@@ -25,7 +25,7 @@ def order(value: float) -> tuple[bool, float]:
 def plain(values: Sequence[float], quantiles: Sequence[float], decimals: int = 2) -> dict[str, Any]:
     """What a summary of these values must say: count, average, min, max, stddev and the quantiles."""
     n = len(values)
-    ranks = sorted((cut(v, decimals) for v in values), key=order)
+    ranks = sorted((truncated(v, decimals) for v in values), key=order)
     found: dict[str, Any] = {
         "count": n,
         "min": min(values, key=order),

@@ -1,10 +1,15 @@
-"""Waiting and temporary homes, for every kind of test."""
+"""Waiting, and forgetting what was read of the environment, for every kind of test."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from typing import TypeVar
+
+from penstock import catalog
+from penstock.control import connect
+from penstock.settings import settings
 
 T = TypeVar("T")
 
@@ -21,3 +26,15 @@ def wait_until(condition: Callable[[], T], deadline: float = 30.0, *, every: flo
             raise AssertionError(f"{name} did not hold within {deadline:g} s; last value: {found!r}")
         time.sleep(every)
     return found
+
+
+def forget() -> None:
+    """Let this process read its settings, its declarations and the control database's place again."""
+    for cached in (settings, connect, catalog.load):
+        cached.cache_clear()
+
+
+def forget_jobs() -> None:
+    """Let the package `jobs`, as every project calls its own, be imported from another project."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "jobs"]:
+        del sys.modules[name]

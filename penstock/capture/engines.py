@@ -137,10 +137,10 @@ class MySQL(Database):
             " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN :tables AND DATA_TYPE IN ('enum', 'set')"
         ).bindparams(bindparam("tables", expanding=True))
         with self._connected() as c:
-            odd = {str(column).lower(): kind for _, column, kind in c.execute(query, {"tables": sorted(tables)})}
+            kinds = {str(column).lower(): kind for _, column, kind in c.execute(query, {"tables": sorted(tables)})}
         sources = {e.alias_or_name: e.unalias().name for e in capture.select.expressions if not e.is_star}
         for name in (*capture.key, capture.cursor):
-            if kind := odd.get(sources.get(name, name).lower()):
+            if kind := kinds.get(sources.get(name, name).lower()):
                 raise SourceError(
                     f"capture {capture.name} cannot be paged by a column of type {kind.upper()}",
                     got=name,

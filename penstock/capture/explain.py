@@ -9,8 +9,9 @@ from sqlglot import exp
 from penstock.capture import start
 from penstock.capture.database import Database
 from penstock.capture.pages import Pages, Query
-from penstock.capture.poller import LARGE, PAGE
 from penstock.capture.records import records, require
+from penstock.capture.snapshot import Snapshotting
+from penstock.capture.writer import PageWriter
 from penstock.declare.capture import Capture
 
 
@@ -40,7 +41,7 @@ def explain(capture: Capture) -> Explanation:
 
 
 def _explained(capture: Capture, database: Database, pages: Pages) -> Explanation:
-    found = Explanation()
+    found, size = Explanation(), PageWriter.PAGE
     row = database.page(pages.by_key(None, 1))
     require(capture, row)
     sample = row.rows[0] if row.rows else [None] * len(row.names)
@@ -48,7 +49,7 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
     cursor = sample[row.names.index(capture.cursor)]
     seconds = capture.every.total_seconds()
     found.facts += [
-        f"polls every {seconds:g} s, pages of {PAGE} rows, reads {capture.overlap.total_seconds():g} s again",
+        f"polls every {seconds:g} s, pages of {size} rows, reads {capture.overlap.total_seconds():g} s again",
         f"transactions hold it back for {capture.hold.total_seconds():g} s at most",
     ]
     if why := database.can_tell:
@@ -58,13 +59,13 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
             "(DELAY); what is open longer may be missed until the next reconcile"
         )
     kinds: list[tuple[str, Query]] = [
-        ("snapshot and reconcile, first page", pages.by_key(None, PAGE)),
-        ("snapshot and reconcile, further pages", pages.by_key(key, PAGE)),
-        ("snapshot of a large table, where it is cut", pages.key_at(LARGE // 2)),
-        ("snapshot of a large table, first page of a part", pages.by_key(None, PAGE, upto=key)),
-        ("poll, first page", pages.since(cursor, None, PAGE)),
-        ("poll, further pages", pages.since(cursor, (cursor, *key), PAGE)),
-        ("rows without a cursor, at every poll", pages.without_cursor(None, PAGE)),
+        ("snapshot and reconcile, first page", pages.by_key(None, size)),
+        ("snapshot and reconcile, further pages", pages.by_key(key, size)),
+        ("snapshot of a large table, bounds of its ranges", pages.key_at(Snapshotting.LARGE // 2)),
+        ("snapshot of a large table, first page of a range", pages.by_key(None, size, upto=key)),
+        ("poll, first page", pages.since(cursor, None, size)),
+        ("poll, further pages", pages.since(cursor, (cursor, *key), size)),
+        ("rows without a cursor, at every poll", pages.without_cursor(None, size)),
     ]
     for what, query in kinds:
         plan = database.plan(query)

@@ -11,11 +11,11 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait as wait_for_end
 from typing import Any
 
@@ -54,35 +54,55 @@ class Reader:
 
 
 class Readers:
-    """Reads the ranges of a snapshot, `count` at once: in a thread of this process if it is one."""
+    """Reads the ranges of a snapshot, `count` at once: in a thread of this process if it is one.
 
-    def __init__(self, capture: Capture, database: Database, low: Any, limit: int, count: int) -> None:
+    left: what of the ranges remains behind all pages that were given out.
+    """
+
+    def __init__(
+        self, capture: Capture, database: Database, low: Any, limit: int, ranges: Sequence[Range], count: int
+    ) -> None:
         self._capture = capture
+        self._left = dict(enumerate(ranges))
         self._coming: dict[Future[Read], int] = {}
         self._pool: Executor
         self._read: Callable[[Range], Read]
-        if count == 1:
+        if min(len(ranges), count) == 1:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix=f"reader-{capture.name}")
             self._read = Reader(capture, database, low, limit).read
         else:
             # Not forked: the driver has threads, and a broker's client that must not be in two processes.
             self._pool = ProcessPoolExecutor(
-                count, multiprocessing.get_context("spawn"), _begin, (capture, database.again(), low, limit)
+                min(len(ranges), count),
+                multiprocessing.get_context("spawn"),
+                _open,
+                (capture, database.again(), low, limit),
             )
             self._read = _read
+        for number in self._left:
+            self._begin(number)
 
-    def begin(self, number: int, part: Range) -> None:
-        """Read the next page of range `number`."""
-        with self._alive():
-            self._coming[self._pool.submit(self._read, part)] = number
+    @property
+    def left(self) -> tuple[Range, ...]:
+        return tuple(self._left.values())
 
-    def next(self) -> tuple[int, Read]:
-        """A page that was begun, whichever is there first, with the number of its range."""
+    def next(self) -> Read:
+        """A page of any range, whichever is there first. The one behind it is read while this one is written."""
         done, _ = wait(self._coming, return_when=FIRST_COMPLETED)
         first = min(done, key=self._coming.__getitem__)
         number = self._coming.pop(first)
         with self._alive():
-            return number, first.result()
+            read = first.result()
+        if read.behind is None:
+            del self._left[number]
+        else:
+            self._left[number] = replace(self._left[number], behind=read.behind)
+            self._begin(number)
+        return read
+
+    def _begin(self, number: int) -> None:
+        with self._alive():
+            self._coming[self._pool.submit(self._read, self._left[number])] = number
 
     @contextmanager
     def _alive(self) -> Iterator[None]:
@@ -104,7 +124,7 @@ class Readers:
 _reader: Reader | None = None
 
 
-def _begin(capture: Capture, database: Callable[[], Database], low: Any, limit: int) -> None:
+def _open(capture: Capture, database: Callable[[], Database], low: Any, limit: int) -> None:
     global _reader
     # Ctrl-C means the driver. SIGTERM is how a pool ends its processes when one of them died.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from penstock.capture.database import READ_TIMEOUT
 from penstock.capture.poller import Poller
 from penstock.capture.start import Decision, PositionRefused, check_topic, open_poller
-from penstock.control.api import ProgressRow
+from penstock.control import ProgressRow
 from penstock.control.captures import CaptureRow, Captures
 from penstock.declare.capture import Capture
 from penstock.errors import ControlError, LeaseLost, PenstockError
@@ -195,7 +195,7 @@ class CaptureRun:
             row.drift = asdict(poller.reconcile.drift)
         mine = self.figures
         mine.rows_in, mine.rows_out = self._before[0] + f.fresh, self._before[1] + f.written
-        mine.state_rows = poller.remembered
+        mine.state_rows = len(poller.seen)
         if f.current is not None:
             mine.watermark = int(f.current * 1000)
         if took is not None:

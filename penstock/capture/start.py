@@ -18,7 +18,7 @@ from penstock.declare.capture import Capture
 from penstock.declare.topic import POSITIONS
 from penstock.errors import PenstockError
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions, topic_ids
-from penstock.kafka.output import Transactional
+from penstock.kafka.transactions import TransactionalWriter
 from penstock.settings import settings
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             "last values behind",
         )
     with ExitStack() as undo:
-        output = Transactional(capture.name, group(capture), bootstrap, POSITIONS, "capture")
+        output = TransactionalWriter(capture.name, group(capture), bootstrap, POSITIONS, "capture")
         undo.callback(output.close)
         fresh = Position(capture.fingerprint, topic_id, count, (*capture.key, capture.cursor), snapshot=Snapshot())
         kept = output.mark()

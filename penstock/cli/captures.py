@@ -3,57 +3,34 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from penstock.capture import explain as plans
-from penstock.capture import start
-from penstock.capture.poller import Poller
-from penstock.catalog import load
-from penstock.cli.output import actor, clear_errors, console, count, emit, table, unknown
+from penstock.cli.capture_names import AsJson, Name, Names, captures
+from penstock.cli.capture_run import compared, run
+from penstock.cli.output import actor, clear_errors, console, count, emit, table
 from penstock.cli.output import state as coloured
-from penstock.control.api import connect
+from penstock.control import connect
 from penstock.control.captures import Asked, Captures
-from penstock.declare.capture import APP, Capture
-from penstock.errors import LeaseHeld, PenstockError
+from penstock.declare.capture import APP
+from penstock.errors import PenstockError
 from penstock.kafka.admin import admin, partitions
-from penstock.observe.overview import Limits, StreamView, duration
-from penstock.observe.snapshot import take
+from penstock.observe.moments import take
+from penstock.observe.states import Limits
+from penstock.observe.views import StreamView
+from penstock.observe.words import duration
 from penstock.settings import settings
 
 app = typer.Typer(no_args_is_help=True, help="SQL statements captured into compacted topics.")
 
 # How long a command waits for the driver to do what was asked.
 PATIENCE = 600.0
-
-
-def complete(incomplete: str) -> list[str]:
-    try:
-        return [name for name in sorted(load().captures) if name.startswith(incomplete)]
-    except PenstockError:
-        return []  # a shell's completion has nowhere to show an error
-
-
-Name = Annotated[
-    str, typer.Argument(help="A capture: a file of sql/captures/ without `.sql`.", autocompletion=complete)
-]
-Names = Annotated[list[str] | None, typer.Argument(help="Captures; all if none is named.", autocompletion=complete)]
-AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
-
-
-def _captures(names: list[str] | None) -> list[Capture]:
-    found = load().captures
-    for name in names or ():
-        if name not in found:
-            raise unknown("capture", name, found)
-    return [found[name] for name in names or sorted(found)]
 
 
 @app.command()
@@ -64,7 +41,7 @@ def check(
     """Read the declarations, and see that each database answers with rows that can be captured."""
     failed = False
     with clear_errors():
-        wanted = _captures(names)
+        wanted = captures(names)
     for capture in wanted:
         try:
             said = plans.first_row(capture) if database else "declared as it should be"
@@ -82,7 +59,7 @@ def check(
 def explain(name: Name) -> None:
     """The queries that will be sent, page by page, which index serves each, and what the engine cannot promise."""
     with clear_errors():
-        [capture] = _captures([name])
+        [capture] = captures([name])
         found = plans.explain(capture)
     out = console()
     out.print(f"[bold]{capture.name}[/]: {capture.dialect} {capture.connection} -> topic {capture.topic.name}")
@@ -102,7 +79,7 @@ def explain(name: Name) -> None:
 def show_state(names: Names = None, as_json: AsJson = False) -> None:
     """How far each capture is, how far behind its database, and what the last comparison found."""
     with clear_errors():
-        wanted = _captures(names)
+        wanted = captures(names)
         now = take(connect(), Limits.of(settings()))
     rows = now.snap.captures
     streams = {s.name: s for s in now.streams if s.app == APP}
@@ -145,78 +122,7 @@ def _cells(name: str, s: StreamView | None, rows: dict[str, Any], now: int) -> l
     ]  # fmt: skip
 
 
-@app.command()
-def run(
-    name: Name,
-    once: Annotated[bool, typer.Option("--once", help="End when all that is there now is in the topic.")] = False,
-    snapshot: Annotated[
-        bool, typer.Option("--snapshot", help="Read all rows again, whatever was read before.")
-    ] = False,
-    go_on: Annotated[
-        bool, typer.Option("--continue", help="Take over the cursor of a statement that was changed since.")
-    ] = False,
-    compare: Annotated[bool, typer.Option("--reconcile", help="Compare all of table and topic first.")] = False,
-) -> None:
-    """Run a capture here, in the foreground. A capture that the platform runs must be stopped first."""
-    decision: start.Decision = "snapshot" if snapshot else "continue" if go_on else ""
-    holder = f"cli-{time.time_ns()}"
-    with clear_errors():
-        [capture] = _captures([name])
-        control = connect()
-        control.migrate()
-        try:
-            control.lease_take(name, holder, settings().lease_ttl)
-        except LeaseHeld as e:
-            fix = f"stop it first: `penstock streams stop {name}`"
-            raise LeaseHeld(f"capture {name} runs already", holder=e.holder, got=e.got, fix=fix) from e
-        try:
-            poller = start.open_poller(capture, settings().bootstrap, decision)
-            try:
-                if compare:
-                    poller.compare("asked for")
-                _run(poller, holder, once=once)
-            finally:
-                poller.close()
-        except KeyboardInterrupt:
-            pass
-        finally:
-            control.lease_drop([name], holder)
-
-
-def _run(poller: Poller, holder: str, *, once: bool) -> None:
-    columns = (
-        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
-    )  # fmt: skip
-    renewed = 0.0
-    with Progress(*columns, console=console(), transient=True) as bar:
-        shown = bar.add_task(poller.capture.name, total=None, rate="")
-        while True:
-            if time.monotonic() - renewed > settings().lease_ttl / 4:
-                connect().lease_renew([poller.capture.name], holder, settings().lease_ttl)
-                renewed = time.monotonic()
-            wait = poller.step()
-            f = poller.figures
-            total = f.total if f.state == "snapshot" else None
-            text = f"{poller.capture.name} {f.state}: {count(f.read)} read, {count(f.written)} written {f.waits_for}"
-            rate = f"{count(bar.tasks[shown].speed)} rows/s"
-            bar.update(shown, description=text, total=total, completed=f.rows if total else f.read, rate=rate)
-            if once and f.polls and not poller.position.reconcile:
-                break
-            time.sleep(wait)
-    f, drift = poller.figures, poller.reconcile.drift
-    console().print(f"{poller.capture.name}: {f.read:,} rows read, {f.written:,} records written")
-    if drift.ended:
-        when = datetime.fromtimestamp(drift.ended, UTC)
-        console().print(f"{when:%Y-%m-%d %H:%M:%S} UTC: {_compared(asdict(drift))}")
-
-
-def _compared(d: Mapping[str, Any]) -> str:
-    """What a comparison found, in a sentence."""
-    return (
-        f"{d['rows']:,} rows compared: missing {d['missing']}, differing {d['differing']}, extra {d['extra']}; "
-        "all repaired"
-    )
+app.command()(run)
 
 
 @app.command()
@@ -226,7 +132,7 @@ def watch(
 ) -> None:
     """The records of a capture's topic as they are committed, until Ctrl-C."""
     with clear_errors():
-        [capture] = _captures([name])
+        [capture] = captures([name])
         bootstrap = settings().bootstrap
         count_of = partitions(admin(bootstrap), bootstrap)
         if capture.topic.name not in count_of:
@@ -257,7 +163,7 @@ def reconcile(name: Name, wait: Annotated[bool, typer.Option(help="Wait until al
     """Let the running capture compare all of table and topic, and repair what differs."""
     _asked(name, "reconcile", wait=wait)
     if wait and (row := Captures(connect()).rows().get(name)) and row.drift:
-        console().print(_compared(row.drift))
+        console().print(compared(row.drift))
 
 
 @app.command()
@@ -274,15 +180,15 @@ def ask(
 
 def _asked(name: str, what: Asked, *, wait: bool) -> None:
     with clear_errors():
-        _captures([name])
-        captures = Captures(connect())
-        request = captures.ask(name, what, actor())
+        captures([name])
+        control = Captures(connect())
+        request = control.ask(name, what, actor())
         if not wait:
             return
         end = time.monotonic() + PATIENCE
         with console().status(f"{name}: {what}"):
             while True:
-                row = captures.rows()[name]
+                row = control.rows()[name]
                 if row.answered_id == request:
                     break
                 if row.asked_id != request:

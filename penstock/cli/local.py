@@ -18,12 +18,13 @@ from penstock.catalog import load
 from penstock.cli.output import clear_errors, console, count, emit, state, table
 from penstock.cli.report import Steps
 from penstock.cli.streams import tail
-from penstock.control.api import DriverRow, connect
+from penstock.control import DriverRow, connect
 from penstock.errors import ControlError, LocalError
 from penstock.local import doctor as checks
 from penstock.local import usage
 from penstock.local.platform import Platform, as_running
-from penstock.observe.overview import Overview, duration
+from penstock.observe.views import Overview
+from penstock.observe.words import duration
 from penstock.settings import settings
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from penstock.control.api import Actor
+from penstock.control import Actor
 from penstock.errors import PenstockError
 
 COLOURS = {

@@ -14,9 +14,13 @@ from rich.text import Text
 
 from penstock.catalog import load
 from penstock.cli.output import actor, clear_errors, console, count, emit, state, table, unknown
-from penstock.control.api import Control, Desired, connect
+from penstock.control import Control, Desired, connect
 from penstock.errors import PenstockError
-from penstock.observe.overview import AppView, Limits, Overview, StreamView, duration, first_line, overview, read
+from penstock.observe.overview import overview
+from penstock.observe.snapshot import read
+from penstock.observe.states import Limits
+from penstock.observe.views import AppView, Overview, StreamView
+from penstock.observe.words import duration, first_line
 from penstock.settings import settings
 from penstock.supervision import processes
 

@@ -11,11 +11,11 @@ from rich.text import Text
 
 from penstock.catalog import load
 from penstock.cli.output import clear_errors, console, count, emit, table
-from penstock.control.api import connect
+from penstock.control import connect
 from penstock.declare.topic import Topic
 from penstock.errors import ControlError
 from penstock.kafka.admin import TopicState, describe_topics, ensure_topics
-from penstock.observe.overview import duration
+from penstock.observe.words import duration
 from penstock.settings import settings
 
 Beats = dict[str, Mapping[str, Any]]

@@ -1,5 +1,6 @@
 """The control database: desired state, leases, progress, who did what."""
 
-from penstock.control.api import Actor, Control, DriverRow, Lease, ProgressRow, connect
+from penstock.control.api import Control, connect
+from penstock.control.rows import Actor, AppRow, Desired, DriverRow, Lease, ProgressRow
 
-__all__ = ["Actor", "Control", "DriverRow", "Lease", "ProgressRow", "connect"]
+__all__ = ["Actor", "AppRow", "Control", "Desired", "DriverRow", "Lease", "ProgressRow", "connect"]

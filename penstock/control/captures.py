@@ -7,10 +7,13 @@ import uuid
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from penstock.control import schema as s
-from penstock.control.api import Actor, Control, insert_if_new, record_action, rows
+from penstock.control.actions import record_action
+from penstock.control.api import Control
+from penstock.control.database import rows, upsert
+from penstock.control.rows import Actor
 
 PHASES = ("waiting", "snapshot", "polling", "reconciling", "refused")
 Asked = Literal["poll", "snapshot", "reconcile", "continue"]
@@ -92,5 +95,4 @@ class Captures:
 
     def _set(self, name: str, **values: Any) -> None:
         with self._control.begin() as c:
-            if not c.execute(update(s.capture).where(s.capture.c.name == name).values(**values)).rowcount:
-                insert_if_new(c, s.capture, name=name, **values)
+            upsert(c, s.capture, name, **values)

@@ -13,8 +13,7 @@ import psutil
 from sqlalchemy import inspect
 
 from penstock.catalog import load
-from penstock.control import schema
-from penstock.control.api import connect
+from penstock.control import connect, schema
 from penstock.errors import PenstockError
 from penstock.kafka.admin import describe_topics
 from penstock.local.platform import GIB, NEEDED_DISK, Platform

@@ -5,24 +5,21 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import psutil
 
 from penstock.errors import LocalError
+from penstock.local.lifecycle import Lifecycle
 from penstock.machine import process
 from penstock.machine.process import Record
 
 
-class Part(ABC):
-    """One process of the platform.
-
-    home: where its data, logs and records are kept; as a context manager it is started, waited for, and stopped.
-    """
+class Part(Lifecycle):
+    """One process of the platform. home: where its data, logs and records are kept."""
 
     name: ClassVar[str]
     label: ClassVar[str]
@@ -57,7 +54,7 @@ class Part(ABC):
     def environment(self) -> dict[str, str]:
         return {}
 
-    def prepare(self) -> None:  # noqa: B027 (most parts have nothing to lay out)
+    def prepare(self) -> None:
         """Lay out data and settings; idempotent, and safe after an attempt that was cut off."""
 
     @property
@@ -71,7 +68,6 @@ class Part(ABC):
         return record.process() if record else None
 
     def start(self) -> bool:
-        """Start it, unless it runs; True if it was started. Does not wait until it serves."""
         if self.running():
             self._same_ports()
             return False
@@ -94,8 +90,6 @@ class Part(ABC):
         return True
 
     def wait(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
-        """Wait until it serves. LocalError if it ends, or takes longer than it may."""
-
         def settled() -> bool:
             tick()
             return not self.running() or self.ready()
@@ -136,20 +130,6 @@ class Part(ABC):
         self.stop()
         self.start()
         self.wait()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-            self.wait()
-        except BaseException:
-            self.stop()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _same_ports(self) -> None:
         record = self.record

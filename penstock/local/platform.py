@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 import psutil
 
 from penstock.catalog import Catalog, load
-from penstock.control.api import Control, connect
+from penstock.control import Control, connect
 from penstock.errors import ControlError, LocalError
 from penstock.kafka.admin import ensure_topics
 from penstock.local import mariadb
@@ -24,7 +24,10 @@ from penstock.local.part import Part
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine import aot, jars, java, process
 from penstock.machine.files import locked
-from penstock.observe.overview import Limits, Overview, overview, read
+from penstock.observe.overview import overview
+from penstock.observe.snapshot import read
+from penstock.observe.states import Limits
+from penstock.observe.views import Overview
 from penstock.settings import Settings, settings
 from penstock.supervision import launch
 from penstock.supervision import processes as drivers

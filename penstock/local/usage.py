@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from penstock.control.api import DriverRow
+from penstock.control import DriverRow
 from penstock.local.part import Part
 from penstock.machine import process
 from penstock.supervision import processes as drivers

@@ -1,7 +1,7 @@
 """Java's ahead-of-time cache for drivers: their classes loaded and linked, and profiles of their methods.
 
 Without it a driver's JVM loads and verifies 20,000 classes at each start, and interprets what it runs until it knows
-what is hot. A training run (`penstock.engine.training`) leaves both in a file that every later driver maps (JEP 483,
+what is hot. A training run (`penstock.local.training`) leaves both in a file that every later driver maps (JEP 483,
 514 and 515, Java 25). The file belongs to one Java, one pyspark and one set of jars; Java itself refuses any other.
 """
 
@@ -66,12 +66,12 @@ def ensure() -> None:
     with publish(target) as fresh:
         if fresh is None:
             return
-        done = process.capture([sys.executable, "-m", "penstock.engine.training", str(fresh / FILE)])
+        done = process.capture([sys.executable, "-m", "penstock.local.training", str(fresh / FILE)])
         if done.returncode or not (fresh / FILE).exists():
             raise LocalError(
                 "the training run for Java's cache failed, so drivers start slower",
                 got=(done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1],
-                fix="nothing depends on it; `python -m penstock.engine.training FILE` shows more",
+                fix="nothing depends on it; `python -m penstock.local.training FILE` shows more",
             )
         (fresh / OWNER).write_text(sys.prefix)
     _prune(target)

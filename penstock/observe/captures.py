@@ -6,10 +6,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from penstock.catalog import load
-from penstock.control.api import Control
+from penstock.control import Control
 from penstock.control.captures import CaptureRow
-from penstock.observe.overview import Limits, StreamView, duration
-from penstock.observe.snapshot import take
+from penstock.observe.moments import take
+from penstock.observe.states import Limits
+from penstock.observe.views import StreamView
+from penstock.observe.words import duration
 from penstock.settings import settings
 
 # Behind its database by so many of its own intervals, and at least so many seconds, a capture is lagging.

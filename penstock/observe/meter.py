@@ -16,15 +16,15 @@ from threading import Event, Lock, Thread
 from typing import NoReturn
 
 from penstock import logs
-from penstock.control.api import Control, connect
+from penstock.control import Control, connect
 from penstock.errors import PenstockError
-from penstock.observe.machine import Machine, Parts
-from penstock.observe.overview import Limits
+from penstock.observe.host import Machine, Parts
+from penstock.observe.moments import Moments
 from penstock.observe.probes import Database, Http, Kafka, Own, Streams
 from penstock.observe.prometheus import PlatformCollector, serve
 from penstock.observe.samples import RECEIPTS, Probe, Sample, now_ms, receipt, usable
 from penstock.observe.sender import Sender
-from penstock.observe.snapshot import Moments
+from penstock.observe.states import Limits
 from penstock.settings import Settings, settings
 from penstock.supervision import processes
 

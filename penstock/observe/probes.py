@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from penstock.control.api import Control
+from penstock.control import Control
 from penstock.errors import ControlError
 from penstock.kafka.admin import end_offsets, unreachable
-from penstock.observe import overview
+from penstock.observe import snapshot
+from penstock.observe.moments import UP, Moments
 from penstock.observe.samples import MIB, Deltas
-from penstock.observe.snapshot import UP, Moments
 
 Pair = tuple[str, float | None]
 
@@ -38,7 +38,7 @@ class Database:
             at = time.perf_counter()
             self.control.now()
             waited, at = _ms(at), time.perf_counter()
-            overview.read(self.control, actions=0)
+            snapshot.read(self.control, actions=0)
             queried = _ms(at)
         except ControlError:
             yield "dbErrors", 1

@@ -18,9 +18,10 @@ from prometheus_client.registry import Collector
 
 from penstock.control.captures import PHASES, CaptureRow
 from penstock.errors import ControlError, LocalError
-from penstock.observe.overview import STATES, StreamView
+from penstock.observe.moments import UP, Moment, Moments
 from penstock.observe.samples import MIB, Sample, now_ms
-from penstock.observe.snapshot import UP, Moment, Moments
+from penstock.observe.states import STATES
+from penstock.observe.views import StreamView
 
 log = logging.getLogger(__name__)
 

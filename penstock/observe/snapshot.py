@@ -1,66 +1,46 @@
-"""The overview of about now, shared by the threads of a process."""
+"""What is read of the control database for the operator page and `penstock streams`, at one moment."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from threading import Lock
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from penstock.control.api import Control
-from penstock.errors import ControlError
-from penstock.observe.overview import Limits, Overview, Snapshot, StreamView, overview, read
-
-UP = ("running", "idle")
+from penstock.control import AppRow, Control, Desired, DriverRow, ProgressRow
+from penstock.control.captures import CaptureRow, Captures
 
 
 @dataclass(frozen=True)
-class Moment:
-    """What was read from the control database, and what it means."""
+class Snapshot:
+    """What was read from the control database, `now` first, so that no age is shown too young."""
 
-    snap: Snapshot
-    view: Overview
-    limits: Limits
-
-    @property
-    def streams(self) -> list[StreamView]:
-        return [stream for app in self.view.apps for stream in app.streams]
-
-
-def take(control: Control, limits: Limits) -> Moment:
-    """Read it now; ControlError if the database is away."""
-    snap = read(control, actions=0)
-    return Moment(snap, overview(snap, limits), limits)
+    now: int
+    apps: list[AppRow]
+    desired: dict[str, dict[str, Desired]]
+    """app -> stream -> on | off"""
+    drivers: dict[str, DriverRow]
+    """by incarnation; the current one of each app, where it has one"""
+    progress: dict[str, ProgressRow]
+    actions: list[Mapping[str, Any]] = field(default_factory=list)
+    beats: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    captures: dict[str, CaptureRow] = field(default_factory=dict)
 
 
-class Moments:
-    """The moment of about now: read again when older than `keep` seconds.
-
-    A failure is kept as long as a success, so that a database that is away is not asked by everybody in turn.
-    """
-
-    def __init__(
-        self,
-        control: Control,
-        limits: Limits | None = None,
-        *,
-        keep: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.control, self.limits, self.keep, self.clock = control, limits or Limits(), keep, clock
-        self._lock = Lock()
-        self._at: float | None = None
-        self._found: Moment | ControlError | None = None
-
-    def read(self) -> Moment:
-        with self._lock:
-            if self._at is None or self.clock() - self._at >= self.keep:
-                try:
-                    self._found = take(self.control, self.limits)
-                except ControlError as e:
-                    self._found = e
-                self._at = self.clock()
-            if isinstance(self._found, ControlError):
-                raise ControlError(self._found.what, got=self._found.got, fix=self._found.fix) from self._found
-            assert self._found is not None
-            return self._found
+def read(control: Control, *, actions: int = 50) -> Snapshot:
+    """Read all the page needs; ControlError when the database is away."""
+    now = control.now()
+    apps = control.apps()
+    drivers = {row.incarnation: row for row in control.drivers()}
+    for app in apps:
+        if app.incarnation and app.incarnation not in drivers and (row := control.driver(app.incarnation)):
+            drivers[row.incarnation] = row
+    return Snapshot(
+        now,
+        apps,
+        {app.name: control.desired(app.name) for app in apps},
+        drivers,
+        control.progress(),
+        control.actions(actions),
+        control.beats(),
+        Captures(control).rows(),
+    )

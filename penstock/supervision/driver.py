@@ -13,15 +13,16 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol
+from typing import ClassVar, NoReturn, Protocol
 
 from penstock import catalog, logs
-from penstock.control import Control, Lease, ProgressRow, connect
+from penstock.control import Control, ProgressRow, connect
 from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
 from penstock.kafka.admin import admin, end_offsets
-from penstock.kafka.output import TIMEOUT
+from penstock.kafka.transactions import TIMEOUT
 from penstock.settings import settings
 from penstock.supervision import processes
+from penstock.supervision.leases import LeaseHolder
 
 log = logging.getLogger("penstock.driver")
 
@@ -76,7 +77,7 @@ class Driver(ABC):
         self._reason = ""
         self._runs: dict[str, Run] = {}
         self._release = 0
-        self._renewed_at = time.monotonic()
+        self._leases = LeaseHolder(control, self._names, incarnation)
 
     def open(self) -> None:
         """Make ready what all runs share; nothing else runs under the leases yet."""
@@ -118,7 +119,7 @@ class Driver(ABC):
         # The launcher records them too, but it may have died in between.
         self._control.driver_set(self.incarnation, pid=pid, pid_started=started)
         try:
-            self._take_leases()
+            self._leases.take()
         except LeaseHeld as e:
             log.error("driver of %s leaves: %s", self.app, e)
             self._control.give_back(self.app, self.incarnation, e.holder)
@@ -136,28 +137,6 @@ class Driver(ABC):
         finally:
             self._drain()
         return 0
-
-    def _take_leases(self) -> None:
-        """All leases of the app. One whose holder is dead for certain is taken at once, a hung holder is killed."""
-        leases = self._control.leases()
-        dead: list[str] = []
-        for holder in {leases[n].holder for n in self._names if n in leases} - {self.incarnation}:
-            row = self._control.driver(holder)
-            if row is None:
-                continue
-            if processes.alive(row) is False:
-                dead.append(holder)
-            elif self._expired(holder, leases) and processes.kill(row):
-                # It missed its lease, so it was hung or paused: it must not wake up beside this driver.
-                dead.append(holder)
-        for holder in dead:
-            self._control.driver_ended(holder, f"gone; its leases went to {self.incarnation}")
-        for name in self._names:
-            self._control.lease_take(name, self.incarnation, settings().lease_ttl, dead=dead)
-
-    def _expired(self, holder: str, leases: dict[str, Lease]) -> bool:
-        now = self._control.now()
-        return all(lease.expires_at < now for lease in leases.values() if lease.holder == holder)
 
     def _open_runs(self) -> None:
         before = self._control.progress(self.app)
@@ -210,14 +189,10 @@ class Driver(ABC):
         return None
 
     def _owns(self, name: str) -> bool:
-        """Whether the stream may be started: its writer fences every other, so it must not be one's heir's."""
         try:
-            self._control.lease_renew([name], self.incarnation, settings().lease_ttl)
+            return self._leases.owns(name)
         except LeaseLost as e:
             self._die(str(e), LEASES_ELSEWHERE)
-        except ControlError:
-            return time.monotonic() - self._renewed_at < settings().lease_ttl
-        return True
 
     def _report(self, *, keep: bool) -> None:
         try:
@@ -249,8 +224,7 @@ class Driver(ABC):
                 if run.writing_for() > STUCK_WRITE:
                     self._die(f"the output of {name} hangs for {STUCK_WRITE:g} s", 1)
             try:
-                self._control.lease_renew(self._names, self.incarnation, settings().lease_ttl)
-                self._renewed_at = time.monotonic()
+                self._leases.renew()
                 self._control.driver_beat(self.incarnation)
             except LeaseLost as e:
                 if self._leaving.is_set():
@@ -261,7 +235,7 @@ class Driver(ABC):
                 log.warning("leases cannot be renewed, going on: %s", e)
             time.sleep(min(settings().progress_every, settings().lease_ttl / 4))
 
-    def _die(self, reason: str, code: int) -> None:
+    def _die(self, reason: str, code: int) -> NoReturn:
         log.error("driver of %s ends at once: %s", self.app, reason)
         try:
             self._control.driver_ended(self.incarnation, reason)
@@ -284,7 +258,7 @@ class Driver(ABC):
             run.stop()
         try:
             self._report(keep=True)
-            self._control.lease_drop(self._names, self.incarnation)
+            self._leases.drop()
             self._control.driver_ended(self.incarnation, reason)
         except ControlError as e:
             log.warning("the end could not be reported; the leases run out: %s", e)

@@ -20,7 +20,7 @@ from penstock.supervision import processes
 
 # Enough to see what a crash loop did, few enough to read and to keep for ever.
 KEPT_LOGS = 20
-DRIVER = PROJECT / "penstock" / "streams" / "driver.py"
+DRIVER = PROJECT / "penstock" / "engine" / "driver.py"
 
 
 def arguments(app: str, incarnation: str) -> list[str]:

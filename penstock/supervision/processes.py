@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from penstock.control.api import DriverRow
+from penstock.control import DriverRow
 
 PROC = Path("/proc")
 # Start times are read in clock ticks (10 ms) and stored as a double.

@@ -10,9 +10,9 @@ The first needs a Spark session and nothing else::
 from penstock.testing.golden import Case, cases
 from penstock.testing.rows import frames, rows, splits
 from penstock.testing.run import running, spark_session
-from penstock.testing.topics import Record, create, latest, read, send
+from penstock.testing.topics import Record, create, latest, read, send, table
 
 __all__ = [
     "Case", "Record", "cases", "create", "frames", "latest", "read", "rows", "running", "send", "spark_session",
-    "splits",
+    "splits", "table",
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from penstock.declare.topic import Topic
 from penstock.kafka.admin import ensure_topics
@@ -60,7 +60,8 @@ def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> lis
         while len(ended) < count:
             message = consumer.poll(20)
             assert message is not None, f"no answer while reading {topic}"
-            if message.error():
+            if error := message.error():
+                assert error.code() == KafkaError._PARTITION_EOF, error
                 ended.add(message.partition() or 0)
                 continue
             found.append(
@@ -86,6 +87,11 @@ def _text(found: str | bytes | None) -> str | None:
 def latest(records: Sequence[Record]) -> dict[str | None, str | None]:
     """What compaction keeps: the last value of each key."""
     return {r.key: r.value for r in records}
+
+
+def table(records: Sequence[Record]) -> dict[str, str]:
+    """What a reader of a compacted topic ends with: the last value of each key that has one."""
+    return {key: value for key, value in latest(records).items() if key is not None and value is not None}
 
 
 def create(bootstrap: str, *topics: Topic) -> None:

@@ -33,6 +33,7 @@ from penstock.machine.process import free_port
 from penstock.streams import Topic
 from tests.bench.common import peak_memory, spread, table, write
 from tests.bench.debezium import PREFIX, Debezium, LoggedMariaDB
+from tests.captures import connect
 from tests.chaos.drivers import Drivers, drivers
 from tests.support import wait_until
 
@@ -59,10 +60,7 @@ class Place:
     mariadb: MariaDB
 
     def connect(self) -> pymysql.Connection[Any]:
-        return pymysql.connect(
-            host="127.0.0.1", port=self.mariadb.port, user="penstock", password="penstock", database="demo",
-            autocommit=True,
-        )  # fmt: skip
+        return connect(self.mariadb, autocommit=True)
 
     def sql(self, *statements: str) -> None:
         connection = self.connect()

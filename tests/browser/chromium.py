@@ -77,7 +77,7 @@ def unpacked(place: Path) -> Chromium:
     """A Chromium unpacked under `place` without root, with the libraries the system lacks."""
     binary = place / "root" / "usr" / "lib" / "chromium" / PACKAGES[0]
     if not binary.exists():
-        # Unpacked aside and moved when whole, so that an interrupted download is not taken for a browser.
+        # Unpacked elsewhere and moved when whole, so that an interrupted download is not taken for a browser.
         part = place.with_name(f"{place.name}.part-{os.getpid()}")
         try:
             _unpack(part)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, expect, sync_playwright
 
-from penstock.control.api import Actor, Control
+from penstock.control import Actor, Control
 from penstock.local.parts import MariaDB
 from penstock.machine.process import free_port
 from tests.browser.chromium import NoChromiumError, find

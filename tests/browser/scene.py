@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import insert, update
 
 from penstock.catalog import build
+from penstock.control import Actor, Control, ProgressRow
 from penstock.control import schema as s
-from penstock.control.api import Actor, Control, ProgressRow
 from penstock.streams import Final, Input, Stream, Topic, TopicOutput
 
 APPS = {

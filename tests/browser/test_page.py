@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 
-from penstock.control.api import Control
+from penstock.control import Control
 from penstock.local.parts import MariaDB
 from tests.browser.conftest import View
 from tests.browser.scene import APPS, Scene

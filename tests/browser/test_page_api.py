@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.control.api import Control
+from penstock.control import Control
 from penstock.local.parts import MariaDB
 from penstock.settings import PROJECT
 from tests.browser.scene import Scene

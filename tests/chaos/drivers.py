@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from penstock import catalog
 from penstock.control import Control, DriverRow
 from penstock.declare.capture import APP as CAPTURES
-from penstock.kafka.admin import ensure_topics
 from penstock.local.parts import Broker, MariaDB
 from penstock.supervision import launch, processes
-from tests.chaos.projects import other_project
+from tests.chaos.projects import deployed
 from tests.support import wait_until
 
 
@@ -71,22 +69,5 @@ def signal_session(d: DriverRow, number: signal.Signals) -> None:
 @contextmanager
 def drivers(broker: Broker, mariadb: MariaDB, home: Path, project: Path, **extra: object) -> Iterator[Drivers]:
     """Drivers of a project with a home of their own; every process they started is gone at the end."""
-    given = {
-        "PENSTOCK_HOME": home,
-        "PENSTOCK_KAFKA_BOOTSTRAP": broker.bootstrap,
-        "PENSTOCK_CONTROL_URL": mariadb.url,
-        "PENSTOCK_DRIVER_MEMORY": "512m",
-        **extra,
-    }
-    with other_project(project, given):
-        declared = catalog.load(project)
-        ensure_topics(declared.topics.values(), broker.bootstrap)
-        control = Control(mariadb.url)
-        control.migrate()
-        control.sync(declared)
-        try:
-            yield Drivers(control, broker.bootstrap)
-        finally:
-            for d in control.drivers(live=False):
-                processes.kill(d)
-            control.engine.dispose()
+    with deployed(project, broker, mariadb, home, **extra) as control:
+        yield Drivers(control, broker.bootstrap)

@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka import KafkaError, Producer
 
-from penstock import catalog
 from penstock.control import Actor, Control, DriverRow
-from penstock.kafka.admin import ensure_topics
 from penstock.local.airflow import Airflow
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine.process import free_port
 from penstock.settings import PROJECT
 from penstock.supervision import processes
-from tests.chaos.projects import other_project
+from penstock.testing import read
+from tests.chaos.projects import deployed
 from tests.support import wait_until
 
 APP = "chaos"
@@ -173,30 +172,8 @@ class Platform:
 
     def read(self, topic: str) -> list[tuple[str, dict[str, int]]]:
         """Every committed record of a topic of one partition."""
-        consumer = Consumer(
-            {
-                "bootstrap.servers": self.broker.bootstrap,
-                "group.id": "checker",
-                "isolation.level": "read_committed",
-                "auto.offset.reset": "earliest",
-                "enable.partition.eof": True,
-            }
-        )
-        consumer.assign([TopicPartition(topic, 0, 0)])
-        found: list[tuple[str, dict[str, int]]] = []
-        try:
-            while True:
-                message = consumer.poll(10)
-                assert message is not None, f"{topic} cannot be read"
-                if error := message.error():
-                    assert error.code() == KafkaError._PARTITION_EOF, error
-                    return found
-                key, value = message.key(), message.value()
-                assert key
-                assert value
-                found.append((key.decode(), json.loads(value)))
-        finally:
-            consumer.close()
+        records = read(self.broker.bootstrap, topic)
+        return [(r.key or "", json.loads(r.value or "")) for r in records]
 
 
 @contextmanager
@@ -206,34 +183,18 @@ def started(home: Path) -> Iterator[Platform]:
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
         mariadb = stack.enter_context(MariaDB(home=home, port=free_port()))
         given = {
-            "PENSTOCK_HOME": home,
-            "PENSTOCK_KAFKA_BOOTSTRAP": broker.bootstrap,
-            "PENSTOCK_CONTROL_URL": mariadb.url,
             # Short, so that what must outlast them is short too; each still covers several beats.
             "PENSTOCK_STUCK_AFTER": 15,
             "PENSTOCK_LEASE_TTL": 8,
             "PENSTOCK_DRAIN_TIMEOUT": 30,
-            "PENSTOCK_DRIVER_MEMORY": "512m",
             **PATIENCE,
         }
-        stack.enter_context(other_project(CHAOS, given))
-        declared = catalog.build(catalog.discover(CHAOS))
-        ensure_topics(declared.topics.values(), broker.bootstrap)
-        control = Control(mariadb.url)
-        control.migrate()
-        control.sync(declared)
-        stack.callback(_end_drivers, control)
+        control = stack.enter_context(deployed(CHAOS, broker, mariadb, home, **given))
         numbers = Numbers(broker.bootstrap)
         numbers.start()
         airflow = stack.enter_context(Airflow(home, free_port(), CHAOS))
         yield Platform(broker, control, airflow, numbers)
         numbers.stop()
-
-
-def _end_drivers(control: Control) -> None:
-    for d in control.drivers(live=False):
-        processes.kill(d)
-    control.engine.dispose()
 
 
 def pause(d: DriverRow) -> None:

@@ -4,38 +4,58 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from penstock import catalog
-from penstock.control import connect
-from penstock.settings import settings
+from penstock.control import Control
+from penstock.kafka.admin import ensure_topics
+from penstock.local.parts import Broker, MariaDB
+from penstock.supervision import processes
+from tests.support import forget, forget_jobs
 
 
 @contextmanager
 def other_project(folder: Path, variables: Mapping[str, object]) -> Iterator[None]:
     """Set the project and further PENSTOCK_* variables; what was declared and read before is forgotten meanwhile."""
-    with pytest.MonkeyPatch.context() as m:
+    with ExitStack() as stack:
+        # Last of all, when the variables are again as they were.
+        stack.callback(forget)
+        m = stack.enter_context(pytest.MonkeyPatch.context())
         m.setenv("PENSTOCK_PROJECT", str(folder))
         for key, value in variables.items():
             m.setenv(key, str(value))
+        m.setattr(sys, "path", [*sys.path])
         # Both projects call their package `jobs`.
         before = {name: found for name, found in sys.modules.items() if name.partition(".")[0] == "jobs"}
-        m.setattr(sys, "path", [*sys.path])
-        _forget()
+        stack.callback(sys.modules.update, before)
+        stack.callback(forget_jobs)
+        forget()
+        forget_jobs()
+        yield
+
+
+@contextmanager
+def deployed(folder: Path, broker: Broker, mariadb: MariaDB, home: Path, **variables: object) -> Iterator[Control]:
+    """A project with its topics and its control database; every driver that it then knows is gone at the end."""
+    given = {
+        "PENSTOCK_HOME": home,
+        "PENSTOCK_KAFKA_BOOTSTRAP": broker.bootstrap,
+        "PENSTOCK_CONTROL_URL": mariadb.url,
+        "PENSTOCK_DRIVER_MEMORY": "512m",
+        **variables,
+    }
+    with other_project(folder, given):
+        declared = catalog.load(folder)
+        ensure_topics(declared.topics.values(), broker.bootstrap)
+        control = Control(mariadb.url)
+        control.migrate()
+        control.sync(declared)
         try:
-            yield
+            yield control
         finally:
-            _forget()
-            sys.modules.update(before)
-    for cached in (settings, connect, catalog.load):
-        cached.cache_clear()
-
-
-def _forget() -> None:
-    for cached in (settings, connect, catalog.load):
-        cached.cache_clear()
-    for name in [name for name in sys.modules if name.partition(".")[0] == "jobs"]:
-        del sys.modules[name]
+            for d in control.drivers(live=False):
+                processes.kill(d)
+            control.engine.dispose()

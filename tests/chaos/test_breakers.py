@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import pytest
 
 from penstock.engine.session import submit_conf
+from penstock.local.part import Part
 from penstock.supervision import launch, processes
-from penstock.supervision.supervise import Supervisor
+from penstock.supervision.supervisor import Supervisor
 from tests.chaos.platform import APP, Platform, pause
 from tests.support import wait_until
 
@@ -34,23 +35,16 @@ def test_api_server_gone(platform: Platform) -> None:
     assert platform.works().incarnation == before.incarnation
 
 
-def test_scheduler_killed(platform: Platform) -> None:
-    """And the driver while there is none; 22 s, because after 20 s others take it for dead and adopt its tasks."""
+# After 20 s others take a scheduler for dead and adopt its tasks; after 15 s a triggerer's triggers go to another one.
+@pytest.mark.parametrize(("part", "seconds"), [("scheduler", 22), ("triggerer", 17)])
+def test_a_part_of_airflow_killed(platform: Platform, part: str, seconds: float) -> None:
+    """And the driver while there is none."""
     before = platform.works()
-    platform.airflow.scheduler.kill()
-    platform.goes_on(before, 22)
+    killed: Part = getattr(platform.airflow, part)
+    killed.kill()
+    platform.goes_on(before, seconds)
     assert processes.kill(before)
-    platform.airflow.scheduler.start()
-    platform.works(other_than=before)
-
-
-def test_triggerer_killed(platform: Platform) -> None:
-    """And the driver while there is none; 17 s, because after 15 s its triggers go to another one."""
-    before = platform.works()
-    platform.airflow.triggerer.kill()
-    platform.goes_on(before, 17)
-    assert processes.kill(before)
-    platform.airflow.triggerer.start()
+    killed.start()
     platform.works(other_than=before)
 
 

@@ -9,15 +9,14 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import pymysql
 import pytest
 
 from penstock.declare.capture import APP
 from penstock.local.parts import Broker, MariaDB
 from penstock.supervision import processes
-from penstock.testing import read
+from penstock.testing import read, table
+from tests.captures import connect
 from tests.chaos.drivers import Drivers, drivers, signal_session
 from tests.support import wait_until
 
@@ -29,12 +28,6 @@ DECLARED = """CAPTURE INTO ledger PARTITIONS 2 FROM mysql demo KEY (id) CURSOR c
 EVERY 50 MILLISECONDS OVERLAP 2 SECONDS AS SELECT id, version, gone, changed FROM ledger"""
 TABLE = """CREATE TABLE ledger (id INT PRIMARY KEY, version INT NOT NULL DEFAULT 0, gone BOOLEAN NOT NULL DEFAULT FALSE,
 changed TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6), KEY (changed, id))"""
-
-
-def connect(mariadb: MariaDB) -> pymysql.Connection[Any]:
-    return pymysql.connect(
-        host="127.0.0.1", port=mariadb.port, user="penstock", password="penstock", database="demo",
-    )  # fmt: skip
 
 
 @pytest.fixture
@@ -90,19 +83,14 @@ def test_the_topic_is_the_table_through_kills(ledger: Drivers, mariadb: MariaDB)
     connection = connect(mariadb)
     with connection.cursor() as cursor:
         cursor.execute("SELECT id, version FROM ledger WHERE NOT gone")
-        table = dict(cursor.fetchall())
+        rows = dict(cursor.fetchall())
     connection.close()
 
     def topic() -> dict[int, int]:
-        found: dict[int, int] = {}
-        for record in read(ledger.bootstrap, "ledger"):
-            number = json.loads(record.key or "")["id"]
-            found.pop(number, None)
-            if record.value is not None:
-                found[number] = json.loads(record.value)["version"]
-        return found
+        last = table(read(ledger.bootstrap, "ledger"))
+        return {json.loads(key)["id"]: json.loads(value)["version"] for key, value in last.items()}
 
-    wait_until(lambda: topic() == table, 60, what="the topic is the table")
+    wait_until(lambda: topic() == rows, 60, what="the topic is the table")
     newest: dict[str, int] = {}
     for record in read(ledger.bootstrap, "ledger"):
         if record.value is not None:

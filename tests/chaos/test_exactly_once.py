@@ -16,7 +16,8 @@ import pytest
 from penstock.control import DriverRow
 from penstock.local.parts import Broker, MariaDB
 from penstock.settings import PROJECT
-from penstock.streams import Topic, process
+from penstock.streams import Topic
+from penstock.supervision import processes
 from penstock.testing import Record, create, latest, read, send
 from tests.chaos.drivers import Drivers, drivers, signal_session
 from tests.plain import plain
@@ -137,7 +138,7 @@ def test_a_driver_that_wakes_up_behind_its_lease_does_no_harm(chaos: Drivers) ->
     chaos.wait_committed("chaos", heir)
     before = read(chaos.bootstrap, "totals")
     signal_session(sleeper, signal.SIGCONT)
-    wait_until(lambda: process.alive(sleeper) is False, 60, what="the sleeper sees that it lost its leases and ends")
+    wait_until(lambda: processes.alive(sleeper) is False, 60, what="the sleeper sees that it lost its leases and ends")
     sent = produce(chaos, sent, 3000)
 
     def total() -> int:
@@ -177,7 +178,7 @@ def killed(given: Drivers, d: DriverRow, produce: Callable[[int], None], after: 
     while time.monotonic() < deadline:
         produce(50)
         time.sleep(0.05)
-    assert process.kill(d)
+    assert processes.kill(d)
     return given.launch(d.app)
 
 

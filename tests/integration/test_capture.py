@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 
 import orjson
-import psutil
 import pytest
 
 from penstock.capture import start
@@ -19,24 +17,8 @@ from penstock.capture.poller import Poller
 from penstock.declare.capture import parse
 from penstock.errors import LeaseLost
 from penstock.kafka.admin import admin, partitions
-from penstock.settings import settings
-from tests.captures import CAPTURE, Source
+from tests.captures import Source, polled, until
 from tests.support import wait_until
-
-
-def until(poller: Poller, done: Callable[[], bool], what: str) -> None:
-    """Let it work until something holds."""
-
-    def worked() -> bool:
-        time.sleep(min(poller.step(), 0.1))
-        return done()
-
-    wait_until(worked, 60, every=0.0, what=what)
-
-
-def polled(poller: Poller, times: int = 1) -> None:
-    wanted = poller.figures.polls + times
-    until(poller, lambda: poller.figures.polls >= wanted, "polls")
 
 
 def test_table_and_topic_are_the_same(source: Source) -> None:
@@ -95,9 +77,7 @@ def test_rows_changed_by_one_statement_are_not_read_for_ever(source: Source) -> 
 def test_a_transaction_open_too_long_is_read_when_it_ends(source: Source, caplog: pytest.LogCaptureFixture) -> None:
     poller = source.poller(more="HOLD 2 SECONDS DELAY 1 SECOND")
     polled(poller)
-    slow = source.connect()
-    with slow.cursor() as cursor:
-        cursor.execute(f"INSERT INTO {source.name} (name) VALUES ('slow')")
+    slow = source.begun("slow")
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('before')")
     until(poller, lambda: poller.position.debt is not None, "it is no longer waited for")
     assert "is open for" in caplog.text
@@ -113,7 +93,7 @@ def test_a_transaction_open_too_long_is_read_when_it_ends(source: Source, caplog
 
 
 def test_a_long_poll_goes_on_where_it_was_killed(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.poller.PAGE", 10)
+    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", 10)
     poller = source.poller()
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('before')")
     until(poller, lambda: poller.position.low is not None, "the low mark comes on")
@@ -141,57 +121,6 @@ def test_a_long_poll_goes_on_where_it_was_killed(source: Source, monkeypatch: py
     assert source.same()
 
 
-@pytest.fixture
-def two_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A table of a hundred rows counts as large."""
-    monkeypatch.setattr("penstock.capture.poller.LARGE", 100)
-    monkeypatch.setattr("penstock.capture.poller.PAGE", 50)
-    monkeypatch.setenv("PENSTOCK_SNAPSHOT_READERS", "2")
-    settings.cache_clear()
-    yield
-    monkeypatch.undo()
-    settings.cache_clear()
-
-
-def readers() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
-
-
-@pytest.mark.usefixtures("two_readers")
-def test_a_snapshot_by_two_readers_goes_on_where_it_was_stopped(source: Source) -> None:
-    source.sql(f"INSERT INTO {source.name} (name, gone) SELECT seq, seq % 10 = 0 FROM seq_1_to_2000")
-    poller = source.poller()
-    until(poller, lambda: poller.figures.rows >= 600, "a part of the snapshot")
-    begun = poller.position.snapshot
-    assert begun is not None
-    assert len(begun.ranges) == 2
-    assert len(readers()) == 2
-    source.pollers.pop().close()
-    assert readers() == []
-    # Of what was read and what was not, in both ranges.
-    source.sql(f"UPDATE {source.name} SET name = 'other' WHERE id % 97 = 0")
-    second = source.poller()
-    until(second, lambda: second.position.snapshot is None, "the rest of the snapshot")
-    assert second.figures.read <= 1450
-    polled(second)
-    assert source.same()
-
-
-@pytest.mark.usefixtures("two_readers")
-def test_a_reader_that_dies_is_no_silent_end(source: Source) -> None:
-    source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_2000")
-    poller = source.poller()
-    until(poller, lambda: poller.figures.rows > 0, "the snapshot begins")
-    readers()[0].kill()
-    with pytest.raises(SourceError, match=r"a process that reads the snapshot .* ended.*PENSTOCK_SNAPSHOT_READERS"):
-        until(poller, lambda: poller.position.snapshot is None, "the snapshot ends")
-    source.pollers.pop().close()
-    second = source.poller()
-    until(second, lambda: second.position.snapshot is None, "the rest of the snapshot")
-    polled(second)
-    assert source.same()
-
-
 def test_a_second_poller_shuts_the_first_out(source: Source) -> None:
     first = source.poller()
     polled(first)
@@ -211,7 +140,7 @@ def test_killed_at_any_step(source: Source, step: str, monkeypatch: pytest.Monke
     class Killed(BaseException):
         pass
 
-    monkeypatch.setattr("penstock.capture.poller.PAGE", 7)
+    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", 7)
     chance = random.Random(step)
     source.sql(*(f"INSERT INTO {source.name} (name) VALUES ('{i}')" for i in range(20)))
     for _ in range(4):
@@ -268,27 +197,6 @@ def test_changes_while_it_polls(source: Source) -> None:
     assert source.same()
 
 
-def test_a_reconcile_finds_and_repairs(source: Source) -> None:
-    source.sql(*(f"INSERT INTO {source.name} (name) VALUES ('{i}')" for i in range(50)))
-    poller = source.poller(more="RECONCILE EVERY 1 HOUR")
-    polled(poller)
-    # What no poll can see: a row that is gone, one that kept its cursor, one that changed its key.
-    source.sql(
-        f"DELETE FROM {source.name} WHERE id = 7",
-        f"UPDATE {source.name} SET name = 'unseen', changed = '2020-01-01' WHERE id = 8",
-        f"UPDATE {source.name} SET id = 1000, changed = '2020-01-01' WHERE id = 9",
-    )
-    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
-    source.sql(f"INSERT INTO {source.name} (name) VALUES ('later')")
-    polled(poller, 2)
-    assert not source.same()
-    poller.compare("asked for")
-    until(poller, lambda: not poller.position.reconcile, "all is compared")
-    assert source.same()
-    drift = poller.reconcile.drift
-    assert (drift.missing, drift.differing, drift.extra) == (1, 1, 2)
-
-
 # What a review found
 
 
@@ -322,26 +230,13 @@ def test_a_clock_that_was_set_back_while_nobody_polled(source: Source) -> None:
     assert again.position.low < ahead.low
 
 
-def test_a_snapshot_is_not_led_astray_by_a_cursor_yet_to_come(source: Source) -> None:
-    source.sql(
-        f"INSERT INTO {source.name} (name, changed) VALUES ('early', '2037-01-01')",
-        f"INSERT INTO {source.name} (name) VALUES ('now')",
-    )
-    poller = source.poller()
-    polled(poller)
-    assert poller.position.low.year < 2037
-    source.sql(f"INSERT INTO {source.name} (name) VALUES ('later')")
-    polled(poller)
-    assert source.same()
-
-
 def test_a_row_that_comes_back_and_goes_again_within_one_poll(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b'), ('c')")
     poller = source.poller()
     polled(poller)
     source.sql(f"UPDATE {source.name} SET gone = 1 WHERE id = 1")
     polled(poller)
-    monkeypatch.setattr("penstock.capture.poller.PAGE", 2)
+    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", 2)
     source.sql(f"UPDATE {source.name} SET gone = 0 WHERE id = 1", f"UPDATE {source.name} SET name = 'B' WHERE id = 2")
     source.sql(f"UPDATE {source.name} SET name = 'C' WHERE id = 3")
     pages = 0
@@ -361,7 +256,7 @@ def test_a_row_that_comes_back_and_goes_again_within_one_poll(source: Source, mo
 def test_partitions_are_not_changed_under_the_keys(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a')")
     polled(source.poller())
-    text = CAPTURE.format(name=source.name, more="", columns="*")
+    text = source.declared()
     with pytest.raises(start.PositionRefused, match=r"another number of partitions.*declare PARTITIONS 1"):
         source.opened(text.replace(" FROM mysql", " PARTITIONS 3 FROM mysql", 1))
     client = admin(source.broker.bootstrap)
@@ -389,7 +284,7 @@ def test_a_position_that_was_lost_leaves_nothing_behind(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b'), ('c')")
     polled(source.poller())
     source.sql(f"DELETE FROM {source.name} WHERE id = 2")
-    text = CAPTURE.format(name=source.name, more="", columns="*")
+    text = source.declared()
     # The file has another name, so its position is not found.
     declared = parse(text, source.folder / f"{source.name}-renamed.sql")
     poller = start.open_poller(declared, source.broker.bootstrap)
@@ -398,35 +293,9 @@ def test_a_position_that_was_lost_leaves_nothing_behind(source: Source) -> None:
     assert source.same()
 
 
-def test_columns_that_change_in_the_middle_of_a_comparison(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.reconcile.Reconcile.CHUNK", 5)
-    source.sql(*(f"INSERT INTO {source.name} (name, changed) VALUES ('{i}', '2020-01-01')" for i in range(40)))
-    source.sql(f"INSERT INTO {source.name} (name) VALUES ('new')")
-    poller = source.poller()
-    polled(poller)
-    poller.compare("asked for")
-    until(poller, lambda: poller.reconcile.behind is not None and poller.reconcile.behind[0] >= 20, "half is compared")
-    source.sql(f"ALTER TABLE {source.name} ADD COLUMN size INT NOT NULL DEFAULT 7")
-    until(poller, lambda: not poller.position.reconcile, "all is compared")
-    assert source.same()
-
-
-def test_what_somebody_else_wrote_into_the_topic_is_taken_out(source: Source) -> None:
-    source.sql(f"INSERT INTO {source.name} (name, changed) VALUES ('a', '2020-01-01'), ('b', '2020-01-01')")
-    poller = source.poller()
-    polled(poller)
-    junk = (b"junk", b'{"id":[1]}', b'{"id":{}}', b'{"id":null}', b'{"id": 1}', b'{"id":99}', b'{"other":1}')
-    source.send(dict.fromkeys((*junk, b'{"id":2}'), b"{}"))
-    poller.compare("asked for")
-    until(poller, lambda: not poller.position.reconcile, "all is compared")
-    assert source.same()
-    drift = poller.reconcile.drift
-    assert (drift.missing, drift.differing, drift.extra) == (0, 1, 7)
-
-
 def test_a_key_of_type_enum_is_refused(source: Source) -> None:
     source.sql(f"ALTER TABLE {source.name} ADD COLUMN kind ENUM('z', 'a') NOT NULL DEFAULT 'a'")
-    text = CAPTURE.format(name=source.name, more="", columns="*").replace("KEY (id)", "KEY (id, kind)")
+    text = source.declared().replace("KEY (id)", "KEY (id, kind)")
     with pytest.raises(SourceError, match=r"cannot be paged by a column of type ENUM; got: kind.*CAST\(kind AS CHAR\)"):
         source.opened(text)
 
@@ -434,6 +303,6 @@ def test_a_key_of_type_enum_is_refused(source: Source) -> None:
 def test_another_cursor_cannot_go_on(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a')")
     polled(source.poller())
-    text = CAPTURE.format(name=source.name, more="", columns="*").replace("CURSOR changed", "CURSOR id")
+    text = source.declared().replace("CURSOR changed", "CURSOR id")
     with pytest.raises(start.PositionRefused, match=r"cannot go on: its KEY or CURSOR was changed"):
         source.opened(text, "continue")

@@ -14,9 +14,9 @@ from penstock.capture import start
 from penstock.capture.poller import Poller
 from penstock.declare.capture import parse
 from penstock.local.parts import Broker
-from penstock.testing import read
+from penstock.testing import read, table
+from tests.captures import until
 from tests.postgres import Postgres
-from tests.support import wait_until
 
 DECLARED = """CAPTURE INTO {topic} PARTITIONS 2 FROM {engine} demo KEY (region, id) CURSOR changed DELETED WHEN (gone)
 EVERY 100 MILLISECONDS OVERLAP 1 SECOND {more} AS SELECT region, id, name, gone, changed FROM {table}"""
@@ -24,23 +24,13 @@ EVERY 100 MILLISECONDS OVERLAP 1 SECOND {more} AS SELECT region, id, name, gone,
 
 def topic(broker: Broker, name: str) -> dict[tuple[str, int], str]:
     """Names by key, as the topic has them in the end."""
-    found: dict[tuple[str, int], str] = {}
-    for record in read(broker.bootstrap, name):
-        key = orjson.loads(record.key or "")
-        found.pop((key["region"], key["id"]), None)
-        if record.value is not None:
-            found[key["region"], key["id"]] = orjson.loads(record.value)["name"]
-    return found
+    rows = ((orjson.loads(key), orjson.loads(value)) for key, value in table(read(broker.bootstrap, name)).items())
+    return {(key["region"], key["id"]): row["name"] for key, row in rows}
 
 
 def work(poller: Poller, polls: int = 1) -> None:
     wanted = poller.figures.polls + polls
-
-    def done() -> bool:
-        time.sleep(min(poller.step(), 0.1))
-        return poller.figures.polls >= wanted and not poller.position.reconcile
-
-    wait_until(done, 60, every=0.0, what="polls")
+    until(poller, lambda: poller.figures.polls >= wanted and not poller.position.reconcile, "polls")
 
 
 def test_postgresql(postgres: Postgres, broker: Broker, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

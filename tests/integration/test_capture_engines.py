@@ -24,6 +24,7 @@ from penstock.declare.capture import Capture, parse
 from penstock.errors import DeclarationError
 from penstock.local.parts import MariaDB
 from penstock.machine.process import free_port
+from tests.captures import connect
 from tests.postgres import Postgres
 
 DELAY = timedelta(seconds=5)
@@ -54,9 +55,7 @@ def rows(database: Database, declared: Capture) -> list[dict[str, Any]]:
 
 
 def in_mysql(mariadb: MariaDB) -> pymysql.Connection[Any]:
-    return pymysql.connect(
-        host="127.0.0.1", port=mariadb.port, user="penstock", password="penstock", database="demo", autocommit=True
-    )
+    return connect(mariadb, autocommit=True)
 
 
 # Column type, literal, what is in the record.

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from penstock.capture.poller import Poller
-from tests.captures import Source
+from tests.captures import Source, until
 from tests.support import wait_until
 
 EPOCH = datetime(1970, 1, 1)
@@ -45,9 +45,7 @@ class Naive:
 
 def opened(source: Source, more: str = "") -> tuple[Naive, Poller]:
     poller = source.poller(more=more)
-    wait_until(
-        lambda: poller.step() is not None and poller.position.snapshot is None, 60, every=0.05, what="a snapshot"
-    )
+    until(poller, lambda: poller.position.snapshot is None, "a snapshot")
     return Naive(source), poller
 
 
@@ -65,9 +63,7 @@ def until_lost(source: Source, naive: Naive, poller: Poller, *statements: str) -
 
 def test_a_transaction_that_commits_after_later_ones(source: Source) -> None:
     naive, poller = opened(source)
-    slow = source.connect()
-    with slow.cursor() as cursor:
-        cursor.execute(f"INSERT INTO {source.name} (name) VALUES ('slow')")
+    slow = source.begun("slow")
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('fast')")
     naive.poll()
     poller.poll()
@@ -81,9 +77,7 @@ def test_a_transaction_that_commits_after_later_ones(source: Source) -> None:
 def test_a_transaction_longer_than_the_overlap(source: Source) -> None:
     _, poller = opened(source, more="HOLD 2 SECONDS DELAY 1 SECOND")
     naive = Naive(source, overlap=timedelta(seconds=1))
-    slow = source.connect()
-    with slow.cursor() as cursor:
-        cursor.execute(f"INSERT INTO {source.name} (name) VALUES ('slow')")
+    slow = source.begun("slow")
     wait_until(lambda: poller.poll() >= 0 and poller.position.debt is not None, 60, every=0.2, what="it is too long")
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('fast')")
     naive.poll()
@@ -96,7 +90,7 @@ def test_a_transaction_longer_than_the_overlap(source: Source) -> None:
 
 
 def test_one_cursor_on_both_sides_of_a_page(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.poller.PAGE", PAGE)
+    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", PAGE)
     naive, poller = opened(source)
     source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_12")
     naive.poll()

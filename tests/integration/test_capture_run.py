@@ -11,7 +11,7 @@ from penstock.capture.run import CaptureRun
 from penstock.control import Actor, Control, ProgressRow
 from penstock.control.captures import Asked, CaptureRow, Captures
 from penstock.declare.capture import parse
-from tests.captures import CAPTURE, Source
+from tests.captures import Source
 from tests.support import wait_until
 
 ME = Actor("somebody", "cli")
@@ -26,7 +26,7 @@ class Running:
 
     def start(self, columns: str = "*", more: str = "") -> None:
         self.stop()
-        text = CAPTURE.format(name=self.source.name, more=more, columns=columns)
+        text = self.source.declared(more, columns)
         declared = parse(text, self.source.folder / f"{self.source.name}.sql")
         figures = ProgressRow(declared.name, "captures", "test")
         self.run = CaptureRun(declared, self.captures, self.source.broker.bootstrap, figures)

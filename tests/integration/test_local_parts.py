@@ -15,7 +15,7 @@ import pymysql
 import pytest
 from confluent_kafka import Consumer, Producer
 
-from penstock.control.api import Control
+from penstock.control import Control
 from penstock.errors import LocalError
 from penstock.kafka.admin import ensure_topics
 from penstock.local.parts import Broker, MariaDB

@@ -18,17 +18,17 @@ import httpx
 import orjson
 import psutil
 import pytest
-from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.control.api import Control
+from penstock.control import Control
 from penstock.errors import BrokerError
 from penstock.kafka.admin import end_offsets
 from penstock.local.parts import Broker
 from penstock.machine import process
 from penstock.observe.samples import RECEIPTS, usable
 from penstock.observe.sender import Sender
+from penstock.testing import read
 from tests.support import wait_until
 from tests.unit.meter_control import STREAM, filled
 
@@ -48,22 +48,8 @@ def create(bootstrap: str, name: str, partitions: int = 4) -> None:
     wait_until(led, what=f"a leader of every partition of {name}")
 
 
-def read(bootstrap: str, topic: str) -> list[tuple[int, bytes | None, dict[str, Any]]]:
-    """(partition, key, value) of every record of a topic."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": uuid.uuid4().hex, "enable.auto.commit": False})
-    try:
-        partitions = list(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, p, 0) for p in partitions])
-        ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=10)[1] for p in partitions}
-        found: list[tuple[int, bytes | None, dict[str, Any]]] = []
-        while len(found) < sum(ends.values()):
-            message = consumer.poll(10)
-            assert message is not None, "records are missing"
-            assert message.error() is None, message.error()
-            found.append((message.partition() or 0, message.key(), orjson.loads(message.value() or b"")))
-        return found
-    finally:
-        consumer.close()
+def receipts_of(bootstrap: str, topic: str = RECEIPTS) -> list[dict[str, Any]]:
+    return [orjson.loads(record.value or "") for record in read(bootstrap, topic)]
 
 
 class Running:
@@ -105,11 +91,11 @@ class Running:
 
 
 @pytest.fixture
-def started(tmp_path: Path) -> Iterator[Callable[..., Running]]:
+def started(tmp_path: Path, control: Control) -> Iterator[Callable[..., Running]]:
     made: list[Running] = []
 
     def start(bootstrap: str, control_url: str | None = None, **options: Any) -> Running:
-        url = control_url or filled(tmp_path).engine.url.render_as_string(hide_password=False)
+        url = control_url or filled(control).engine.url.render_as_string(hide_password=False)
         made.append(Running(tmp_path, bootstrap, url, **options))
         return made[-1]
 
@@ -136,10 +122,10 @@ def test_the_platform_measures_itself(kafka: Broker, started: Callable[..., Runn
     create(bootstrap, RECEIPTS)
 
     def values(metric: str) -> list[float]:
-        return [value["value"] for _, _, value in read(bootstrap, RECEIPTS) if value["metric"] == metric]
+        return [value["value"] for value in receipts_of(bootstrap) if value["metric"] == metric]
 
     def metrics() -> Counter[str]:
-        return Counter(value["metric"] for _, _, value in read(bootstrap, RECEIPTS))
+        return Counter(value["metric"] for value in receipts_of(bootstrap))
 
     wanted = {
         "cpu.broker", "cpu.meter", "memory.broker", "memoryPss.broker", "cpuBusy", "cpuWait", "memoryAvailable",
@@ -161,24 +147,25 @@ def test_the_platform_measures_itself(kafka: Broker, started: Callable[..., Runn
     assert shown["penstock_control_up"] == 1
     assert shown[f"penstock_stream_rows_in_total:quality:{STREAM}"] == 1000
     assert shown["penstock_part_memory_bytes:broker"] > 50e6
-    receipts = read(bootstrap, RECEIPTS)
-    assert {partition for partition, _, _ in receipts} == {0, 1, 2, 3}
-    assert {key for _, key, _ in receipts} == {None}
+    records = read(bootstrap, RECEIPTS)
+    assert {record.partition for record in records} == {0, 1, 2, 3}
+    assert {record.key for record in records} == {None}
+    receipts = [orjson.loads(record.value or "") for record in records]
     now = time.time() * 1000
-    for _, _, value in receipts:
+    for value in receipts:
         assert list(value) == ["environment", "metric", "value", "timestamp"]
         assert value["environment"] == "test"
         assert isinstance(value["value"], float)
         assert now - 120_000 < value["timestamp"] <= now
         assert list(usable([(value["metric"], value["value"])], 1))
-    by_metric = {m: [v["value"] for _, _, v in receipts if v["metric"] == m] for m in metrics()}
+    by_metric = {m: [v["value"] for v in receipts if v["metric"] == m] for m in metrics()}
     assert set(by_metric["kafkaUnderReplicated"]) == {0.0}
     assert by_metric["kafkaPartitions"][-1] == 4
     assert all(0 < ms < 5000 for ms in by_metric["kafkaProduceTime"])
     assert set(by_metric["httpErrors.airflow"]) == {1.0}
     assert "httpTime.airflow" not in by_metric
     # Samples are aligned with the clock: what is between two of them does not drift.
-    at = sorted(v["timestamp"] for _, _, v in receipts if v["metric"] == "diskFree")[1:]
+    at = sorted(v["timestamp"] for v in receipts if v["metric"] == "diskFree")[1:]
     assert all(ms % 1000 < 400 for ms in at)
 
 
@@ -208,7 +195,7 @@ def test_a_broker_that_comes_back_gets_each_receipt_once(kafka: Broker) -> None:
     put(100)
     wait_until(lambda: sender.sent == 1000, 60, what="all receipts")
     assert sender.stop() == 0
-    assert sorted(value["n"] for _, _, value in read(kafka.bootstrap, topic)) == list(range(1000))
+    assert sorted(value["n"] for value in receipts_of(kafka.bootstrap, topic)) == list(range(1000))
     slowest, lost = sender.produced()
     assert slowest is not None
     assert slowest > 900
@@ -232,7 +219,7 @@ def test_a_topic_that_is_made_anew_gets_receipts_again(kafka: Broker) -> None:
     sender.put(b'{"n":3}')
     wait_until(lambda: sender.sent == 2, 60, what="the next receipt")
     sender.stop()
-    assert [value["n"] for _, _, value in read(kafka.bootstrap, topic)] == [3]
+    assert [value["n"] for value in receipts_of(kafka.bootstrap, topic)] == [3]
 
 
 def test_without_broker_database_and_airflow_the_meter_measures_and_ends_at_once(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 from penstock.catalog import build
-from penstock.control.api import Control, ProgressRow
+from penstock.control import Control, ProgressRow
 from penstock.streams import Input, Stream, Topic, TopicOutput, Updates
 
 STREAM = "topic-quality"
@@ -20,10 +19,8 @@ def _transform(records: Any) -> Any:
     return records
 
 
-def filled(folder: Path) -> Control:
-    """SQLite under a folder; the stream's report is of now, its watermark 5 s old."""
-    control = Control(f"sqlite:///{folder / 'control.db'}")
-    control.migrate()
+def filled(control: Control) -> Control:
+    """Fill an empty one; the stream's report is of now, its watermark 5 s old."""
     stream = Stream(
         name=STREAM,
         app=APP,

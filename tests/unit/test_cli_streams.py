@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from penstock.catalog import Catalog, build
 from penstock.cli import streams
 from penstock.cli.streams import app, complete, followed, tail
-from penstock.control.api import Control, ProgressRow, connect
+from penstock.control import Control, ProgressRow, connect
 from penstock.errors import ControlError, DeclarationError
-from penstock.settings import settings
 from penstock.streams import Final, Input, Stream, Topic, TopicOutput
+from tests.support import forget
 
 LONG = "no broker\n  at line 2\n  at line 3"
 
@@ -38,8 +38,7 @@ def catalog() -> Catalog:
 def control(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
     """Two streams of `metrics` run under one driver; `quality` was never launched."""
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
-    settings.cache_clear()
-    connect.cache_clear()
+    forget()
     found = connect()
     found.migrate()
     found.sync(catalog)
@@ -60,8 +59,7 @@ def control(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -
     )  # fmt: skip
     yield found
     found.engine.dispose()
-    connect.cache_clear()
-    settings.cache_clear()
+    forget()
 
 
 def run(*args: str, code: int = 0) -> str:

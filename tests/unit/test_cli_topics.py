@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from penstock.catalog import Catalog
 from penstock.cli import topics
-from penstock.control.api import Control
+from penstock.control import Control
 from penstock.errors import BrokerError
 from penstock.kafka.admin import TopicState
 from penstock.streams import Topic
@@ -26,10 +26,8 @@ STATES = [
 
 
 @pytest.fixture(autouse=True)
-def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
-    found = Control(f"sqlite:///{tmp_path}/control.db")
-    found.migrate()
-    found.beat_sent("receipts", found.now() - 3_000, 4, "triggerer")
+def described(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    control.beat_sent("receipts", control.now() - 3_000, 4, "triggerer")
 
     def describe(declared: Iterable[Topic], bootstrap: str) -> list[TopicState]:
         assert list(declared) == list(TOPICS.values())
@@ -37,10 +35,8 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
         return STATES
 
     monkeypatch.setattr(topics, "load", lambda: Catalog({}, TOPICS))
-    monkeypatch.setattr(topics, "connect", lambda: found)
+    monkeypatch.setattr(topics, "connect", lambda: control)
     monkeypatch.setattr(topics, "describe_topics", describe)
-    yield found
-    found.engine.dispose()
 
 
 def run(*args: str, code: int = 0) -> str:

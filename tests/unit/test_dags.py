@@ -19,9 +19,10 @@ from penstock import catalog
 from penstock.control import Actor, Control, connect
 from penstock.control.captures import Captures
 from penstock.errors import BrokerError, ControlError, DeclarationError
-from penstock.settings import PROJECT, settings
+from penstock.settings import PROJECT
 from penstock.supervision import launch, processes
 from tests import captures
+from tests.support import forget, forget_jobs
 
 # Run in a fresh interpreter: imports every DAG file while clients are poisoned, then tells what it found.
 PROBE = """
@@ -140,18 +141,15 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, airflow_home: None)
     for name in [n for n in sys.modules if n.partition(".")[0] == "jobs"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "path", [p for p in sys.path if p != str(PROJECT)] + [str(PROJECT)])
-    for cached in (settings, connect, catalog.load):
-        cached.cache_clear()
+    forget()
     made = connect()
     made.migrate()
     yield made
     for d in made.drivers(live=False):
         processes.kill(d)
     made.engine.dispose()
-    for name in [n for n in sys.modules if n.partition(".")[0] == "jobs"]:
-        del sys.modules[name]
-    for cached in (settings, connect, catalog.load):
-        cached.cache_clear()
+    forget_jobs()
+    forget()
 
 
 def context(run: str = "r1", user: str | None = None, **params: Any) -> Any:
@@ -255,6 +253,7 @@ def test_the_command_is_the_providers(control: Control, monkeypatch: pytest.Monk
     assert command[:3] == ["spark-submit", "--master", "spark://h:7077"]
     assert "a=spark://h:7077" in command
     assert command[command.index("--name") + 1] == "chaos"
+    assert launch.DRIVER.is_file()
     assert command[-5:] == [str(launch.DRIVER), "--app", "chaos", "--incarnation", "i9"]
 
 

@@ -6,7 +6,8 @@ import configparser
 import stat
 from pathlib import Path
 
-from penstock.local.airflow import SECRETS, Airflow, Layout
+from penstock.local.airflow import Airflow
+from penstock.local.airflow_layout import SECRETS, Layout
 from penstock.settings import PROJECT
 
 

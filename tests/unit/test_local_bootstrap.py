@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock import bootstrap
+from penstock import bootstrap, settings
 
 
 @pytest.fixture
@@ -20,6 +20,10 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(bootstrap, "ENVIRONMENT", tmp_path / ".venv")
     monkeypatch.setattr(sys, "argv", ["bootstrap.py"])
     return tmp_path
+
+
+def test_the_environment_lies_in_the_project() -> None:
+    assert bootstrap.PROJECT == settings.PROJECT
 
 
 def test_a_wrong_python_is_refused_with_a_way_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

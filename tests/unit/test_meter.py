@@ -8,20 +8,19 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import orjson
 import pytest
 
-from penstock.control.api import Control, ProgressRow
+from penstock.control import Control, ProgressRow
 from penstock.errors import ControlError
 from penstock.machine.process import free_port
 from penstock.observe.meter import Meter, until_due
-from penstock.observe.overview import Limits
+from penstock.observe.moments import Moments
 from penstock.observe.probes import Database, Http, Streams
 from penstock.observe.samples import METRICS, Deltas, Sample, receipt, usable
 from penstock.observe.sender import Sender
-from penstock.observe.snapshot import Moments
+from penstock.observe.states import Limits
 from tests.unit.meter_control import STREAM, collect, filled
 
 
@@ -151,8 +150,8 @@ def test_without_a_broker_the_sender_says_why_once_and_ends_at_once(caplog: pyte
     assert caplog.text.count("the broker did not answer") == 1
 
 
-def test_figures_of_streams_come_from_the_control_database(tmp_path: Path) -> None:
-    control = filled(tmp_path)
+def test_figures_of_streams_come_from_the_control_database(control: Control) -> None:
+    filled(control)
     probe = Streams(Moments(control, keep=0))
     first = dict(probe.measure())
     assert first["streamsWanted"] == 1
@@ -167,22 +166,22 @@ def test_figures_of_streams_come_from_the_control_database(tmp_path: Path) -> No
     assert list(usable(first.items(), 1))  # every name is listed
 
 
-def test_an_old_report_is_no_figure(tmp_path: Path) -> None:
-    control = filled(tmp_path)
+def test_an_old_report_is_no_figure(control: Control) -> None:
+    filled(control)
     probe = Streams(Moments(control, Limits(fresh_ms=50), keep=0))
     time.sleep(0.1)
     assert dict(probe.measure()) == {"streamsWanted": 1, "streamsRunning": 0}
 
 
-def test_a_stream_without_watermark_or_state_has_no_such_figure(tmp_path: Path) -> None:
-    control = filled(tmp_path)
+def test_a_stream_without_watermark_or_state_has_no_such_figure(control: Control) -> None:
+    filled(control)
     control.report([ProgressRow(STREAM, "quality", "x", state="starting", watermark=0)], keep=False)
     found = [s.metric for s in usable(Streams(Moments(control, keep=0)).measure(), 1)]
     assert sorted(found) == [f"rowsPerSecond.{STREAM}", "streamsRunning", "streamsWanted"]
 
 
-def test_database_times_and_an_absent_database(tmp_path: Path) -> None:
-    found = {s.metric: s.value for s in usable(Database(filled(tmp_path)).measure(), 1)}
+def test_database_times_and_an_absent_database(control: Control) -> None:
+    found = {s.metric: s.value for s in usable(Database(filled(control)).measure(), 1)}
     assert found["dbErrors"] == 0
     assert found["dbWaitTime"] > 0
     assert found["dbQueryTime"] > 0

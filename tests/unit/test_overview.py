@@ -10,22 +10,16 @@ from typing import Any
 
 import pytest
 
-from penstock.control.api import Actor, AppRow, Control, Desired, DriverRow, ProgressRow
+from penstock.control import Actor, AppRow, Control, Desired, DriverRow, ProgressRow
 from penstock.errors import ControlError
 from penstock.observe.history import POINTS, downsample
-from penstock.observe.overview import (
-    STATES,
-    Limits,
-    Overview,
-    Snapshot,
-    State,
-    duration,
-    first_line,
-    overview,
-    read,
-)
+from penstock.observe.overview import overview
+from penstock.observe.snapshot import Snapshot, read
+from penstock.observe.states import STATES, Limits, State
+from penstock.observe.views import Overview
+from penstock.observe.words import duration, first_line
 from penstock.settings import Settings
-from penstock.supervision.supervise import START_TIMEOUT
+from penstock.supervision.decide import START_TIMEOUT
 
 NOW = 1_800_000_000_000
 APP = AppRow("metrics", release_seq=0, incarnation="d1", restarts=2)
@@ -199,9 +193,7 @@ def test_a_stopped_stream_is_not_old() -> None:
     assert not view.apps[0].streams[0].stale
 
 
-def test_read_takes_everything_from_a_control_database(tmp_path: Path) -> None:
-    control = Control(f"sqlite:///{tmp_path}/control.db")
-    control.migrate()
+def test_read_takes_everything_from_a_control_database(control: Control) -> None:
     _declare(control)
     first = control.claim("metrics", None, host="pond", spec_hash="x", owner="o", log="/l")
     assert first is not None

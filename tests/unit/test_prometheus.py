@@ -6,22 +6,20 @@ import re
 import shutil
 import subprocess
 import threading
-from pathlib import Path
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.control import schema
-from penstock.control.api import Control, ProgressRow
+from penstock.control import Control, ProgressRow, schema
 from penstock.control.captures import CaptureRow, Captures
 from penstock.errors import ControlError, LocalError
 from penstock.machine.process import free_port
-from penstock.observe import snapshot
-from penstock.observe.overview import Limits
+from penstock.observe import moments
+from penstock.observe.moments import Moments
 from penstock.observe.prometheus import PlatformCollector, exported, serve
 from penstock.observe.samples import Sample, now_ms
-from penstock.observe.snapshot import Moments
+from penstock.observe.states import Limits
 from tests.unit.meter_control import APP, STREAM, filled
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -50,8 +48,8 @@ def of(found: Series, name: str, **labels: str) -> float:
     return found[name, frozenset(labels.items())]
 
 
-def test_streams_apps_and_drivers_are_shown(tmp_path: Path) -> None:
-    text = scrape(PlatformCollector(Moments(filled(tmp_path))))
+def test_streams_apps_and_drivers_are_shown(control: Control) -> None:
+    text = scrape(PlatformCollector(Moments(filled(control))))
     found = series(text)
     here = {"stream": STREAM, "app": APP}
     assert of(found, "penstock_control_up") == 1
@@ -74,8 +72,8 @@ def test_streams_apps_and_drivers_are_shown(tmp_path: Path) -> None:
     assert any(name == "process_resident_memory_bytes" for name, _ in found)
 
 
-def test_captures_are_shown(tmp_path: Path) -> None:
-    control = filled(tmp_path)
+def test_captures_are_shown(control: Control) -> None:
+    filled(control)
     Captures(control).report(
         CaptureRow(
             "orders", phase="reconciling", polls=7, snapshot_rows=90, snapshot_total=100, oldest_at=now_ms() - 30_000,
@@ -94,9 +92,9 @@ def test_captures_are_shown(tmp_path: Path) -> None:
     assert 30 <= of(found, "penstock_capture_open_transaction_age_seconds", capture="orders") < 40
 
 
-def test_the_exposition_is_sound(tmp_path: Path) -> None:
+def test_the_exposition_is_sound(control: Control) -> None:
     sampled = {m: Sample(m, 1.0, now_ms()) for m in ("cpu.broker", "memory.broker", "dbWaitTime", "diskBusy.vda")}
-    text = scrape(PlatformCollector(Moments(filled(tmp_path)), lambda: sampled))
+    text = scrape(PlatformCollector(Moments(filled(control)), lambda: sampled))
     for family in text_string_to_metric_families(text):
         assert family.documentation, family.name
         assert family.type in ("gauge", "counter")
@@ -110,14 +108,14 @@ def test_the_exposition_is_sound(tmp_path: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_samples_are_shown_in_base_units_while_they_are_fresh(tmp_path: Path) -> None:
+def test_samples_are_shown_in_base_units_while_they_are_fresh(control: Control) -> None:
     sampled = {
         "memory.broker": Sample("memory.broker", 2.0, now_ms()),
         "dbWaitTime": Sample("dbWaitTime", 5.0, now_ms()),
         "cpu.gone": Sample("cpu.gone", 1.0, now_ms() - 61_000),
         "stateRows.x": Sample("stateRows.x", 1.0, now_ms()),
     }
-    found = series(scrape(PlatformCollector(Moments(filled(tmp_path)), lambda: sampled, keep=60)))
+    found = series(scrape(PlatformCollector(Moments(filled(control)), lambda: sampled, keep=60)))
     assert of(found, "penstock_part_memory_bytes", part="broker") == 2 * 1024 * 1024
     assert of(found, "penstock_control_round_trip_seconds") == pytest.approx(0.005)
     assert not any(name == "penstock_part_cpu_cores" for name, _ in found)
@@ -136,8 +134,8 @@ def test_an_absent_database_is_a_figure_not_a_failure(caplog: pytest.LogCaptureF
     assert "secret" not in caplog.text
 
 
-def test_an_old_report_is_down_and_a_stream_without_one_too(tmp_path: Path) -> None:
-    control = filled(tmp_path)
+def test_an_old_report_is_down_and_a_stream_without_one_too(control: Control) -> None:
+    filled(control)
     stale = series(scrape(PlatformCollector(Moments(control, Limits(stuck_ms=-1, fresh_ms=-1)))))
     assert of(stale, "penstock_stream_up", stream=STREAM, app=APP) == 0
     assert of(stale, "penstock_app_up", app=APP) == 0
@@ -154,18 +152,18 @@ def test_an_old_report_is_down_and_a_stream_without_one_too(tmp_path: Path) -> N
     assert not any(name == "penstock_stream_batch_id" for name, _ in found)
 
 
-def test_the_database_is_read_once_for_scrapes_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_database_is_read_once_for_scrapes_of_one_moment(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, moment = [], 0.0
-    real = snapshot.take
+    real = moments.take
 
-    def counted(control: Control, limits: Limits) -> snapshot.Moment:
+    def counted(control: Control, limits: Limits) -> moments.Moment:
         reads.append(moment)
         if moment > 5:
             raise ControlError("away")
         return real(control, limits)
 
-    monkeypatch.setattr(snapshot, "take", counted)
-    shared = Moments(filled(tmp_path), keep=1.0, clock=lambda: moment)
+    monkeypatch.setattr(moments, "take", counted)
+    shared = Moments(filled(control), keep=1.0, clock=lambda: moment)
     threads = [threading.Thread(target=shared.read) for _ in range(4)]
     for t in threads:
         t.start()
@@ -184,8 +182,8 @@ def test_the_database_is_read_once_for_scrapes_of_one_moment(tmp_path: Path, mon
     assert shared.read().streams[0].batch_id == 41
 
 
-def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
-    collector = PlatformCollector(Moments(filled(tmp_path)))
+def test_a_port_that_is_taken_is_said(control: Control) -> None:
+    collector = PlatformCollector(Moments(filled(control)))
     port = free_port()
     stop = serve(collector, port)
     try:

@@ -1,6 +1,6 @@
 """The run that teaches Java what drivers do: some streams of its own, over a broker of its own, then a clean end.
 
-    python -m penstock.engine.training FILE
+    python -m penstock.local.training FILE
 
 leaves the cache in FILE; see `penstock.machine.aot`. It goes the ways of every driver: the source, both layouts and
 the parser, dead letters, windows with state in both output modes, the output's transaction.

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.errors import ControlError
 from penstock.machine import process
-from penstock.observe.machine import Machine, Parts, Proc, Seen, assign, recorded, used
+from penstock.observe.host import Machine, Parts, Proc, Seen, assign, recorded, used
 from penstock.observe.samples import Probe, usable
 from tests.unit.meter_control import collect
 

@@ -1,0 +1,75 @@
+"""The reconcile of a capture: chunk by chunk, what differs between table and topic is found and repaired."""
+
+from __future__ import annotations
+
+from penstock.capture.cursors import Cursors
+from penstock.capture.database import Page
+from penstock.capture.encode import digest
+from penstock.capture.records import Records, last, place
+from penstock.capture.writer import PageWriter
+
+
+class Comparison:
+    """First the table's rows are looked up in the topic, then the topic's other keys in the table."""
+
+    def __init__(self, writer: PageWriter, cursors: Cursors) -> None:
+        self._writer, self._cursors = writer, cursors
+
+    def step(self) -> bool:
+        """Compare one chunk; True when all is compared."""
+        r = self._writer.reconcile
+        if not r.follow():
+            return False
+        if not r.scanned:
+            self._rows()
+            return False
+        keys = r.unseen()
+        if not keys:
+            r.finish()
+            return True
+        self._others(keys)
+        return False
+
+    def _rows(self) -> None:
+        """Rows of the table, in order of key."""
+        w, r, key = self._writer, self._writer.reconcile, self._writer.capture.key
+        scan, page = r.scan, w.read(w.pages.by_key(r.behind, r.CHUNK))
+        records = w.records(page)
+        if r.scan != scan:
+            return  # its columns are others: all is compared from the beginning
+        r.learn_types(page.names, page.rows, key)
+        wrong = self._differing(page, records)
+        for each in wrong:
+            w.seen.note(*each)
+        w.commit(wrong, w.position)
+        r.compared(records.keys, last(w.capture, page, key) if len(page.rows) == r.CHUNK else None)
+
+    def _others(self, keys: list[bytes]) -> None:
+        """Keys of the topic that were met in no row: those that are not in the table get tombstones."""
+        w, r, key = self._writer, self._writer.reconcile, self._writer.capture.key
+        if not r.knows_types:
+            page = w.read(w.pages.by_key(None, 1))
+            r.learn_types(page.names, page.rows, key)
+        given = [row for record in keys if (row := r.key_of(record, key)) is not None]
+        found = set(w.records(w.read(w.pages.exactly(given))).keys) if given else set()
+        gone = [record for record in keys if record not in found]
+        for record in gone:
+            w.seen.note(record, None)
+        w.commit([(record, None) for record in gone], w.position)
+        r.gone(keys, len(gone))
+
+    def _differing(self, page: Page, records: Records) -> list[tuple[bytes, bytes | None]]:
+        """Rows whose last record says another thing, but for those that the next poll is to see."""
+        w = self._writer
+        topic = w.reconcile.digests(records.keys)
+        at = place(w.capture, page, w.capture.cursor)
+        wrong = []
+        for row, key, value in zip(page.rows, records.keys, records.values, strict=True):
+            known, wanted = topic.get(key), None if value is None else digest(value)
+            if known == wanted:
+                continue
+            if self._cursors.to_be_polled(row[at]) and not w.seen.has(key, value):
+                continue
+            wrong.append((key, value))
+            w.reconcile.found(missing=known is None)
+        return wrong

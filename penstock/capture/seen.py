@@ -1,0 +1,39 @@
+"""What a capture remembers of the records it wrote, so that what is read again and has not changed is not written."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+# Of rows that may be read again, how many are known not to have changed; the others are written again, unchanged.
+REMEMBERED = 500_000
+
+
+class Seen:
+    """The last value of each key, the newest keys only.
+
+    Hashes of both are kept: two rows would have to share both. Hardly a tenth of the bytes themselves, which moreover
+    hold the buffers that they were made in.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._last)
+
+    def has(self, key: bytes, value: bytes | None) -> bool:
+        """Whether this is the key's last value."""
+        return self._last.get(hash(key)) == hash(value)
+
+    def note(self, key: bytes, value: bytes | None) -> None:
+        self._last[hash(key)] = hash(value)
+
+    @property
+    def room(self) -> int:
+        """How many keys more may be noted."""
+        return max(0, REMEMBERED - len(self._last))
+
+    def trim(self) -> None:
+        """Forget the keys that were noted first, if there are too many."""
+        for key in list(islice(self._last, max(0, len(self._last) - REMEMBERED))):
+            del self._last[key]

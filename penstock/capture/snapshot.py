@@ -1,0 +1,87 @@
+"""The snapshot of a capture: all rows of the table in order of key, before its polls begin."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+from penstock.capture.cursors import Cursors
+from penstock.capture.position import Range, Snapshot
+from penstock.capture.readers import Readers
+from penstock.capture.writer import PageWriter
+from penstock.settings import settings
+
+
+class Snapshotting:
+    """Takes the snapshot, or the rest of it; `step` writes a page. It and the polls read from the same low mark."""
+
+    # Rows from which on several readers are worth their start.
+    LARGE: ClassVar[int] = 200_000
+
+    def __init__(self, writer: PageWriter, cursors: Cursors) -> None:
+        self._writer, self._cursors = writer, cursors
+        self._readers: Readers | None = None
+
+    def step(self, at: Snapshot) -> float:
+        """Do the next piece; seconds until the next one is due."""
+        w = self._writer
+        if not at.ranges and not self._may_begin():
+            w.figures.state = "waiting"
+            return 0.2
+        w.figures.state = "snapshot"
+        low = self._cursors.mark.value
+        if not at.ranges:
+            total = int(w.database.value(w.pages.count()) or 0)
+            at = Snapshot(self._ranges(total), 0, total)
+            w.position = replace(w.position, snapshot=at, low=low)
+        if self._readers is None:
+            self._readers = Readers(w.capture, w.database, low, w.PAGE, at.ranges, settings().snapshot_readers)
+        read = self._readers.next()
+        w.hook("after read")
+        keys, values = read.records.keys, read.records.values
+        w.figures.read += len(keys)
+        w.shape(read.columns)
+        for row in read.again[: w.seen.room]:
+            w.seen.note(keys[row], values[row])
+        at = replace(at, ranges=self._readers.left, rows=at.rows + len(keys))
+        w.commit(zip(keys, values, strict=True), replace(w.position, snapshot=at if at.ranges else None))
+        if not at.ranges:
+            self.close()
+        w.figures.rows, w.figures.total = at.rows, at.total
+        w.figures.fresh += len(keys)
+        return 0.0
+
+    def close(self) -> None:
+        if self._readers:
+            self._readers.close()
+            self._readers = None
+
+    def _ranges(self, total: int) -> tuple[Range, ...]:
+        """The keys of the table, in as many ranges as there may be readers if it is large."""
+        count = settings().snapshot_readers if total >= self.LARGE else 1
+        database, pages = self._writer.database, self._writer.pages
+        rows = [database.page(pages.key_at(total * n // count)).rows for n in range(1, count)]
+        bounds = [tuple(row[0]) for row in rows if row]
+        return tuple(Range(behind, upto) for behind, upto in zip([None, *bounds], [*bounds, None], strict=True))
+
+    def _may_begin(self) -> bool:
+        """Whether all transactions have ended that might write behind the cursor at which polls will begin.
+
+        It is the rule of the polls, with the highest cursor of now for what a poll saw.
+        """
+        w, mark = self._writer, self._cursors.mark
+        moment = w.database.moment()
+        if mark.value is None and not mark.waits:
+            top = w.database.page(w.pages.highest())
+            high = top.rows[0][0] if top.rows else None
+            limit = self._cursors.limit(high, top.columns[0][1], moment.now)
+            if limit is not None and high > limit:
+                high = w.database.value(w.pages.highest(limit))
+            if high is None:
+                return True
+            mark.polled(moment.now, moment.oldest, w.database.clock(), high)
+            return False
+        oldest, w.position = self._cursors.held(moment, w.position)
+        mark.polled(moment.now, oldest, w.database.clock(), None)
+        w.figures.waits_for = f"transactions that began before {moment.oldest:.0f}" if moment.oldest else ""
+        return mark.value is not None

@@ -1,0 +1,93 @@
+"""`penstock capture run`: a capture in the foreground."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+
+from penstock.capture import start
+from penstock.capture.poller import Poller
+from penstock.cli.capture_names import Name, captures
+from penstock.cli.output import clear_errors, console, count
+from penstock.control import connect
+from penstock.errors import LeaseHeld
+from penstock.settings import settings
+
+
+def run(
+    name: Name,
+    once: Annotated[bool, typer.Option("--once", help="End when all that is there now is in the topic.")] = False,
+    snapshot: Annotated[
+        bool, typer.Option("--snapshot", help="Read all rows again, whatever was read before.")
+    ] = False,
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Take over the cursor of a statement that was changed since.")
+    ] = False,
+    compare: Annotated[bool, typer.Option("--reconcile", help="Compare all of table and topic first.")] = False,
+) -> None:
+    """Run a capture here, in the foreground. A capture that the platform runs must be stopped first."""
+    decision: start.Decision = "snapshot" if snapshot else "continue" if go_on else ""
+    holder = f"cli-{time.time_ns()}"
+    with clear_errors():
+        [capture] = captures([name])
+        control = connect()
+        control.migrate()
+        try:
+            control.lease_take(name, holder, settings().lease_ttl)
+        except LeaseHeld as e:
+            fix = f"stop it first: `penstock streams stop {name}`"
+            raise LeaseHeld(f"capture {name} runs already", holder=e.holder, got=e.got, fix=fix) from e
+        try:
+            poller = start.open_poller(capture, settings().bootstrap, decision)
+            try:
+                if compare:
+                    poller.compare("asked for")
+                _run(poller, holder, once=once)
+            finally:
+                poller.close()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            control.lease_drop([name], holder)
+
+
+def _run(poller: Poller, holder: str, *, once: bool) -> None:
+    columns = (
+        SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
+    )  # fmt: skip
+    renewed = 0.0
+    with Progress(*columns, console=console(), transient=True) as bar:
+        shown = bar.add_task(poller.capture.name, total=None, rate="")
+        while True:
+            if time.monotonic() - renewed > settings().lease_ttl / 4:
+                connect().lease_renew([poller.capture.name], holder, settings().lease_ttl)
+                renewed = time.monotonic()
+            wait = poller.step()
+            f = poller.figures
+            total = f.total if f.state == "snapshot" else None
+            text = f"{poller.capture.name} {f.state}: {count(f.read)} read, {count(f.written)} written {f.waits_for}"
+            rate = f"{count(bar.tasks[shown].speed)} rows/s"
+            bar.update(shown, description=text, total=total, completed=f.rows if total else f.read, rate=rate)
+            if once and f.polls and not poller.position.reconcile:
+                break
+            time.sleep(wait)
+    f, drift = poller.figures, poller.reconcile.drift
+    console().print(f"{poller.capture.name}: {f.read:,} rows read, {f.written:,} records written")
+    if drift.ended:
+        when = datetime.fromtimestamp(drift.ended, UTC)
+        console().print(f"{when:%Y-%m-%d %H:%M:%S} UTC: {compared(asdict(drift))}")
+
+
+def compared(d: Mapping[str, Any]) -> str:
+    """What a comparison found, in a sentence."""
+    return (
+        f"{d['rows']:,} rows compared: missing {d['missing']}, differing {d['differing']}, extra {d['extra']}; "
+        "all repaired"
+    )

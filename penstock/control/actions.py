@@ -1,0 +1,39 @@
+"""Who did what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from penstock.control import schema as s
+from penstock.control.database import Database
+from penstock.control.rows import Actor
+
+
+class Actions(Database):
+    """The record of what operators and supervisors did."""
+
+    def record(self, actor: Actor, verb: str, target: str, detail: str = "") -> None:
+        with self.begin() as c:
+            record_action(c, actor, verb, target, detail)
+
+    def actions(self, limit: int = 50) -> list[Mapping[str, Any]]:
+        """What was done, newest first: at, actor, source, verb, target, detail."""
+        query = select(s.action).order_by(s.action.c.id.desc()).limit(limit)
+        with self.begin() as c:
+            return [dict(row) for row in c.execute(query).mappings()]
+
+
+def record_action(c: Connection, actor: Actor, verb: str, target: str, detail: str) -> None:
+    c.execute(
+        insert(s.action).values(
+            at=s.now_ms(),
+            actor=actor.name[:200],
+            source=actor.source,
+            verb=verb,
+            target=target,
+            detail=detail[:4000] or None,
+        )
+    )

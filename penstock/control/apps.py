@@ -1,0 +1,89 @@
+"""What is declared, and what is wanted of it: apps, their streams and captures, releases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from sqlalchemy import delete, select, update
+
+from penstock.control import schema as s
+from penstock.control.actions import record_action
+from penstock.control.database import Database, insert_if_new, one, rows
+from penstock.control.rows import Actor, AppRow, Desired
+
+
+class Supervised(Protocol):
+    """A stream or a capture."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def app(self) -> str: ...
+
+
+class Declared(Protocol):
+    """What is declared, by name; a catalog is one."""
+
+    @property
+    def apps(self) -> Mapping[str, object]: ...
+
+    @property
+    def supervised(self) -> Mapping[str, Supervised]: ...
+
+
+class Apps(Database):
+    """Apps and the desired state of what runs in them."""
+
+    def sync(self, declared: Declared) -> None:
+        """Bring declared apps, streams and captures in; a new one is wanted on. Undeclared ones are forgotten."""
+        with self.begin() as c:
+            apps = set(c.execute(select(s.app.c.name)).scalars())
+            for name in declared.apps.keys() - apps:
+                insert_if_new(c, s.app, name=name, release_seq=0, restarts=0)
+            known: dict[str, str] = {r.name: r.app for r in c.execute(select(s.stream.c.name, s.stream.c.app))}
+            for stream in declared.supervised.values():
+                if stream.name not in known:
+                    insert_if_new(c, s.stream, name=stream.name, app=stream.app, desired="on")
+                elif known[stream.name] != stream.app:
+                    c.execute(update(s.stream).where(s.stream.c.name == stream.name).values(app=stream.app))
+            gone = known.keys() - declared.supervised.keys()
+            if gone:
+                c.execute(delete(s.stream).where(s.stream.c.name.in_(gone)))
+                c.execute(delete(s.progress).where(s.progress.c.name.in_(gone)))
+            lost = apps - declared.apps.keys()
+            if lost:
+                c.execute(delete(s.app).where(s.app.c.name.in_(lost)))
+
+    def desired(self, app: str | None = None) -> dict[str, Desired]:
+        """Desired state by stream, of one app or of all."""
+        query = select(s.stream.c.name, s.stream.c.desired).order_by(s.stream.c.name)
+        if app is not None:
+            query = query.where(s.stream.c.app == app)
+        with self.begin() as c:
+            return {r.name: r.desired for r in c.execute(query)}
+
+    def set_desired(self, streams: Iterable[str], state: Desired, actor: Actor, detail: str = "") -> None:
+        """Want streams on or off; recorded as the actor's start or stop."""
+        names = list(streams)
+        with self.begin() as c:
+            for name in names:
+                c.execute(update(s.stream).where(s.stream.c.name == name).values(desired=state))
+                record_action(c, actor, "start" if state == "on" else "stop", name, detail)
+
+    def release(self, app: str, actor: Actor, detail: str = "") -> int:
+        """Ask for a new driver from the code as it stands; the running one drains first. Returns the release."""
+        with self.begin() as c:
+            c.execute(update(s.app).where(s.app.c.name == app).values(release_seq=s.app.c.release_seq + 1))
+            seq = c.execute(select(s.app.c.release_seq).where(s.app.c.name == app)).scalar_one()
+            record_action(c, actor, "release", app, detail or f"release {seq}")
+            return int(seq)
+
+    def app(self, name: str) -> AppRow | None:
+        with self.begin() as c:
+            return one(AppRow, c.execute(select(s.app).where(s.app.c.name == name)).mappings().first())
+
+    def apps(self) -> list[AppRow]:
+        with self.begin() as c:
+            return rows(AppRow, c.execute(select(s.app).order_by(s.app.c.name)).mappings())

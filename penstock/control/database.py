@@ -1,0 +1,88 @@
+"""The control database behind one URL: transactions, its clock, and what all its tables share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, RowMapping, Table, create_engine, insert, select, update
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+
+from penstock.control import schema as s
+from penstock.errors import ControlError
+
+T = TypeVar("T")
+
+
+class Database:
+    """The control database behind one URL.
+
+    Every method is one short transaction and raises ControlError when the database is away: a caller that cannot
+    reach it knows nothing, and must not take unknown for dead.
+    """
+
+    def __init__(self, url: str) -> None:
+        address = make_url(url)
+        options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 4, "pool_recycle": 1800}
+        if address.get_backend_name() in ("mysql", "mariadb"):
+            # A hung database must not hang the driver's lease keeper with it.
+            options["connect_args"] = {"connect_timeout": 3, "read_timeout": 5, "write_timeout": 5}
+            options["isolation_level"] = "READ COMMITTED"
+        if address.get_backend_name() == "sqlite":
+            options = {"connect_args": {"timeout": 10}}
+        self.place = address.render_as_string(hide_password=True)
+        self.engine = create_engine(address, **options)
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """One transaction; what the database refuses is a ControlError."""
+        try:
+            with self.engine.begin() as c:
+                yield c
+        except SQLAlchemyError as e:
+            cause = getattr(e, "orig", None) or e
+            raise ControlError(
+                "the control database did not do what was asked",
+                got=f"{type(cause).__name__}: {cause} at {self.place}",
+                fix="see that it runs (`penstock doctor`); `penstock migrate` creates missing tables",
+            ) from e
+
+    def migrate(self) -> None:
+        """Create what is missing; never drops anything."""
+        with self.begin() as c:
+            s.metadata.create_all(c)
+
+    def now(self) -> int:
+        """The database's clock, epoch ms."""
+        with self.begin() as c:
+            return int(c.execute(select(s.now_ms())).scalar_one())
+
+
+def insert_if_new(c: Connection, table: Table, **values: Any) -> int:
+    """Insert a row unless its key is there; 1 if it was inserted."""
+    try:
+        with c.begin_nested():
+            return int(c.execute(insert(table).values(**values)).rowcount)
+    except IntegrityError:
+        return 0
+
+
+def upsert(c: Connection, table: Table, name: str, **values: Any) -> None:
+    """Set a named row's columns; a row that is not there is inserted."""
+    if not c.execute(update(table).where(table.c.name == name).values(**values)).rowcount:
+        insert_if_new(c, table, name=name, **values)
+
+
+def row_of(kind: type[T], row: RowMapping) -> T:
+    return kind(**{f.name: row[f.name] for f in fields(kind)})  # type: ignore[arg-type]
+
+
+def one(kind: type[T], row: RowMapping | None) -> T | None:
+    return None if row is None else row_of(kind, row)
+
+
+def rows(kind: type[T], found: Iterable[RowMapping]) -> list[T]:
+    return [row_of(kind, row) for row in found]

@@ -1,0 +1,94 @@
+"""Drivers: who may launch one, which live, how they ended."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+from sqlalchemy import func, insert, select, update
+
+from penstock.control import schema as s
+from penstock.control.database import Database, one, rows
+from penstock.control.rows import DriverRow
+
+
+class Drivers(Database):
+    """One row for each driver that was ever launched, by incarnation."""
+
+    def claim(self, app: str, expected: str | None, **values: Any) -> str | None:
+        """Claim the right to launch an app's driver: the incarnation to launch, or None if somebody was faster.
+
+        expected: the incarnation this decision was based on; a launch under any other one is refused.
+        """
+        incarnation = uuid.uuid4().hex
+        with self.begin() as c:
+            is_expected = s.app.c.incarnation.is_(None) if expected is None else s.app.c.incarnation == expected
+            won = c.execute(
+                update(s.app)
+                .where(s.app.c.name == app, is_expected)
+                .values(
+                    incarnation=incarnation,
+                    restarts=s.app.c.restarts + (0 if expected is None else 1),
+                )
+            ).rowcount
+            if not won:
+                return None
+            seq = c.execute(select(s.app.c.release_seq).where(s.app.c.name == app)).scalar_one()
+            c.execute(
+                insert(s.driver).values(
+                    incarnation=incarnation,
+                    app=app,
+                    release_seq=seq,
+                    state="launching",
+                    launched_at=s.now_ms(),
+                    beat_at=s.now_ms(),
+                    **values,
+                )
+            )
+        return incarnation
+
+    def give_back(self, app: str, incarnation: str, holder: str) -> None:
+        """Leave the app to the driver that holds its leases: this incarnation was launched beside a live one."""
+        with self.begin() as c:
+            mine = (s.app.c.name == app) & (s.app.c.incarnation == incarnation)
+            c.execute(update(s.app).where(mine).values(incarnation=holder))
+
+    def driver(self, incarnation: str) -> DriverRow | None:
+        with self.begin() as c:
+            row = c.execute(select(s.driver).where(s.driver.c.incarnation == incarnation)).mappings().first()
+        return one(DriverRow, row)
+
+    def drivers(self, *, live: bool = True) -> list[DriverRow]:
+        """Drivers that have not ended, or the last hundred of all."""
+        query = select(s.driver).order_by(s.driver.c.launched_at.desc()).limit(100)
+        if live:
+            query = query.where(s.driver.c.state != "ended")
+        with self.begin() as c:
+            return rows(DriverRow, c.execute(query).mappings())
+
+    def driver_set(self, incarnation: str, **values: Any) -> None:
+        with self.begin() as c:
+            c.execute(update(s.driver).where(s.driver.c.incarnation == incarnation).values(**values))
+
+    def driver_running(self, incarnation: str) -> None:
+        """Say that a driver's session is up; its first sign of life."""
+        self.driver_set(incarnation, state="running", beat_at=s.now_ms())
+
+    def driver_beat(self, incarnation: str) -> None:
+        """Say that the driver is alive, its JVM included."""
+        self.driver_set(incarnation, beat_at=s.now_ms())
+
+    def driver_ended(self, incarnation: str, reason: str) -> None:
+        """Mark a driver as ended; the first reason stands."""
+        with self.begin() as c:
+            c.execute(
+                update(s.driver)
+                .where(s.driver.c.incarnation == incarnation, s.driver.c.state != "ended")
+                .values(state="ended", ended_at=s.now_ms(), reason=reason[:4000])
+            )
+
+    def restarts_since(self, since_ms: int, app: str) -> int:
+        """How many drivers of an app were launched since then."""
+        query = select(func.count()).where(s.driver.c.app == app, s.driver.c.launched_at > since_ms)
+        with self.begin() as c:
+            return int(c.execute(query).scalar_one())

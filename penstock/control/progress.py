@@ -1,0 +1,54 @@
+"""What drivers report of their streams, and the history of it that feeds the charts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+from sqlalchemy import delete, insert, select
+
+from penstock.control import schema as s
+from penstock.control.database import Database, rows, upsert
+from penstock.control.rows import ProgressRow
+
+HISTORY_MS = 24 * 3600 * 1000
+# Figures that the history takes over as they were reported.
+KEPT = (
+    "rows_per_s", "batch_ms", "lag", "state_rows", "state_bytes", "rows_in", "rows_out", "late", "dead", "restarts",
+)  # fmt: skip
+
+
+class Progress(Database):
+    """The last figures of each stream, and a day of earlier ones."""
+
+    def report(self, progress: Iterable[ProgressRow], *, keep: bool) -> None:
+        """Upsert the progress of streams; with keep, add each to the history that feeds the charts."""
+        with self.begin() as c:
+            now = c.execute(select(s.now_ms())).scalar_one()
+            for row in progress:
+                values = {**asdict(row), "reported_at": now}
+                upsert(c, s.progress, values.pop("name"), **values)
+                if keep:
+                    ages = {
+                        "batch_age_ms": None if row.batch_at is None else max(0, now - row.batch_at),
+                        "watermark_age_ms": None if row.watermark is None else now - row.watermark,
+                    }
+                    c.execute(insert(s.history).values(name=row.name, at=now, **ages, **{k: values[k] for k in KEPT}))
+            if keep:
+                c.execute(delete(s.history).where(s.history.c.at < now - HISTORY_MS))
+
+    def progress(self, app: str | None = None) -> dict[str, ProgressRow]:
+        query = select(s.progress)
+        if app is not None:
+            query = query.where(s.progress.c.app == app)
+        with self.begin() as c:
+            return {row.name: row for row in rows(ProgressRow, c.execute(query).mappings())}
+
+    def history(self, since_ms: int, name: str | None = None) -> list[Mapping[str, Any]]:
+        """Rows of the history with `at` later than since_ms, oldest first."""
+        query = select(s.history).where(s.history.c.at > since_ms).order_by(s.history.c.at)
+        if name is not None:
+            query = query.where(s.history.c.name == name)
+        with self.begin() as c:
+            return [dict(row) for row in c.execute(query).mappings()]

@@ -1,0 +1,77 @@
+"""Rows of the control database as callers see them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Desired = Literal["on", "off"]
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who acts, and from where: `cli`, `airflow`, `page` or `supervisor`."""
+
+    name: str
+    source: str
+
+
+@dataclass(frozen=True)
+class DriverRow:
+    incarnation: str
+    app: str
+    host: str
+    pid: int | None
+    pid_started: float | None
+    release_seq: int
+    spec_hash: str
+    owner: str
+    state: str
+    launched_at: int
+    beat_at: int
+    ended_at: int | None
+    reason: str | None
+    log: str
+
+
+@dataclass(frozen=True)
+class AppRow:
+    name: str
+    release_seq: int
+    incarnation: str | None
+    restarts: int
+
+
+@dataclass(frozen=True)
+class Lease:
+    name: str
+    holder: str
+    epoch: int
+    expires_at: int
+
+
+@dataclass
+class ProgressRow:
+    """One stream's figures, as the driver reports them; times are epoch ms, rows are counts since the first start."""
+
+    name: str
+    app: str
+    incarnation: str
+    state: str = "starting"
+    reported_at: int = 0
+    batch_id: int | None = None
+    batch_at: int | None = None
+    batch_ms: int | None = None
+    rows_per_s: float = 0.0
+    rows_in: int = 0
+    rows_out: int = 0
+    late: int = 0
+    dead: int = 0
+    watermark: int | None = None
+    state_rows: int | None = None
+    state_bytes: int | None = None
+    lag: int | None = None
+    topics: dict[str, Any] = field(default_factory=dict)
+    restarts: int = 0
+    error: str | None = None
+    error_at: int | None = None

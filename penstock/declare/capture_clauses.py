@@ -1,0 +1,127 @@
+"""The clauses of a capture's declaration and its SELECT; `penstock.declare.capture` says what each means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from penstock.declare.capture_tokens import Tokens, column_of, excerpt
+from penstock.errors import DeclarationError
+
+T = TypeVar("T")
+
+DIALECTS = ("mysql", "postgres", "sqlite")
+UNITS = {
+    "MILLISECOND": timedelta(milliseconds=1),
+    "SECOND": timedelta(seconds=1),
+    "MINUTE": timedelta(minutes=1),
+    "HOUR": timedelta(hours=1),
+    "DAY": timedelta(days=1),
+}
+CLAUSES = ("CAPTURE", "FROM", "KEY", "CURSOR", "DELETED", "EVERY", "OVERLAP", "DELAY", "HOLD", "RECONCILE")
+NEEDED = ("CAPTURE", "FROM", "KEY", "CURSOR")
+
+
+@dataclass
+class Clauses(Tokens):
+    """First its clauses are read, then its SELECT. found: where each clause that there is begins."""
+
+    found: dict[str, Token] = field(default_factory=dict)
+
+    def read(self) -> dict[str, Any]:
+        """Every clause up to AS: the fields of a Capture, but `topic` is a name and `partitions` a number."""
+        given: dict[str, Any] = {"partitions": 1, "dialect": ""}
+        while not self.is_word("AS"):
+            clause = self._clause()
+            match clause.text.upper():
+                case "CAPTURE":
+                    self.word("INTO")
+                    given["topic"] = self.name("the topic's name")
+                    if self.is_word("PARTITIONS"):
+                        self.at += 1
+                        given["partitions"] = self.number("the number of partitions")
+                case "FROM":
+                    given["dialect"] = self.one_of(DIALECTS, "the engine")
+                    given["connection"] = self.name("the connection's name")
+                case "KEY":
+                    given["key"] = self.names("the key's columns")
+                case "CURSOR":
+                    given["cursor"] = self.name("the cursor's column")
+                case "DELETED":
+                    self.word("WHEN")
+                    given["deleted"] = self._condition(given["dialect"], clause)
+                case "RECONCILE":
+                    self.word("EVERY")
+                    given["reconcile"] = self._duration()
+                case other:
+                    given[other.lower()] = self._duration()
+        if lacking := [name for name in NEEDED if name not in self.found]:
+            there = ", ".join(self.found) or "none"
+            raise self.error(f"{', '.join(lacking)} is missing", there, "say it before AS", self.peek())
+        return given
+
+    def _clause(self) -> Token:
+        token = self.next("a clause, or AS and the SELECT")
+        name = token.text.upper()
+        if name not in CLAUSES:
+            known = ", ".join((*CLAUSES, "AS"))
+            raise self.error("this is no clause of a capture", token.text, f"take one of: {known}", token)
+        if name in self.found:
+            raise self.error("a clause stands twice", name, "leave one", token)
+        if not self.found and name != "CAPTURE":
+            raise self.error("a capture begins with CAPTURE INTO", token.text, "say into which topic first", token)
+        self.found[name] = token
+        return token
+
+    def _condition(self, dialect: str, clause: Token) -> exp.Expr:
+        if not dialect:
+            raise self.error("DELETED stands before FROM", clause.text, "say FROM first: it names the dialect", clause)
+        first, depth = self.peek(), 1
+        self.word("(")
+        while depth:
+            kind = self.next("the condition's `)`").token_type
+            depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
+        if self.tokens[self.at - 2] is first:
+            raise self.error("DELETED WHEN has no condition", "()", "e.g. DELETED WHEN (deleted = 1)", first)
+        text = self.text[first.start : self.tokens[self.at - 1].end + 1]
+        return self._sql(text, first, lambda: sqlglot.parse_one(text, into=exp.Condition, dialect=dialect))
+
+    def _duration(self) -> timedelta:
+        count = self.number("a duration")
+        token = self.next("a unit of time")
+        unit = UNITS.get(token.text.upper().removesuffix("S"))
+        if unit is None:
+            known = ", ".join(f"{name}S" for name in UNITS)
+            raise self.error("this is no unit of time", token.text, f"take one of: {known}", token)
+        return count * unit
+
+    def select(self, dialect: str) -> exp.Select:
+        start = self.next("AS")
+        if self.at >= len(self.tokens):
+            raise self.error("there is no SELECT", "the end of the file", "say it behind AS", start)
+        first = self.peek()
+        text = self.text[first.start :]
+        made = self._sql(text, first, lambda: sqlglot.parse(text, dialect=dialect))
+        if len(made) != 1 or not isinstance(made[0], exp.Select):
+            kind = "several statements" if len(made) > 1 else type(made[0]).__name__.upper()
+            raise self.error("behind AS stands one SELECT", kind, "make it one plain SELECT", first)
+        return made[0]
+
+    def _sql(self, text: str, first: Token, parse: Callable[[], T]) -> T:
+        try:
+            return parse()
+        except (ParseError, TokenError) as e:
+            known = e.errors[0] if isinstance(e, ParseError) and e.errors else {}
+            line, column = known.get("line") or 1, known.get("col") or 1
+            # The parser counts from the first token of what it is given.
+            place = (first.line + line - 1, column + (column_of(first) - 1 if line == 1 else 0))
+            what = known.get("description") or str(e).splitlines()[0]
+            what, got = what.split(" but got ")[0], known.get("highlight") or excerpt(text)
+            raise DeclarationError(f"{self.path}:{place[0]}:{place[1]}: {what}", got=got, fix="mend the SQL") from e

@@ -1,0 +1,175 @@
+"""One Kafka transaction per batch of a stream or a capture, with the mark of the batch inside.
+
+Exactly once: the transaction holds the records and, in a compacted topic, how far its writer has come with them. For a
+stream this is which batch of which query they are: a batch that is run again finds its mark and is not written again.
+Fencing: the transactional id is the writer's, so the newest producer shuts out every older one, also one that wakes up
+in the middle of a batch (KIP-98).
+
+The mark is a record and not the offsets of a consumer group, as is usual: a group is forgotten by the broker when it
+stands still, and librdkafka 2.16 was seen to wait for ever in send_offsets_to_transaction behind a broker's restart.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+import zlib
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import NamedTuple
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+
+from penstock.declare.topic import Topic
+from penstock.errors import BrokerError, LeaseLost
+from penstock.kafka.admin import COMING_AND_GOING
+
+# Each call to the broker; longer than its own restart takes.
+TIMEOUT = 30.0
+# A transaction is open only while its records are sent; the broker ends one whose driver died in it after this time.
+TRANSACTION_TIMEOUT_MS = 30_000
+
+FENCED = {
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+}
+
+
+class Message(NamedTuple):
+    """A record to be written: key and value as bytes, None for none (a value None is a tombstone)."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    partition: int = -1
+
+
+class TransactionalWriter:
+    """A producer that writes records and one mark atomically; opening it fences every earlier one of the same group.
+
+    name: the mark's key; marks: the compacted topic it lies in; what: who writes, for messages.
+    """
+
+    def __init__(self, name: str, group: str, bootstrap: str, marks: Topic, what: str) -> None:
+        self.name, self.what = name, f"{what} {name}"
+        self._place = TopicPartition(marks.name, zlib.crc32(name.encode()) % marks.partitions, OFFSET_BEGINNING)
+        shared = {"bootstrap.servers": bootstrap, "client.id": group, "log_level": 2}
+        self._producer = Producer(
+            {
+                **shared,
+                "transactional.id": group,
+                "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
+                "compression.type": "lz4",
+                "linger.ms": 2,
+                "queue.buffering.max.messages": 500_000,
+                # The Java clients' partitioner: a key must land where any other client would look for it.
+                "partitioner": "murmur2_random",
+            }
+        )
+        self._consumer = Consumer(
+            {
+                **shared,
+                "group.id": group,
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+            }
+        )
+        try:
+            self._producer.init_transactions(TIMEOUT)
+        except KafkaException as e:
+            self.close()
+            raise self._error("could not open its transactions", e) from e
+
+    def mark(self) -> bytes | None:
+        """The mark of the last transaction that is committed; None if there is none."""
+        topic, partition = self._place.topic, self._place.partition
+        deadline = time.monotonic() + TIMEOUT + TRANSACTION_TIMEOUT_MS / 1000
+        found = None
+        try:
+            # Another writer's open transaction hides what lies behind it, this one's mark perhaps: wait for it.
+            end = self._end(deadline)
+            self._consumer.assign([self._place])
+            at = 0
+            while at < end:
+                message = self._consumer.poll(1.0)
+                if message is not None and not message.error() and message.key() == self.name.encode():
+                    found = message.value()
+                at = self._consumer.position([TopicPartition(topic, partition)])[0].offset
+                if time.monotonic() > deadline:
+                    raise BrokerError(
+                        f"{self.what} could not read its mark",
+                        got=f"{topic}[{partition}] up to {at} of {end}",
+                        fix="nothing, if the broker comes back: it is read again",
+                    )
+            self._consumer.unassign()
+        except KafkaException as e:
+            raise self._error(f"could not read its mark in {topic}", e) from e
+        return found
+
+    def _end(self, deadline: float) -> int:
+        """The end of the mark's partition; a topic just made has no leader for a moment."""
+        while True:
+            try:
+                return int(self._consumer.get_watermark_offsets(self._place, timeout=TIMEOUT)[1])
+            except KafkaException as e:
+                if e.args[0].code() not in COMING_AND_GOING or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    def commit(self, messages: Iterable[Message], mark: bytes) -> int:
+        """Write one batch and its mark atomically; returns the number of records.
+
+        Raises LeaseLost if a newer process has opened this output, BrokerError if the broker did not take it; either
+        way nothing of the batch is visible to a committed reader.
+        """
+        count = 0
+        try:
+            self._producer.begin_transaction()
+            for message in messages:
+                self._send(message)
+                count += 1
+            self._send(Message(self._place.topic, self.name.encode(), mark, partition=self._place.partition))
+            self._producer.commit_transaction(TIMEOUT)
+        except KafkaException as e:
+            raise self._error("could not commit a batch", e) from e
+        return count
+
+    def _send(self, message: Message) -> None:
+        topic, key, value, headers, partition = message
+        while True:
+            try:
+                self._producer.produce(topic, key=key, value=value, headers=list(headers), partition=partition)
+            except BufferError:
+                self._producer.poll(0.1)
+            else:
+                return
+
+    def _error(self, what: str, e: KafkaException) -> BrokerError | LeaseLost:
+        error = e.args[0]
+        if error.code() in FENCED:
+            return LeaseLost(
+                f"{self.what} {what}: a newer process has opened its output, or the broker gave up on it",
+                got=error,
+                fix="nothing: nothing of the batch is visible, and whoever comes next goes on from the last mark",
+            )
+        return BrokerError(
+            f"{self.what} {what}",
+            got=error,
+            fix="nothing, if the broker comes back: the batch is run again",
+        )
+
+    def close(self) -> None:
+        """Leave at once: an open transaction is left to the next owner, who aborts it.
+
+        A producer that is only forgotten goes on trying to open its transactions, and would fence its own successor.
+        """
+        with suppress(KafkaException), warnings.catch_warnings():
+            # It tries to abort what is open and warns when it cannot; the next owner's opening aborts it for certain.
+            warnings.simplefilter("ignore", RuntimeWarning)
+            self._producer.purge()
+            self._producer.close()
+        self._consumer.close()

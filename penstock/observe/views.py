@@ -1,0 +1,114 @@
+"""The data model of the operator page. Times are epoch ms by the database's clock, ages are ms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from penstock.control import Desired
+from penstock.observe.states import State
+
+
+@dataclass(frozen=True)
+class TopicView:
+    name: str
+    lag: int | None
+    partitions: int
+    offsets: dict[str, int]
+
+
+@dataclass(frozen=True)
+class StreamView:
+    name: str
+    app: str
+    desired: Desired
+    state: State
+    why: str
+    stale: bool
+    """The figures are older than they should be for a stream that is wanted."""
+    reported_age_ms: int | None = None
+    batch_id: int | None = None
+    batch_age_ms: int | None = None
+    batch_ms: int | None = None
+    rows_per_s: float | None = None
+    """None where nothing is known to be read now"""
+    rows_in: int = 0
+    rows_out: int = 0
+    late: int = 0
+    dead: int = 0
+    lag: int | None = None
+    watermark: int | None = None
+    watermark_age_ms: int | None = None
+    state_rows: int | None = None
+    state_bytes: int | None = None
+    restarts: int = 0
+    error: str | None = None
+    error_age_ms: int | None = None
+    topics: list[TopicView] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class DriverView:
+    incarnation: str
+    host: str
+    pid: int | None
+    state: str
+    release_seq: int
+    owner: str
+    log: str
+    up_ms: int
+    beat_age_ms: int
+    ended_age_ms: int | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class AppView:
+    name: str
+    state: State
+    why: str
+    desired: Desired
+    release_seq: int
+    restarts: int
+    driver: DriverView | None
+    streams: list[StreamView]
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Over wanted streams whose figures are current; late, dead and restarts over all streams."""
+
+    streams: int
+    wanted: int
+    healthy: int
+    rows_per_s: float
+    lag: int
+    watermark_age_ms: int | None
+    state_bytes: int
+    late: int
+    dead: int
+    restarts: int
+
+
+@dataclass(frozen=True)
+class Freshness:
+    """old: `no`, `some` (of the wanted streams) or `all`; message: a sentence for the reader, empty for `no`."""
+
+    old: Literal["no", "some", "all"]
+    message: str
+    newest: int | None
+    newest_age_ms: int | None
+
+
+@dataclass(frozen=True)
+class Overview:
+    now: int
+    apps: list[AppView]
+    totals: Totals
+    freshness: Freshness
+    actions: list[Mapping[str, Any]]
+    beats: list[Mapping[str, Any]]
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)

@@ -1,0 +1,85 @@
+"""The next step towards one live driver for a wanted app, decided of facts alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.control import DriverRow
+from penstock.settings import Settings
+from penstock.supervision.facts import Evidence, Facts
+
+# A launcher records the pid within milliseconds; a busy machine may take seconds, a dead launcher takes for ever.
+RECORD_TIMEOUT = 20.0
+# A driver beats once its JVM answers: on an overloaded machine that took 100 s, and to kill it then makes it worse.
+START_TIMEOUT = 180.0
+# After the database was away or the watcher slept, a driver gets this long to beat again before it is called hung.
+CONFIRM = 10.0
+# A driver that lived this long has worked: its end is an accident and not a crash loop.
+YOUNG = 30.0
+# Seconds to wait after the n-th young death in a row: a crash loop must not eat the machine.
+BACKOFF = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+
+Do = Literal["rest", "wait", "clear", "launch"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do next and why. clear: end what is left of the current driver; wait: seconds until a launch is due."""
+
+    do: Do
+    why: str
+    wait: float = 0.0
+
+
+def decide(f: Facts, s: Settings) -> Step:
+    """The next step towards one live driver for a wanted app, and none for another."""
+    if f.driver is None or f.driver.state == "ended":
+        if not f.wanted:
+            return Step("rest", "not wanted")
+        left, why = _backoff(f)
+        return Step("wait", f"{why}; next launch in {left:.0f} s", left) if left > 0 else Step("launch", why)
+    return _fault(f, f.driver, s) or _condition(f, f.driver)
+
+
+def _fault(f: Facts, d: DriverRow, s: Settings) -> Step | None:
+    silence = (f.now - d.beat_at) / 1000
+    seen = f.evidence if f.evidence.incarnation == d.incarnation else Evidence()
+    if f.alive is False:
+        return Step("clear", "its process is gone")
+    if f.headless:
+        return Step("clear", "its JVM is gone, others of its session are left")
+    if d.pid is None and (f.now - d.launched_at) / 1000 > RECORD_TIMEOUT:
+        return Step("clear", f"no process was recorded within {RECORD_TIMEOUT:.0f} s: its launcher died")
+    patience = max(START_TIMEOUT, s.stuck_after) if d.state == "launching" else s.stuck_after
+    if silence > patience and seen.beat_at == d.beat_at and seen.silent >= min(CONFIRM, s.stuck_after):
+        return Step("clear", f"hung: no sign of life for {silence:.0f} s")
+    if f.leaving and seen.leaving > s.drain_timeout:
+        return Step("clear", f"did not leave within {s.drain_timeout:.0f} s")
+    return None
+
+
+def _condition(f: Facts, d: DriverRow) -> Step:
+    if not f.wanted:
+        return Step("rest", "not wanted; it drains")
+    if d.release_seq < f.app.release_seq:
+        return Step("rest", f"it drains for release {f.app.release_seq}")
+    where = "" if f.alive else " (not to be seen from here, but it beats)"
+    return Step("rest", f"{d.state}{where}")
+
+
+def _backoff(f: Facts) -> tuple[float, str]:
+    """(seconds until the next launch, why) from the app's launches under the current release."""
+    if not f.recent:
+        return 0.0, "first launch"
+    last = f.recent[0]
+    why = f"driver {last.incarnation[:8]} ended: {last.reason or 'no reason given'}"
+    young = 0
+    for d in f.recent:
+        if d.release_seq != f.app.release_seq or max(d.beat_at, d.launched_at) - d.launched_at >= YOUNG * 1000:
+            break
+        young += 1
+    if young > 1:
+        why += f"; {young} in a row died young"
+    delay = BACKOFF[min(young, len(BACKOFF) - 1)]
+    return delay - (f.now - (last.ended_at or f.now)) / 1000, why

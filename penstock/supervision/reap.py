@@ -1,0 +1,95 @@
+"""Ends drivers: those that are due, those whose owner gives them up, and those that nobody owns."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+
+from penstock.control import Actor, AppRow, Control, DriverRow
+from penstock.settings import settings
+from penstock.supervision import processes
+from penstock.supervision.decide import START_TIMEOUT
+
+log = logging.getLogger(__name__)
+
+
+def clear(control: Control, d: DriverRow, why: str, actor: Actor) -> bool:
+    """End a driver: kill what is left of its session, mark it ended, record it. False if its processes do not go.
+
+    On another host nothing can be killed: the lease and the fencing of its transactions keep it harmless.
+    """
+    there = processes.alive(d)
+    if there and not processes.kill(d):
+        return False
+    row = control.driver(d.incarnation)
+    if row is None or row.state == "ended":
+        return True
+    control.driver_ended(d.incarnation, why)
+    control.record(actor, "kill" if there else "end", d.app, f"driver {d.incarnation[:8]}, pid {d.pid}: {why}")
+    log.warning("app %s: driver %s ended: %s", d.app, d.incarnation[:8], why)
+    return True
+
+
+def stop(control: Control, app: str, owner: str, why: str, patience: float = 20.0) -> bool:
+    """End an app's driver if `owner` still answers for it: ask it to drain, kill it after `patience` seconds.
+
+    True if this owner ended it. Ownership is looked at again before the kill: somebody may have adopted it meanwhile.
+    """
+
+    def mine() -> DriverRow | None:
+        row = control.app(app)
+        d = control.driver(row.incarnation) if row and row.incarnation else None
+        return d if d and d.owner == owner and d.state != "ended" else None
+
+    d = mine()
+    if d is None:
+        return False
+    actor = Actor(owner, "supervisor")
+    control.record(actor, "terminate", app, f"driver {d.incarnation[:8]}, pid {d.pid}: {why}")
+    processes.terminate(d)
+    deadline = time.monotonic() + patience
+    while processes.alive(d) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    still = mine()
+    return still is not None and still.incarnation == d.incarnation and clear(control, still, why, actor)
+
+
+def reap(control: Control, declared: set[str], actor: Actor) -> Iterator[str]:
+    """End what nobody owns and mark the dead as ended; yields a line for each.
+
+    declared: names of the declared apps. A driver that should drain by itself gets the time to do so.
+    """
+    apps = {a.name: a for a in control.apps()}
+    wanted = {name for name in apps if "on" in control.desired(name).values()}
+    now = control.now()
+    for d in control.drivers():
+        why = _ownerless(control, d, apps.get(d.app), declared, wanted, now)
+        if why and clear(control, d, why, actor):
+            yield f"app {d.app}: driver {d.incarnation[:8]}, pid {d.pid}: {why}"
+
+
+def _ownerless(
+    control: Control, d: DriverRow, app: AppRow | None, declared: set[str], wanted: set[str], now: int
+) -> str:
+    s = settings()
+    alive = processes.alive(d)
+    silence = (now - d.beat_at) / 1000
+    if alive is False:
+        return "its process is gone"
+    if alive is None and silence < max(START_TIMEOUT, s.stuck_after):
+        return ""  # elsewhere and beating, or about to be recorded: not known, so not dead
+    if app is None or d.app not in declared:
+        return "its app is not declared"
+    if app.incarnation != d.incarnation:
+        return f"driver {(app.incarnation or 'none')[:8]} has its place"
+    if d.app not in wanted and (now - _stopped_at(control, d)) / 1000 > s.drain_timeout:
+        return f"its app is not wanted, and it did not leave within {s.drain_timeout:.0f} s"
+    return ""
+
+
+def _stopped_at(control: Control, d: DriverRow) -> int:
+    """When the last stream of a driver's app was stopped, epoch ms, as far as the record goes back."""
+    names = control.desired(d.app).keys()
+    stops = [a["at"] for a in control.actions(200) if a["verb"] == "stop" and a["target"] in names]
+    return max(stops, default=d.launched_at)

@@ -1,0 +1,104 @@
+"""Does what is due for an app: launches, adopts and clears its driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from penstock.control import Actor, Control, DriverRow
+from penstock.errors import ControlError, PenstockError
+from penstock.settings import settings
+from penstock.supervision import launch, processes
+from penstock.supervision.decide import Step, decide
+from penstock.supervision.facts import Evidence, Facts, facts_of
+from penstock.supervision.reap import clear
+
+log = logging.getLogger(__name__)
+
+
+class Supervisor:
+    """Acts for one app on behalf of an owner.
+
+    owner: who answers for the driver, e.g. a task instance. command: the command line that runs a given incarnation.
+    """
+
+    def __init__(self, control: Control, app: str, owner: str, command: Callable[[str], Sequence[str]]) -> None:
+        self.control, self.app, self.owner, self.command = control, app, owner, command
+        self.actor = Actor(owner, "supervisor")
+
+    def tick(self, evidence: Evidence | None = None) -> Step:
+        """Do what is due, then say what is left: `rest`, or `wait` until the next launch. ControlError as always."""
+        for _ in range(5):  # clear, launch, adopt, and twice more for those who were faster
+            found = facts_of(self.control, self.app, evidence)
+            if found is None:
+                return Step("rest", "the control database does not know this app")
+            step = decide(found, settings())
+            match step.do:
+                case "clear" if found.driver:
+                    if not clear(self.control, found.driver, step.why, self.actor):
+                        return Step("wait", "processes of the last driver do not end", 1.0)
+                case "launch":
+                    self._launch(found, step.why)
+                case _:
+                    self._adopt(found)
+                    if step.do == "wait":
+                        self._record_once("wait", step.why, found)
+                    return step
+        return Step("wait", "others are at work on this app", 1.0)
+
+    def _adopt(self, f: Facts) -> None:
+        d = f.driver
+        if d and d.state != "ended" and d.owner != self.owner:
+            self.control.driver_set(d.incarnation, owner=self.owner)
+            self.control.record(self.actor, "adopt", self.app, f"driver {d.incarnation[:8]}, pid {d.pid}")
+
+    def _launch(self, f: Facts, why: str) -> None:
+        path = launch.new_log(self.app)
+        incarnation = self.control.claim(
+            self.app,
+            f.app.incarnation,
+            host=processes.host(),
+            spec_hash=launch.spec_hash(),
+            owner=self.owner,
+            log=str(path),
+        )
+        if incarnation is None:
+            return
+        try:
+            pid, started = launch.start(self.command(incarnation), log=path)
+        except PenstockError as e:
+            self._failed(incarnation, e)
+            return
+        except Exception as e:  # a command that cannot even be built: it must end up in the record, not in a loop
+            self._failed(incarnation, e)
+            raise
+        try:
+            self.control.driver_set(incarnation, pid=pid, pid_started=started)
+            self.control.record(self.actor, "launch", self.app, f"driver {incarnation[:8]}, pid {pid}; {why}")
+        except ControlError:
+            # Nobody would know of it. The row is ended later, as one whose launcher died.
+            nameless = self._row(incarnation, pid, started)
+            processes.kill(nameless)
+            raise
+        log.info("app %s: launched driver %s, pid %d, log %s (%s)", self.app, incarnation[:8], pid, path, why)
+
+    def _failed(self, incarnation: str, e: Exception) -> None:
+        why = f"it could not be launched: {e}"
+        log.error("app %s: driver %s: %s", self.app, incarnation[:8], why)
+        self.control.driver_ended(incarnation, why)
+        self.control.record(self.actor, "end", self.app, f"driver {incarnation[:8]}: {why}")
+
+    def _row(self, incarnation: str, pid: int, started: float) -> DriverRow:
+        return DriverRow(
+            incarnation=incarnation, app=self.app, host=processes.host(), pid=pid, pid_started=started, release_seq=0,
+            spec_hash="", owner=self.owner, state="launching", launched_at=0, beat_at=0, ended_at=None, reason=None,
+            log="",
+        )  # fmt: skip
+
+    def _record_once(self, verb: str, detail: str, f: Facts) -> None:
+        """Record something about the last driver, unless it is recorded already."""
+        name = f.recent[0].incarnation[:8] if f.recent else ""
+        for a in self.control.actions(200):
+            if a["verb"] == verb and a["target"] == self.app and name in (a["detail"] or ""):
+                return
+        self.control.record(self.actor, verb, self.app, detail)

@@ -1,0 +1,62 @@
+"""A control database with one app, and real processes for its drivers; neither Airflow nor Spark."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sqlalchemy import update
+
+from penstock.control import Actor, Control, DriverRow, schema
+from penstock.supervision import processes
+from penstock.supervision.supervisor import Supervisor
+
+ME = Actor("me", "cli")
+SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+class Platform:
+    """A control database with one app of one stream, and what its supervisors launched."""
+
+    def __init__(self, tmp: Path) -> None:
+        self.control = Control(f"sqlite:///{tmp / 'control.db'}")
+        self.control.migrate()
+        with self.control.engine.begin() as c:
+            c.execute(schema.app.insert().values(name="a", release_seq=0, restarts=0))
+            c.execute(schema.stream.insert().values(name="s", app="a", desired="on"))
+        self.launched: list[str] = []
+
+    def supervisor(self, owner: str = "one", command: Sequence[str] = SLEEP) -> Supervisor:
+        def build(incarnation: str) -> Sequence[str]:
+            self.launched.append(incarnation)
+            return command
+
+        return Supervisor(self.control, "a", owner, build)
+
+    def driver(self) -> DriverRow:
+        row = self.control.app("a")
+        assert row
+        assert row.incarnation
+        found = self.control.driver(row.incarnation)
+        assert found
+        return found
+
+    def verbs(self) -> list[str]:
+        return [str(a["verb"]) for a in reversed(self.control.actions())]
+
+    def age(self, incarnation: str, seconds: float) -> None:
+        """Let a driver's beat and launch lie further back."""
+        d = schema.driver
+        back = int(seconds * 1000)
+        with self.control.engine.begin() as c:
+            c.execute(
+                update(d)
+                .where(d.c.incarnation == incarnation)
+                .values(beat_at=d.c.beat_at - back, launched_at=d.c.launched_at - back)
+            )
+
+    def close(self) -> None:
+        for d in self.control.drivers(live=False):
+            processes.kill(d)
+        self.control.engine.dispose()

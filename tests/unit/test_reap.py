@@ -1,0 +1,92 @@
+"""How drivers are ended: by their owner, and by the reaper."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from penstock.settings import settings
+from penstock.supervision import processes
+from penstock.supervision import reap as reaper
+from tests.support import wait_until
+from tests.unit.supervised import ME, Platform
+
+# Stop by its owner
+
+
+def test_only_the_owner_stops_a_driver(p: Platform) -> None:
+    p.supervisor("one").tick()
+    assert reaper.stop(p.control, "a", "two", "marked failed") is False
+    assert processes.alive(p.driver())
+    assert reaper.stop(p.control, "a", "one", "marked failed") is True
+    assert p.driver().state == "ended"
+    assert p.driver().reason == "marked failed"
+    assert processes.alive(p.driver()) is False
+
+
+def test_a_driver_adopted_meanwhile_is_not_killed(p: Platform) -> None:
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+    p.supervisor("one", [sys.executable, "-c", deaf]).tick()
+    wait_until(lambda: Path(p.driver().log).read_text() == "deaf\n", what="it ignores the signal")
+    p.supervisor("two").control.driver_set(p.driver().incarnation, owner="two")
+    assert reaper.stop(p.control, "a", "one", "cleared", patience=0.3) is False
+    assert processes.alive(p.driver())
+
+
+# The reaper
+
+
+def reap(p: Platform, *declared: str) -> list[str]:
+    return list(reaper.reap(p.control, set(declared), ME))
+
+
+def test_the_reaper_leaves_what_is_owned(p: Platform) -> None:
+    p.supervisor().tick()
+    assert reap(p, "a") == []
+    p.control.set_desired(["s"], "off", ME)
+    assert reap(p, "a") == [], "it gets its time to drain"
+    assert processes.alive(p.driver())
+
+
+def test_the_reaper_ends_the_undeclared_the_superseded_and_the_dead(p: Platform) -> None:
+    p.supervisor().tick()
+    first = p.driver()
+    assert p.control.claim("a", first.incarnation, host=processes.host(), spec_hash="", owner="x", log="")
+    [line] = reap(p, "a")
+    assert "has its place" in line
+    assert processes.alive(first) is False
+    second = p.driver()
+    p.control.driver_set(second.incarnation, pid=first.pid, pid_started=first.pid_started)
+    [line] = reap(p, "a")
+    assert "its process is gone" in line
+    p.control.release("a", ME)  # so that nothing slows the next launch down
+    p.supervisor().tick()
+    [line] = reap(p)
+    assert "not declared" in line
+    assert p.control.drivers() == []
+
+
+def test_the_reaper_ends_the_unwanted_that_stays(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    p.supervisor().tick()
+    p.control.set_desired(["s"], "off", ME)
+    monkeypatch.setenv("PENSTOCK_DRAIN_TIMEOUT", "0.01")
+    settings.cache_clear()
+    time.sleep(0.05)
+    [line] = reap(p, "a")
+    assert "not wanted" in line
+    assert processes.alive(p.driver()) is False
+
+
+def test_the_reaper_does_not_judge_another_host(p: Platform) -> None:
+    p.supervisor().tick()
+    d = p.driver()
+    assert p.control.claim("a", d.incarnation, host="elsewhere", spec_hash="", owner="x", log="")
+    other = p.driver()
+    assert p.control.claim("a", other.incarnation, host="elsewhere", spec_hash="", owner="x", log="")
+    reap(p, "a")
+    left = {r.incarnation for r in p.control.drivers()}
+    assert other.incarnation in left
+    assert d.incarnation not in left

@@ -1,0 +1,115 @@
+"""Arrows between rooms point one way; the contracts are in pyproject.toml."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.settings import PROJECT
+
+# What is imported where no Spark is, or where its start would be waited for: by DAG files, the page, the captures.
+WITHOUT_SPARK = (
+    "errors", "settings", "logs", "declare", "machine", "streams", "records", "control", "kafka", "sinks", "catalog",
+    "supervision", "capture", "observe", "cli",
+)  # fmt: skip
+# Run in a fresh interpreter: imports modules while Spark is banned, and says which of them wanted it.
+PROBE = """
+import importlib, importlib.abc, sys
+
+class Ban(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "py4j"):
+            frame = sys._getframe()
+            while not (asking := frame.f_globals.get("__name__", "")).startswith("penstock"):
+                frame = frame.f_back
+            found.add(f"{asking}, line {frame.f_lineno}: imports {name}")
+            raise ImportError(name)
+
+found = set()
+sys.meta_path.insert(0, Ban())
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except ImportError as e:
+        found or sys.exit(f"{name}: {e}")
+print(*sorted(found), sep="\\n", end="")
+"""
+MODULES = sorted((PROJECT / "penstock").rglob("*.py"))
+
+
+def fresh(*command: str) -> str:
+    """What a command says, with the project first on Python's path."""
+    env = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    done = subprocess.run(command, cwd=PROJECT, env=env, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(PROJECT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def test_rooms_import_only_what_lies_below_them() -> None:
+    said = fresh(str(Path(sys.executable).with_name("lint-imports")), "--no-cache", "--no-logo")
+    assert "0 broken" in said, f"\n{said}"
+
+
+def test_what_runs_without_spark_imports_none() -> None:
+    names = [name for path in MODULES if (name := name_of(path)).partition(".")[2].partition(".")[0] in WITHOUT_SPARK]
+    assert len(names) > len(WITHOUT_SPARK)
+    said = fresh(sys.executable, "-c", PROBE, *names)
+    assert not said, f"\n{said}"
+
+
+def told_apart(path: Path) -> Iterator[str]:
+    """Classes of outputs and sinks by which a module decides: in `isinstance` or in a class pattern."""
+    tree = ast.parse(path.read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    outputs = {
+        alias.asname or alias.name
+        for node in imports
+        if (node.module or "").startswith(("penstock.declare.outputs", "penstock.sinks"))
+        for alias in node.names
+    }
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and node.func.id in ("isinstance", "issubclass")
+        ):
+            asked: ast.AST = node.args[1]
+        elif isinstance(node, ast.MatchClass):
+            asked = node.cls
+        else:
+            continue
+        yield from (part.id for part in ast.walk(asked) if isinstance(part, ast.Name) and part.id in outputs)
+
+
+@pytest.mark.parametrize("module", ["run", "batches"])
+def test_the_engine_treats_all_outputs_alike(module: str) -> None:
+    assert list(told_apart(PROJECT / "penstock" / "engine" / f"{module}.py")) == []
+
+
+def test_the_engine_is_seen_to_tell_outputs_apart(tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong.py"
+    wrong.write_text(
+        "from penstock.declare.outputs import Output, TopicOutput as T\n"
+        "def f(o):\n"
+        "    isinstance(o, (int, T))\n"
+        "    match o:\n"
+        "        case Output(): pass\n"
+    )
+    assert sorted(told_apart(wrong)) == ["Output", "T"]
+
+
+def test_every_module_can_be_read_at_a_sitting() -> None:
+    files = [
+        path for room in ("penstock", "plugins", "dags", "jobs", "tests") for path in (PROJECT / room).rglob("*.py")
+    ]
+    assert len(files) > 200
+    assert [str(path) for path in files if len(path.read_text().splitlines()) > 400] == []

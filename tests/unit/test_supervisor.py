@@ -1,0 +1,202 @@
+"""Supervision with a real (SQLite) control database and real processes, without Airflow and Spark."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import ControlError
+from penstock.settings import settings
+from penstock.supervision import launch, processes
+from penstock.supervision.facts import Evidence
+from penstock.supervision.watch import Watch
+from tests.support import wait_until
+from tests.unit.supervised import ME, Platform
+
+# What a watcher remembers
+
+
+def test_a_watcher_forgets_while_the_database_is_away_or_itself_slept(
+    p: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    p.supervisor().tick()
+    d = p.driver()
+    p.control.driver_set(d.incarnation, state="running", launched_at=d.launched_at - 1000)
+    p.age(d.incarnation, 100)
+    watch = Watch(p.control, "a", clock=lambda: now[0])
+
+    def look(seconds: float = 1.0) -> str:
+        now[0] += seconds
+        return watch.look().do
+
+    assert [look() for _ in range(11)] == ["rest"] * 10 + ["clear"]
+    with monkeypatch.context() as m:
+        m.setattr(p.control, "app", lambda _: (_ for _ in ()).throw(ControlError("away")))
+        with pytest.raises(ControlError):
+            look()
+    assert [look() for _ in range(11)] == ["rest"] * 10 + ["clear"]
+    assert look(60) == "rest", "the watcher slept: the driver may have slept with it"
+    assert [look() for _ in range(10)][-1] == "clear"
+    p.control.driver_beat(d.incarnation)
+    assert look() == "rest"
+
+
+def test_a_watcher_changes_nothing(p: Platform) -> None:
+    assert Watch(p.control, "a").look().do == "launch"
+    assert p.control.drivers(live=False) == []
+    assert Watch(p.control, "unknown").look().do == "rest"
+    assert p.supervisor().control is p.control
+
+
+# What is done
+
+
+def test_launch_adopt_and_nothing_more(p: Platform) -> None:
+    assert p.supervisor("one").tick().do == "rest"
+    d = p.driver()
+    assert d.owner == "one"
+    assert d.pid
+    assert os.getsid(d.pid) == d.pid
+    assert processes.alive(d)
+    assert p.supervisor("one").tick().do == "rest"
+    assert p.supervisor("two").tick().do == "rest"
+    assert p.driver().owner == "two"
+    assert len(p.launched) == 1
+    assert p.verbs() == ["launch", "adopt"]
+
+
+def test_a_killed_driver_is_replaced_at_once(p: Platform) -> None:
+    s = p.supervisor()
+    s.tick()
+    first = p.driver()
+    assert processes.kill(first)
+    assert Watch(p.control, "a").look().do == "clear"
+    assert s.tick().do == "rest"
+    assert p.driver().incarnation != first.incarnation
+    assert processes.alive(p.driver())
+    ended = p.control.driver(first.incarnation)
+    assert ended
+    assert ended.reason == "its process is gone"
+    assert p.verbs() == ["launch", "end", "launch"]
+
+
+def test_a_stopped_driver_is_killed_on_evidence_only(p: Platform) -> None:
+    s = p.supervisor()
+    s.tick()
+    first = p.driver()
+    assert first.pid
+    p.control.driver_set(first.incarnation, state="running", launched_at=first.launched_at - 1000)
+    os.kill(first.pid, signal.SIGSTOP)
+    p.age(first.incarnation, 100)
+    assert s.tick().do == "rest"
+    assert p.driver().incarnation == first.incarnation
+    s.tick(Evidence(first.incarnation, p.driver().beat_at, silent=60))
+    assert processes.alive(first) is False
+    assert p.driver().incarnation != first.incarnation
+    assert p.verbs() == ["launch", "kill", "launch"]
+
+
+def test_release_waits_for_the_drain(p: Platform) -> None:
+    s = p.supervisor()
+    s.tick()
+    first = p.driver()
+    p.control.release("a", ME)
+    assert s.tick().do == "rest"
+    assert processes.alive(first)
+    p.control.driver_ended(first.incarnation, "drained for release 1")
+    assert processes.kill(first)
+    assert s.tick().do == "rest"
+    second = p.driver()
+    assert second.release_seq == 1
+    p.control.release("a", ME)
+    s.tick(Evidence(second.incarnation, second.beat_at, leaving=999))
+    assert processes.alive(second) is False
+    assert p.driver().release_seq == 2
+
+
+def test_unwanted_is_not_launched_again(p: Platform) -> None:
+    s = p.supervisor()
+    s.tick()
+    p.control.set_desired(["s"], "off", ME)
+    processes.kill(p.driver())
+    assert s.tick().do == "rest"
+    assert p.driver().state == "ended"
+    assert len(p.launched) == 1
+    p.control.set_desired(["s"], "on", ME)
+    s.tick()
+    assert len(p.launched) == 2
+
+
+def test_a_crash_loop_is_slowed_down_and_says_so_once(p: Platform) -> None:
+    s = p.supervisor()
+    for _ in range(2):
+        s.tick()
+        processes.kill(p.driver())
+    assert s.tick().do == "wait"
+    assert s.tick().do == "wait"
+    assert len(p.launched) == 2
+    waits = [a for a in p.control.actions() if a["verb"] == "wait"]
+    assert len(waits) == 1
+    assert "2 in a row died young" in waits[0]["detail"]
+
+
+def test_a_command_that_is_not_there_is_recorded(p: Platform) -> None:
+    step = p.supervisor(command=["no-such-program"]).tick()
+    assert step.do == "wait"
+    assert "no such program" in (p.driver().reason or "")
+    assert "could not be launched" in p.control.actions()[1]["detail"]
+
+
+def test_two_supervisors_at_once_launch_once(p: Platform) -> None:
+    gate = threading.Barrier(4)
+
+    def run(n: int) -> None:
+        gate.wait()
+        p.supervisor(f"s{n}").tick()
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert len(p.launched) == 1
+    assert len([d for d in p.control.drivers() if processes.alive(d)]) == 1
+
+
+def test_a_database_that_goes_away_in_mid_launch_leaves_no_process(
+    p: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[tuple[int, float]] = []
+    real = launch.start
+
+    def start(*args: Any, **kwargs: Any) -> tuple[int, float]:
+        started.append(real(*args, **kwargs))
+        return started[-1]
+
+    def away(*_: Any, **__: Any) -> None:
+        raise ControlError("away")
+
+    monkeypatch.setattr(launch, "start", start)
+    monkeypatch.setattr(p.control, "driver_set", away)
+    with pytest.raises(ControlError):
+        p.supervisor().tick()
+    assert processes.started(started[0][0]) is None
+
+
+def test_the_log_is_written_and_old_ones_go(p: Platform) -> None:
+    p.supervisor(command=[sys.executable, "-c", "print('hello')\nimport time; time.sleep(60)"]).tick()
+    log = Path(p.driver().log)
+    wait_until(lambda: log.read_text() == "hello\n")
+    folder = settings().logs
+    for n in range(30):
+        (folder / f"driver-a-20200101T{n:06d}000000.log").touch()
+    assert launch.new_log("a").parent == folder
+    assert log.exists()
+    assert len(list(folder.iterdir())) == launch.KEPT_LOGS - 1
