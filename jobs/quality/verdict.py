@@ -88,8 +88,7 @@ def _read(rule: Rule, where: str) -> str:
         named = ", ".join(f"{v} AS {json.name(f.name)}" for v, f in zip(found, rule.fields, strict=True))
         return (
             f"SELECT *, {_all_there(rule)} AS _parses FROM (SELECT *, {named} FROM ("
-            f"SELECT {RAW}, CASE WHEN {json.is_json('text')} THEN {json.parts('text', rule.fields)} END AS _k "
-            f"FROM records WHERE {where}))"
+            f"SELECT {RAW}, {json.record('text', rule.fields)} AS _k FROM records WHERE {where}))"
         )
     parses = "text IS NOT NULL" if rule.format == "text" else f"coalesce({json.is_json('text')}, false)"
     return f"SELECT {RAW}, {parses} AS _parses FROM records WHERE {where}"
@@ -102,8 +101,6 @@ def _all_there(rule: Rule) -> str:
         else f"NOT coalesce({json.wrong(f'_k[{i}]', json.name(f.name))}, false)"
         for i, f in enumerate(rule.fields, 1)
     ]
-    if not any(f.required for f in rule.fields):
-        tests.append(json.is_object("_text"))
     return f"(_k IS NOT NULL AND {' AND '.join(tests)})"
 
 

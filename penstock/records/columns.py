@@ -189,15 +189,13 @@ class Queries:
             f"{n} IS NULL" if f.required else json.wrong(f"_k[{i}]", n)
             for i, (f, n) in enumerate(zip(fields, names, strict=True), 1)
         ]
-        if not any(f.required for f in fields):
-            bad.append(f"NOT {json.is_object('_text')}")
         at = times.micros(reading.event_time, fields)
         if at is None:
             at = "NULL::BIGINT"
         else:
             bad += ["_at IS NULL", "_at > _horizon"]
         named = ", ".join(f"{v} AS {n}" for v, n in zip(values, names, strict=True))
-        cut = f"CASE WHEN {json.is_json('_text')} THEN {json.parts('_text', fields)} END"
+        cut = json.record("_text", fields)
         return (
             f"SELECT *, NOT _beat AND (_k IS NULL OR {' OR '.join(bad)}) AS _bad FROM ("
             f"SELECT *, CASE WHEN _beat THEN {moment} ELSE {at} END AS _at FROM ("
@@ -215,6 +213,18 @@ class Queries:
         return made if always else f"CASE WHEN _bad THEN {made} END"
 
     def run(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        """The rows of raw records; those of some large ones by halves, for the parser takes sixteen times their size."""
+        try:
+            # All of them before the first is given: a half must not give them again.
+            yield from list(self._made(table))
+        except duckdb.OutOfMemoryException:
+            if table.num_rows == 1:
+                raise
+            half = table.num_rows // 2
+            yield from self.run(table.slice(0, half))
+            yield from self.run(table.slice(half))
+
+    def _made(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
         con = self._con
         con.register("records_in", self._named(table))
         try:

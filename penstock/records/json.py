@@ -20,9 +20,13 @@ NAMED_DOUBLES = """('"NaN"', '"Infinity"', '"-Infinity"')"""
 INTEGERS = {"tinyint": "TINYINT", "smallint": "SMALLINT", "int": "INTEGER", "bigint": "BIGINT"}
 REALS = {"float": "FLOAT", "double": "DOUBLE"}
 PLAIN_ARRAY = {"bigint": r"\[[-0-9,]*\]", "int": r"\[[-0-9,]*\]", "double": r"\[[-0-9.,]*\]"}
-# RFC 3339, the zone may be left out and is then UTC.
-MOMENT = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d{1,6})?(Z|[+-]\d\d:\d\d)?"
+# RFC 3339; the zone may be left out and is then UTC. The parser takes 24:00 and a zone of +99:99 too.
 DAY = r"\d{4}-\d\d-\d\d"
+CLOCK = r"(?:[01]\d|2[0-3]):[0-5]\d"
+MOMENT = rf"{DAY}[T ]{CLOCK}:\d\d(?:\.\d+)?(?:Z|[+-]{CLOCK})?"
+# The years that Python has too.
+DAYS = "DATE '0001-01-01' AND DATE '9999-12-31'"
+MOMENTS = "TIMESTAMPTZ '0001-01-01 00:00:00+00' AND TIMESTAMPTZ '9999-12-31 23:59:59.999999+00'"
 
 
 def literal(text: str) -> str:
@@ -53,7 +57,12 @@ def pointers(fields: Iterable[Field]) -> str:
     return "[" + ", ".join(literal("/" + f.name.replace("~", "~0").replace("/", "~1")) for f in fields) + "]"
 
 
-def parts(text: str, fields: Sequence[Field]) -> str:
+def record(text: str, fields: Sequence[Field]) -> str:
+    """VARCHAR[]: the JSON texts of the fields of a text that is a JSON object; NULL for any other text."""
+    return f"CASE WHEN {is_object(text)} AND {is_json(text)} THEN {parts(text, fields)} END"
+
+
+def parts(text: str, fields: Iterable[Field]) -> str:
     """VARCHAR[]: the JSON texts of an object's fields, in order; NULL for one that is missing. Of two fields of one
     name it is the first."""
     return f"json_extract({text}, {pointers(fields)})::VARCHAR[]"
@@ -62,10 +71,13 @@ def parts(text: str, fields: Sequence[Field]) -> str:
 def value(x: str, of: Type, depth: int = 0) -> str:
     """The value of a JSON text `x` as a type; NULL if it is null, or none of that type."""
     if of.kind in INTEGERS:
-        # 1.0 and 1e2 are numbers and not integers: the parser writes both with a point.
-        return f"CASE WHEN NOT contains({x}, '.') THEN try_cast({x} AS {INTEGERS[of.kind]}) END"
+        # 1.0 and 1e2 are numbers and not integers: the parser writes both with a point, and 1e-7 with an e.
+        whole = f"NOT contains({x}, '.') AND NOT contains({x}, 'e')"
+        return f"CASE WHEN {whole} THEN try_cast({x} AS {INTEGERS[of.kind]}) END"
     if of.kind in REALS:
-        number = f"try_cast({x} AS {REALS[of.kind]})"
+        number = f"try_cast({x} AS DOUBLE)"
+        if of.kind == "float":
+            number = f"try_cast({number} AS FLOAT)"
         named = f"WHEN {x} IN {NAMED_DOUBLES} THEN try_cast(trim({x}, '\"') AS {REALS[of.kind]})"
         # 1e999 is a number that no double holds.
         return f"CASE WHEN isfinite({number}) THEN {number} {named} END"
@@ -76,9 +88,9 @@ def value(x: str, of: Type, depth: int = 0) -> str:
         case "boolean":
             return f"CASE {x} WHEN 'true' THEN true WHEN 'false' THEN false END"
         case "date":
-            return f"CASE WHEN regexp_full_match({x}, '\"{DAY}\"') THEN try_cast(trim({x}, '\"') AS DATE) END"
+            return _time(x, DAY, "DATE", DAYS)
         case "timestamp":
-            return f"CASE WHEN regexp_full_match({x}, '\"{MOMENT}\"') THEN try_cast(trim({x}, '\"') AS TIMESTAMPTZ) END"
+            return _time(x, MOMENT, "TIMESTAMPTZ", MOMENTS)
         case "array":
             assert of.element
             return _array(x, of.element, depth)
@@ -88,7 +100,12 @@ def value(x: str, of: Type, depth: int = 0) -> str:
     return _struct(x, of.fields, depth)
 
 
-def wrong(x: str, found: str, depth: int = 0) -> str:  # noqa: ARG001
+def _time(x: str, shape: str, kind: str, span: str) -> str:
+    time = f"try_cast(trim({x}, '\"') AS {kind})"
+    return f"CASE WHEN regexp_full_match({x}, '\"{shape}\"') AND {time} BETWEEN {span} THEN {time} END"
+
+
+def wrong(x: str, found: str) -> str:
     """BOOLEAN: whether a JSON text says something, but nothing of its type. found: its value."""
     return f"({found} IS NULL AND {x} IS NOT NULL AND {x} <> 'null')"
 
@@ -104,7 +121,7 @@ def _array(x: str, element: Type, depth: int) -> str:
         # Plain numbers need no look at each: the parser reads them at once, and what it could not hold shows in a sum.
         kind = literal(f'["{INTEGERS.get(element.kind) or REALS[element.kind]}"]')
         read = f"json_transform({x}, {kind})"
-        fits = f"coalesce(isfinite(list_sum({read})::DOUBLE), true) AND NOT list_contains({read}, NULL)"
+        fits = f"coalesce(isfinite(list_sum({read})::DOUBLE), true) AND list_count({read}) = len({read})"
         slow = f"CASE WHEN regexp_full_match({x}, {literal(shape)}) AND {fits} THEN {read} ELSE {slow} END"
     return f"CASE WHEN starts_with({x}, '[') THEN {slow} END"
 

@@ -1,0 +1,44 @@
+"""Records through a reading, as Spark's workers give them to it, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.records.columns import ARROW, Reading
+
+FAR = 2**62
+NAMES = {"key": "binary", "value": "binary", "partition": "int", "offset": "bigint", "timestamp": "timestamp"}
+
+
+def batch(
+    values: Sequence[bytes | None],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    times: Sequence[datetime | int] | None = None,
+    topics: Sequence[str] | None = None,
+    horizon: int = FAR,
+) -> pa.RecordBatch:
+    """Raw records; their offsets number them. times: of the records; horizon: epoch microseconds."""
+    n = len(values)
+    given: dict[str, Sequence[Any]] = {
+        "key": keys or [None] * n,
+        "value": values,
+        "partition": [0] * n,
+        "offset": range(n),
+        "timestamp": times or [datetime(2026, 1, 1, tzinfo=UTC)] * n,
+    }
+    columns = {name: pa.array(column, ARROW[NAMES[name]]) for name, column in given.items()}
+    columns["horizon"] = pa.array([horizon] * n, pa.int64())
+    if topics:
+        columns["topic"] = pa.array(topics, pa.string())
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def run(reading: Reading, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows of a reading; of records that are kept in the order of their offsets."""
+    rows = [row for found in reading(iter(batches)) for row in found.to_pylist()]
+    return sorted(rows, key=lambda row: row["_record"]["offset"]) if reading.keep else rows
