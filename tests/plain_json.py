@@ -187,8 +187,9 @@ def moment(text: str) -> datetime:
     if hours and (int(hours) > 23 or int(minutes) > 59):
         raise Wrong(text)
     ahead = timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
+    year, month, day, hour, minute, second = map(int, parts)
     try:
-        local = datetime(*map(int, parts), int((fraction or "0")[:6].ljust(6, "0")), UTC)  # type: ignore[arg-type, misc]
+        local = datetime(year, month, day, hour, minute, second, int((fraction or "0")[:6].ljust(6, "0")), UTC)
         return local + ahead if sign == "-" else local - ahead
     except (ValueError, OverflowError) as e:
         raise Wrong(text) from e

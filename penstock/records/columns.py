@@ -213,7 +213,7 @@ class Queries:
         return made if always else f"CASE WHEN _bad THEN {made} END"
 
     def run(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
-        """The rows of raw records; those of some large ones by halves, for the parser takes sixteen times their size."""
+        """The rows of raw records; those of some large ones by halves: the parser takes 16 times their size."""
         try:
             # All of them before the first is given: a half must not give them again.
             yield from list(self._made(table))
