@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlglot
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -17,7 +18,6 @@ from jobs.quality import rules, verdict
 from jobs.quality.rules import EVERY, Rule
 from jobs.quality.translate import translated
 from penstock.declare.schema import quoted, schema
-from penstock.errors import DeclarationError
 from penstock.records.columns import Reading
 from tests.readings import batch, run
 
@@ -28,21 +28,28 @@ FIELDS = schema(DDL, "a test")
 KINDS = {f.name: f.type.kind for f in FIELDS}
 LIMITS = {"tinyint": 2**7, "int": 2**31, "bigint": 2**63}
 TEXTS = [
-    "", "a", "A", "b", "ab", "a b", "abc", "é", "日本", "😀", "\ue000", "\uffff", "a'b", 'a"b', "a\\b", "\\", "\\d", "5", "dd",
-    "12", "a.c", "a\n", "a\r\n", "a\r", "\r\n", "\n", "a\n\n", "a\u0085", "a\u2028", "a\u2029", "a\x0b", "\na", "a\x00", "%",
+    "", "a", "A", "b", "ab", "a b", "abc", "é", "日本", "😀", "\ue000", "\uffff", "a'b", 'a"b', "a\\b", "\\", "\\d",
+    "5", "dd",
+    "12", "a.c", "a\n", "a\r\n", "a\r", "\r\n", "\n", "a\n\n", "a\u0085", "a\u2028", "a\u2029", "a\x0b", "\na",
+    "a\x00", "%",
     "_", "[a]", "a-b", "a]", "^a", "a$", "{2}", "aaa", "a/b", "prod", "Prod", "zone:x_1", "\t", "null", "true",
 ]  # fmt: skip
 PATTERNS = [
-    "^a$", "a$", "^a", "a", "^$", "$", "", "[a-c]+$", "^[^a]$", "[^a]+", "[^a]+$", r"\\d", r"^\\.$", r"a\\.c", r"a\\$", r"\\[a\\]$",
-    "^[A-Za-z0-9._:-]+$", "^a{1,2}$", "a{3}", "a{2,}", "b?$", "^a*b?", r"[\\-a]$", r"[\\]]", r"\\{2\\}", "[+.*?(){}|$-]", "a b",
-    r"^[a-c\\.]*$", "'", '"', "é", "[é]", "a|b", "(a)", ".", "a.c", r"\\w+", r"\\\\", "(?i)A", "[[:alpha:]]", r"^a\\z", "a{150}",
+    "^a$", "a$", "^a", "a", "^$", "$", "", "[a-c]+$", "^[^a]$", "[^a]+", "[^a]+$", r"\\d", r"^\\.$", r"a\\.c",
+    r"a\\$", r"\\[a\\]$",
+    "^[A-Za-z0-9._:-]+$", "^a{1,2}$", "a{3}", "a{2,}", "b?$", "^a*b?", r"[\\-a]$", r"[\\]]", r"\\{2\\}",
+    "[+.*?(){}|$-]", "a b",
+    r"^[a-c\\.]*$", "'", '"', "é", "[é]", "a|b", "(a)", ".", "a.c", r"\\w+", r"\\\\", "(?i)A", "[[:alpha:]]",
+    r"^a\\z", "a{150}",
     "[a-c&&b]", "[a||b]", "^zone:[a-z]_[0-9]$", "[^-a]", "[a-]", "[-a]$", r"[\\^a]", "<=>", r"\\/", "a/b$",
 ]  # fmt: skip
 
 
 def literal(text: str) -> str:
     """A text as a literal of Spark."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r").replace("\x00", "\\0")
+    escaped = (
+        text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\r", "\\r").replace("\x00", "\\0")
+    )
     return f"'{escaped}'"
 
 
@@ -154,7 +161,7 @@ def by_spark(
 
 def by_code(rule: Rule, texts: Sequence[str]) -> list[str | None]:
     """The status of each record as it leaves the combiner; None where it is left to Spark."""
-    combiner = verdict.combiner({EVERY: Rule(EVERY, "json", "", rules.exp.true()), rule.topic: rule})
+    combiner = verdict.combiner({EVERY: Rule(EVERY, "json", "", sqlglot.exp.true()), rule.topic: rule})
     reading = Reading("", "records", "", "timestamp", combiner, False)
     times = [n * 1_000_000 for n in range(len(texts))]
     rows = run(reading, batch([t.encode() for t in texts], times=times, topics=[rule.topic] * len(texts)))
