@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import sqlglot
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from jobs.quality import rules, verdict
+from jobs.quality import counts, rules, verdict
 from jobs.quality.rules import EVERY, Rule
 from jobs.quality.translate import translated
 from penstock.declare.schema import quoted, schema
+from penstock.errors import DeclarationError
 from penstock.records.columns import Reading
+from penstock.testing import frames
 from tests.readings import batch, run
 
 pytestmark = pytest.mark.integration
@@ -151,7 +154,8 @@ def by_spark(
     ddl = ", ".join(f"{quoted(f.name)} {f.type.ddl}" for f in FIELDS)
     rows = [tuple(r[f.name] for f in FIELDS) for r in decoded]
     frame = spark.createDataFrame(rows, ddl).coalesce(1)
-    frame = frame.withColumns({f"x_{f.name}": F.col(quoted(f.name)) for f in FIELDS})
+    raw = {"key": F.lit("k"), "value": F.array(*map(F.lit, texts))[F.monotonically_increasing_id()]}
+    frame = frame.withColumns(raw | {f"x_{f.name}": F.col(quoted(f.name)) for f in FIELDS})
     written = [F.expr(p).alias(f"w{i}") for i, p in enumerate(predicates)]
     given = [F.expr(r.sql("x_")).alias(f"g{i}") for i, r in enumerate(made)]
     found = frame.select(*written, *given).collect()
@@ -191,3 +195,49 @@ def test_predicates_say_the_same_where_records_are_decoded(spark: SparkSession, 
         differ = [(t, f) for t, f, w in zip(texts, found, wanted, strict=True) if f != w]
         assert not differ, f"{predicate} as {sql}: {len(differ)}, such as {differ[:2]}"
     assert inside > 300
+
+
+OUTSIDE = [
+    "n % 7 > 1", "5 < n", "other = Name", "length(Name) > 1", "Name LIKE 'a%'", "d > 1e3", "n <=> NULL", "ok IS TRUE",
+    r"Name RLIKE '\\\\d+'", "Name RLIKE 'a|b'", "Name RLIKE '[^a]$'", "f = 0.1D", "upper(Name) = 'A'", "n IN (1, NULL)",
+    "Name = concat('a', 'b')", "CASE WHEN n > 1 THEN ok ELSE TRUE END", "coalesce(n, 7) = 7", "key = 'k'", "KEY = 'k'",
+    "value LIKE '%prod%'", "b = 9223372036854775807", "d = 0.1234567891", "-d = 1.5", "d = double('NaN')", "isnan(d)",
+    "Name < other OR n IS NULL", "Name RLIKE other", r"Name RLIKE r'\\d'", "Name IN ('a', other)", "ok = (n > 1)",
+]  # fmt: skip
+
+
+def test_predicates_outside_are_left_to_spark(spark: SparkSession, tmp_path: Path) -> None:
+    chance = random.Random(6)
+    texts = [json.dumps(row(chance)) for _ in range(60)] + [json.dumps({"Name": t}) for t in TEXTS]
+    made = {f"t{i}": rule(tmp_path, p, f"t{i}") for i, p in enumerate(OUTSIDE)}
+    assert [of.predicate.sql() for of in made.values() if translated(of)] == []
+    own = {EVERY: Rule(EVERY, "json", "", sqlglot.exp.true()), **made}
+    given = [
+        {"topic": topic, "key": "k", "value": text, "timestamp": 1000 * n}
+        for topic in made
+        for n, text in enumerate(texts)
+    ]
+    stream = replace(counts.STREAM, inputs={"records": replace(counts.RECORDS, combine=verdict.combiner(own))})
+    judged = verdict.judged(frames(spark, stream, records=given)["records"], own)
+    rows = judged.select("topic", F.unix_millis("event_time").alias("at"), "status").collect()
+    found = {(r.topic, r["at"] // 1000): r.status for r in rows}
+    assert len(found) == len(given)
+    written, _ = by_spark(spark, texts, OUTSIDE, [])
+    for topic, predicate, column in zip(made, OUTSIDE, written, strict=True):
+        differ = [
+            t for n, (t, v) in enumerate(zip(texts, column, strict=True)) if (found[topic, n] == "valid") != (v is True)
+        ]
+        assert not differ, f"{predicate}: {differ[:2]}"
+
+
+@pytest.mark.parametrize(
+    "pattern", ["[z-a]", "x{2,1}", "[a--b]", "a" * 201, "x{1000}", "a**", "(a", "[[a]", r"\\p{L}", "a++"]
+)
+def test_patterns_that_are_not_taken(tmp_path: Path, pattern: str) -> None:
+    assert translated(rule(tmp_path, f"Name RLIKE '{pattern}'")) is None
+
+
+@pytest.mark.parametrize("predicate", ["Name = 'a''b'", "Name = 'a' 'b'", "Name RLIKE 'a'\n 'b'"])
+def test_texts_that_are_read_in_two_ways_are_refused(tmp_path: Path, predicate: str) -> None:
+    with pytest.raises(DeclarationError, match="two texts in quotes follow each other"):
+        rule(tmp_path, predicate)
