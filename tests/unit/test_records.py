@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
+import duckdb
+import pyarrow as pa
 import pytest
 import sqlglot
 
 from jobs.quality import verdict
 from jobs.quality.rules import EVERY, Rule
-from penstock.records.columns import Reading
+from penstock.records.columns import Queries, Reading
 from penstock.records.heartbeat import BEAT_KEY, beat_value
 from penstock.streams import Combiner
 from tests.readings import batch, run
@@ -115,6 +117,25 @@ def test_many_large_records_are_read_by_halves() -> None:
     rows = run(ALL, batch(values))
     assert [len(r["s"]) for r in rows] == [MB] * 80
     assert not any(r["_bad"] for r in rows)
+
+
+def test_what_is_read_by_halves_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the memory ends behind the combiner, where the bad records are looked at."""
+    given, calls = Queries._given, []
+
+    def ending(self: Queries, sql: str) -> Iterator[pa.RecordBatch]:
+        calls.append(sql)
+        if len(calls) == 2:
+            raise duckdb.OutOfMemoryException("no more")
+        return given(self, sql)
+
+    monkeypatch.setattr(Queries, "_given", ending)
+    combiner = Combiner("n BIGINT", "SELECT count(*) AS n, max(event_time) AS event_time FROM records HAVING n > 0")
+    reading = Reading("t", "a test", DDL, "timestamp_millis(at)", combiner, False)
+    rows = run(reading, batch([b'{"id":1,"at":1}', b"x"] * 3))
+    assert len(calls) > 2
+    assert sum(r["n"] or 0 for r in rows) == 3
+    assert sorted(r["_record"]["offset"] for r in rows if r["_bad"]) == [1, 3, 5]
 
 
 def test_names_of_fields_are_free() -> None:
