@@ -7,7 +7,7 @@ A file is comment lines `-- name: value`, then one boolean SQL expression::
     -- schema: id BIGINT NOT NULL, amount DOUBLE  json: Spark DDL; NOT NULL fields must be there
     -- schema: tx.avsc                            avro: a file beside this one, with the writer's schema
     -- framing: confluent                         avro: five bytes of a schema registry come first
-    amount >= 0                                   over the schema's fields, and `key` and `value` as STRING
+    amount >= 0                                   over the schema's fields, and the record's `key` and `value` as STRING
 
 A record is valid if it parses as the format, has the required fields, and the expression is true. A record without
 value (a tombstone) is valid: it says that its key is gone. Without any rule a record must parse as JSON.
@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +60,23 @@ class Rule:
         """The fields of a JSON rule's schema."""
         return schema(self.schema, self.what) if self.format == "json" and self.schema else ()
 
+    @property
+    def names(self) -> set[str]:
+        """Of its fields, in lower case."""
+        named = avro_fields(self.schema) if self.format == "avro" else [f.name for f in self.fields]
+        return {name.lower() for name in named}
+
     def sql(self, prefix: str) -> str:
         """The predicate as Spark SQL, its fields taken from the columns `<prefix><field>`."""
+        own = self.names
 
         def placed(node: exp.Expr) -> exp.Expr:
             if not isinstance(node, exp.Column):
                 return node
             first, *inner = node.parts
-            if first.name in RECORD_FIELDS and not inner:
-                return exp.cast(exp.column(first.name), exp.DataType.Type.TEXT)
+            record = first.name.lower()
+            if record in RECORD_FIELDS and record not in own and not inner:
+                return exp.cast(exp.column(record), exp.DataType.Type.TEXT)
             found: exp.Expr = exp.column(exp.to_identifier(prefix + first.name, quoted=True))
             for part in inner:
                 found = exp.Dot(this=found, expression=part)
@@ -80,7 +89,7 @@ def read(path: Path) -> Rule:
     """The rule a file declares; DeclarationError with file and line if it is none."""
     headers: dict[str, str] = {}
     body: list[str] = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_text().split("\n"), 1):
         found = HEADER.fullmatch(line.strip())
         if not found or body:
             body.append(line if line.strip() else "")
@@ -150,9 +159,15 @@ def required(avro: str) -> list[str]:
 
 def _predicate(path: Path, text: str) -> exp.Condition:
     try:
+        kinds = [token.token_type for token in sqlglot.tokenize(text, read="spark")]
         found = sqlglot.parse_one(text, read="spark")
     except SqlglotError as e:
         raise DeclarationError(f"{path.name}: the rule is no SQL expression", got=str(e).splitlines()[0]) from e
+    if any(kind == other == sqlglot.TokenType.STRING for kind, other in pairwise(kinds)):
+        # 'a''b' has a quote in it for Spark, and is two texts put together for the parser.
+        raise DeclarationError(
+            f"{path.name}: two texts in quotes follow each other", fix="write \\' for a quote in a text"
+        )
     if not isinstance(found, exp.Condition) or found.find(exp.Query):
         raise DeclarationError(
             f"{path.name}: the rule must be one boolean expression", got=text.strip(), fix="leave SELECT and WHERE out"

@@ -7,6 +7,7 @@ pattern of which Java and RE2 accept the same texts. Both engines order text by 
 from __future__ import annotations
 
 import re
+import warnings
 
 from sqlglot import exp
 
@@ -27,7 +28,9 @@ NUMBER = re.compile(r"\d{1,15}(\.\d{1,6})?")
 PLAIN = r"[A-Za-z0-9 _:;,/@#%&=<>~!'\"-]"
 CLASS = r"\[\^?(?:[A-Za-z0-9 _:;,/@#%=<>~!.+*?(){}|$-]|\\[\]\-.^])+\]"
 ITEM = rf"(?:{PLAIN}|\\[.\-+*?()\[\]{{}}|^$/]|{CLASS})"
-PATTERN = re.compile(rf"\^?(?:{ITEM}(?:[*+?]|\{{\d{{1,3}}(?:,\d{{0,3}})?\}})?)*\$?")
+PATTERN = re.compile(rf"\^?(?:{ITEM}(?:[*+?]|\{{\d{{1,2}}(?:,\d{{0,2}})?\}})?)*\$?")
+# RE2 has no room for some that are longer.
+LONGEST = 200
 # Java's $ also stands before one line end at the end of the text.
 JAVA_END = r"(?:\r\n|[\n\r\x{85}\x{2028}\x{2029}])?\z"
 
@@ -86,7 +89,8 @@ def _field(node: exp.Expr, kinds: dict[str, tuple[str, str]]) -> tuple[str, str]
     if not isinstance(node, exp.Column) or len(node.parts) != 1 or node.name.lower() not in kinds:
         raise _Unsure
     name, kind = kinds[node.name.lower()]
-    return json.name(name), kind
+    # Spark compares a FLOAT with a decimal as doubles, DuckDB as floats.
+    return json.name(name) + ("::DOUBLE" if kind == "float" else ""), kind
 
 
 def _literal(node: exp.Expr, kind: str) -> str:
@@ -104,7 +108,16 @@ def _literal(node: exp.Expr, kind: str) -> str:
 
 
 def _pattern(pattern: str) -> str:
-    if not PATTERN.fullmatch(pattern):
+    if len(pattern) > LONGEST or not PATTERN.fullmatch(pattern):
         raise _Unsure
-    ends = pattern.endswith("$") and not pattern.endswith(r"\$")
-    return pattern[:-1] + JAVA_END if ends else pattern
+    try:
+        with warnings.catch_warnings(action="error"):
+            re.compile(pattern)
+    except (re.error, FutureWarning):  # [z-a] and x{2,1}; [a--b]
+        raise _Unsure from None
+    if not pattern.endswith("$") or pattern.endswith(r"\$"):
+        return pattern
+    if "[^" in pattern:
+        # It may match the \r of a last \r\n; Java's $ does not stand between the two.
+        raise _Unsure
+    return pattern[:-1] + JAVA_END

@@ -9,6 +9,7 @@ from jobs.quality.rules import EVERY, Rule, avro_fields, required
 from jobs.quality.translate import translated
 from penstock.declare.schema import quoted
 from penstock.records import json
+from penstock.records.times import window
 from penstock.streams import Combiner, F
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ SECOND = 1_000_000
 COUNTED = "topic STRING NOT NULL, status STRING, n BIGINT NOT NULL"
 # What a rule needs that is judged in Spark, NULL in all other rows.
 LEFT = "key BINARY, value BINARY"
-RAW = "topic, event_time, key AS _key, value AS _value, text AS _text"
+RAW = "topic AS _topic, event_time, key AS _key, value AS _value, text AS _text"
 
 
 def combiner(rules: Mapping[str, Rule]) -> Combiner:
@@ -42,8 +43,8 @@ def combiner(rules: Mapping[str, Rule]) -> Combiner:
             continue
         branches.append(
             f"SELECT topic, status, count(*) AS n, max(event_time) AS event_time{beside} FROM ("
-            f"SELECT topic, event_time, {_status(rule)} AS status FROM ({_read(rule, where)}))"
-            f" GROUP BY topic, epoch_us(event_time) // {SECOND}, status"
+            f"SELECT _topic AS topic, event_time, {_status(rule)} AS status FROM ({_read(rule, where)}))"
+            f" GROUP BY topic, {window('event_time', SECOND)}, status"
         )
     return Combiner(", ".join(columns), " UNION ALL BY NAME ".join(branches))
 
@@ -84,21 +85,17 @@ def _ddl(rule: Rule) -> str:
 def _read(rule: Rule, where: str) -> str:
     """A rule's records with its fields, and `parses BOOLEAN`."""
     if rule.fields:
-        named = ", ".join(f"{json.value_in('_k', f)} AS {json.name(f.name)}" for f in rule.fields)
-        parts = f"CASE WHEN {json.is_json('text', plain=False)} THEN {json.parts('text', rule.fields)} END"
+        named = ", ".join(f"{json.value_in('_k', f, '_text')} AS {json.name(f.name)}" for f in rule.fields)
         return (
             f"SELECT *, {_all_there(rule)} AS _parses FROM (SELECT *, {named} FROM ("
-            f"SELECT {RAW}, {parts} AS _k "
-            f"FROM records WHERE {where}))"
+            f"SELECT {RAW}, {json.record('text', rule.fields)} AS _k FROM records WHERE {where}))"
         )
     parses = "text IS NOT NULL" if rule.format == "text" else f"coalesce({json.is_json('text')}, false)"
     return f"SELECT {RAW}, {parses} AS _parses FROM records WHERE {where}"
 
 
 def _all_there(rule: Rule) -> str:
-    tests = [f"NOT {json.amiss('_k', f, json.name(f.name))}" for f in rule.fields]
-    if not any(f.required for f in rule.fields):
-        tests.append(json.is_object("_text"))
+    tests = [f"NOT {json.amiss('_k', f, json.name(f.name), '_text')}" for f in rule.fields]
     return f"(_k IS NOT NULL AND {' AND '.join(tests)})"
 
 
@@ -116,8 +113,8 @@ def _left(number: int, rule: Rule, where: str, numbers: list[int]) -> str:
     parses = "WHEN NOT _parses THEN 'invalid'" if rule.format != "avro" else ""
     beside = "".join(f", {column}" for column in sorted(columns))
     return (
-        f"SELECT topic, CASE WHEN _value IS NULL THEN 'valid' {parses} END AS status, 1::BIGINT AS n, event_time, "
-        f"_key AS key, _value AS value{beside} FROM ({_read(rule, where)})"
+        f"SELECT _topic AS topic, CASE WHEN _value IS NULL THEN 'valid' {parses} END AS status, 1::BIGINT AS n, "
+        f"event_time, _key AS key, _value AS value{beside} FROM ({_read(rule, where)})"
     )
 
 

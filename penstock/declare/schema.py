@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -93,10 +92,8 @@ def schema(ddl: str, what: str, *, of_json: bool = True) -> tuple[Field, ...]:
     columns = table.expressions if isinstance(table, exp.Schema) else []
     if not columns or not all(isinstance(c, exp.ColumnDef) and c.kind for c in columns):
         raise DeclarationError(f"the schema of {what} is no Spark DDL", got=ddl, fix="write: name TYPE, name TYPE")
-    found = tuple(_fields(columns, what, of_json))
+    found = _fields(columns, what, of_json)
     names = [f.name.lower() for f in found]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise DeclarationError(f"the schema of {what} names a field twice", got=", ".join(twice))
     if reserved := [name for name in names if name.startswith("_") or name == "event_time"]:
         raise DeclarationError(
             f"the schema of {what} has a field of the engine's own name",
@@ -107,10 +104,21 @@ def schema(ddl: str, what: str, *, of_json: bool = True) -> tuple[Field, ...]:
     return found
 
 
-def _fields(columns: list[exp.ColumnDef], what: str, of_json: bool) -> Iterator[Field]:
-    for column in columns:
-        required = any(isinstance(c.kind, exp.NotNullColumnConstraint) for c in column.args.get("constraints") or ())
-        yield Field(column.name, _type(column.args["kind"], what, column.name, of_json), required)
+def _fields(columns: list[exp.ColumnDef], what: str, of_json: bool) -> tuple[Field, ...]:
+    """The fields of the schema or of a struct in it."""
+    names = [column.name.lower() for column in columns]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DeclarationError(
+            f"the schema of {what} names a field twice",
+            got=", ".join(twice),
+            fix="drop one; names that differ in case only are one name",
+        )
+    return tuple(_field(column, what, of_json) for column in columns)
+
+
+def _field(column: exp.ColumnDef, what: str, of_json: bool) -> Field:
+    required = any(isinstance(c.kind, exp.NotNullColumnConstraint) for c in column.args.get("constraints") or ())
+    return Field(column.name, _type(column.args["kind"], what, column.name, of_json), required)
 
 
 def _type(found: exp.DataType, what: str, where: str, of_json: bool) -> Type:
@@ -120,7 +128,7 @@ def _type(found: exp.DataType, what: str, where: str, of_json: bool) -> Type:
         case "ARRAY" | "LIST" if inner:
             return Type("array", _type(inner[0], what, f"{where}[]", of_json))
         case "STRUCT" if inner:
-            return Type("struct", fields=tuple(_fields(inner, what, of_json)))
+            return Type("struct", fields=_fields(inner, what, of_json))
         case "MAP" if len(inner) == 2 and _type(inner[0], what, where, of_json).kind == "string":
             return Type("map", _type(inner[1], what, f"{where}[]", of_json))
     if name in PLAIN:

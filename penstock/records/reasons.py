@@ -20,12 +20,12 @@ def reason(fields: Sequence[Field], event_time: str) -> str:
         (f"NOT {is_object('_text')}", f"'not a JSON object: ' || {shown}"),
     ]
     for field in fields:
-        text, found = text_in("_k", field), name(field.name)
+        text, found = text_in("_k", field, "_text"), name(field.name)
         if field.required:
             cases.append((f"{text} IS NULL", literal(f"field {field.name} is missing or null")))
         said = f"CASE WHEN starts_with({text}, '\"') THEN json_extract_string({text}, '$') ELSE {text} END"
         no = literal(f"field {field.name} is no {field.type}: ")
-        cases.append((amiss("_k", field, found), f"{no} || substr({said}, 1, {SHOWN})"))
+        cases.append((amiss("_k", field, found, "_text"), f"{no} || substr({said}, 1, {SHOWN})"))
     cases.append(("_at IS NULL", literal(f"no event time: {event_time} gives none")))
     when = " ".join(f"WHEN {test} THEN {said}" for test, said in cases)
     ahead = "'the event time lies in the future: ' || make_timestamp(_at)::VARCHAR"

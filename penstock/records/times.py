@@ -34,3 +34,10 @@ def micros(event_time: str, fields: Sequence[Field]) -> str | None:
     if field and field.type.kind == "timestamp":
         return f"epoch_us({name(field.name)})"
     return None
+
+
+def window(event_time: str, micros: int) -> str:
+    """BIGINT: which window of a length a TIMESTAMPTZ lies in, also before 1970: for combiners to group by."""
+    at = f"epoch_us({event_time})"
+    # Integers are divided towards zero.
+    return f"({at} // {micros} - ({at} % {micros} < 0)::BIGINT)"

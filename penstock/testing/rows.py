@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
 
 from penstock.declare.inputs import Input, Table
 from penstock.declare.lazy import F
@@ -14,6 +17,7 @@ from penstock.declare.schema import quoted, schema
 from penstock.engine import records
 from penstock.errors import DeclarationError
 from penstock.records import columns
+from penstock.records.columns import Reading
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -22,6 +26,9 @@ if TYPE_CHECKING:
 
 Given = Mapping[str, Any] | str | bytes | None
 RECORDS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+NAMES = ("key", "value", "topic", "partition", "offset", "timestamp")
+# So many records are combined by themselves.
+ALONE = 300
 
 
 def frames(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> dict[str, DataFrame]:
@@ -44,23 +51,27 @@ def rows(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> li
 
 
 def splits(
-    spark: SparkSession, stream: Stream, name: str, given: Sequence[Given], *, tries: int = 5, seed: int = 0
+    spark: SparkSession, stream: Stream, name: str, given: Sequence[Given], *, tries: int = 6, seed: int = 0
 ) -> list[list[dict[str, Any]]]:
     """What the transform makes of an input whose records reach its combiner in parts, for some ways to part them.
 
-    All must be equal (but for the order of additions); the first is that of one part.
+    All must be equal (but for the order of additions); the first is that of one part, the second that of many records
+    by themselves, the others are shuffled and cut anywhere.
     """
     chance = random.Random(seed)
+    reading = Reading.of(stream.sources[name], combine=True, keep=False)
     found = []
     for number in range(tries):
-        order = list(given)
+        order, cuts = list(given), []
         if number:
             chance.shuffle(order)
-        cuts = sorted(chance.choices(range(len(order) + 1), k=number and chance.choice([1, 3, 20])))
+            cuts = sorted(chance.choices(range(len(order) + 1), k=chance.choice([1, 3, 20, 100])))
+        if number == 1:
+            cuts = list(range(min(len(order), ALONE)))
         parts = [order[a:b] for a, b in zip([0, *cuts], [*cuts, len(order)], strict=True) if a < b]
-        frame = _frame(spark, stream.sources[name], parts[0])
-        for part in parts[1:]:
-            frame = frame.unionByName(_frame(spark, stream.sources[name], part))
+        combined = [batch for part in parts for batch in reading(iter([_arrow(stream.sources[name], part)]))]
+        frame = spark.createDataFrame(pa.Table.from_batches(combined, reading.layout))
+        frame = _good(frame, stream.sources[name])
         found.append([row.asDict(recursive=True) for row in stream.transform(**{name: frame}).collect()])
     return found
 
@@ -74,7 +85,11 @@ def _frame(spark: SparkSession, given: Input | Table, rows: Iterable[Given]) -> 
     made = [_record(given, offset, row) for offset, row in enumerate(rows)]
     # One slice: what comes in one batch is combined in one piece.
     source = spark.createDataFrame(made, RECORDS).coalesce(1)
-    found = records.decoded(source, given, F.current_timestamp())
+    return _good(records.decoded(source, given, F.current_timestamp()), given)
+
+
+def _good(found: DataFrame, given: Input) -> DataFrame:
+    """Decoded rows as the transform gets them; DeclarationError if one is bad."""
     if given.schema and (bad := found.where(f"{columns.BAD}").select(f"{columns.KEPT}.*").collect()):
         raise DeclarationError(
             f"a record is none of input {given.source}",
@@ -82,6 +97,16 @@ def _frame(spark: SparkSession, given: Input | Table, rows: Iterable[Given]) -> 
             fix=bad[0].reason,
         )
     return records.without_beats(found.drop(columns.BAD, columns.KEPT))
+
+
+def _arrow(given: Input, rows: Sequence[Given]) -> pa.RecordBatch:
+    """Records as a worker gets them."""
+    made = [_record(given, offset, row) for offset, row in enumerate(rows)]
+    found = {name: [row[i] for row in made] for i, name in enumerate(NAMES)}
+    kinds = {field.name: field.type for field in columns.RECORD_TYPE}
+    horizon = int(time.time() * 1e6) + given.ahead // timedelta(microseconds=1)
+    arrays = {name: pa.array(found[name], kinds[name]) for name in NAMES if name != "topic" or not given.topic}
+    return pa.RecordBatch.from_pydict({**arrays, "horizon": pa.array([horizon] * len(rows), pa.int64())})
 
 
 def _record(given: Input, offset: int, row: Given) -> tuple[Any, ...]:

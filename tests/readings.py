@@ -1,0 +1,43 @@
+"""Records through a reading, as Spark's workers give them to it, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.records.columns import ARROW, Reading
+
+FAR = 2**62
+NAMES = {"key": "binary", "value": "binary", "partition": "int", "offset": "bigint", "clock": "bigint"}
+
+
+def batch(
+    values: Sequence[bytes | None],
+    *,
+    keys: Sequence[bytes | None] | None = None,
+    times: Sequence[int] | None = None,
+    topics: Sequence[str] | None = None,
+    horizon: int = FAR,
+) -> pa.RecordBatch:
+    """Raw records; their offsets number them. times: their own, where those are their event times, else the horizon is
+    the latest that is allowed; both in epoch microseconds."""
+    n = len(values)
+    given: dict[str, Sequence[Any]] = {
+        "key": keys or [None] * n,
+        "value": values,
+        "partition": [0] * n,
+        "offset": range(n),
+        "clock": times or [0 if topics else horizon] * n,
+    }
+    columns = {name: pa.array(column, ARROW[NAMES[name]]) for name, column in given.items()}
+    if topics:
+        columns["topic"] = pa.array(topics, pa.string())
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def run(reading: Reading, *batches: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows of a reading; of records that are kept in the order of their offsets."""
+    rows = [row for found in reading(iter(batches)) for row in found.to_pylist()]
+    return sorted(rows, key=lambda row: row["_record"]["offset"]) if reading.keep else rows

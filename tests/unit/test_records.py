@@ -1,0 +1,176 @@
+"""What is read of records, and what is said of those that are none; tests/plain_json.py compares any text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+import duckdb
+import pyarrow as pa
+import pytest
+import sqlglot
+
+from jobs.quality import verdict
+from jobs.quality.rules import EVERY, Rule
+from penstock.records.columns import Queries, Reading
+from penstock.records.heartbeat import BEAT_KEY, beat_value
+from penstock.streams import Combiner
+from tests.readings import FAR, batch, run
+
+MB = 1_000_000
+AT = datetime(2026, 1, 1, tzinfo=UTC)
+AT_MICROS = int(AT.timestamp()) * 1_000_000
+DDL = "id INT NOT NULL, s STRING, s2 STRUCT<a: INT NOT NULL>, at BIGINT"
+ALL = Reading("t", "a test", DDL, "timestamp_millis(at)", None, True)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        (None, "the record has no value"),
+        (b"\xff", "not valid UTF-8"),
+        (b"", "not valid JSON: "),
+        (b'{"id":1,}', 'not valid JSON: {"id":1,}'),
+        (b'{"id":NaN}', 'not valid JSON: {"id":NaN}'),
+        (b'{"id":1}{"id":2}', 'not valid JSON: {"id":1}{"id":2}'),
+        (b'{"id":1' + b" " * 90, 'not valid JSON: {"id":1' + " " * 53 + "…"),
+        (b"[1]", "not a JSON object: [1]"),
+        (b"null", "not a JSON object: null"),
+        (b"{}", "field id is missing or null"),
+        (b'{"id":null,"id":1}', "field id is missing or null"),
+        (b'{"ID":1}', "field id is missing or null"),
+        (b'{"id":1.0}', "field id is no int: 1.0"),
+        (b'{"id":"1"}', "field id is no int: 1"),
+        (b'{"id":2147483648}', "field id is no int: 2147483648"),
+        (b'{"id":1e-7}', "field id is no int: 1e-7"),
+        (b'{"id":1,"s2":{"a":null}}', 'field s2 is no struct<a:int>: {"a":null}'),
+        (b'{"id":1,"s2":{"a":"' + b"x" * 90 + b'"}}', 'field s2 is no struct<a:int>: {"a":"' + "x" * 54),
+        (b'{"id":1}', "no event time: timestamp_millis(at) gives none"),
+        (b'{"id":1,"at":33333333333333333}', "no event time: timestamp_millis(at) gives none"),
+        (b'{"id":1,"at":5000}', "the event time lies in the future: 1970-01-01 00:00:05"),
+        (b'{"id":1,"at":4000}', None),
+    ],
+)
+def test_reasons(given: bytes | None, reason: str | None) -> None:
+    [row] = run(ALL, batch([given], horizon=4_999_999))
+    assert (row["_bad"], row["_record"]["reason"]) == (reason is not None, reason)
+
+
+@pytest.mark.parametrize("value", [beat_value(1_767_225_600_000), b"rubbish", None, b'{"id":"x","at":"y"}'])
+def test_a_beat_is_no_record_whatever_its_value(value: bytes | None) -> None:
+    combiner = Combiner("n BIGINT", "SELECT count(*) AS n, max(event_time) AS event_time FROM records HAVING n > 0")
+    for reading in (ALL, Reading("t", "a test", "", "timestamp", combiner, False)):
+        [row] = run(reading, batch([value], keys=[BEAT_KEY], times=[AT_MICROS]))
+        assert (row["_beat"], row["_bad"], row["event_time"]) == (True, False, AT)
+
+
+def test_what_a_batch_holds_is_told_apart() -> None:
+    values = [b'{"id":1,"at":1}', b"x", None, beat_value(0)]
+    keys = [None, b"k", b"k", BEAT_KEY]
+    rows = run(ALL, batch(values, keys=keys, times=[*[FAR] * 3, AT_MICROS]))
+    assert [(r["_beat"], r["_bad"]) for r in rows] == [(False, False), (False, True), (False, True), (True, False)]
+    assert [(r["_record"]["key"], r["_record"]["value"]) for r in rows] == list(zip(keys, values, strict=True))
+    kept = [r["_record"] for r in run(Reading("t", "a test", DDL, "timestamp_millis(at)", None, False), batch(values))]
+    assert sorted(r["offset"] for r in kept if r) == [1, 2, 3]
+
+
+DEEP = {"arrays": (b"[", b"", b"]"), "objects": (b'{"a":', b"1", b"}")}
+
+
+@pytest.mark.parametrize("depth", [10, 1000, 100_000])
+@pytest.mark.parametrize("kind", DEEP)
+def test_any_depth_is_read(kind: str, depth: int) -> None:
+    opened, inner, closed = DEEP[kind]
+    deep = opened * depth + inner + closed * depth
+    values = [b'{"id":1,"at":1,"s":%s}' % text for text in (deep, deep[:-1], deep + closed)]
+    good, short, long = run(ALL, batch(values))
+    assert not good["_bad"]
+    assert good["s"].encode() == deep
+    assert {r["_record"]["reason"][:14] for r in (short, long)} == {"not valid JSON"}
+
+
+LARGE: Mapping[str, tuple[bytes, str, int]] = {
+    "text": (b'"' + b"x" * MB + b'"', "STRING", MB),
+    "escapes": (b'"' + b"\\u0061" * (MB // 6) + b'"', "STRING", MB // 6),
+    "quotes": (b'"' + b'\\",}' * (MB // 4) + b'"', "STRING", MB // 4 * 3),
+    "integers": (b"[" + b"1," * (MB // 2) + b"1]", "ARRAY<BIGINT>", MB // 2 + 1),
+    "reals": (b"[" + b"1e1," * (MB // 4) + b"1]", "ARRAY<DOUBLE>", MB // 4 + 1),
+    "keys": (b"{" + b",".join(b'"k%d":1' % n for n in range(80_000)) + b"}", "MAP<STRING, INT>", 80_000),
+    "digits": (b"9" * MB, "STRING", MB),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_large_values_are_read(name: str) -> None:
+    value, ddl, size = LARGE[name]
+    length = "cardinality" if ddl.startswith("MAP") else "len"
+    combiner = Combiner("n BIGINT", f"SELECT sum({length}(a)) AS n, max(event_time) AS event_time FROM records")
+    reading = Reading("t", "a test", f"a {ddl}, at BIGINT", "timestamp_millis(at)", combiner, False)
+    rows = run(reading, batch([b'{"at":1,"a":%s}' % value] * 3 + [b'{"at":1,"a":%s' % value]))
+    assert sum(r["n"] or 0 for r in rows) == 3 * size
+    assert [len(r["_record"]["value"]) for r in rows if r["_bad"]] == [len(value) + 12]
+
+
+def test_many_large_records_are_read_by_halves() -> None:
+    """The parser takes sixteen times their size, and has a gigabyte."""
+    values = [b'{"id":1,"at":1,"s":"%s"}' % (b"x" * MB)] * 80
+    rows = run(ALL, batch(values))
+    assert [len(r["s"]) for r in rows] == [MB] * 80
+    assert not any(r["_bad"] for r in rows)
+
+
+def test_what_is_read_by_halves_is_given_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the memory ends behind the combiner, where the bad records are looked at."""
+    given, calls = Queries._rows, []
+
+    def ending(self: Queries, sql: str, **tables: pa.Table) -> Iterator[pa.RecordBatch]:
+        calls.append(sql)
+        if len(calls) == 2:
+            raise duckdb.OutOfMemoryException("no more")
+        yield from given(self, sql, **tables)
+
+    monkeypatch.setattr(Queries, "_rows", ending)
+    combiner = Combiner("n BIGINT", "SELECT count(*) AS n, max(event_time) AS event_time FROM records HAVING n > 0")
+    reading = Reading("t", "a test", DDL, "timestamp_millis(at)", combiner, False)
+    rows = run(reading, batch([b'{"id":1,"at":1}', b"x"] * 3))
+    assert len(calls) > 2
+    assert sum(r["n"] or 0 for r in rows) == 3
+    assert sorted(r["_record"]["offset"] for r in rows if r["_bad"]) == [1, 3, 5]
+
+
+def test_names_of_fields_are_free() -> None:
+    names = (
+        "e0",
+        "k0",
+        "e1",
+        "x",
+        "text",
+        "topic",
+        "offset",
+        "records_in",
+        "decoded",
+        "n",
+        "a/b",
+        "~1",
+        'q"q',
+        "é",
+        "1",
+    )
+    ddl = ", ".join(f"`{name}` ARRAY<STRUCT<`{name}`: ARRAY<INT>>>" for name in names)
+    given = {name: [{name: [1, None]}] for name in names}
+    [row] = run(Reading("t", "a test", ddl, "now", None, True), batch([json.dumps(given).encode()]))
+    assert {name: row[name] for name in names} == given
+
+
+def test_fields_of_a_rule_come_before_what_the_record_has() -> None:
+    names = ("topic", "status", "n", "key", "value", "text", "rule_0")
+    ddl = ", ".join(f"`{name}` STRING NOT NULL" for name in names)
+    given = "{" + ",".join(f'"{name}":"own"' for name in names) + "}"
+    own = sqlglot.exp.Literal.string("own")
+    for name in names:
+        rule = Rule("t", "json", ddl, sqlglot.exp.EQ(this=sqlglot.exp.column(name), expression=own))
+        combiner = verdict.combiner({EVERY: Rule(EVERY, "json", "", sqlglot.exp.true()), "t": rule})
+        reading = Reading("", "a test", "", "timestamp", combiner, False)
+        [row] = run(reading, batch([given.encode()] * 2, topics=["t"] * 2))
+        assert (row["topic"], row["status"], row["n"]) == ("t", "valid", 2)
