@@ -52,8 +52,8 @@ def _options(given: Input, bootstrap: str) -> dict[str, str]:
         "kafka.isolation.level": "read_committed",
         # Spark asks the broker twice for the ends of a partition behind each poll, and what was fetched meanwhile is
         # thrown away: so let a poll be large. A short wait lets an idle topic's beat through at once.
-        "kafka.max.poll.records": "50000",
-        "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),
+        "kafka.max.poll.records": "25000",
+        "kafka.max.partition.fetch.bytes": str(2 * 1024 * 1024),
         "kafka.fetch.max.wait.ms": "10",
         "failOnDataLoss": str(given.stops_at_gap).lower(),
     }
