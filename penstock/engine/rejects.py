@@ -78,11 +78,12 @@ class Rejects:
             self._late_places = execution.late_places()
         if not execution.late(self._late_places):
             return
-        size = max(1, millis(self._stream.promise.length))
+        size, span = millis(self._stream.promise.length), millis(self._stream.promise.taken_for)
+        at = F.unix_millis(columns.EVENT_TIME)
+        end = (F.floor(at / size) + 1) * size if size else at + span
         for given in self._stream.sources.values():
             again = source.batch(self._spark, given, self._bootstrap, batch)
             rows = records.decoded(again, given, _at(batch), keep="all", combine=False)
-            end = (F.floor(F.unix_millis(columns.EVENT_TIME) / size) + 1) * size
             late = records.without_beats(rows.where(~F.col(columns.BAD))).where(end <= batch.watermark_ms)
             if given.late == "count":
                 found.late += late.count()

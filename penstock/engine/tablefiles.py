@@ -43,10 +43,18 @@ class File:
 
 
 @dataclass(frozen=True)
+class Dead:
+    """Records that are none; next: the offsets behind them, by partition."""
+
+    file: File
+    next: Mapping[int, int]
+
+
+@dataclass(frozen=True)
 class Manifest:
     """What counts of a folder. schema: DDL of the values; topic: the broker's id of it; next: offset to go on at, by
     partition; loaded: whether it was once read to the end; query, batch: the last batch that it was made ready for;
-    parts: files by partition, oldest first; dead: files of records that are none.
+    parts: files by partition, oldest first; dead: what no batch has written yet, oldest first.
     """
 
     schema: str
@@ -56,11 +64,13 @@ class Manifest:
     query: str = ""
     batch: int = -1
     parts: Mapping[int, tuple[File, ...]] = field(default_factory=dict)
-    dead: tuple[File, ...] = ()
+    dead: tuple[Dead, ...] = ()
 
     @property
-    def files(self) -> set[str]:
-        return {file.name for files in (*self.parts.values(), self.dead) for file in files}
+    def files(self) -> dict[str, File]:
+        """By name."""
+        every = (*(file for files in self.parts.values() for file in files), *(dead.file for dead in self.dead))
+        return {file.name: file for file in every}
 
     @property
     def text(self) -> str:
@@ -73,12 +83,16 @@ class Manifest:
             found: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
             if found.pop("layout") != LAYOUT:
                 raise Damaged("a table is kept in another layout", got=str(folder))
-            found["next"] = {int(p): at for p, at in found["next"].items()}
+            found["next"] = _numbered(found["next"])
             found["parts"] = {int(p): tuple(File(**f) for f in files) for p, files in found["parts"].items()}
-            found["dead"] = tuple(File(**f) for f in found["dead"])
+            found["dead"] = tuple(Dead(File(**d["file"]), _numbered(d["next"])) for d in found["dead"])
             return cls(**found)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
             raise Damaged("a table has no manifest that can be read", got=f"{folder}: {e!r}") from e
+
+
+def _numbered(offsets: Mapping[str, int]) -> dict[int, int]:
+    return {int(partition): at for partition, at in offsets.items()}
 
 
 class TableFiles:
@@ -94,14 +108,13 @@ class TableFiles:
     def open(self) -> None:
         """Take up what is there; Damaged if it is not whole."""
         self.manifest = Manifest.read(self.folder)
-        for files in (*self.manifest.parts.values(), self.manifest.dead):
-            for file in files:
-                path = self.folder / file.name
-                if not path.is_file() or (path.stat().st_size, _crc(path)) != (file.size, file.crc):
-                    raise Damaged("a file of a table is missing or changed", got=str(path))
+        for file in self.manifest.files.values():
+            path = self.folder / file.name
+            if not path.is_file() or (path.stat().st_size, _crc(path)) != (file.size, file.crc):
+                raise Damaged("a file of a table is missing or changed", got=str(path))
         # Left by a crash before they were named.
         for path in self.folder.iterdir():
-            if path.name not in self.manifest.files | {MANIFEST}:
+            if path.name not in {*self.manifest.files, MANIFEST}:
                 path.unlink()
 
     def begin(self, schema: str, topic: str, following: Mapping[int, int]) -> None:
@@ -115,8 +128,8 @@ class TableFiles:
         """Take in the newest rows of some partitions, each key once, and records that are none."""
         now = self.manifest
         parts = {**now.parts, **{p: self._with(now.parts.get(p, ()), table, p) for p, table in rows.items()}}
-        more = (self._written(dead.schema, dead.to_batches(ROWS), "dead"),) if len(dead) else ()
-        self._flip(replace(now, parts=parts, dead=(*now.dead, *more), next={**now.next, **following}))
+        more = [Dead(self._written(dead.schema, dead.to_batches(ROWS), "dead"), following)] if len(dead) else []
+        self._flip(replace(now, parts=parts, dead=(*now.dead, *more), next=following))
 
     def ready(self, query: str, batch: int) -> None:
         """Note that the table, as it is, is the one of a batch."""
@@ -125,22 +138,28 @@ class TableFiles:
     def loaded(self) -> None:
         self._flip(replace(self.manifest, loaded=True))
 
-    def dead(self) -> list[pa.Table]:
-        return [_mapped(self.folder / file.name) for file in self.manifest.dead]
+    def dead(self) -> Iterator[tuple[pa.Table, Mapping[int, int]]]:
+        """Records that are none, oldest first, with the offsets behind them."""
+        for dead in self.manifest.dead:
+            yield _mapped(self.folder / dead.file.name), dead.next
 
-    def without_dead(self) -> None:
-        """Forget the records that are none."""
-        if self.manifest.dead:
-            self._flip(replace(self.manifest, dead=()))
+    def without_dead(self, count: int) -> None:
+        """Forget the oldest so many parts of them."""
+        if count:
+            self._flip(replace(self.manifest, dead=self.manifest.dead[count:]))
 
     def _with(self, files: tuple[File, ...], rows: pa.Table, partition: int) -> tuple[File, ...]:
         """A partition's files after some rows came, put together where that is due."""
-        kept = [*files, self._written(rows.schema, rows.to_batches(ROWS), str(partition))]
+        made = [self._written(rows.schema, rows.to_batches(ROWS), str(partition))]
+        kept = [*files, *made]
         while len(kept) > 1 and kept[-2].rows < 2 * kept[-1].rows:
             older, newer = kept[-2:]
             # A removed key must be remembered only while an older file may have it.
             both = merged(self.folder, (older, newer), gone=len(kept) > 2)
-            kept[-2:] = [self._written(rows.schema, both, str(partition))]
+            made.append(self._written(rows.schema, both, str(partition)))
+            kept[-2:] = made[-1:]
+        for passing in made[:-1]:
+            (self.folder / passing.name).unlink()
         return tuple(kept)
 
     def _written(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], name: str) -> File:
@@ -168,7 +187,7 @@ class TableFiles:
         finally:
             os.close(folder)
         # Its own files only: a driver that wakes up behind its lease takes nothing from its heir.
-        for name in self.manifest.files - to.files:
+        for name in self.manifest.files.keys() - to.files.keys():
             (self.folder / name).unlink(missing_ok=True)
         self.manifest = to
 

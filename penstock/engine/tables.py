@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.declare.schema import schema
 from penstock.engine.rejects import KEPT, origin
 from penstock.engine.tablefeed import TIMEOUT, TableFeed, ddl, described
-from penstock.engine.tablefiles import Damaged, Rows, TableFiles
+from penstock.engine.tablefiles import ROWS, Damaged, Rows, TableFiles
 from penstock.errors import BrokerError, DeclarationError
 from penstock.kafka.admin import admin, end_offsets
 from penstock.settings import settings
@@ -62,6 +62,9 @@ class KeptTable:
         self._feed: TableFeed | None = None
         # Dead letters of offsets below these are written.
         self._written: Ends = {}
+        self._taking = 0
+        self.offsets: Ends = {}
+        """Those below which all dead letters are written once the last given ones are."""
 
     @property
     def topic(self) -> str:
@@ -128,19 +131,27 @@ class KeptTable:
         self._written = dict(mark.offsets.get(self.topic, {})) if same else {}
 
     def dead(self, stream: str) -> list[dict[str, object]]:
-        """Dead letters that no batch has written yet, as their topic takes them; `reason` beside."""
-        return [
-            {"key": row["key"], "value": row["value"], "headers": origin(
-                {**row, "topic": self.topic}, stream, "reason", row["reason"]), "reason": row["reason"]}
-            for table in self._files.dead()
-            for row in table.to_pylist()
-            if row["offset"] >= self._written.get(row["partition"], 0)
-        ]  # fmt: skip
+        """The oldest dead letters that no batch has written yet, as their topic takes them; `reason` beside."""
+        found: list[dict[str, object]] = []
+        self._taking, self.offsets = 0, self.next
+        before = self.offsets
+        for table, following in self._files.dead():
+            if len(found) >= ROWS:
+                # Others go with the next batch: a transaction is not without end.
+                self.offsets = before
+                break
+            self._taking, before = self._taking + 1, dict(following)
+            found += [
+                {**row, "headers": origin({**row, "topic": self.topic}, stream, "reason", row["reason"])}
+                for row in table.sort_by([("partition", "ascending"), ("offset", "ascending")]).to_pylist()
+                if row["offset"] >= self._written.get(row["partition"], 0)
+            ]
+        return found
 
     def written(self) -> None:
-        """A batch has written the dead letters."""
-        self._files.without_dead()
-        self._written = self.next
+        """A batch has written the dead letters that were given last."""
+        self._files.without_dead(self._taking)
+        self._taking, self._written = 0, self.offsets
 
     def close(self) -> None:
         if self._feed is not None:
@@ -237,8 +248,8 @@ class Tables:
 
     @property
     def offsets(self) -> dict[str, Ends]:
-        """Next offsets of each table's topic."""
-        return {kept.topic: kept.next for kept in self._kept.values()}
+        """For the mark: below which offsets of each table's topic no dead letter waits any more."""
+        return {kept.topic: kept.offsets for kept in self._kept.values()}
 
     @property
     def ids(self) -> dict[str, str]:
