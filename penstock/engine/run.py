@@ -7,15 +7,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 
-from penstock.engine import jvm, source
+from penstock.engine import jvm, refusals, source
 from penstock.engine.batches import Batches, Written
 from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.figures import Figures
 from penstock.engine.session import session_for
 from penstock.engine.tables import Tables
-from penstock.errors import DeclarationError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -89,8 +88,10 @@ class StreamRun:
                 writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
             self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.stream.name)
             self._query = writer.start()
-        except BaseException:
+        except BaseException as e:
             self._batches.close()
+            if isinstance(e, AnalysisException) and (told := refusals.refused(self.stream.name, e)):
+                raise told from e
             raise
         self._figures.set(state="idle")
         log.info("stream %s started from batch %d", self.stream.name, self._batches.committed.batch + 1)
@@ -103,13 +104,7 @@ class StreamRun:
             # So a join hashes the batch and not the table.
             frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
         rows = self.stream.transform(**frames, **self._tables.frames(self._spark))
-        steps = jvm.stateful_steps(rows)
-        if steps != self.stream.stateful_steps:
-            raise DeclarationError(
-                f"stream {self.stream.name} is declared with {self.stream.stateful_steps} stateful steps",
-                got=f"{steps} in its transform",
-                fix=f"say steps={steps}, or take another promise; with Updates one is all that Spark can do",
-            )
+        refusals.check(self.stream, jvm.stateful_steps(rows))
         return rows
 
     def stop(self, timeout: float = 30.0) -> None:

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 
 from penstock.declare.schema import quoted, schema
 from penstock.engine.tablefiles import GONE, ROWS
-from penstock.errors import BrokerError, LeaseLost
+from penstock.errors import BrokerError, DeclarationError, LeaseLost
 from penstock.kafka.admin import COMING_AND_GOING, admin, unreachable
 from penstock.records.columns import BAD, KEPT, Reading, arrow, texts
 from penstock.records.heartbeat import BEAT_KEY
@@ -121,10 +121,9 @@ class Decoder:
     """Judges values as those of an input are judged."""
 
     def __init__(self, table: Table) -> None:
-        what = f"table {table.source}"
-        self._fields = schema(table.schema, what)
+        self._fields = fields_of(table)
         # No event time: none is asked of a table's value.
-        self._reading = Reading(table.source, what, table.schema, "", None, keep=True)
+        self._reading = Reading(table.source, f"table {table.source}", table.schema, "", None, keep=True)
         self._layout = layout(self._fields)
 
     def taken(self, records: list[tuple[bytes | None, bytes | None, int, int]], following: dict[int, int]) -> Taken:
@@ -180,6 +179,18 @@ class Decoder:
             numbered = pa.table({"key": own["key"], "row": pa.array(range(len(own)), pa.int64())})
             last = numbered.group_by("key").aggregate([("row", "max")])["row_max"]
             yield partition, own.take(last).select(self._layout.names)
+
+
+def fields_of(table: Table) -> tuple[Field, ...]:
+    """The fields of a table's values."""
+    found = schema(table.schema, f"table {table.source}")
+    if any(field.name.lower() == "key" for field in found):
+        raise DeclarationError(
+            f"table {table.source} has a field of the name that its key has",
+            got=table.schema,
+            fix="leave the field `key` out: the transform gets the record's key under that name",
+        )
+    return found
 
 
 def layout(fields: tuple[Field, ...]) -> pa.Schema:

@@ -133,7 +133,8 @@ class TableFiles:
 
     def ready(self, query: str, batch: int) -> None:
         """Note that the table, as it is, is the one of a batch."""
-        self._flip(replace(self.manifest, query=query, batch=batch))
+        # Each batch does this, and after a loss of power the manifest of before names the same files.
+        self._flip(replace(self.manifest, query=query, batch=batch), sync=False)
 
     def loaded(self) -> None:
         self._flip(replace(self.manifest, loaded=True))
@@ -174,18 +175,20 @@ class TableFiles:
             os.fsync(out.fileno())
         return File(path.name, rows, path.stat().st_size, _crc(path))
 
-    def _flip(self, to: Manifest) -> None:
+    def _flip(self, to: Manifest, *, sync: bool = True) -> None:
         fresh = self.folder / f"{MANIFEST}.fresh"
         with fresh.open("w") as out:
             out.write(to.text)
             out.flush()
-            os.fsync(out.fileno())
+            if sync:
+                os.fsync(out.fileno())
         fresh.rename(self.folder / MANIFEST)
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        if sync:
+            folder = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
         # Its own files only: a driver that wakes up behind its lease takes nothing from its heir.
         for name in self.manifest.files.keys() - to.files.keys():
             (self.folder / name).unlink(missing_ok=True)

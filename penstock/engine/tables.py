@@ -16,9 +16,8 @@ from urllib.parse import urlparse
 
 import pyarrow as pa
 
-from penstock.declare.schema import schema
 from penstock.engine.rejects import KEPT, origin
-from penstock.engine.tablefeed import TIMEOUT, TableFeed, ddl, described
+from penstock.engine.tablefeed import TIMEOUT, TableFeed, ddl, described, fields_of
 from penstock.engine.tablefiles import ROWS, Damaged, Rows, TableFiles
 from penstock.errors import BrokerError, DeclarationError
 from penstock.kafka.admin import admin, end_offsets
@@ -80,9 +79,8 @@ class KeptTable:
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The rows as they are when a batch is executed: the plan holds the folder, not what is in it."""
-        fields = schema(self._table.schema, f"table {self.topic}")
         count = len(self.next)
-        return spark.range(0, count, 1, count).mapInArrow(Rows(str(self._files.folder)), ddl(fields))
+        return spark.range(0, count, 1, count).mapInArrow(Rows(str(self._files.folder)), ddl(fields_of(self._table)))
 
     def open(self) -> Ends:
         """Take up what is kept, or begin anew; the topic's ends now, if it must be read to them before it is used."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.streams import Each, F, Stream, Topic, TopicOutput
-
 from jobs.examples.naming import SALES
+
+from penstock.streams import Each, F, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
