@@ -128,6 +128,12 @@ class Batches:
         outputs = self._stream.outputs
         if "" in outputs:
             return rows.select(*outputs[""].columns())
+        if TAG not in rows.columns:
+            raise DeclarationError(
+                f"stream {self._stream.name}: the transform's rows do not say which output they are for",
+                got=f"columns {', '.join(rows.columns)}",
+                fix=f"give each a column {TAG} with one of: {', '.join(outputs)}",
+            )
         structs = [F.when(F.col(TAG) == tag, F.struct(*o.columns())).alias(tag) for tag, o in outputs.items()]
         return rows.select(F.col(TAG).alias("_tag"), *structs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,13 +25,11 @@ if TYPE_CHECKING:
 # A broker that says nothing for so long does not answer.
 TIMEOUT = 30.0
 BYTES = 32 * 1024 * 1024
-DEAD = pa.schema(
-    [
-        ("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32()), ("offset", pa.int64()),
-        ("reason", pa.string()),
-    ]
-)  # fmt: skip
-RAW = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("partition", pa.int32()), ("offset", pa.int64())])
+PLACE: dict[str, pa.DataType] = {"partition": pa.int32(), "offset": pa.int64()}
+RAW = pa.schema({"key": pa.binary(), "value": pa.binary(), **PLACE})
+DEAD = pa.schema({"key": pa.binary(), "value": pa.binary(), **PLACE, "reason": pa.string()})
+# What the reading of an input takes as well, and that of a table has no use for.
+UNUSED = pa.schema({"timestamp": pa.timestamp("us", "UTC"), "horizon": pa.int64()})
 # The process's DuckDB does one thing at a time, and a driver's streams have a thread each.
 DECODING = threading.Lock()
 
@@ -84,7 +82,7 @@ class TableFeed:
                     fix="nothing, if it comes back: it is read on",
                 )
             for message in (first, *self._consumer.consume(ROWS // 5, 0)) if first else ():
-                partition, offset = message.partition(), message.offset()
+                partition, offset = message.partition() or 0, message.offset() or 0
                 if (error := message.error()) is not None:
                     if error.code() == KafkaError._PARTITION_EOF:
                         heard = time.monotonic()
@@ -137,35 +135,34 @@ class Decoder:
         for batch in self._decoded(raw.filter(pc.is_valid(raw["value"]))):
             good, bad = batch.filter(pc.invert(batch[BAD])), batch.filter(batch[BAD])
             rows.append(self._rows(good))
-            record = bad[KEPT].combine_chunks()
-            dead.append(pa.table([_field(record, f.name) for f in DEAD], schema=DEAD))
+            dead.append(_records(bad, DEAD.names).cast(DEAD))
         return Taken(dict(self._newest(pa.concat_tables(rows))), pa.concat_tables(dead), following)
 
     def _decoded(self, raw: pa.Table) -> Iterator[pa.Table]:
         if not len(raw):
             return
-        none = {"timestamp": pa.timestamp("us", "UTC"), "horizon": pa.int64()}
-        for name, kind in none.items():
-            raw = raw.append_column(name, pa.nulls(len(raw), kind))
+        for field in UNUSED:
+            raw = raw.append_column(field, pa.nulls(len(raw), field.type))
         with DECODING:
             found = list(self._reading(iter(raw.to_batches())))
         yield pa.Table.from_batches(found)
 
     def _rows(self, good: pa.Table) -> pa.Table:
-        record = good[KEPT].combine_chunks()
-        place = [_field(record, name) for name in ("partition", "offset")]
+        record = _records(good, ["key", "partition", "offset"])
         named = [good[f.name] for f in self._fields]
-        never = pa.repeat(False, len(good))
-        return pa.table([texts(pa.chunked_array([_field(record, "key")])), *named, never, *place], schema=self._placed)
+        never = pa.array([False] * len(good))
+        columns: list[pa.Array[Any] | pa.ChunkedArray[Any]]
+        columns = [texts(record["key"]), *named, never, record["partition"], record["offset"]]
+        return pa.table(columns, schema=self._placed)
 
     def _gone(self, raw: pa.Table) -> pa.Table:
-        nothing = [pa.nulls(len(raw), arrow(f.type)) for f in self._fields]
-        ever = pa.repeat(True, len(raw))
+        nothing = [pa.nulls(len(raw), f.type) for f in list(self._layout)[1:-1]]
+        ever = pa.array([True] * len(raw))
         return pa.table([texts(raw["key"]), *nothing, ever, raw["partition"], raw["offset"]], schema=self._placed)
 
     @property
     def _placed(self) -> pa.Schema:
-        return pa.schema([*self._layout, ("_partition", pa.int32()), ("_offset", pa.int64())])
+        return pa.schema([*self._layout, *(pa.field(f"_{name}", kind) for name, kind in PLACE.items())])
 
     @staticmethod
     def _unnamed(raw: pa.Table) -> pa.Table:
@@ -175,8 +172,9 @@ class Decoder:
     def _newest(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         """Of each partition the last row of each key."""
         for partition in rows["_partition"].unique().to_pylist():
-            own = rows.filter(pc.equal(rows["_partition"], partition)).sort_by("_offset")
-            numbered = pa.table({"key": own["key"], "row": pa.array(range(len(own)), pa.int64())})
+            assert partition is not None
+            own = rows.filter(pc.equal(rows["_partition"], pa.scalar(partition))).sort_by("_offset")
+            numbered = pa.table([own["key"], pa.array(range(len(own)), pa.int64())], names=["key", "row"])
             last = numbered.group_by("key").aggregate([("row", "max")])["row_max"]
             yield partition, own.take(last).select(self._layout.names)
 
@@ -204,5 +202,7 @@ def ddl(fields: tuple[Field, ...]) -> str:
     return ", ".join(["key STRING", *(f"{quoted(f.name)} {f.type.ddl}" for f in fields)])
 
 
-def _field(record: pa.StructArray, name: str) -> pa.Array[Any]:
-    return pc.struct_field(record, name)
+def _records(rows: pa.Table, names: list[str]) -> pa.Table:
+    """Of the records that decoded rows were, some columns."""
+    found = rows.select([KEPT]).flatten()
+    return found.select([f"{KEPT}.{name}" for name in names]).rename_columns(names)

@@ -222,7 +222,7 @@ class Rows:
         self._of_this_batch(manifest)
         for given in partitions:
             for number in given.column(0).to_pylist():
-                for batch in merged(folder, manifest.parts.get(number, ())):
+                for batch in merged(folder, manifest.parts.get(number or 0, ())):
                     yield batch.drop_columns([GONE])
 
     @staticmethod

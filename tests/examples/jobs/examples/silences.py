@@ -24,7 +24,7 @@ def transform(signs: DataFrame) -> DataFrame:
             self._handle = handle
             self._last = handle.getValueState("last", "at BIGINT, silent BOOLEAN")
 
-        def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:  # noqa: ARG002, N802, N803
             at, silent = self._last.get() if self._last.exists() else (0, False)
             newest = max(int(row.event_time.timestamp() * 1000) for row in rows)
             if newest <= at:

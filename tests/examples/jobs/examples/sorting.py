@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobs.examples.naming import SALES
-
-from penstock.streams import Each, F, Stream, Topic, TopicOutput
+from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -22,7 +20,13 @@ def transform(sales: DataFrame) -> DataFrame:
 STREAM = Stream(
     name="sorted-sales",
     app="examples",
-    inputs={"sales": SALES},
+    inputs={
+        "sales": Input(
+            Topic("sales", partitions=2),
+            schema="id BIGINT NOT NULL, shop STRING NOT NULL, amount DOUBLE NOT NULL, at TIMESTAMP NOT NULL",
+            event_time="at",
+        )
+    },
     transform=transform,
     output={
         "large": TopicOutput(Topic("large-sales", partitions=1), key="id", value=("shop", "amount")),
