@@ -148,7 +148,6 @@ def test_a_chain_goes_on_behind_a_restart(
         for clicks in (
             [record("clicks", 0, id=1, who="x"), record("clicks", 4, 1, id=2, who="x")],
             [record("clicks", 20, id=3, who="x")],
-            [],
         ):
             with running(stream, spark, bootstrap, tmp_path) as run:
                 send(bootstrap, clicks)

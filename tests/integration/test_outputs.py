@@ -164,7 +164,7 @@ def test_rows_go_where_their_tag_says_in_one_transaction(
         return write(self, rows, mark)
 
     monkeypatch.setattr(TopicWriter, "write", noted)
-    with running(stream(**TOPICS), spark, bootstrap, tmp_path) as run:
+    with running(stream(transform, **TOPICS), spark, bootstrap, tmp_path) as run:
         send(bootstrap, events(1, 2, 3, 4))
         run.settle()
         send(bootstrap, events(6))

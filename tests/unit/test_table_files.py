@@ -12,8 +12,10 @@ import pytest
 from penstock.engine import tablefiles
 from penstock.engine.tablefiles import GONE, MANIFEST, Damaged, Manifest, Rows, TableFiles
 
-LAYOUT = pa.schema({"key": pa.string(), "n": pa.int64(), GONE: pa.bool_()})
-DEAD = pa.schema({"value": pa.binary(), "partition": pa.int32(), "offset": pa.int64()})
+COLUMNS: dict[str, pa.DataType] = {"key": pa.string(), "n": pa.int64(), GONE: pa.bool_()}
+LAYOUT = pa.schema(COLUMNS)
+PLACE: dict[str, pa.DataType] = {"value": pa.binary(), "partition": pa.int32(), "offset": pa.int64()}
+DEAD = pa.schema(PLACE)
 
 
 def rows(**of: int | None) -> pa.Table:
