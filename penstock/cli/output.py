@@ -20,8 +20,8 @@ from penstock.control import Actor
 from penstock.errors import PenstockError
 
 COLOURS = {
-    "running": "green", "idle": "green", "starting": "blue", "draining": "blue", "unknown": "yellow",
-    "failing": "red", "hung": "red", "down": "red", "stopped": "bright_black",
+    "running": "green", "idle": "green", "starting": "blue", "loading": "blue", "draining": "blue",
+    "unknown": "yellow", "failing": "red", "hung": "red", "down": "red", "stopped": "bright_black",
 }  # fmt: skip
 
 

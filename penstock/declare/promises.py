@@ -48,6 +48,11 @@ class Promise:
         return NONE
 
     @property
+    def taken_for(self) -> timedelta:
+        """How long behind its own time a record is late, where no window decides it."""
+        return NONE
+
+    @property
     def due(self) -> Due | None:
         """When time must have moved though nobody sends; None if it need not."""
         return None
@@ -59,10 +64,13 @@ class Final(Promise):
 
     window: length of the window (its slide, where windows overlap): gives the moments at which one is due.
     grace: how long after a window's end its records may still arrive; later ones are counted as late.
+    first: where another step comes before the windows, or the windows are sessions, for how long that step takes a
+        record: the gap of a session, zero where duplicates are dropped. It then decides which record is late.
     """
 
     window: timedelta
     grace: timedelta
+    first: timedelta | None = None
 
     @property
     def delay(self) -> timedelta:
@@ -70,7 +78,11 @@ class Final(Promise):
 
     @property
     def length(self) -> timedelta:
-        return self.window
+        return self.window if self.first is None else NONE
+
+    @property
+    def taken_for(self) -> timedelta:
+        return self.first or NONE
 
     @property
     def due(self) -> Due:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from penstock.declare.declared import Kind, Place, check_name, here
 from penstock.declare.inputs import Input, Table
 from penstock.declare.outputs import Beside, Output, TopicOutput
-from penstock.declare.promises import Joined, Promise
+from penstock.declare.promises import Each, Joined, Promise
 from penstock.declare.topic import COMMITS, Topic, beside
 from penstock.errors import DeclarationError
 
@@ -105,6 +105,21 @@ class Stream:
                 got=f"max_records={self.max_records}",
                 fix="leave it out",
             )
+        read = [given.source for given in self.inputs.values()]
+        if twice := sorted(table.source for table in self.tables.values() if read.count(table.source) > 1):
+            raise DeclarationError(
+                f"stream {self.name} has a table of a topic that it reads once more",
+                got=", ".join(dict.fromkeys(twice)),
+                fix="give the table once and join it as often as is needed; of a topic's own records the newest value "
+                "is the record itself",
+            )
+        if self.stateful_steps < self.promise.steps or (isinstance(self.promise, Each) and self.stateful_steps):
+            raise DeclarationError(
+                f"stream {self.name} promises {type(self.promise).__name__}, which means "
+                + ("no state" if isinstance(self.promise, Each) else "state"),
+                got=f"steps={self.steps}",
+                fix="leave steps out, or take the promise that fits: Each has none, all others have one step or more",
+            )
         if isinstance(self.promise, Joined) and len(self.sources) < 2:
             raise DeclarationError(
                 f"stream {self.name} promises a join of streams and reads one",
@@ -131,6 +146,13 @@ class Stream:
                     f"stream {self.name}: {output.name} writes a batch again after a crash, so its rows need a key",
                     fix="give the output a key",
                 )
+        topics = {topic.name for output in self.outputs.values() for topic in output.topics()}
+        if own := sorted(topics & {given.source for given in self.inputs.values()}):
+            raise DeclarationError(
+                f"stream {self.name} reads its own output",
+                got=", ".join(own),
+                fix="write another topic; what a stream must remember of its own rows is state: Updates, or Timed",
+            )
         names = [output.name for output in self.outputs.values()]
         if twice := {name for name in names if names.count(name) > 1}:
             raise DeclarationError(f"stream {self.name} has two outputs to one place", got=", ".join(sorted(twice)))

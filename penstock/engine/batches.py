@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from penstock.declare.stream import Stream
     from penstock.engine.checkpoint import Batch, Checkpoint
+    from penstock.engine.tables import Tables
 
 log = logging.getLogger(__name__)
 
@@ -66,10 +67,11 @@ class Batches:
         spark: SparkSession,
         bootstrap: str,
         checkpoint: Checkpoint,
+        tables: Tables,
         done: Callable[[Written], None],
     ) -> None:
         self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
-        self._checkpoint, self._done = checkpoint, done
+        self._checkpoint, self._tables, self._done = checkpoint, tables, done
         self._stores: list[Store] = []
         self._rejects: Rejects
         self._recreated: set[str] = set()
@@ -102,6 +104,8 @@ class Batches:
         self._topics_exist()
         for store in self._stores:
             store.mark = store.writer.committed()
+            if any(output.name in self._stream.beside for output in store.outputs):
+                self._tables.settle(store.mark)
         if self._recreated:
             self._checkpoint.forget(self._recreated)
             self._recreated = set()
@@ -124,6 +128,12 @@ class Batches:
         outputs = self._stream.outputs
         if "" in outputs:
             return rows.select(*outputs[""].columns())
+        if TAG not in rows.columns:
+            raise DeclarationError(
+                f"stream {self._stream.name}: the transform's rows do not say which output they are for",
+                got=f"columns {', '.join(rows.columns)}",
+                fix=f"give each a column {TAG} with one of: {', '.join(outputs)}",
+            )
         structs = [F.when(F.col(TAG) == tag, F.struct(*o.columns())).alias(tag) for tag, o in outputs.items()]
         return rows.select(F.col(TAG).alias("_tag"), *structs)
 
@@ -133,6 +143,7 @@ class Batches:
             if not self._stores or self._stopping.is_set():
                 raise LeaseLost(f"stream {self._stream.name} is being stopped")
             query = self._query()
+            self._tables.advance(str(query.id), batch_id, self._stopping.is_set)
             todo = self._todo(str(query.id), batch_id)
             if not todo:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
@@ -143,16 +154,19 @@ class Batches:
             ids = self._same_topics(batch)
             rows = self._split(frame.toArrow())
             rejects = self._rejects.of(batch, Execution.last(query))
-            mark = Mark(str(query.id), batch_id, batch.ends, ids)
+            of_tables, dead, first = self._tables.dead()
+            offsets = {**batch.ends, **self._tables.offsets}
+            mark = Mark(str(query.id), batch_id, offsets, {**ids, **self._tables.ids})
             for store in todo:
-                self._give(store, {**rows, **rejects.rows}, mark)
+                self._give(store, {**rows, **rejects.rows, **of_tables}, mark)
                 store.mark = mark
+            self._tables.written()
             made = sum(table.num_rows for table in rows.values())
-            self._done(Written(made, rejects.dead, rejects.late, batch.ends))
-            if rejects.dead:
+            self._done(Written(made, rejects.dead + dead, rejects.late, batch.ends))
+            if rejects.dead or dead:
                 log.warning(
                     "stream %s: %d records of batch %d are no records of its inputs, the first: %s",
-                    self._stream.name, rejects.dead, batch_id, rejects.first,
+                    self._stream.name, rejects.dead + dead, batch_id, rejects.first or first,
                 )  # fmt: skip
 
     def _todo(self, query: str, batch_id: int) -> list[Store]:

@@ -20,7 +20,7 @@ LATE = "numRowsDroppedByWatermark"
 # Logical operators that keep state when their input is a stream.
 STATEFUL = {
     "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Join", "Distinct", "TransformWithState",
-    "TransformWithStateInPySpark", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState",
+    "TransformWithStateInPySpark", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "GlobalLimit",
 }  # fmt: skip
 
 
@@ -41,19 +41,17 @@ def progress(query: StreamingQuery, after: str) -> list[dict[str, Any]]:
     return found[::-1]
 
 
-def stateful_steps(frame: DataFrame) -> int:
-    """How many operators of a streaming frame's plan keep state."""
-    return sum(
-        1
-        for node in _nodes(frame._jdf.queryExecution().analyzed())
-        if node.nodeName() in STATEFUL and node.isStreaming() and _both_streams(node)
-    )
+def stateful_steps(frame: DataFrame) -> list[str]:
+    """The operators of a streaming frame's plan that keep state, by name."""
+    plan = frame._jdf.queryExecution().analyzed()
+    return [node.nodeName() for node in _nodes(plan) if node.nodeName() in STATEFUL and _keeps_state(node)]
 
 
-def _both_streams(node: Any) -> bool:
-    """Whether all that an operator reads is a stream: a join with a table keeps no state."""
+def _keeps_state(node: Any) -> bool:
+    """Whether an operator reads streams: a join keeps none unless it joins two."""
     children = node.children()
-    return all(children.apply(i).isStreaming() for i in range(children.size()))
+    wanted = children.size() if node.nodeName() == "Join" else 1
+    return all(children.apply(i).isStreaming() for i in range(wanted))
 
 
 def _nodes(plan: Any) -> Iterator[Any]:

@@ -5,7 +5,7 @@ A good batch pays for neither: Spark counts both while it runs, and only a batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -78,11 +78,12 @@ class Rejects:
             self._late_places = execution.late_places()
         if not execution.late(self._late_places):
             return
-        size = max(1, millis(self._stream.promise.length))
+        size, span = millis(self._stream.promise.length), millis(self._stream.promise.taken_for)
+        at = F.unix_millis(columns.EVENT_TIME)
+        end = (F.floor(at / size) + 1) * size if size else at + span
         for given in self._stream.sources.values():
             again = source.batch(self._spark, given, self._bootstrap, batch)
             rows = records.decoded(again, given, _at(batch), keep="all", combine=False)
-            end = (F.floor(F.unix_millis(columns.EVENT_TIME) / size) + 1) * size
             late = records.without_beats(rows.where(~F.col(columns.BAD))).where(end <= batch.watermark_ms)
             if given.late == "count":
                 found.late += late.count()
@@ -94,20 +95,25 @@ class Rejects:
 
     def _keep(self, found: Found, record: dict[str, Any], topic: str, header: str, text: str) -> None:
         """A record of the input as it came; headers say whence, and one thing more."""
-        headers = {
-            "penstock.topic": record["topic"],
-            "penstock.partition": str(record["partition"]),
-            "penstock.offset": str(record["offset"]),
-            "penstock.stream": self._stream.name,
-            f"penstock.{header}": text,
-        }
         found.kept.setdefault(topic, []).append(
             {
                 "key": record["key"],
                 "value": record["value"],
-                "headers": [(name, said.encode()) for name, said in headers.items()],
+                "headers": origin(record, self._stream.name, header, text),
             }
         )
+
+
+def origin(record: Mapping[str, Any], stream: str, header: str, text: str) -> list[tuple[str, bytes]]:
+    """Headers of a record that is kept: whence it came, which stream kept it, and one thing more."""
+    said = {
+        "topic": record["topic"],
+        "partition": str(record["partition"]),
+        "offset": str(record["offset"]),
+        "stream": stream,
+        header: text,
+    }
+    return [(f"penstock.{name}", what.encode()) for name, what in said.items()]
 
 
 def _at(batch: Batch) -> Column:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from typing import TYPE_CHECKING
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 
-from penstock.engine import jvm, source
+from penstock.engine import jvm, refusals, source
 from penstock.engine.batches import Batches, Written
 from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.figures import Figures
 from penstock.engine.session import session_for
-from penstock.errors import DeclarationError
+from penstock.engine.tables import Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +41,10 @@ class StreamRun:
         self._spark = session_for(spark, stream)
         self._bootstrap = bootstrap
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
-        self._batches = Batches(stream, self._spark, bootstrap, self._checkpoint, self._wrote)
+        self._tables = Tables(stream, checkpoint_root, bootstrap, self._loads)
+        self._batches = Batches(stream, self._spark, bootstrap, self._checkpoint, self._tables, self._wrote)
+        self._loading: threading.Thread | None = None
+        self._load_error: Exception | None = None
         self._query: StreamingQuery | None = None
         self._failures = 0
         self._retry_at = 0.0
@@ -52,7 +56,7 @@ class StreamRun:
     @property
     def running(self) -> bool:
         """Started and not stopped; its query may have failed and wait to be tended."""
-        return self._query is not None
+        return self._query is not None or self._loading is not None
 
     @property
     def active(self) -> bool:
@@ -63,6 +67,11 @@ class StreamRun:
         return self._batches.writing_for()
 
     def start(self) -> None:
+        """Load the tables, and start the query from its checkpoint."""
+        self._tables.load()
+        self._begin()
+
+    def _begin(self) -> None:
         """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
         self._figures.set(state="starting")
         try:
@@ -79,26 +88,31 @@ class StreamRun:
                 writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
             self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.stream.name)
             self._query = writer.start()
-        except BaseException:
+        except BaseException as e:
             self._batches.close()
+            if isinstance(e, AnalysisException) and (told := refusals.refused(self.stream.name, e)):
+                raise told from e
             raise
         self._figures.set(state="idle")
         log.info("stream %s started from batch %d", self.stream.name, self._batches.committed.batch + 1)
 
     def _rows(self) -> DataFrame:
         frames = {name: source.stream(self._spark, self.stream, name, self._bootstrap) for name in self.stream.sources}
-        rows = self.stream.transform(**frames)
-        steps = jvm.stateful_steps(rows)
-        if steps != self.stream.stateful_steps:
-            raise DeclarationError(
-                f"stream {self.stream.name} is declared with {self.stream.stateful_steps} stateful steps",
-                got=f"{steps} in its transform",
-                fix=f"say steps={steps}, or take another promise; with Updates one is all that Spark can do",
-            )
+        if self.stream.tables:
+            # Spark would broadcast a table: it takes it for small, and broadcasts before the table is up to date.
+            self._spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
+            # So a join hashes the batch and not the table.
+            frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
+        rows = self.stream.transform(**frames, **self._tables.frames(self._spark))
+        refusals.check(self.stream, jvm.stateful_steps(rows))
         return rows
 
     def stop(self, timeout: float = 30.0) -> None:
         """Stop between two batches; one that has not begun to write is run again at the next start."""
+        self._tables.stop()
+        if self._loading is not None:
+            self._loading.join(timeout)
+            self._loading = None
         query = self._query
         if query is not None:
             self._batches.settle(timeout)
@@ -110,6 +124,7 @@ class StreamRun:
             self._catch_up()
             self._query = None
         self._batches.close()
+        self._tables.close()
         self._figures.set(state="stopped", rows_per_s=0.0)
 
     def settle(self) -> None:
@@ -133,10 +148,41 @@ class StreamRun:
         if time.monotonic() < self._retry_at:
             return
         try:
-            self.start()
+            if self._is_loaded():
+                self._begin()
         except Exception as e:
             # A transform may raise anything; the other streams of the app go on.
             self._failed(e)
+
+    def _is_loaded(self) -> bool:
+        """Whether the tables are; else they are being loaded, beside the other streams of the app."""
+        if not self.stream.tables:
+            return True
+        if self._loading is None:
+            self._loading = threading.Thread(target=self._load, name=f"tables of {self.stream.name}", daemon=True)
+            self._loading.start()
+        # What is loaded already is only looked through.
+        self._loading.join(0.2)
+        if self._loading.is_alive():
+            return False
+        self._loading = None
+        if error := self._load_error:
+            raise error
+        return True
+
+    def _load(self) -> None:
+        self._load_error = None
+        try:
+            self._tables.load()
+        except Exception as e:
+            self._load_error = e
+
+    def _loads(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
+        self._figures.lag(offsets, ends)
+        if self.figures.lag:
+            self._figures.set(state="loading")
+        elif self.figures.state == "loading":
+            self._figures.set(state="idle")
 
     def _failed(self, cause: BaseException | None) -> None:
         delay = BACKOFF[min(self._failures, len(BACKOFF) - 1)]
@@ -164,7 +210,8 @@ class StreamRun:
                 self._failures = 0
 
     def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
-        self._figures.lag(offsets, ends)
+        if self.figures.state != "loading":
+            self._figures.lag(offsets, ends)
 
     def report(self) -> ProgressRow:
         """The figures as they stand: a copy, with the rate over the last seconds."""

@@ -10,7 +10,7 @@ from penstock.observe.words import duration, first_line, host_name
 from penstock.settings import Settings
 from penstock.supervision.decide import START_TIMEOUT
 
-State = Literal["running", "idle", "starting", "draining", "failing", "hung", "down", "unknown", "stopped"]
+State = Literal["running", "idle", "loading", "starting", "draining", "failing", "hung", "down", "unknown", "stopped"]
 
 # Worst first: the state of an app whose driver is well is that of its worst stream.
 STATES: dict[State, str] = {
@@ -19,6 +19,7 @@ STATES: dict[State, str] = {
     "failing": "The query ended with an error and is tried again; the last error says why.",
     "unknown": "Nothing was heard lately; it may well be running, and is not taken for dead.",
     "starting": "Wanted; its driver is being launched, or has not finished the first batch.",
+    "loading": "Its tables are read to the ends that their topics had; batches begin after that.",
     "draining": "Told to stop, or to make room for a release; it finishes its batch.",
     "running": "Batches are committed.",
     "idle": "Running, with nothing to read.",
@@ -92,4 +93,7 @@ def stream_state(
         return "unknown", f"its driver lives, but has not reported on it for {duration(age)}"
     if reported == "failing":
         return "failing", first_line(row.error) if row.error else "no error was reported"
+    if reported == "loading":
+        read = sum(sum(topic["offsets"].values()) for topic in row.topics.values())
+        return "loading", f"{read:,} of {read + (row.lag or 0):,} records of its tables are read"
     return ("idle", "") if reported == "idle" else ("running", "")

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from penstock.declare.inputs import Input, Table
 from penstock.declare.lazy import F
-from penstock.declare.schema import quoted, schema
-from penstock.engine import records
+from penstock.engine import records, tablefeed
 from penstock.errors import DeclarationError
 from penstock.records import columns
 from penstock.records.columns import Reading
@@ -46,7 +45,13 @@ def frames(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> 
 
 
 def rows(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> list[dict[str, Any]]:
-    """The rows that the transform makes of such records, as if all of them came in one batch."""
+    """The rows that the transform makes of such records, as if all of them came in one batch.
+
+    State with timers works too, but no timer is ever due; dropDuplicatesWithinWatermark works on a stream alone: a
+    golden case tries both.
+    """
+    # Where states are kept is known once Spark manages streams: state with timers asks for it.
+    _ = spark.streams
     return [row.asDict(recursive=True) for row in stream.transform(**frames(spark, stream, **given)).collect()]
 
 
@@ -78,13 +83,13 @@ def splits(
 
 def _frame(spark: SparkSession, given: Input | Table, rows: Iterable[Given]) -> DataFrame:
     if isinstance(given, Table):
-        fields = schema(given.schema, f"table {given.source}")
-        ddl = ", ".join(["key STRING", *(f"{quoted(f.name)} {f.type.ddl}" for f in fields)])
+        fields = tablefeed.fields_of(given)
         names = ["key", *(f.name for f in fields)]
-        return spark.createDataFrame([tuple(_dict(row).get(n) for n in names) for row in rows], ddl)
-    made = [_record(given, offset, row) for offset, row in enumerate(rows)]
+        made = [tuple(_dict(row).get(n) for n in names) for row in rows]
+        return spark.createDataFrame(made, tablefeed.ddl(fields))
+    raw = [_record(given, offset, row) for offset, row in enumerate(rows)]
     # One slice: what comes in one batch is combined in one piece.
-    source = spark.createDataFrame(made, RECORDS).coalesce(1)
+    source = spark.createDataFrame(raw, RECORDS).coalesce(1)
     return _good(records.decoded(source, given, F.current_timestamp()), given)
 
 

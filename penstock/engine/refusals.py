@@ -1,0 +1,85 @@
+"""What Spark cannot do in one query, with the way to do it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.declare.promises import Joined, Timed
+from penstock.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from pyspark.errors import AnalysisException
+
+    from penstock.declare.stream import Stream
+
+TWO_STREAMS = "make two streams with a topic between: the first writes absolute values by key, the second reads them"
+# Of Spark's message: what it means here, and what to do instead.
+WAYS = {
+    "correctness' issue": ("a stateful step behind one that Spark cannot follow", f"promise Final, or {TWO_STREAMS}"),
+    "aggregations without watermark": (
+        "an aggregate that never ends, as its groups have no time",
+        "group by a window of event_time as well, or promise Updates",
+    ),
+    "without a watermark in the join keys": (
+        "an outer join without an end",
+        "say in its condition how far apart the partners' event times may lie, as Joined(within=...) does",
+    ),
+    r"join\w* with (a )?streaming .* (on the (right|left)|static)": (
+        "a join that would need all of a stream that has no end",
+        "join the stream with the table, not the table with the stream; for rows without a partner, filter a left join",
+    ),
+    "session window streaming aggregations": ("sessions that are updated", "promise Final: a session is told of once"),
+    "Distinct aggregations": (
+        "a count of different values",
+        "drop duplicates in a step before (steps=2), take size(collect_set(...)), or approx_count_distinct",
+    ),
+    "Sorting is not supported": ("an order of rows", "leave it out: readers order by key or time"),
+    "NON_TIME_WINDOW": (
+        "a window over rows",
+        "max_by or min_by in a window of event_time, or state with timers (Timed)",
+    ),
+    "Limits are not supported": ("a limit over a stream", "leave it out, or aggregate by a window of event_time"),
+    "(Intersect|Except) of streaming": ("sets of a stream's rows", "join the streams on the columns"),
+}
+
+
+def refused(stream: str, e: AnalysisException) -> DeclarationError | None:
+    """What to tell of a query that Spark refuses to start; None if the fault is another."""
+    said = str(e)
+    for pattern, (what, fix) in WAYS.items():
+        if re.search(pattern, said):
+            first = said.splitlines()[0].partition(";")[0]
+            return DeclarationError(f"stream {stream} asks for {what}, which Spark cannot do", got=first[:300], fix=fix)
+    return None
+
+
+def check(stream: Stream, steps: Sequence[str]) -> None:
+    """DeclarationError if the stateful steps of a plan, by Spark's names, are not what the stream promises."""
+    promise = type(stream.promise).__name__
+    joins, timers = "Join" in steps, any(step.startswith(("TransformWithState", "FlatMapGroups")) for step in steps)
+    if joins and not isinstance(stream.promise, Joined):
+        raise DeclarationError(
+            f"stream {stream.name} joins two streams and promises {promise}",
+            got=", ".join(steps),
+            fix="promise Joined(within=..., grace=...): each pair comes once; for values of pairs that are updated "
+            + TWO_STREAMS,
+        )
+    if timers and not isinstance(stream.promise, Timed):
+        raise DeclarationError(
+            f"stream {stream.name} has state of its own and promises {promise}",
+            got=", ".join(steps),
+            fix="promise Timed(tick=..., grace=...): rows come once, when records or timers make them; for values that "
+            f"are updated {TWO_STREAMS}",
+        )
+    if "GlobalLimit" in steps:
+        what, fix = WAYS["Limits are not supported"]
+        raise DeclarationError(f"stream {stream.name} asks for {what}, which ends after its first rows", fix=fix)
+    missing = (isinstance(stream.promise, Joined) and not joins) or (isinstance(stream.promise, Timed) and not timers)
+    if missing or len(steps) != stream.stateful_steps:
+        raise DeclarationError(
+            f"stream {stream.name} promises {promise} with {stream.stateful_steps} stateful steps",
+            got=f"{', '.join(steps) or 'none'} in its transform",
+            fix=f"say steps={len(steps)}, or take another promise; with Updates one is all that Spark can do",
+        )

@@ -1,0 +1,254 @@
+"""A table on disk: what each key of a compacted topic says last, in Arrow files that Spark's workers map into memory.
+
+A table is a folder of files that are never changed and one manifest that names those that count; a new manifest takes
+the old one's place at once, so that a crash leaves the table as it was before or as it is after. Of each partition the
+manifest names some files, oldest first: of a key the last one wins. Two files become one where the older is not twice
+as long as the newer, so there are few, and each row is written again a logarithm of times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.errors import PenstockError
+
+LAYOUT = 1
+MANIFEST = "manifest.json"
+# What one piece of a file holds, and so what a worker passes on at a time.
+ROWS = 50_000
+GONE = "_gone"
+
+
+class Damaged(PenstockError):
+    """A table's folder is not what its manifest says."""
+
+
+@dataclass(frozen=True)
+class File:
+    name: str
+    rows: int
+    size: int
+    crc: int
+
+
+@dataclass(frozen=True)
+class Dead:
+    """Records that are none; next: the offsets behind them, by partition."""
+
+    file: File
+    next: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What counts of a folder. schema: DDL of the values; topic: the broker's id of it; next: offset to go on at, by
+    partition; loaded: whether it was once read to the end; query, batch: the last batch that it was made ready for;
+    parts: files by partition, oldest first; dead: what no batch has written yet, oldest first.
+    """
+
+    schema: str
+    topic: str
+    next: Mapping[int, int] = field(default_factory=dict)
+    loaded: bool = False
+    query: str = ""
+    batch: int = -1
+    parts: Mapping[int, tuple[File, ...]] = field(default_factory=dict)
+    dead: tuple[Dead, ...] = ()
+
+    @property
+    def files(self) -> dict[str, File]:
+        """By name."""
+        every = (*(file for files in self.parts.values() for file in files), *(dead.file for dead in self.dead))
+        return {file.name: file for file in every}
+
+    @property
+    def text(self) -> str:
+        return json.dumps({"layout": LAYOUT, **asdict(self)})
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Damaged if there is none, or none of this layout."""
+        try:
+            found: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+            if found.pop("layout") != LAYOUT:
+                raise Damaged("a table is kept in another layout", got=str(folder))
+            found["next"] = _numbered(found["next"])
+            found["parts"] = {int(p): tuple(File(**f) for f in files) for p, files in found["parts"].items()}
+            found["dead"] = tuple(Dead(File(**d["file"]), _numbered(d["next"])) for d in found["dead"])
+            return cls(**found)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+            raise Damaged("a table has no manifest that can be read", got=f"{folder}: {e!r}") from e
+
+
+def _numbered(offsets: Mapping[str, int]) -> dict[int, int]:
+    return {int(partition): at for partition, at in offsets.items()}
+
+
+class TableFiles:
+    """The folder of one table, written by one thread of one driver.
+
+    Rows are `key STRING`, the fields of the schema and `_gone BOOL`: whether the key was removed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = Manifest("", "")
+
+    def open(self) -> None:
+        """Take up what is there; Damaged if it is not whole."""
+        self.manifest = Manifest.read(self.folder)
+        for file in self.manifest.files.values():
+            path = self.folder / file.name
+            if not path.is_file() or (path.stat().st_size, _crc(path)) != (file.size, file.crc):
+                raise Damaged("a file of a table is missing or changed", got=str(path))
+        # Left by a crash before they were named.
+        for path in self.folder.iterdir():
+            if path.name not in {*self.manifest.files, MANIFEST}:
+                path.unlink()
+
+    def begin(self, schema: str, topic: str, following: Mapping[int, int]) -> None:
+        """Make it an empty table."""
+        (self.folder / MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+        self._flip(Manifest(schema, topic, following))
+
+    def append(self, rows: Mapping[int, pa.Table], dead: pa.Table, following: Mapping[int, int]) -> None:
+        """Take in the newest rows of some partitions, each key once, and records that are none."""
+        now = self.manifest
+        parts = {**now.parts, **{p: self._with(now.parts.get(p, ()), table, p) for p, table in rows.items()}}
+        more = [Dead(self._written(dead.schema, dead.to_batches(ROWS), "dead"), following)] if len(dead) else []
+        self._flip(replace(now, parts=parts, dead=(*now.dead, *more), next=following))
+
+    def ready(self, query: str, batch: int) -> None:
+        """Note that the table, as it is, is the one of a batch."""
+        # Each batch does this, and after a loss of power the manifest of before names the same files.
+        self._flip(replace(self.manifest, query=query, batch=batch), sync=False)
+
+    def loaded(self) -> None:
+        self._flip(replace(self.manifest, loaded=True))
+
+    def dead(self) -> Iterator[tuple[pa.Table, Mapping[int, int]]]:
+        """Records that are none, oldest first, with the offsets behind them."""
+        for dead in self.manifest.dead:
+            yield _mapped(self.folder / dead.file.name), dead.next
+
+    def without_dead(self, count: int) -> None:
+        """Forget the oldest so many parts of them."""
+        if count:
+            self._flip(replace(self.manifest, dead=self.manifest.dead[count:]))
+
+    def _with(self, files: tuple[File, ...], rows: pa.Table, partition: int) -> tuple[File, ...]:
+        """A partition's files after some rows came, put together where that is due."""
+        made = [self._written(rows.schema, rows.to_batches(ROWS), str(partition))]
+        kept = [*files, *made]
+        while len(kept) > 1 and kept[-2].rows < 2 * kept[-1].rows:
+            older, newer = kept[-2:]
+            # A removed key must be remembered only while an older file may have it.
+            both = merged(self.folder, (older, newer), gone=len(kept) > 2)
+            made.append(self._written(rows.schema, both, str(partition)))
+            kept[-2:] = made[-1:]
+        for passing in made[:-1]:
+            (self.folder / passing.name).unlink()
+        return tuple(kept)
+
+    def _written(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], name: str) -> File:
+        path = self.folder / f"{name}-{uuid4().hex}.arrow"
+        rows = 0
+        with path.open("wb") as out, pa.ipc.new_file(out, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                rows += batch.num_rows
+            writer.close()
+            out.flush()
+            os.fsync(out.fileno())
+        return File(path.name, rows, path.stat().st_size, _crc(path))
+
+    def _flip(self, to: Manifest, *, sync: bool = True) -> None:
+        fresh = self.folder / f"{MANIFEST}.fresh"
+        with fresh.open("w") as out:
+            out.write(to.text)
+            out.flush()
+            if sync:
+                os.fsync(out.fileno())
+        fresh.rename(self.folder / MANIFEST)
+        if sync:
+            folder = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        # Its own files only: a driver that wakes up behind its lease takes nothing from its heir.
+        for name in self.manifest.files.keys() - to.files.keys():
+            (self.folder / name).unlink(missing_ok=True)
+        self.manifest = to
+
+
+def merged(folder: Path, files: tuple[File, ...], *, gone: bool = False) -> Iterator[pa.RecordBatch]:
+    """The rows of some files, oldest first, each key as the newest one has it. gone: removed keys too."""
+    newer: list[pa.ChunkedArray[Any]] = []
+    for file in reversed(files):
+        table = _mapped(folder / file.name)
+        keys = table["key"]
+        if newer:
+            known = pa.chunked_array([chunk for one in newer for chunk in one.chunks], keys.type)
+            table = table.filter(pc.invert(pc.is_in(keys, value_set=known)))
+        newer.append(keys)
+        if not gone:
+            table = table.filter(pc.invert(table[GONE]))
+        yield from table.to_batches(ROWS)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Reads the table in Spark's workers: for each number of a partition its rows, as the manifest then has them."""
+
+    folder: str
+
+    def __call__(self, partitions: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        folder = Path(self.folder)
+        manifest = Manifest.read(folder)
+        self._of_this_batch(manifest)
+        for given in partitions:
+            for number in given.column(0).to_pylist():
+                for batch in merged(folder, manifest.parts.get(number or 0, ())):
+                    yield batch.drop_columns([GONE])
+
+    @staticmethod
+    def _of_this_batch(manifest: Manifest) -> None:
+        """Spark collects what it broadcasts before it hands over the batch: before the table is brought up to date."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        number = context and context.getLocalProperty("streaming.sql.batchId")
+        query = context and context.getLocalProperty("sql.streaming.queryId")
+        if number and query and (query, int(number)) != (manifest.query, manifest.batch):
+            raise PenstockError(
+                "a table is read before its batch begins, as it was before the batch",
+                got=f"batch {number}, and the table of batch {manifest.batch}",
+                fix="join it on equal keys, and leave out broadcast hints and subqueries over it",
+            )
+
+
+def _mapped(path: Path) -> pa.Table:
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_file(source).read_all()
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            crc = zlib.crc32(piece, crc)
+    return crc

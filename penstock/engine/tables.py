@@ -1,0 +1,264 @@
+"""The tables of a stream: loaded before its query starts, then brought up to date before each batch.
+
+A batch that is run again gets each table as it was the first time. Records of a table's topic that are none are dead
+letters; they wait in the table's folder until a batch's transaction has them, which the offsets in its mark tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+
+import pyarrow as pa
+
+from penstock.engine.rejects import KEPT, origin
+from penstock.engine.tablefeed import TIMEOUT, TableFeed, ddl, described, fields_of
+from penstock.engine.tablefiles import ROWS, Damaged, Rows, TableFiles
+from penstock.errors import BrokerError, DeclarationError
+from penstock.kafka.admin import admin, end_offsets
+from penstock.settings import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.declare.inputs import Table
+    from penstock.declare.outputs import Mark
+    from penstock.declare.stream import Stream
+
+log = logging.getLogger(__name__)
+
+Ends = dict[int, int]
+# Next offsets of tables that are being read, by topic, and the ends they are read to, by topic and partition.
+Told = Callable[[dict[str, Ends], dict[tuple[str, int], int]], None]
+
+
+def folder_of(root: str, stream: str) -> Path:
+    """Where a stream's tables are: beside its checkpoint, or at home if that is not on a disk of this machine's."""
+    place = urlparse(root)
+    if place.scheme in ("", "file"):
+        return Path(place.path) / f"{stream}.tables"
+    if not settings().spark_master.startswith("local"):
+        raise DeclarationError(
+            f"stream {stream} has tables, which Spark's workers read from a folder that all of them see",
+            got=f"checkpoints in {root}, workers of {settings().spark_master}",
+            fix="let PENSTOCK_CHECKPOINTS be a folder that is mounted everywhere, or run the app on a local master",
+        )
+    known = hashlib.sha256(root.encode()).hexdigest()[:12]
+    return settings().home / "tables" / known / f"{stream}.tables"
+
+
+class KeptTable:
+    """One table: its folder and what feeds it."""
+
+    def __init__(self, table: Table, folder: Path, bootstrap: str) -> None:
+        self._table, self._bootstrap = table, bootstrap
+        self._files = TableFiles(folder)
+        self._feed: TableFeed | None = None
+        # Dead letters of offsets below these are written.
+        self._written: Ends = {}
+        self._taking = 0
+        self.offsets: Ends = {}
+        """Those below which all dead letters are written once the last given ones are."""
+
+    @property
+    def topic(self) -> str:
+        return self._table.source
+
+    @property
+    def id(self) -> str:
+        return self._files.manifest.topic
+
+    @property
+    def next(self) -> Ends:
+        return dict(self._files.manifest.next)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The rows as they are when a batch is executed: the plan holds the folder, not what is in it."""
+        count = len(self.next)
+        return spark.range(0, count, 1, count).mapInArrow(Rows(str(self._files.folder)), ddl(fields_of(self._table)))
+
+    def open(self) -> Ends:
+        """Take up what is kept, or begin anew; the topic's ends now, if it must be read to them before it is used."""
+        topic, ends = self._now()
+        try:
+            self._files.open()
+        except Damaged as e:
+            if self._files.folder.exists():
+                log.warning("table %s is read from its topic's beginning: %s", self.topic, e)
+            self._anew(topic, ends)
+        if self._files.manifest.schema != self._table.schema:
+            log.warning("table %s is read from its topic's beginning: its schema is another", self.topic)
+            self._anew(topic, ends)
+        self._same(topic, ends)
+        self._feed = TableFeed(self._table, self._bootstrap, self.next)
+        return {} if self._files.manifest.loaded else ends
+
+    def catch_up(self, ends: Ends, stopped: Callable[[], bool], told: Callable[[], None]) -> None:
+        """Take in what there is up to some ends."""
+        assert self._feed is not None
+        for taken in self._feed.to(ends, stopped):
+            if taken.next != self.next:
+                self._files.append(taken.rows, taken.dead, taken.next)
+            told()
+
+    def loaded(self) -> None:
+        if not self._files.manifest.loaded:
+            self._files.loaded()
+
+    def advance(self, query: str, batch: int, stopped: Callable[[], bool], told: Callable[[Ends], None]) -> None:
+        """Make the table that of a batch: as the topic is now, or as it was if the batch had it before."""
+        manifest = self._files.manifest
+        if (manifest.query, manifest.batch) == (query, batch):
+            return
+        topic, ends = self._now()
+        if self._same(topic, ends):
+            self.close()
+            self._feed = TableFeed(self._table, self._bootstrap, self.next)
+        self.catch_up(ends, stopped, lambda: told(ends))
+        self.loaded()
+        self._files.ready(query, batch)
+
+    def settle(self, mark: Mark) -> None:
+        """Learn from the mark of the last batch which dead letters are written."""
+        same = mark.ids.get(self.topic) == self.id
+        self._written = dict(mark.offsets.get(self.topic, {})) if same else {}
+
+    def dead(self, stream: str) -> list[dict[str, object]]:
+        """The oldest dead letters that no batch has written yet, as their topic takes them; `reason` beside."""
+        found: list[dict[str, object]] = []
+        self._taking, self.offsets = 0, self.next
+        before = self.offsets
+        for table, following in self._files.dead():
+            if len(found) >= ROWS:
+                # Others go with the next batch: a transaction is not without end.
+                self.offsets = before
+                break
+            self._taking, before = self._taking + 1, dict(following)
+            found += [
+                {**row, "headers": origin({**row, "topic": self.topic}, stream, "reason", row["reason"])}
+                for row in table.sort_by([("partition", "ascending"), ("offset", "ascending")]).to_pylist()
+                if row["offset"] >= self._written.get(row["partition"], 0)
+            ]
+        return found
+
+    def written(self) -> None:
+        """A batch has written the dead letters that were given last."""
+        self._files.without_dead(self._taking)
+        self._taking, self._written = 0, self.offsets
+
+    def close(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
+
+    def _same(self, topic: str, ends: Ends) -> bool:
+        """Begin anew if the topic is not the one that was read; whether it was so."""
+        manifest = self._files.manifest
+        gone_back = any(manifest.next.get(p, 0) > end for p, end in ends.items())
+        if manifest.topic == topic and not gone_back:
+            if manifest.next.keys() != ends.keys():
+                raise DeclarationError(
+                    f"the topic of table {self.topic} has got more partitions, so its keys lie in two",
+                    got=f"{len(ends)} partitions, {len(manifest.next)} before",
+                    fix="write it anew into a topic with so many from the start, and let that be the table",
+                )
+            return False
+        log.warning("table %s is read from its topic's beginning: it was deleted and made again", self.topic)
+        self._anew(topic, ends)
+        return True
+
+    def _anew(self, topic: str, ends: Ends) -> None:
+        self._files.begin(self._table.schema, topic, dict.fromkeys(ends, 0))
+
+    def _now(self) -> tuple[str, Ends]:
+        """The topic's id, and where a committed reader of each partition comes to an end."""
+        deadline = time.monotonic() + TIMEOUT
+        while True:
+            topic, count = described(self.topic, self._bootstrap)
+            found = end_offsets(admin(self._bootstrap), [(self.topic, p) for p in range(count)], self._bootstrap)
+            if count and len(found) == count:
+                return topic, {p: end for (_, p), end in found.items()}
+            if time.monotonic() > deadline:
+                raise BrokerError(
+                    f"the topic of table {self.topic} is not there, or a partition of it has no leader",
+                    got=f"{len(found)} of {count} partitions answer",
+                    fix="create it with `penstock topics --apply`",
+                )
+            time.sleep(0.1)
+
+
+class Tables:
+    """All tables of one stream; of a stream without any each call does nothing. told: how far loading is."""
+
+    def __init__(self, stream: Stream, root: str, bootstrap: str, told: Told) -> None:
+        self._stream, self._told = stream, told
+        self._kept: dict[str, KeptTable] = {}
+        self._stopped = False
+        if stream.tables:
+            folder = folder_of(root, stream.name)
+            self._kept = {n: KeptTable(t, folder / n, bootstrap) for n, t in stream.tables.items()}
+
+    def load(self) -> None:
+        """Read each table to the end that its topic has now, unless it once was; LeaseLost if it is stopped."""
+        self.close()
+        self._stopped = False
+        since = time.monotonic()
+        ends = {name: kept.open() for name, kept in self._kept.items()}
+        self._tell(ends)
+        for name, kept in self._kept.items():
+            kept.catch_up(ends[name], lambda: self._stopped, lambda: self._tell(ends))
+            kept.loaded()
+        if any(ends.values()):
+            log.info("stream %s: tables are loaded, in %.1f s", self._stream.name, time.monotonic() - since)
+
+    def stop(self) -> None:
+        """End what is being read."""
+        self._stopped = True
+
+    def frames(self, spark: SparkSession) -> dict[str, DataFrame]:
+        return {name: kept.frame(spark) for name, kept in self._kept.items()}
+
+    def advance(self, query: str, batch: int, stopped: Callable[[], bool]) -> None:
+        """Bring all tables up to date for a batch, or leave them as they were when it was run before."""
+        for name, kept in self._kept.items():
+            kept.advance(query, batch, stopped, lambda ends, name=name: self._tell({name: ends}))  # type: ignore[misc]
+
+    def settle(self, mark: Mark) -> None:
+        """mark: of the last batch in the store that takes dead letters."""
+        for kept in self._kept.values():
+            kept.settle(mark)
+
+    def dead(self) -> tuple[dict[str, pa.Table], int, str]:
+        """Dead letters by topic, how many, and why the first one is."""
+        found = {t.rejected.name: self._kept[name].dead(self._stream.name) for name, t in self._stream.tables.items()}
+        rows = {topic: pa.Table.from_pylist(r, schema=KEPT) for topic, r in found.items() if r}
+        every = [row for r in found.values() for row in r]
+        return rows, len(every), str(every[0]["reason"]) if every else ""
+
+    def written(self) -> None:
+        for kept in self._kept.values():
+            kept.written()
+
+    @property
+    def offsets(self) -> dict[str, Ends]:
+        """For the mark: below which offsets of each table's topic no dead letter waits any more."""
+        return {kept.topic: kept.offsets for kept in self._kept.values()}
+
+    @property
+    def ids(self) -> dict[str, str]:
+        return {kept.topic: kept.id for kept in self._kept.values()}
+
+    def close(self) -> None:
+        for kept in self._kept.values():
+            kept.close()
+
+    def _tell(self, ends: dict[str, Ends]) -> None:
+        reading = {self._kept[name]: of for name, of in ends.items() if of}
+        if reading:
+            offsets = {kept.topic: kept.next for kept in reading}
+            self._told(offsets, {(kept.topic, p): end for kept, of in reading.items() for p, end in of.items()})

@@ -1,0 +1,1 @@
+"""A worked example of each kind of stream; docs/streams.md shows them."""

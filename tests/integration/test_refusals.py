@@ -1,0 +1,128 @@
+"""What Spark cannot do in one query is refused before its first batch, with the way to do it."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming import StatefulProcessor
+
+from penstock.control import ProgressRow
+from penstock.declare.promises import Promise
+from penstock.declare.topic import COMMITS
+from penstock.engine.run import StreamRun
+from penstock.local.parts import Broker
+from penstock.streams import Each, F, Final, Input, Joined, Stream, Table, Timed, Topic, TopicOutput, Updates
+from penstock.testing import create
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.integration
+
+MINUTE = timedelta(minutes=1)
+SCHEMA = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL"
+ONE, OTHER, OUT = (Topic(name, partitions=1) for name in ("one", "other", "out"))
+NAMES = Topic("names", partitions=1, compacted=True)
+INPUTS: dict[str, Input | Table] = {
+    "one": Input(ONE, schema=SCHEMA, event_time="at", dead="count"),
+    "other": Input(OTHER, schema=SCHEMA, event_time="at", dead="count"),
+    "names": Table(NAMES, schema="name STRING"),
+}
+FINAL, UPDATES = Final(window=MINUTE, grace=MINUTE), Updates(window=MINUTE, late_by=MINUTE)
+JOINED, TIMED = Joined(within=MINUTE, grace=MINUTE), Timed(tick=MINUTE, grace=MINUTE)
+BETWEEN = "a.n = b.n AND a.event_time BETWEEN b.event_time AND b.event_time + INTERVAL 1 MINUTE"
+
+
+def by_minute(one: DataFrame) -> DataFrame:
+    return one.groupBy(F.window("event_time", "1 minute").alias("w")).agg(F.count("*").alias("n"))
+
+
+def joined(one: DataFrame, other: DataFrame) -> DataFrame:
+    return one.alias("a").join(other.alias("b"), F.expr(BETWEEN)).select("a.n", "a.event_time")
+
+
+class Nothing(StatefulProcessor):
+    def init(self, handle: Any) -> None: ...
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: ARG002, N802, N803
+        yield Row(n=1)
+
+    def close(self) -> None: ...
+
+
+def timed(one: DataFrame) -> DataFrame:
+    return one.groupBy("n").transformWithState(Nothing(), "n BIGINT", "Append", "EventTime")
+
+
+TOPIC_BETWEEN = "two streams with a topic between"
+REFUSED: dict[str, tuple[Promise, Any, str]] = {
+    "an aggregate of an aggregate that is updated": (
+        UPDATES, lambda one: by_minute(by_minute(one).withColumn("event_time", F.window_time("w"))), "one is all"),
+    "a join without saying so": (FINAL, joined, "promise Joined("),
+    "a join that is updated": (UPDATES, joined, TOPIC_BETWEEN),
+    "a join of each": (Each(), joined, "promise Joined("),
+    "no join": (JOINED, lambda one, other: one.union(other).select("n"), "take another promise"),
+    "timers that are updated": (UPDATES, timed, TOPIC_BETWEEN),
+    "timers without saying so": (FINAL, timed, "promise Timed("),
+    "no timers": (TIMED, by_minute, "take another promise"),
+    "a step more than is said": (FINAL, lambda one: by_minute(one.dropDuplicates(["n", "event_time"])), "say steps=2"),
+    "a step in a stream without state": (Each(), by_minute, "say steps=1"),
+    "groups without time": (FINAL, lambda one: one.groupBy("n").count().select("n"), "group by a window of event_time"),
+    "an outer join without time": (
+        JOINED, lambda one, other: one.join(other, "n", "left").select("n"), "how far apart"),
+    "an anti join of streams": (JOINED, lambda one, other: one.alias("a").join(
+        other.alias("b"), F.expr(BETWEEN), "anti"), "filter a left join"),
+    "a table joined with a stream": (
+        Each(), lambda one, names: names.join(one, F.expr("key = n"), "left").select("n"), "not the table with"),
+    "all of a table": (
+        Each(), lambda one, names: one.join(names, F.expr("key = n"), "full").select("n"), "not the table with"),
+    "an order": (Each(), lambda one: one.orderBy("n"), "leave it out"),
+    "a limit": (Each(), lambda one: one.limit(3), "leave it out"),
+    "a window over rows": (
+        Each(), lambda one: one.selectExpr("row_number() OVER (PARTITION BY n ORDER BY at) AS n"), "max_by"),
+    "sessions that are updated": (
+        UPDATES, lambda one: one.groupBy("n", F.session_window("event_time", "1 minute")).count(), "promise Final"),
+    "different values": (
+        FINAL, lambda one: one.groupBy(F.window("event_time", "1 minute")).agg(F.countDistinct("n").alias("n")),
+        "drop duplicates in a step before"),
+    "common rows": (Each(), lambda one, other: one.select("n").intersect(other.select("n")), "join the streams"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def bootstrap(broker: Broker) -> str:
+    create(broker.bootstrap, ONE, OTHER, OUT, NAMES, COMMITS, Topic(NAMES.dead_letters))
+    return broker.bootstrap
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(spark: SparkSession, bootstrap: str, tmp_path: Path, name: str) -> None:
+    promise, transform, way = REFUSED[name]
+    inputs = {n: INPUTS[n] for n in inspect.signature(transform).parameters}
+    stream = Stream("refused", "tests", inputs, transform, TopicOutput(OUT, key="n", value="n"), promise)
+    run = StreamRun(stream, spark, bootstrap, str(tmp_path), ProgressRow("refused", "tests", "i"))
+    try:
+        run.start()
+    except Exception as e:
+        message = f"{type(e).__name__}: {e}"
+    else:
+        message = "it started"
+    finally:
+        run.stop()
+    assert message.startswith("DeclarationError: stream refused"), message
+    assert way in message
+
+
+def test_a_fault_of_another_kind_is_told_as_it_is(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    stream = Stream(
+        "refused", "tests", {"one": INPUTS["one"]}, lambda one: one.select("m"), TopicOutput(OUT, value="n"), Each()
+    )
+    run = StreamRun(stream, spark, bootstrap, str(tmp_path), ProgressRow("refused", "tests", "i"))
+    run.tend()
+    run.stop()
+    assert "`m`" in (run.figures.error or "")
