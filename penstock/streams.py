@@ -1,6 +1,6 @@
 """What a stream file imports, all from here."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.declare.archive import Archive
 from penstock.declare.backfill import Backfill
@@ -27,7 +27,9 @@ MOVED = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    if name in MOVED:
-        raise DeclarationError(f"penstock.streams.{name} has moved", fix=MOVED[name])
-    raise AttributeError(f"module 'penstock.streams' has no attribute {name!r}")
+if not TYPE_CHECKING:  # to a type checker what is not above is not there
+
+    def __getattr__(name: str) -> Any:
+        if name in MOVED:
+            raise DeclarationError(f"penstock.streams.{name} has moved", fix=MOVED[name])
+        raise AttributeError(f"module 'penstock.streams' has no attribute {name!r}")

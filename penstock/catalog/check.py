@@ -97,10 +97,6 @@ def _one_writer_each(streams: Sequence[Stream], captures: Sequence[Capture], arc
         if other is not one:
             what = f"{other.kind} {other.name} and {one.kind} {one.name} write to one place"
             raise _wrong(one, what, got=name, fix="give each its own")
-    for stream in streams:
-        for output in stream.outputs.values():
-            if output.name in {given.source for given in stream.inputs.values()}:
-                raise _wrong(stream, f"stream {stream.name} reads its own output", got=output.name)
 
 
 def _apps(streams: Sequence[Stream], captures: Sequence[Capture]) -> None:

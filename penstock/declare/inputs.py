@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import ClassVar, Literal
 
+from penstock.declare.schema import schema
 from penstock.declare.topic import Topic, beside
 from penstock.errors import DeclarationError
 
 Late = Literal["count", "keep"]
 Dead = Literal["keep", "count"]
 Gap = Literal["stop", "go on"]
+# The record's own time, where there is no schema.
+RECORDS_OWN = "timestamp"
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Input:
     topic: Topic | None = None
     pattern: str = ""
     schema: str = ""
-    event_time: str = "timestamp"
+    event_time: str = RECORDS_OWN
     ahead: timedelta = timedelta(minutes=5)
     combine: Combiner | None = None
     late: Late = "count"
@@ -80,6 +83,14 @@ class Input:
                     "an input of a pattern has a schema, but its topics may hold anything",
                     got=self.schema,
                     fix="leave the schema out and take the raw records, or name one topic",
+                )
+        if self.schema:
+            names = {field.name.lower() for field in schema(self.schema, f"input {self.source}")}
+            if self.event_time == RECORDS_OWN and RECORDS_OWN not in names:
+                raise DeclarationError(
+                    f"input {self.source} does not say which of its fields is the event time",
+                    got=self.schema,
+                    fix='event_time="timestamp_millis(field)", or another expression over the fields',
                 )
 
     @property

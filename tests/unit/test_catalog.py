@@ -181,7 +181,6 @@ KEPT = Archive("kept", ORDERS, bucket="lake")
         ([stream(), Backfill("b", "files", stream("other"))], [], "names a stream that is not in the catalog"),
         ([stream(app="captures")], [captured()], "HERE: an app of streams has the name of the captures' app"),
         ([stream(), stream("b", output=TopicOutput(Topic("minutes"), value="v"))], [], "write to one place"),
-        ([stream(output=TopicOutput(SHOPS, "k", "v"), inputs={"rows": Input(SHOPS)})], [], "reads its own output"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_together_is_refused(found: list[Found], captures: list[Capture], message: str) -> None:

@@ -1,0 +1,92 @@
+"""Each private way into Spark's JVM, tried on a real query: a new Spark that changed one fails here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.engine import jvm
+
+pytestmark = pytest.mark.integration
+
+ENDS = """
+import sys
+import time
+from penstock.engine import jvm
+from penstock.engine.session import open_session
+sys.exit(jvm.end(open_session("ends")))
+"""
+
+
+def rates(spark: SparkSession) -> DataFrame:
+    """A stream of a row each batch."""
+    return spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+
+
+def counted(rows: DataFrame) -> DataFrame:
+    return rows.withWatermark("timestamp", "0 seconds").groupBy(F.window("timestamp", "1 second")).count()
+
+
+def test_the_jvm_answers(spark: SparkSession) -> None:
+    jvm.answers(spark)
+
+
+def test_stateful_steps_are_told_by_name(spark: SparkSession) -> None:
+    rows = rates(spark)
+    assert jvm.stateful_steps(rows.select("value")) == []
+    assert jvm.stateful_steps(counted(rows)) == ["Aggregate"]
+    still = spark.range(3).withColumnRenamed("id", "value")
+    assert jvm.stateful_steps(rows.join(still, "value")) == []
+
+
+def test_a_batch_tells_its_progress_its_metrics_and_its_late_rows(spark: SparkSession, tmp_path: Path) -> None:
+    watched = counted(rates(spark).observe("seen", F.count("*").alias("n")))
+    seen: list[tuple[int, int]] = []
+
+    def look(frame: DataFrame, _: int) -> None:
+        frame.collect()
+        [query] = [q for q in spark.streams.active if q.name == "jvm"]
+        execution = jvm.Execution.last(query)
+        metric = execution.observed("seen")
+        places = execution.late_places()
+        assert metric is not None
+        assert places
+        assert execution.observed("not there") is None
+        seen.append((int(metric.getLong(0)), execution.late(places)))
+
+    writer = watched.writeStream.queryName("jvm").outputMode("update").option("checkpointLocation", str(tmp_path))
+    query = writer.foreachBatch(look).start()
+    try:
+        while len(seen) < 3:
+            assert query.isActive, query.exception()
+            time.sleep(0.05)
+        known = jvm.progress(query, "")
+        assert known
+        assert known == sorted(known, key=lambda p: p["timestamp"])
+        assert all(p["timestamp"] > known[0]["timestamp"] for p in jvm.progress(query, known[0]["timestamp"]))
+    finally:
+        query.stop()
+    assert seen[0] == (1, 0)
+
+
+def test_a_folder_is_written_whole(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    folder = jvm.Folder(spark, str(tmp_path))
+    for text in ("one", "two"):
+        folder.replace("offsets/1", text)
+        assert folder.read("offsets/1") == text
+    assert [name for name in folder.names("offsets") if name.isdigit()] == ["1"]
+    folder.delete("offsets/1")
+    assert not [name for name in folder.names("offsets") if name.isdigit()]
+    assert folder.names("nowhere") == []
+
+
+def test_a_jvm_that_was_started_here_ends_by_itself(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ENDS], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
