@@ -8,9 +8,17 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.records.columns import ARROW, Reading
+from penstock.records.heartbeat import BEAT_KEY
 
 FAR = 2**62
-NAMES = {"key": "binary", "value": "binary", "partition": "int", "offset": "bigint", "clock": "bigint"}
+NAMES = {
+    "beat": "boolean",
+    "key": "binary",
+    "value": "binary",
+    "partition": "int",
+    "offset": "bigint",
+    "clock": "bigint",
+}
 
 
 def batch(
@@ -25,6 +33,7 @@ def batch(
     the latest that is allowed; both in epoch microseconds."""
     n = len(values)
     given: dict[str, Sequence[Any]] = {
+        "beat": [key == BEAT_KEY for key in keys or [None] * n],
         "key": keys or [None] * n,
         "value": values,
         "partition": [0] * n,

@@ -19,7 +19,9 @@ SECOND = 1_000_000
 COUNTED = "topic STRING NOT NULL, status STRING, n BIGINT NOT NULL"
 # What a rule needs that is judged in Spark, NULL in all other rows.
 LEFT = "key BINARY, value BINARY"
-RAW = "topic AS _topic, event_time, key AS _key, value AS _value, text AS _text"
+RAW = "topic AS _topic, event_time, value AS _value, text AS _text"
+# The key is not even read unless a rule that Spark judges may speak of it.
+KEYED = f"{RAW}, key AS _key"
 
 
 def combiner(rules: Mapping[str, Rule]) -> Combiner:
@@ -84,14 +86,15 @@ def _ddl(rule: Rule) -> str:
 
 def _read(rule: Rule, where: str) -> str:
     """A rule's records with its fields, and `parses BOOLEAN`."""
+    raw = KEYED if _in_spark(rule) else RAW
     if rule.fields:
         named = ", ".join(f"{json.value_in('_k', f, '_text')} AS {json.name(f.name)}" for f in rule.fields)
         return (
             f"SELECT *, {_all_there(rule)} AS _parses FROM (SELECT *, {named} FROM ("
-            f"SELECT {RAW}, {json.record('text', rule.fields)} AS _k FROM records WHERE {where}))"
+            f"SELECT {raw}, {json.record('text', rule.fields)} AS _k FROM records WHERE {where}))"
         )
     parses = "text IS NOT NULL" if rule.format == "text" else f"coalesce({json.is_json('text')}, false)"
-    return f"SELECT {RAW}, {parses} AS _parses FROM records WHERE {where}"
+    return f"SELECT {raw}, {parses} AS _parses FROM records WHERE {where}"
 
 
 def _all_there(rule: Rule) -> str:

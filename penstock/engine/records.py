@@ -49,10 +49,11 @@ def decoded(
             fix="declare timestamp_millis(field), timestamp_seconds(field), timestamp_micros(field) or a field of type "
             "TIMESTAMP; of raw records it is `timestamp`",
         )
-    topic, own = [] if given.topic else ["topic"], F.unix_micros("timestamp")
-    clock = F.when(is_beat(), own).otherwise(horizon if given.schema else F.least(own, horizon)).alias("clock")
-    columns = source.select("key", "value", "partition", "offset", clock, *topic)
-    rows = columns.mapInArrow(reading, layout(reading))
+    own = F.unix_micros("timestamp")
+    clock = F.when(is_beat(), own).otherwise(horizon if given.schema else F.least(own, horizon))
+    made = {"clock": clock.alias("clock"), "beat": is_beat().alias("beat")}
+    sent = source.select(*(made.get(name, F.col(name)) for name in reading.sends))
+    rows = sent.mapInArrow(reading, layout(reading))
     return rows if reading.timed else _timed(rows, given, horizon)
 
 

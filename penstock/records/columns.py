@@ -1,13 +1,14 @@
 """Records decoded and combined in columns: Arrow batches in, Arrow batches out, by DuckDB; no row is touched by Python.
 
-Runs in Spark's Python workers, and knows nothing of Spark. In: `key BINARY, value BINARY, partition INT, offset BIGINT,
-clock BIGINT` and, for a pattern, `topic STRING`. The clock, in epoch microseconds, is a record's own time where that is
-its event time, for heartbeats and raw records, else the latest event time that is allowed. Each column that is not sent
-saves some percent of the way here. Out: the columns of `Reading.layout`.
+Runs in Spark's Python workers, and knows nothing of Spark. In: the columns of `Reading.sends`, of `key BINARY, value
+BINARY, topic STRING, partition INT, offset BIGINT, beat BOOLEAN` and `clock BIGINT`: in epoch microseconds, a record's
+own time where that is its event time, for heartbeats and raw records, else the latest event time that is allowed. Out:
+the columns of `Reading.layout`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -31,7 +32,7 @@ RAW = ("topic", "partition", "offset", "key", "value")
 RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, reason STRING"
 IS_BEAT = f"coalesce(_key = '{BEAT_KEY.decode()}'::BLOB, false)"
 # A raw record has no fields that could be wrong.
-RAW_JUDGED = f"SELECT *, {IS_BEAT} AS _beat, false AS _bad, _clock AS _at FROM records_in"
+RAW_JUDGED = "SELECT *, false AS _bad, _clock AS _at FROM records_in"
 JUDGED = ("_at", "_beat", "_bad", "_row")
 EVENT_TIME, BEAT, BAD, KEPT = "event_time", "_beat", "_bad", "_record"
 
@@ -108,6 +109,15 @@ class Reading:
         return times.micros(self.event_time, self.fields) is not None
 
     @property
+    def sends(self) -> tuple[str, ...]:
+        """What of a record is sent here; of raw ones what their combiner speaks of: each column has its price."""
+        topic = () if self.topic else ("topic",)
+        if self.ddl or not self.combine:
+            return ("key", "value", "partition", "offset", "clock", *topic)
+        said = set(re.findall(r"\w+", self.combine.sql))
+        return ("value", "clock", "beat", *topic, *(name for name in ("key", "partition", "offset") if name in said))
+
+    @property
     def columns(self) -> tuple[Field, ...]:
         """What the transform gets beside the event time."""
         if self.combine:
@@ -173,7 +183,9 @@ class Queries:
         if reading.ddl:
             self._decoded, source = f"SELECT {', '.join([*names, *JUDGED])} FROM ({_judged(reading)})", "decoded"
         else:
-            names = [*(f'_{name} AS "{name}"' for name in RAW), "_text AS text"]
+            assert reading.combine, "raw records that are not combined need no reading"
+            sent = [name for name in RAW if name in reading.sends or name == "topic"]
+            names = [*(f'_{name} AS "{name}"' for name in sent), "_text AS text"]
         if reading.combine:
             given = ", ".join(json.name(f.name) for f in reading.columns)
             self._good = (
@@ -182,7 +194,7 @@ class Queries:
             )
         else:
             self._good = f"SELECT {', '.join(names)}, {at}, _beat, _bad FROM {source} WHERE NOT _bad"
-        self._apart = f"SELECT _row FROM {source} WHERE {'_beat OR _bad' if reading.combine else '_bad'}"
+        self._combines = reading.combine is not None
         # Spark may find bad what looks good here, where it is Spark that knows the event time.
         self._all = reading.keep or (bool(reading.ddl) and not reading.timed)
         if reading.ddl:
@@ -212,11 +224,17 @@ class Queries:
         if self._all:
             yield from self._rows(self._whole, records_in=given)
             return
-        tables = {"decoded": self._query(self._decoded, records_in=given)} if self._decoded else {"records_in": given}
-        yield from self._rows(self._good, **tables)
-        apart = self._query(self._apart, **tables)["_row"]
-        if len(apart):
-            yield from self._rows(self._whole, records_in=given.take(apart))
+        if self._decoded:
+            decoded = self._query(self._decoded, records_in=given)
+            yield from self._rows(self._good, decoded=decoded)
+            apart = pc.or_(decoded["_beat"], decoded["_bad"]) if self._combines else decoded["_bad"]
+            rows = decoded["_row"].filter(apart)
+        else:
+            yield from self._rows(self._good, records_in=given)
+            # A combiner is not given beats, and raw records are never bad.
+            rows = given["_row"].filter(given["_beat"])
+        if len(rows):
+            yield from self._rows(self._whole, records_in=given.take(rows))
 
     def _named(self, table: pa.Table) -> pa.Table:
         """The source's columns under names that no field may have, and the value as text."""

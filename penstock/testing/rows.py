@@ -17,6 +17,7 @@ from penstock.engine import records, tablefeed
 from penstock.errors import DeclarationError
 from penstock.records import columns
 from penstock.records.columns import Reading
+from penstock.records.heartbeat import BEAT_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Given = Mapping[str, Any] | str | bytes | None
 RECORDS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
 NAMES = ("key", "value", "topic", "partition", "offset", "timestamp")
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # So many records are combined by themselves.
 ALONE = 300
 
@@ -109,9 +111,14 @@ def _arrow(given: Input, rows: Sequence[Given]) -> pa.RecordBatch:
     made = [_record(given, offset, row) for offset, row in enumerate(rows)]
     found = {name: [row[i] for row in made] for i, name in enumerate(NAMES)}
     kinds = {field.name: field.type for field in columns.RECORD_TYPE}
-    horizon = int(time.time() * 1e6) + given.ahead // timedelta(microseconds=1)
-    arrays = {name: pa.array(found[name], kinds[name]) for name in NAMES if name != "topic" or not given.topic}
-    return pa.RecordBatch.from_pydict({**arrays, "horizon": pa.array([horizon] * len(rows), pa.int64())})
+    arrays = {name: pa.array(found[name], kinds[name]) for name in columns.RAW if name != "topic" or not given.topic}
+    micros = timedelta(microseconds=1)
+    horizon = int(time.time() * 1e6) + given.ahead // micros
+    own = [(at - EPOCH) // micros for at in found["timestamp"]]
+    beats = [key == BEAT_KEY for key in found["key"]]
+    clock = [at if beat or not given.schema else horizon for at, beat in zip(own, beats, strict=True)]
+    arrays |= {"clock": pa.array(clock, pa.int64()), "beat": pa.array(beats)}
+    return pa.RecordBatch.from_pydict(arrays)
 
 
 def _record(given: Input, offset: int, row: Given) -> tuple[Any, ...]:
