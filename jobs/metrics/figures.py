@@ -145,7 +145,10 @@ def merged(bundles: DataFrame, bundle: timedelta, summary: timedelta, quantiles:
 
 
 def newest() -> Combiner:
-    """Of the bundles of a metric and window that come together, the one with most receipts."""
+    """Of the bundles of a metric and window that come together, the one with most receipts.
+
+    One that counts none is left out, and one whose values are not as many as it counts does not know them.
+    """
     names = [f'"{name}"' for name in BUNDLE[3:]]
     # As a whole: column by column, a NULL of the newest would be passed over for an older value.
     packed = ", ".join(f"{name} := {name}" for name in names)
@@ -154,8 +157,17 @@ def newest() -> Combiner:
         BUNDLE_SCHEMA,
         f'SELECT environment, metric, "window", {taken}, event_time FROM ('
         f'SELECT environment, metric, "window", arg_max(struct_pack({packed}), count) AS newest, '
-        'max(event_time) AS event_time FROM records GROUP BY environment, metric, "window")',
+        f"max(event_time) AS event_time FROM (SELECT * REPLACE ({_known('values')}, {_known('counts')}) FROM records) "
+        'WHERE "count" > 0 GROUP BY environment, metric, "window")',
     )
+
+
+def _known(name: str) -> str:
+    """A bundle's list, NULL if its lists do not come to as many values as it counts."""
+    v, n = '"values"', '"counts"'
+    held = f"list_count({v}) = len({v}) AND coalesce(list_count({n}) = len({n}), true)"
+    total = f"CASE WHEN {n} IS NULL THEN len({v}) WHEN len({n}) = len({v}) THEN list_sum({n}) END"
+    return f'CASE WHEN {held} AND {total} = "count" THEN "{name}" END AS "{name}"'
 
 
 def _window(length: timedelta) -> Column:

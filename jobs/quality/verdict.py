@@ -48,7 +48,7 @@ def combiner(rules: Mapping[str, Rule]) -> Combiner:
             f"SELECT _topic AS topic, event_time, {_status(rule)} AS status FROM ({_read(rule, where)}))"
             f" GROUP BY topic, {window('event_time', SECOND)}, status"
         )
-    return Combiner(", ".join(columns), " UNION ALL BY NAME ".join(branches))
+    return Combiner(", ".join(columns), " UNION ALL BY NAME ".join(branches), reads=("key",) if left else ())
 
 
 def judged(counted: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:

@@ -25,8 +25,10 @@ class Combiner:
     schema: Spark DDL of the partial rows, which the transform gets instead of the records; `event_time TIMESTAMP`
         comes beside it.
         A list among them holds no NULL.
-    sql: a DuckDB query over the table `records`, which has the input's columns (a raw input's, if it has no schema)
-        and `event_time TIMESTAMPTZ`. It gives the columns of schema and `event_time`, the greatest of the group.
+    sql: a DuckDB query over the table `records`, which has the input's columns and `event_time TIMESTAMPTZ`. It gives
+        the columns of schema and `event_time`, the greatest of the group. Of an input without a schema `records` has
+        `topic, value`, the value as `text VARCHAR` (NULL if it is no UTF-8), and what reads names.
+    reads: of an input without a schema, which of `key, partition, offset` the query needs: each has its price.
 
     However a batch is split, what the transform makes of the parts must be the same: `penstock.testing.splits` tries
     it. All records of a group must belong to the same windows of the transform, so that they are late together.
@@ -34,6 +36,7 @@ class Combiner:
 
     schema: str
     sql: str
+    reads: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -153,6 +153,12 @@ class Stream:
                 got=", ".join(own),
                 fix="write another topic; what a stream must remember of its own rows is state: Updates, or Timed",
             )
+        if taken := sorted({output.name for output in self.outputs.values()} & self.beside.keys()):
+            raise DeclarationError(
+                f"stream {self.name} writes its rows where its dead letters or late records go",
+                got=", ".join(taken),
+                fix="write another topic",
+            )
         names = [output.name for output in self.outputs.values()]
         if twice := {name for name in names if names.count(name) > 1}:
             raise DeclarationError(f"stream {self.name} has two outputs to one place", got=", ".join(sorted(twice)))

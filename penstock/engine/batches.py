@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.declare.outputs import NOTHING, Mark, Output, Owner, Writer, open_store
+from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner, Writer, open_store
 from penstock.declare.stream import TAG
+from penstock.declare.topic import COMMITS
 from penstock.engine.jvm import Execution
 from penstock.engine.rejects import Rejects
 from penstock.errors import DeclarationError, LeaseLost, Wait
@@ -94,9 +95,11 @@ class Batches:
         """Open the stores, which fences earlier writers of the same stream, and find what is written."""
         self._stopping.clear()
         by_store: dict[Hashable, list[Output]] = {}
-        for output in sorted(
-            [*self._stream.outputs.values(), *self._stream.beside.values()], key=lambda o: o.delivery == "exactly once"
-        ):
+        outputs = [*self._stream.outputs.values(), *self._stream.beside.values()]
+        if not any(output.delivery == "exactly once" for output in outputs):
+            # Somebody must keep the mark: it tells a topic that was deleted and made again.
+            outputs.append(Beside(COMMITS))
+        for output in sorted(outputs, key=lambda o: o.delivery == "exactly once"):
             by_store.setdefault(output.store, []).append(output)
         owner = Owner(self._stream.name, self._stream.group, self._bootstrap)
         for outputs in by_store.values():
@@ -154,13 +157,17 @@ class Batches:
             ids = self._same_topics(batch)
             rows = self._split(frame.toArrow())
             rejects = self._rejects.of(batch, Execution.last(query))
-            of_tables, dead, first = self._tables.dead()
-            offsets = {**batch.ends, **self._tables.offsets}
-            mark = Mark(str(query.id), batch_id, offsets, {**ids, **self._tables.ids})
+            # Nobody takes them where the store that does has this batch already.
+            takes = any(output.name in self._stream.beside for store in todo for output in store.outputs)
+            of_tables, dead, first = self._tables.dead() if takes else ({}, 0, "")
+            known = self.committed.offsets
+            of_marks = self._tables.offsets if takes else {t: known[t] for t in self._tables.ids if t in known}
+            mark = Mark(str(query.id), batch_id, {**batch.ends, **of_marks}, {**ids, **self._tables.ids})
             for store in todo:
                 self._give(store, {**rows, **rejects.rows, **of_tables}, mark)
                 store.mark = mark
-            self._tables.written()
+            if takes:
+                self._tables.written()
             made = sum(table.num_rows for table in rows.values())
             self._done(Written(made, rejects.dead + dead, rejects.late, batch.ends))
             if rejects.dead or dead:

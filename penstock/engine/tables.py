@@ -170,6 +170,8 @@ class KeptTable:
             return False
         log.warning("table %s is read from its topic's beginning: it was deleted and made again", self.topic)
         self._anew(topic, ends)
+        # What the mark says is of the topic that was.
+        self._written = {}
         return True
 
     def _anew(self, topic: str, ends: Ends) -> None:

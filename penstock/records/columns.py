@@ -8,7 +8,6 @@ the columns of `Reading.layout`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -114,8 +113,13 @@ class Reading:
         topic = () if self.topic else ("topic",)
         if self.ddl or not self.combine:
             return ("key", "value", "partition", "offset", "clock", *topic)
-        said = set(re.findall(r"\w+", self.combine.sql))
-        return ("value", "clock", "beat", *topic, *(name for name in ("key", "partition", "offset") if name in said))
+        return (
+            "value",
+            "clock",
+            "beat",
+            *topic,
+            *(n for n in ("key", "partition", "offset") if n in self.combine.reads),
+        )
 
     @property
     def columns(self) -> tuple[Field, ...]:
@@ -187,7 +191,9 @@ class Queries:
             sent = [name for name in RAW if name in reading.sends or name == "topic"]
             names = [*(f'_{name} AS "{name}"' for name in sent), "_text AS text"]
         if reading.combine:
-            given = ", ".join(json.name(f.name) for f in reading.columns)
+            given = ", ".join(
+                f"{json.name(f.name)}::{json.kind(f.type)} AS {json.name(f.name)}" for f in reading.columns
+            )
             self._good = (
                 f"WITH records AS (SELECT {', '.join(names)}, {at} FROM {source} WHERE NOT _beat AND NOT _bad) "
                 f"SELECT {given}, event_time, false AS _beat, false AS _bad FROM ({reading.combine.sql})"
@@ -200,8 +206,10 @@ class Queries:
         if reading.ddl:
             packed = ", ".join(f'"{name}" := _{name}' for name in RAW)
             why = f"CASE WHEN _bad THEN {reasons.reason(reading.fields, reading.event_time)} END"
+            # Of a combiner's columns a record by itself has none.
+            own = "" if reading.combine else f"{', '.join(names)}, "
             self._whole = (
-                f"SELECT {', '.join(names)}, {at}, _beat, _bad, struct_pack({packed}, reason := {why}) AS _record "
+                f"SELECT {own}{at}, _beat, _bad, struct_pack({packed}, reason := {why}) AS _record "
                 f"FROM ({_judged(reading)})"
             )
         else:
@@ -226,13 +234,13 @@ class Queries:
             return
         if self._decoded:
             decoded = self._query(self._decoded, records_in=given)
-            yield from self._rows(self._good, decoded=decoded)
             apart = pc.or_(decoded["_beat"], decoded["_bad"]) if self._combines else decoded["_bad"]
-            rows = decoded["_row"].filter(apart)
+            rows, tables = decoded["_row"].filter(apart), {"decoded": decoded}
         else:
-            yield from self._rows(self._good, records_in=given)
             # A combiner is not given beats, and raw records are never bad.
-            rows = given["_row"].filter(given["_beat"])
+            rows, tables = given["_row"].filter(given["_beat"]), {"records_in": given}
+        if len(rows) < len(given):
+            yield from self._rows(self._good, **tables)
         if len(rows):
             yield from self._rows(self._whole, records_in=given.take(rows))
 
@@ -250,6 +258,14 @@ class Queries:
         if not found.num_rows:
             return
         have = set(found.column_names)
+        if timeless := found[EVENT_TIME].null_count if self._combines else 0:
+            bad = pc.sum(found[BAD]).as_py() or 0
+            if timeless > bad:
+                raise DeclarationError(
+                    f"the combiner of {self._what} gives rows without event_time",
+                    got=f"{timeless - bad} rows",
+                    fix="give the greatest of each group: max(event_time) AS event_time",
+                )
         for name in self._lists & have:
             if holes := pc.list_flatten(found[name]).null_count:
                 raise DeclarationError(
@@ -269,6 +285,12 @@ class Queries:
         try:
             found: pa.Table = self._con.sql(sql).to_arrow_table()
             return found
+        except duckdb.ConversionException as e:
+            raise DeclarationError(
+                f"the combiner of {self._what} gives values that their declared type cannot hold",
+                got=str(e).splitlines()[0],
+                fix="declare a wider type",
+            ) from e
         finally:
             for name in tables:
                 self._con.unregister(name)

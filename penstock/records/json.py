@@ -23,6 +23,8 @@ STRINGS = r'"(?:[^"\\]|\\.)*"'
 NAMED_DOUBLES = """('"NaN"', '"Infinity"', '"-Infinity"')"""
 INTEGERS = {"tinyint": "TINYINT", "smallint": "SMALLINT", "int": "INTEGER", "bigint": "BIGINT"}
 REALS = {"float": "FLOAT", "double": "DOUBLE"}
+OTHERS = {"string": "VARCHAR", "boolean": "BOOLEAN", "binary": "BLOB", "date": "DATE", "timestamp": "TIMESTAMPTZ"}
+KINDS = {**INTEGERS, **REALS, **OTHERS}
 # Lists that the parser may read at once: its name for the numbers, and what such a list is written with.
 WHOLE = r"[-0-9, \t\r\n]*"
 LISTS = {"int": ("INTEGER", WHOLE), "bigint": ("BIGINT", WHOLE), "double": ("DOUBLE", r"[-+0-9.eE, \t\r\n]*")}
@@ -67,6 +69,20 @@ def is_object(text: str) -> str:
 def record(text: str, fields: Sequence[Field]) -> str:
     """STRUCT: the parts of a text that is a JSON object; NULL for any other text."""
     return f"CASE WHEN {is_object(text)} AND {is_json(text, plain=False)} THEN {parts(text, fields)} END"
+
+
+def kind(of: Type) -> str:
+    """A type as DuckDB names it."""
+    match of.kind:
+        case "array":
+            assert of.element
+            return f"{kind(of.element)}[]"
+        case "map":
+            assert of.element
+            return f"MAP(VARCHAR, {kind(of.element)})"
+        case "struct":
+            return f"STRUCT({', '.join(f'{name(f.name)} {kind(f.type)}' for f in of.fields)})"
+    return KINDS[of.kind]
 
 
 def parts(text: str, fields: Sequence[Field]) -> str:

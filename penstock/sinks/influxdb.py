@@ -64,7 +64,10 @@ def open_database(owner: Owner, outputs: Sequence[Output]) -> Writer:  # noqa: A
 
 
 class InfluxWriter:
-    """Writes lines into a database, which it creates if need be. Nothing fences another writer: both write the same.
+    """Writes lines into a database, which it creates if need be.
+
+    Nothing fences another writer there: a driver that was paused in the middle of a batch and wakes up behind its heir
+    ends that batch's requests, and puts points back to what they were until they are next written.
 
     url: of the server, with user and password where it asks for them.
     """

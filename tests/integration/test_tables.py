@@ -236,6 +236,26 @@ def test_a_topic_deleted_and_made_again_is_another_table(spark: SparkSession, bo
         assert run.figures.restarts == 0
 
 
+def test_dead_letters_of_a_topic_made_again_are_not_taken_for_written_ones(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """They lie below offsets that the mark of before says are done."""
+    send(bootstrap, [shop("a", f"town {n}") for n in range(20)])
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        send(bootstrap, sales((1, "a")))
+        run.settle()
+    client = admin(bootstrap)
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        client.delete_topics(["shops"])["shops"].result(10)
+        wait_until(lambda: "shops" not in partitions(client, bootstrap))
+        create(bootstrap, SHOPS)
+        send(bootstrap, [shop("a", "{rubbish"), shop("a", "Aachen")])
+        send(bootstrap, sales((2, "a")))
+        run.settle()
+        assert named(bootstrap)["2"] == "Aachen"
+    assert [r.value for r in read(bootstrap, SHOPS.dead_letters)] == ["{rubbish"]
+
+
 @contextmanager
 def transactions(bootstrap: str) -> Iterator[Producer]:
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "tests-tables"})

@@ -46,6 +46,7 @@ def two(events: Any, names: Any) -> Any:  # noqa: ARG001
           "output": TopicOutput(NAMES.topic, key="n", value="n")}, "reads its own output"),
         ({"output": {"a": OUT, "b": TopicOutput(EVENTS.topic or Topic("x"), value="n")}}, "reads its own output"),
         ({"output": {"a": OUT, "b": OUT}}, "two outputs to one place"),
+        ({"output": TopicOutput(Topic("events-dead-letter"), key="n", value="n")}, "where its dead letters"),
         ({"output": {}}, "has no output"),
         ({"promise": Updates(MINUTE, MINUTE), "output": TopicOutput(Topic("out"), value="n")}, "give the output a key"),
     ],

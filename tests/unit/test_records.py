@@ -13,6 +13,7 @@ import sqlglot
 
 from jobs.quality import verdict
 from jobs.quality.rules import EVERY, Rule
+from penstock.errors import DeclarationError
 from penstock.records.columns import Queries, Reading
 from penstock.records.heartbeat import BEAT_KEY, beat_value
 from penstock.streams import Combiner
@@ -174,3 +175,35 @@ def test_fields_of_a_rule_come_before_what_the_record_has() -> None:
         reading = Reading("", "a test", "", "timestamp", combiner, False)
         [row] = run(reading, batch([given.encode()] * 2, topics=["t"] * 2))
         assert (row["topic"], row["status"], row["n"]) == ("t", "valid", 2)
+
+
+def test_a_bad_record_is_apart_from_what_a_combiner_gives() -> None:
+    """Its own fields may have the names of the combiner's columns, and are of another type."""
+    combiner = Combiner(
+        "day DATE, n BIGINT",
+        "SELECT max(DATE '2026-01-01') AS day, count(*) AS n, max(event_time) AS event_time FROM records",
+    )
+    reading = Reading(
+        "t", "a test", "day STRING, n STRING, at BIGINT NOT NULL", "timestamp_millis(at)", combiner, False
+    )
+    rows = run(reading, batch([b'{"day":"x","n":"y","at":"z"}', b'{"day":"x","at":1}']))
+    assert [(r["n"], r["_bad"]) for r in rows] == [(1, False), (None, True)]
+    assert rows[1]["_record"]["reason"] == "field at is no bigint: z"
+    only_bad = run(reading, batch([b"x"]))
+    assert [r["_bad"] for r in only_bad] == [True]
+
+
+@pytest.mark.parametrize(
+    ("ddl", "sql", "message"),
+    [
+        ("n TINYINT", 'sum("at") AS n, max(event_time) AS event_time', "values that their declared type cannot hold"),
+        ("n BIGINT", 'sum("at") AS n, NULL::TIMESTAMPTZ AS event_time', "rows without event_time"),
+        ("l ARRAY<INT>", "[NULL] AS l, max(event_time) AS event_time", "lists that hold NULL"),
+    ],
+)
+def test_what_a_combiner_must_not_give(ddl: str, sql: str, message: str) -> None:
+    combiner = Combiner(ddl, f"SELECT {sql} FROM records")
+    reading = Reading("t", "a test", "at BIGINT NOT NULL", "timestamp_millis(at)", combiner, False)
+    with pytest.raises(DeclarationError, match=message):
+        run(reading, batch([b'{"at":1000}']))
+    assert [r["_bad"] for r in run(reading, batch([b"x"]))] == [True]
