@@ -44,7 +44,7 @@ clean: env ## stop everything and remove the data
 doctor: env ## check Java, ports, versions, broker, database
 	@$(PENSTOCK) doctor
 
-test: lint types ## ruff, mypy and all tests (twenty minutes); one folder: make test TESTS=tests/unit
+test: lint types ## ruff, mypy and all tests (half an hour); one folder: make test TESTS=tests/unit
 	.venv/bin/python -m pytest $(TESTS)
 
 lint: test-env
