@@ -102,8 +102,8 @@ class Batches:
         for output in sorted(outputs, key=lambda o: o.delivery == "exactly once"):
             by_store.setdefault(output.store, []).append(output)
         owner = Owner(self._stream.name, self._stream.group, self._bootstrap)
-        for outputs in by_store.values():
-            self._stores.append(Store(outputs, open_store(outputs, owner), NOTHING))
+        for shared in by_store.values():
+            self._stores.append(Store(shared, open_store(shared, owner), NOTHING))
         self._topics_exist()
         for store in self._stores:
             store.mark = store.writer.committed()

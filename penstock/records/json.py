@@ -195,24 +195,24 @@ def wrong(x: str, found: str) -> str:
 
 
 def _array(x: str, element: Type, depth: int) -> str:
-    e = f"e{depth}"
-    each = value(e, element, depth + 1)
-    elements = f"json_extract({x}, '$[*]')::VARCHAR[]"
-    one_wrong = f"list_bool_or(list_transform({elements}, lambda {e}: {wrong(e, each)}))"
-    made = f"CASE WHEN NOT coalesce({one_wrong}, false) THEN list_transform({elements}, lambda {e}: {each}) END"
-    return f"CASE WHEN starts_with({x}, '[') THEN {made} END"
+    found, one_wrong = _each(f"json_extract({x}, '$[*]')::VARCHAR[]", element, depth)
+    return f"CASE WHEN starts_with({x}, '[') THEN CASE WHEN NOT {one_wrong} THEN {found} END END"
 
 
 def _map(x: str, element: Type, depth: int) -> str:
-    e = f"e{depth}"
-    each = value(e, element, depth + 1)
-    values = f"json_extract({x}, '$.*')::VARCHAR[]"
-    one_wrong = f"list_bool_or(list_transform({values}, lambda {e}: {wrong(e, each)}))"
+    found, one_wrong = _each(f"json_extract({x}, '$.*')::VARCHAR[]", element, depth)
     # A map has each key once: an object that has one twice is no map.
     keys = f"json_keys({x})"
     unique = f"len(list_distinct({keys})) = len({keys})"
-    made = f"map({keys}, list_transform({values}, lambda {e}: {each}))"
-    return f"CASE WHEN starts_with({x}, '{{') AND {unique} AND NOT coalesce({one_wrong}, false) THEN {made} END"
+    return f"CASE WHEN starts_with({x}, '{{') AND {unique} AND NOT {one_wrong} THEN map({keys}, {found}) END"
+
+
+def _each(texts: str, element: Type, depth: int) -> tuple[str, str]:
+    """The values of a list of JSON texts, and BOOLEAN: whether one of them is none of its type."""
+    e = f"e{depth}"
+    each = value(e, element, depth + 1)
+    one_wrong = f"list_bool_or(list_transform({texts}, lambda {e}: {wrong(e, each)}))"
+    return f"list_transform({texts}, lambda {e}: {each})", f"coalesce({one_wrong}, false)"
 
 
 def _struct(x: str, fields: Sequence[Field], depth: int) -> str:
