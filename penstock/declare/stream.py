@@ -36,12 +36,17 @@ class Stream:
     name: unique; names the checkpoint, the transactional id and consumer group `penstock.<name>`, and the log lines.
     app: the Spark application it runs in; several streams share one.
     inputs: by name; the transform's parameters carry the same names.
+    transform: a pure function from the inputs' frames to the frame of rows; runs on a stream and in a test alike.
     output: where the transform's rows go. Or several by tag: then each row says in its column `output STRING` which
         one it is for, and each output takes its own columns of it.
+    promise: what the rows are and when they come; it chooses Spark's output mode and the watermark.
     shuffle_partitions: pinned by the checkpoint, so declared once and kept.
     every: seconds between batches; 0 takes a batch as soon as there is something to read.
     max_records: what a batch takes at most, of each partition in proportion to what waits there; 0 for all there is.
     steps: how many stateful steps the transform has, where it is not as many as the promise says.
+
+    DeclarationError, with the way out, if it cannot be kept: names, inputs and outputs that do not fit, or what Spark
+    cannot do in one query.
     """
 
     name: str
