@@ -1,4 +1,4 @@
-"""Records that were removed before they were read: an input stops or goes on, as it is declared."""
+"""Records that were removed before they were read, or are none: what becomes of them is as the input declares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from penstock.declare.inputs import Gap
 from penstock.declare.topic import COMMITS
 from penstock.engine.run import StreamRun
-from penstock.kafka.admin import admin
+from penstock.kafka.admin import admin, partitions
 from penstock.local.parts import Broker
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
@@ -88,3 +88,14 @@ def test_nothing_is_read_until_somebody_decides(
     with running(stream(replace(given, gap=decided)), spark, bootstrap, tmp_path) as run:
         run.settle()
         assert seen(bootstrap) == [1, 2, 5]
+
+
+def test_dead_letters_that_are_only_counted(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    given = Input(EVENTS, schema="n INT NOT NULL, at TIMESTAMP NOT NULL", event_time="at", dead="count")
+    of = replace(stream(given), transform=lambda events: events.select("n"))
+    send(bootstrap, [*events(1), Record(EVENTS.name, None, '{"n": 2, "at": "2023-11-14T22:20:00Z"}')])
+    with running(of, spark, bootstrap, tmp_path) as run:
+        run.settle()
+        assert run.figures.dead == 1
+    assert seen(bootstrap) == [2]
+    assert EVENTS.dead_letters not in partitions(admin(bootstrap), bootstrap)
