@@ -1,3 +1,3 @@
 """Penstock: Airflow-orchestrated streams on Spark and Kafka."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -14,6 +14,8 @@ PROJECT = Path(__file__).resolve().parent.parent
 
 
 class Settings(BaseSettings):
+    """All settings of a process; times are in seconds."""
+
     model_config = SettingsConfigDict(env_prefix="PENSTOCK_", frozen=True)
 
     project: Path = Field(PROJECT, description="folder that holds jobs/, sql/ and dags/")

@@ -10,11 +10,11 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from penstock.control import Control, connect
-from penstock.engine.session import open_session
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine import java
 from penstock.machine.process import free_port
 from penstock.settings import settings
+from penstock.testing import spark_session
 from tests.support import wait_until
 
 
@@ -68,9 +68,8 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
 @pytest.fixture(scope="session")
 def spark(_session_home: None) -> Iterator[SparkSession]:
     """One Spark session for all tests that need no driver process of their own."""
-    session = open_session("tests")
-    yield session
-    session.stop()
+    with spark_session() as session:
+        yield session
 
 
 @pytest.fixture

@@ -26,6 +26,13 @@ from penstock.capture.records import Records, columns_of, last, place, records
 from penstock.declare.capture import Capture
 
 
+def divided(database: Database, pages: Pages, total: int, count: int) -> tuple[Range, ...]:
+    """The keys of a table of `total` rows in `count` ranges of alike many, or fewer if rows have gone meanwhile."""
+    rows = [database.page(pages.key_at(total * n // count)).rows for n in range(1, count)]
+    bounds = [tuple(row[0]) for row in rows if row]
+    return tuple(Range(behind, upto) for behind, upto in zip([None, *bounds], [*bounds, None], strict=True))
+
+
 @dataclass(frozen=True)
 class Read:
     """A page of a range. behind: the key of its last row, None if the range ends with it; again: which of its rows the

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import ClassVar
 
 from penstock.capture.cursors import Cursors
-from penstock.capture.position import Range, Snapshot
-from penstock.capture.readers import Readers
+from penstock.capture.position import Snapshot
+from penstock.capture.readers import Readers, divided
 from penstock.capture.writer import PageWriter
 from penstock.settings import settings
 
@@ -32,7 +32,8 @@ class Snapshotting:
         low = self._cursors.mark.value
         if not at.ranges:
             total = int(w.database.value(w.pages.count()) or 0)
-            at = Snapshot(self._ranges(total), 0, total)
+            count = settings().snapshot_readers if total >= self.LARGE else 1
+            at = Snapshot(divided(w.database, w.pages, total, count), 0, total)
             w.position = replace(w.position, snapshot=at, low=low)
         if self._readers is None:
             self._readers = Readers(w.capture, w.database, low, w.PAGE, at.ranges, settings().snapshot_readers)
@@ -55,14 +56,6 @@ class Snapshotting:
         if self._readers:
             self._readers.close()
             self._readers = None
-
-    def _ranges(self, total: int) -> tuple[Range, ...]:
-        """The keys of the table, in as many ranges as there may be readers if it is large."""
-        count = settings().snapshot_readers if total >= self.LARGE else 1
-        database, pages = self._writer.database, self._writer.pages
-        rows = [database.page(pages.key_at(total * n // count)).rows for n in range(1, count)]
-        bounds = [tuple(row[0]) for row in rows if row]
-        return tuple(Range(behind, upto) for behind, upto in zip([None, *bounds], [*bounds, None], strict=True))
 
     def _may_begin(self) -> bool:
         """Whether all transactions have ended that might write behind the cursor at which polls will begin.

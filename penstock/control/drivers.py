@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import insert, select, update
 
 from penstock.control import schema as s
 from penstock.control.database import Database, one, rows
@@ -86,9 +86,3 @@ class Drivers(Database):
                 .where(s.driver.c.incarnation == incarnation, s.driver.c.state != "ended")
                 .values(state="ended", ended_at=s.now_ms(), reason=reason[:4000])
             )
-
-    def restarts_since(self, since_ms: int, app: str) -> int:
-        """How many drivers of an app were launched since then."""
-        query = select(func.count()).where(s.driver.c.app == app, s.driver.c.launched_at > since_ms)
-        with self.begin() as c:
-            return int(c.execute(query).scalar_one())

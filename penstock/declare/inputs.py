@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar, Literal
+from typing import Literal
 
 from penstock.declare.schema import schema
 from penstock.declare.topic import Topic, beside
@@ -51,7 +51,7 @@ class Input:
     event_time: SQL over the schema's columns (or over `timestamp`, the record's own time, for a raw input), giving
         TIMESTAMP. The engine adds it as the column `event_time` and puts the watermark on it.
     ahead: how far an event time may lie in the future; a record beyond it is a dead letter, because one wrong clock
-        would close every window. A raw input cannot reject; its event time is cut to the clock.
+        would close every window. A raw input cannot reject; its event time is capped there.
     combine: groups records before Spark sees them.
     late: what becomes of a record that comes after its windows have closed: `count` it, or `keep` it as well, as it
         came, in the topic `<stream>-late`.
@@ -70,8 +70,6 @@ class Input:
     late: Late = "count"
     dead: Dead = "keep"
     gap: Gap | None = None
-
-    streamed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if (self.topic is None) == (not self.pattern):
@@ -126,8 +124,6 @@ class Table:
 
     topic: Topic
     schema: str
-
-    streamed: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.topic.compacted:

@@ -36,12 +36,17 @@ class Stream:
     name: unique; names the checkpoint, the transactional id and consumer group `penstock.<name>`, and the log lines.
     app: the Spark application it runs in; several streams share one.
     inputs: by name; the transform's parameters carry the same names.
+    transform: a pure function from the inputs' frames to the frame of rows; runs on a stream and in a test alike.
     output: where the transform's rows go. Or several by tag: then each row says in its column `output STRING` which
         one it is for, and each output takes its own columns of it.
+    promise: what the rows are and when they come; it chooses Spark's output mode and the watermark.
     shuffle_partitions: pinned by the checkpoint, so declared once and kept.
     every: seconds between batches; 0 takes a batch as soon as there is something to read.
     max_records: what a batch takes at most, of each partition in proportion to what waits there; 0 for all there is.
     steps: how many stateful steps the transform has, where it is not as many as the promise says.
+
+    DeclarationError, with the way out, if it cannot be kept: names, inputs and outputs that do not fit, or what Spark
+    cannot do in one query.
     """
 
     name: str
@@ -75,17 +80,22 @@ class Stream:
             )
 
     def _of_today(self, key: object, value: object, keep_late: object) -> None:
-        if key is not None or value is not None or isinstance(self.output, Topic):
-            name = self.output.name if isinstance(self.output, Topic) else "..."
-            raise DeclarationError(
-                f"stream {self.name} declares its output as versions before 0.2 did",
-                got=f"output={type(self.output).__name__}, key={key!r}, value={value!r}",
-                fix=f"output=TopicOutput(Topic({name!r}), key={key!r}, value={value!r})",
-            )
+        given = {"key": key, "value": value}
+        ways = []
+        if isinstance(self.output, Topic):
+            columns = ", ".join(f"{name}={'...' if said is None else repr(said)}" for name, said in given.items())
+            ways.append(f"output=TopicOutput(Topic({self.output.name!r}), {columns})")
+        elif key is not None or value is not None:
+            ways.append("leave key and value out: an output says itself which columns it takes")
         if keep_late is not None:
+            ways.append('Input(..., late="keep") on each input whose late records are to be kept, and no keep_late')
+        if ways:
+            old = {**given, "keep_late": keep_late}
+            said = [f"output={type(self.output).__name__}", *(f"{k}={v!r}" for k, v in old.items() if v is not None)]
             raise DeclarationError(
-                f"stream {self.name} says keep_late, which belongs to an input",
-                fix='Input(..., late="keep") on each input whose late records are to be kept',
+                f"stream {self.name} is declared as versions before 0.2 had it",
+                got=", ".join(said),
+                fix="; ".join(ways),
             )
 
     def _inputs_fit(self) -> None:

@@ -51,8 +51,8 @@ def decoded(
         )
     own = F.unix_micros("timestamp")
     # A beat cannot move time beyond the clock either: it would close every window for ever.
-    cut = F.least(own, horizon)
-    clock = F.when(is_beat(), cut).otherwise(horizon) if given.schema else cut
+    capped = F.least(own, horizon)
+    clock = F.when(is_beat(), capped).otherwise(horizon) if given.schema else capped
     made = {"clock": clock.alias("clock"), "beat": is_beat().alias("beat")}
     sent = source.select(*(made.get(name, F.col(name)) for name in reading.sends))
     rows = sent.mapInArrow(reading, layout(reading))
@@ -60,11 +60,11 @@ def decoded(
 
 
 def _raw(source: DataFrame, given: Input, horizon: Column) -> DataFrame:
-    """Records as they are; an event time that lies too far in the future is cut."""
+    """Records as they are; an event time that lies too far in the future is capped."""
     rows = source.select(*RAW, "timestamp", is_beat().alias(BEAT))
     time = F.when(F.col(BEAT), F.col("timestamp")).otherwise(F.expr(given.event_time))
-    cut = F.when(time > horizon, horizon).otherwise(time).alias(EVENT_TIME)
-    return rows.select(*RAW, "timestamp", cut, BEAT, F.lit(False).alias(BAD), F.struct(*RAW).alias(KEPT))
+    capped = F.when(time > horizon, horizon).otherwise(time).alias(EVENT_TIME)
+    return rows.select(*RAW, "timestamp", capped, BEAT, F.lit(False).alias(BAD), F.struct(*RAW).alias(KEPT))
 
 
 def is_beat() -> Column:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -151,8 +150,3 @@ class Airflow(Lifecycle):
         """SIGKILL all of it."""
         for part in self.parts:
             part.kill()
-
-    def reset(self) -> None:
-        """Forget everything Airflow knows: its data folder is removed."""
-        self.stop()
-        shutil.rmtree(self.layout.folder, ignore_errors=True)

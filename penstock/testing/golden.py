@@ -35,6 +35,8 @@ def cases(folder: Path) -> list[Case]:
 
 @dataclass(frozen=True)
 class Case:
+    """name: of its file; given: its JSON, see the module."""
+
     name: str
     given: Mapping[str, Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -39,10 +39,7 @@ def frames(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> 
     dict names the record's own columns instead: `topic`, `key`, `value`, `timestamp` (epoch ms), and so on. Of a table
     it is the rows, with `key` beside the fields. DeclarationError if a record is none of its input.
     """
-    if given.keys() != stream.inputs.keys():
-        raise DeclarationError(
-            f"stream {stream.name} has other inputs", got=", ".join(given) or "none", fix=", ".join(stream.inputs)
-        )
+    _inputs_of(stream, given)
     return {name: _frame(spark, stream.inputs[name], rows) for name, rows in given.items()}
 
 
@@ -58,13 +55,25 @@ def rows(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> li
 
 
 def splits(
-    spark: SparkSession, stream: Stream, name: str, given: Sequence[Given], *, tries: int = 6, seed: int = 0
+    spark: SparkSession,
+    stream: Stream,
+    name: str,
+    given: Sequence[Given],
+    *,
+    others: Mapping[str, Sequence[Given]] | None = None,
+    tries: int = 6,
+    seed: int = 0,
 ) -> list[list[dict[str, Any]]]:
     """What the transform makes of an input whose records reach its combiner in parts, for some ways to part them.
 
     All must be equal (but for the order of additions); the first is that of one part, the second that of many records
-    by themselves, the others are shuffled and cut anywhere.
+    by themselves, the rest are shuffled and split anywhere. others: what its other inputs hold each time, by name.
     """
+    others = others or {}
+    _inputs_of(stream, [name, *others])
+    if not stream.sources[name].combine:
+        raise DeclarationError(f"input {name} of stream {stream.name} has no combiner", fix="Input(..., combine=...)")
+    beside = {other: _frame(spark, stream.inputs[other], rows) for other, rows in others.items()}
     chance = random.Random(seed)
     reading = Reading.of(stream.sources[name], combine=True, keep=False)
     found = []
@@ -79,8 +88,16 @@ def splits(
         combined = [batch for part in parts for batch in reading(iter([_arrow(stream.sources[name], part)]))]
         frame = spark.createDataFrame(pa.Table.from_batches(combined, reading.layout))
         frame = _good(frame, stream.sources[name])
-        found.append([row.asDict(recursive=True) for row in stream.transform(**{name: frame}).collect()])
+        found.append([row.asDict(recursive=True) for row in stream.transform(**{name: frame}, **beside).collect()])
     return found
+
+
+def _inputs_of(stream: Stream, names: Collection[str]) -> None:
+    """DeclarationError if these are not the inputs of the stream."""
+    if set(names) != stream.inputs.keys():
+        raise DeclarationError(
+            f"stream {stream.name} has other inputs", got=", ".join(names) or "none", fix=", ".join(stream.inputs)
+        )
 
 
 def _frame(spark: SparkSession, given: Input | Table, rows: Iterable[Given]) -> DataFrame:

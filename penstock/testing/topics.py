@@ -13,6 +13,10 @@ from penstock.kafka.admin import ensure_topics
 
 @dataclass(frozen=True)
 class Record:
+    """A record to send, or as it was read. timestamp: epoch ms; offset: -1 until it is read; a value of None is a
+    tombstone. Bytes that are no UTF-8 are read with U+FFFD in their place.
+    """
+
     topic: str
     key: str | None
     value: str | None
@@ -95,4 +99,5 @@ def table(records: Sequence[Record]) -> dict[str, str]:
 
 
 def create(bootstrap: str, *topics: Topic) -> None:
+    """Create topics as they are declared; those that are there stay."""
     ensure_topics(topics, bootstrap)

@@ -11,6 +11,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from pyspark.sql import DataFrame, SparkSession
 from jobs.metrics import bundles, metrics_settings, minutes, summaries
 from jobs.quality import counts, rules, verdict
 from penstock import catalog
-from penstock.declare.inputs import Input
 from penstock.declare.schema import schema
-from penstock.declare.stream import Stream
-from penstock.streams import Combiner
+from penstock.errors import DeclarationError
+from penstock.records import times
+from penstock.streams import Combiner, F, Final, Input, Stream, Table, Topic, TopicOutput
 from penstock.testing import splits
 from tests import plain_json, texts
 from tests.plain import order, plain, truncated
@@ -258,6 +259,47 @@ def test_rows_that_are_left_to_spark_split_too(spark: SparkSession, tmp_path: Pa
     assert len(whole) == 6
     for found in others:
         same(found, whole, "a split")
+
+
+BY_SHOP = Combiner(
+    "shop STRING NOT NULL, n BIGINT NOT NULL, total DOUBLE NOT NULL",
+    "SELECT shop, count(*) AS n, sum(amount) AS total, max(event_time) AS event_time FROM records "
+    f"GROUP BY shop, {times.window('event_time', 60_000_000)}",
+)
+
+
+def by_town(sales: DataFrame, shops: DataFrame) -> DataFrame:
+    minutes = sales.join(shops, sales.shop == shops.key).groupBy("town", F.window("event_time", "1 minute"))
+    return minutes.agg(F.sum("n").alias("sales"), F.sum("total").alias("total"))
+
+
+@pytest.mark.usefixtures("few_tasks")
+def test_a_combined_stream_is_split_beside_its_table(spark: SparkSession) -> None:
+    sales = Input(
+        Topic("sales"),
+        schema="shop STRING NOT NULL, amount DOUBLE NOT NULL, at BIGINT NOT NULL",
+        event_time="timestamp_millis(at)",
+        combine=BY_SHOP,
+    )
+    stream = Stream(
+        name="towns",
+        app="tests",
+        inputs={"sales": sales, "shops": Table(Topic("shops", compacted=True), schema="town STRING NOT NULL")},
+        transform=by_town,
+        output=TopicOutput(Topic("towns"), key="town", value="total"),
+        promise=Final(timedelta(minutes=1), timedelta(minutes=1)),
+    )
+    given = [{"shop": f"s{n % 3}", "amount": 1.0, "at": START + n * 7_000} for n in range(60)]
+    shops = [{"key": "s0", "town": "Aachen"}, {"key": "s1", "town": "Bonn"}]
+    whole, *others = splits(spark, stream, "sales", given, others={"shops": shops})
+    assert sum(row["sales"] for row in whole) == 40
+    for found in others:
+        assert sorted(found, key=repr) == sorted(whole, key=repr)
+    with pytest.raises(DeclarationError, match="has other inputs; got: sales; to mend it: sales, shops"):
+        splits(spark, stream, "sales", given)
+    uncombined = replace(stream, inputs={**stream.inputs, "sales": replace(sales, combine=None)})
+    with pytest.raises(DeclarationError, match="input sales of stream towns has no combiner"):
+        splits(spark, uncombined, "sales", given, others={"shops": shops})
 
 
 @pytest.mark.usefixtures("few_tasks")

@@ -13,6 +13,7 @@ from sqlalchemy import make_url
 
 from penstock.capture.engines import SQLite
 from penstock.capture.pages import DELETED, Pages, Query
+from penstock.capture.readers import divided
 from penstock.declare.capture import Capture, parse
 
 
@@ -60,16 +61,23 @@ def test_every_row_comes_once(table: SQLite, size: int) -> None:
     assert set(since) & set(without) == set()
 
 
-@pytest.mark.parametrize("cuts", [1, 2, 7])
-def test_ranges_of_keys_hold_every_row_once(table: SQLite, cuts: int) -> None:
+@pytest.mark.parametrize("count", [1, 2, 7])
+def test_ranges_of_keys_hold_every_row_once(table: SQLite, count: int) -> None:
     pages = Pages(declared("SELECT a, b, c, note FROM t"))
-    ends = [tuple(table.page(pages.key_at(1000 * n // cuts)).rows[0]) for n in range(1, cuts)]
+    ranges = divided(table, pages, 1000, count)
+    assert len(ranges) == count
     found = []
-    for begin, end in zip([None, *ends], [*ends, None], strict=True):
-        part = through(table, lambda row, b=begin, e=end: pages.by_key(row or b, 10, upto=e), ["a", "b"])  # type: ignore[misc]
-        assert abs(len(part) - 1000 / cuts) <= 1
+    for r in ranges:
+        part = through(table, lambda row, r=r: pages.by_key(row or r.behind, 10, upto=r.upto), ["a", "b"])  # type: ignore[misc]
+        assert abs(len(part) - 1000 / count) <= 1
         found += part
     assert found == through(table, lambda row: pages.by_key(row, 10), ["a", "b"])
+
+
+def test_a_table_that_has_shrunk_is_divided_into_fewer_ranges(table: SQLite) -> None:
+    pages = Pages(declared("SELECT a, b, c, note FROM t"))
+    ranges = divided(table, pages, 4000, 4)
+    assert [r.upto is None for r in ranges] == [True]
 
 
 def test_single_values(table: SQLite) -> None:

@@ -1,4 +1,4 @@
-"""Several outputs: sales that are large go to one topic, sums of all to another, in one transaction."""
+"""Several outputs: large sales go to one topic, small ones to another, in one transaction."""
 
 from __future__ import annotations
 

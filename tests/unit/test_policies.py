@@ -1,0 +1,104 @@
+"""What holds of an input, a topic or a promise where the declaration says nothing, and when time must have moved."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar
+
+import pytest
+
+from penstock.declare.outputs import Delivery, Mark, Output
+from penstock.declare.promises import Due, Promise, millis
+from penstock.errors import DeclarationError
+from penstock.streams import Each, Final, Input, Joined, Stream, Table, Timed, Topic, Updates
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+MINUTE, TEN = timedelta(minutes=1), timedelta(seconds=10)
+EVENTS = Topic("events")
+WITH_SCHEMA = Input(EVENTS, schema="at TIMESTAMP", event_time="at")
+RAW, PATTERN = Input(EVENTS), Input(pattern="e.*")
+KEPT = "events-dead-letter"
+
+
+@pytest.mark.parametrize(
+    ("given", "stops", "dead"), [(WITH_SCHEMA, True, KEPT), (RAW, True, None), (PATTERN, False, None)]
+)
+def test_policies_that_are_not_declared(given: Input, stops: bool, dead: str | None) -> None:
+    """The table of docs/streams.md."""
+    assert given.late == "count"
+    assert given.stops_at_gap is stops
+    assert (given.rejected.name if given.rejected else None) == dead
+    assert given.ahead == timedelta(minutes=5)
+
+
+def test_policies_that_are_declared() -> None:
+    assert Input(EVENTS, gap="go on").stops_at_gap is False
+    assert Input(pattern="e.*", gap="stop").stops_at_gap is True
+    assert Input(EVENTS, schema="at TIMESTAMP", event_time="at", dead="count").rejected is None
+    assert Table(Topic("events", compacted=True), schema="n INT").rejected.name == KEPT
+
+
+@pytest.mark.parametrize(
+    ("promise", "due"),
+    [
+        (Final(MINUTE, TEN), Due(MINUTE, TEN)),
+        (Joined(within=MINUTE, grace=TEN), Due(timedelta(seconds=35))),
+        (Joined(within=timedelta(0), grace=timedelta(0)), Due(timedelta(seconds=1))),
+        (Timed(tick=TEN, grace=MINUTE), Due(TEN)),
+        (Updates(MINUTE, TEN), None),
+        (Each(), None),
+    ],
+)
+def test_when_time_must_have_moved(promise: Promise, due: Due | None) -> None:
+    assert promise.due == due
+
+
+@pytest.mark.parametrize(
+    ("after", "moment"), [(0, 10_000), (9_999, 10_000), (10_000, 70_000), (69_999, 70_000), (70_000, 130_000)]
+)
+def test_the_next_moment_is_a_windows_end_and_its_grace(after: int, moment: int) -> None:
+    assert Due(MINUTE, TEN).next(after) == moment
+    assert millis(TEN) == 10_000
+
+
+def test_broker_settings_that_are_declared_overrule() -> None:
+    assert Topic("t", config={"retention.ms": "5"}).settings()["retention.ms"] == "5"
+    assert Topic("t", compacted=True).settings()["cleanup.policy"] == "compact"
+    with pytest.raises(DeclarationError, match="topic t needs a partition"):
+        Topic("t", partitions=0)
+
+
+def test_a_mark_is_read_as_it_was_written() -> None:
+    mark = Mark("q", 3, {"events": {0: 5, 11: 7}}, {"events": "AAA"})
+    assert Mark.read(mark.value()) == mark
+
+
+@dataclass(frozen=True)
+class Heap(Output):
+    """A store that takes a batch again and tells no row by a key."""
+
+    delivery: ClassVar[Delivery] = "upsert"
+
+    @property
+    def name(self) -> str:
+        return "heap"
+
+    @property
+    def keyed(self) -> bool:
+        return False
+
+    @property
+    def store(self) -> Hashable:
+        return self.name
+
+    def columns(self) -> list[Column]:
+        return []
+
+
+def test_a_store_that_is_written_again_needs_keys() -> None:
+    with pytest.raises(DeclarationError, match="heap writes a batch again after a crash, so its rows need a key"):
+        Stream("s", "a", {"events": WITH_SCHEMA}, lambda events: events, Heap(), Each())
