@@ -21,6 +21,10 @@ from penstock.streams import Combiner, F
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+# Values that a bundle may be unfolded to: of more, the JVM's memory ends.
+UNFOLDED = 2**24
+# Receipts that a bundle may count, so that no sum of some is beyond a BIGINT.
+COUNTED = 2**53
 KEY = ("environment", "metric", "window")
 MOMENTS = ("count", "average", "min", "max", "stddev")
 BUNDLE = ("environment", "metric", "window", "count", "average", "m2", "min", "max", "values", "counts")
@@ -147,7 +151,8 @@ def merged(bundles: DataFrame, bundle: timedelta, summary: timedelta, quantiles:
 def newest() -> Combiner:
     """Of the bundles of a metric and window that come together, the one with most receipts.
 
-    One that counts none is left out, and one whose values are not as many as it counts does not know them.
+    One that counts none, or more than COUNTED, is left out. One whose values are not as many as it counts, or more than
+    UNFOLDED, does not know them.
     """
     names = [f'"{name}"' for name in BUNDLE[3:]]
     # As a whole: column by column, a NULL of the newest would be passed over for an older value.
@@ -158,16 +163,16 @@ def newest() -> Combiner:
         f'SELECT environment, metric, "window", {taken}, event_time FROM ('
         f'SELECT environment, metric, "window", arg_max(struct_pack({packed}), count) AS newest, '
         f"max(event_time) AS event_time FROM (SELECT * REPLACE ({_known('values')}, {_known('counts')}) FROM records) "
-        'WHERE "count" > 0 GROUP BY environment, metric, "window")',
+        f'WHERE "count" BETWEEN 1 AND {COUNTED} GROUP BY environment, metric, "window")',
     )
 
 
 def _known(name: str) -> str:
-    """A bundle's list, NULL if its lists do not come to as many values as it counts."""
+    """A bundle's list, NULL if its lists do not come to as many values as it counts, or to too many."""
     v, n = '"values"', '"counts"'
-    held = f"list_count({v}) = len({v}) AND coalesce(list_count({n}) = len({n}), true)"
+    held = f"list_count({v}) = len({v}) AND coalesce(list_count({n}) = len({n}) AND list_min({n}) > 0, true)"
     total = f"CASE WHEN {n} IS NULL THEN len({v}) WHEN len({n}) = len({v}) THEN list_sum({n}) END"
-    return f'CASE WHEN {held} AND {total} = "count" THEN "{name}" END AS "{name}"'
+    return f'CASE WHEN "count" <= {UNFOLDED} AND {held} AND {total} = "count" THEN "{name}" END AS "{name}"'
 
 
 def _window(length: timedelta) -> Column:

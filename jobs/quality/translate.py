@@ -28,7 +28,9 @@ NUMBER = re.compile(r"\d{1,15}(\.\d{1,6})?")
 PLAIN = r"[A-Za-z0-9 _:;,/@#%&=<>~!'\"-]"
 CLASS = r"\[\^?(?:[A-Za-z0-9 _:;,/@#%=<>~!.+*?(){}|$-]|\\[\]\-.^])+\]"
 ITEM = rf"(?:{PLAIN}|\\[.\-+*?()\[\]{{}}|^$/]|{CLASS})"
-PATTERN = re.compile(rf"\^?(?:{ITEM}(?:[*+?]|\{{\d{{1,2}}(?:,\d{{0,2}})?\}})?)*\$?")
+# To RE2 a count with a zero before it is none, and its brace a character.
+TIMES = r"(?:0|[1-9]\d?)"
+PATTERN = re.compile(rf"\^?(?:{ITEM}(?:[*+?]|\{{{TIMES}(?:,{TIMES}?)?\}})?)*\$?")
 # RE2 has no room for some that are longer.
 LONGEST = 200
 # Java's $ also stands before one line end at the end of the text.

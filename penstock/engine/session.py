@@ -47,6 +47,8 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": shlex.join(options),
         "spark.sql.session.timeZone": "UTC",
+        # An expression says what it says: `${name}` in a text is no variable.
+        "spark.sql.variable.substitute": "false",
         # A long batch of one stream must not starve the others of the app.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state"

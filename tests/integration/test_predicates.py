@@ -231,7 +231,22 @@ def test_predicates_outside_are_left_to_spark(spark: SparkSession, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "pattern", ["[z-a]", "x{2,1}", "[a--b]", "a" * 201, "x{1000}", "a**", "(a", "[[a]", r"\\p{L}", "a++"]
+    "pattern",
+    [
+        "[z-a]",
+        "x{2,1}",
+        "x{00}",
+        "x{01,2}",
+        "x{1,02}",
+        "[a--b]",
+        "a" * 201,
+        "x{1000}",
+        "a**",
+        "(a",
+        "[[a]",
+        r"\\p{L}",
+        "a++",
+    ],
 )
 def test_patterns_that_are_not_taken(tmp_path: Path, pattern: str) -> None:
     assert translated(rule(tmp_path, f"Name RLIKE '{pattern}'")) is None

@@ -48,6 +48,9 @@ def rule(folder: Path, text: str, name: str = "t.sql") -> None:
         ),
         pytest.param("-- topic: t\n-- format: text\nTRUE", ["anything", "", None], [b"\xff\xfe"], id="parses as text"),
         pytest.param(
+            "-- topic: t\n-- format: text\nvalue LIKE '${b}%'", ["${b}", "${b}c"], ["x", "b"], id="no variable of Spark"
+        ),
+        pytest.param(
             "-- topic: t\n-- format: json\n-- schema: id BIGINT NOT NULL, note STRING\nTRUE",
             ['{"id":1}', '{"note":null,"id":2}', '{"id":3,"more":[1]}'],
             ['{"note":"x"}', '{"id":null}'],

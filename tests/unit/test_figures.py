@@ -1,0 +1,30 @@
+"""What a stream's row of progress takes of what Spark tells."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.control import ProgressRow
+from penstock.engine.figures import Figures
+
+
+def progress(batch: int, rows: int, at: str, **durations: int) -> dict[str, Any]:
+    return {
+        "batchId": batch,
+        "numInputRows": rows,
+        "timestamp": f"2026-01-01T00:00:{at}.000Z",
+        "durationMs": durations,
+        "stateOperators": [],
+    }
+
+
+def test_an_idle_query_tells_of_no_batch() -> None:
+    """What Spark says of it every ten seconds has the number of the batch that comes next."""
+    figures = Figures(ProgressRow("s", "a", "i"))
+    assert figures.take(progress(0, 5, "00", addBatch=900, triggerExecution=1000))
+    assert (batch_at := figures.row.batch_at)
+    assert figures.take(progress(1, 0, "12", latestOffset=3, triggerExecution=4))
+    assert (figures.row.batch_id, figures.row.batch_ms, figures.row.batch_at) == (0, 1000, batch_at)
+    assert figures.take(progress(1, 7, "20", addBatch=100, triggerExecution=200))
+    assert (figures.row.batch_id, figures.row.batch_ms, figures.row.rows_in) == (1, 200, 12)
+    assert figures.row.batch_at == batch_at + 20_000 - 1000 + 200
