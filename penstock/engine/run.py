@@ -132,10 +132,12 @@ class StreamRun:
         """Wait until all that is there has been read and written, and the figures say so. For tests and tools."""
         assert self._query is not None
         self._query.processAllAvailable()
-        # Processing ends with the last batch's commit; its progress comes after. Without a batch there is none.
+        # Processing ends with the last batch's commit; its progress comes after. Where no batch ran there is none.
         while self._batches.given not in (None, self.figures.batch_id):
             time.sleep(0.01)
             self._catch_up()
+            # A batch may have begun behind the last: if it failed, this says so.
+            self._query.processAllAvailable()
 
     def tend(self) -> None:
         """Start what should run and restart what failed. LeaseLost from the output comes through to the caller."""
