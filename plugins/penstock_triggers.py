@@ -152,7 +152,7 @@ def declared_windows() -> list[dict[str, Any]]:
     """
     from penstock.catalog import survey
 
-    catalog, _ = survey()
+    catalog, _ = survey(combiners=False)
 
     return [
         {

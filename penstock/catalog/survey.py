@@ -27,10 +27,11 @@ class Part:
     captures: list[Capture] = field(default_factory=list)
 
 
-def survey(project: Path | None = None) -> tuple[Catalog, list[DeclarationError]]:
+def survey(project: Path | None = None, *, combiners: bool = True) -> tuple[Catalog, list[DeclarationError]]:
     """The catalog of all files that are right by themselves and together, and what is wrong with the others.
 
-    It is for who looks. Who ends or forgets what is not declared needs `load`: a mistake is no wish.
+    combiners: whether those are tried as well, by DuckDB. It is for who looks: who ends or forgets what is not declared
+    needs `load`, for a mistake is no wish.
     """
     place = project or settings().project
     wrong: list[DeclarationError] = []
@@ -55,7 +56,7 @@ def survey(project: Path | None = None) -> tuple[Catalog, list[DeclarationError]
             break
         # One may need what a later file declares.
         waiting = left
-    return made, [*wrong, *_untried(made)]
+    return made, [*wrong, *(_failing(made) if combiners else ())]
 
 
 def _files(project: Path) -> Iterator[Callable[[], Part]]:
@@ -80,7 +81,7 @@ def _once(found: list[Found]) -> list[Found]:
     return list({id(one): one for one in found}.values())
 
 
-def _untried(catalog: Catalog) -> Iterator[DeclarationError]:
+def _failing(catalog: Catalog) -> Iterator[DeclarationError]:
     """What is wrong with the combiners of a catalog."""
     for stream in catalog.streams.values():
         for given in stream.sources.values():

@@ -25,7 +25,7 @@ class Drawing(StrEnum):
 
 def complete(incomplete: str) -> list[str]:
     try:
-        names = {node.name for node in graph(survey()[0]).nodes}
+        names = {node.name for node in graph(survey(combiners=False)[0]).nodes}
     except PenstockError:
         return []  # a shell's completion has nowhere to show an error
     return sorted(name for name in names if name.startswith(incomplete))
