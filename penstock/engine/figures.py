@@ -38,7 +38,8 @@ class Figures:
         """Take in the progress of one batch; whether it was a batch that ended well."""
         with self._lock:
             self.progress_at = progress["timestamp"]
-            if progress["batchId"] < 0 or not progress["durationMs"]:
+            # A query that is idle tells of the batch that it would run next.
+            if progress["batchId"] < 0 or "addBatch" not in progress["durationMs"]:
                 return False
             row = self.row
             row.rows_in += progress["numInputRows"]
