@@ -169,6 +169,8 @@ def _catalog(spec: str) -> bytes:  # noqa: ARG001
         raise DeclarationError(f"the declarations were not read within {CATALOG_PATIENCE:g} s") from e
     except subprocess.CalledProcessError as e:
         raise DeclarationError("the declarations cannot be read", got=e.stderr.decode(errors="replace").strip()) from e
+    if done.stderr:
+        log.error("not all declarations can be read: %s", done.stderr.decode(errors="replace").strip())
     return done.stdout
 
 

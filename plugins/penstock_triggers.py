@@ -146,8 +146,13 @@ def _releases(control: Control) -> dict[str, int] | None:
 
 
 def declared_windows() -> list[dict[str, Any]]:
-    """Topics that need heartbeats, as JSON: name, beat_every and [every, after] of each reader, in seconds."""
-    from penstock.catalog import load
+    """Topics that need heartbeats, as JSON: name, beat_every and [every, after] of each reader, in seconds.
+
+    A mistake in one file must not stop the beats of all others.
+    """
+    from penstock.catalog import survey
+
+    catalog, _ = survey(combiners=False)
 
     return [
         {
@@ -155,7 +160,7 @@ def declared_windows() -> list[dict[str, Any]]:
             "beat_every": topic.beat_every,
             "readers": [[due.every.total_seconds(), due.after.total_seconds()] for due in readers],
         }
-        for topic, readers in load().windowed().values()
+        for topic, readers in catalog.windowed().values()
     ]
 
 

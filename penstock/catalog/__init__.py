@@ -3,5 +3,6 @@
 from penstock.catalog.check import build
 from penstock.catalog.find import discover, load
 from penstock.catalog.model import Catalog, Supervised, Windowed
+from penstock.catalog.survey import survey
 
-__all__ = ["Catalog", "Supervised", "Windowed", "build", "discover", "load"]
+__all__ = ["Catalog", "Supervised", "Windowed", "build", "discover", "load", "survey"]

@@ -30,13 +30,21 @@ def discover(project: Path) -> Iterator[Found]:
     if str(project) not in sys.path:
         sys.path.insert(0, str(project))
     seen: list[Found] = []
-    for path in sorted((project / "jobs").glob("*/*.py")):
-        if path.name.startswith("_"):
-            continue
-        for found in _declared(_imported(path, project), path):
+    for path in modules(project):
+        for found in found_in(path, project):
             if not any(found is other for other in seen):
                 seen.append(found)
                 yield found
+
+
+def modules(project: Path) -> list[Path]:
+    """The files that may declare something, in order."""
+    return [path for path in sorted((project / "jobs").glob("*/*.py")) if not path.name.startswith("_")]
+
+
+def found_in(path: Path, project: Path) -> Iterator[Found]:
+    """What a module declares, also what it only imports."""
+    return _declared(_imported(path, project), path)
 
 
 def _imported(path: Path, project: Path) -> ModuleType:
@@ -46,7 +54,7 @@ def _imported(path: Path, project: Path) -> ModuleType:
         within = [f for f in traceback.extract_tb(e.__traceback__) if f.filename.startswith(str(project / "jobs"))]
         place = f"{within[-1].filename}:{within[-1].lineno}" if within else str(path)
         raise DeclarationError(f"{place}: {e.what}", got=e.got, fix=e.fix) from e
-    except Exception as e:
+    except (Exception, SystemExit) as e:
         raise DeclarationError(f"{path} cannot be imported", got=f"{type(e).__name__}: {e}") from e
 
 

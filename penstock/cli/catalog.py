@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from penstock.catalog import load
+from penstock.catalog import survey
 from penstock.catalog.draw import mermaid, text
 from penstock.catalog.graph import Graph, graph
 from penstock.catalog.listing import NOT_RUN, Row, data, rows
@@ -25,7 +25,7 @@ class Drawing(StrEnum):
 
 def complete(incomplete: str) -> list[str]:
     try:
-        names = {node.name for node in graph(load()).nodes}
+        names = {node.name for node in graph(survey(combiners=False)[0]).nodes}
     except PenstockError:
         return []  # a shell's completion has nowhere to show an error
     return sorted(name for name in names if name.startswith(incomplete))
@@ -44,24 +44,36 @@ def catalog(
         Drawing | None, typer.Option("--graph", help="Draw what feeds what, as a tree or for Mermaid.")
     ] = None,
 ) -> None:
-    """Every stream, sink, capture, view, archive and backfill: what it reads, writes and promises, and what runs it."""
+    """Every stream, sink, capture, view, archive and backfill: what it reads, writes and promises, and what runs it.
+
+    What is wrong in a file is told behind the others, and the exit code is then 1.
+    """
     if as_json and drawing:
         raise typer.BadParameter("take --json, which has the graph too, or --graph", param_hint="--graph")
     with clear_errors():
-        found = load()
+        found, wrong = survey()
     drawn, listed = graph(found), rows(found)
     if name is not None:
         known = {node.name for node in drawn.nodes}
         if name not in known:
+            _tell(wrong)
             raise unknown("declared thing or place", name, known)
         drawn = drawn.around(name)
         listed = [row for row in listed if Place(row.kind, row.name) in drawn.nodes]
     if drawing:
         typer.echo({Drawing.text: text, Drawing.mermaid: mermaid}[drawing](drawn))
     elif as_json:
-        emit({"declared": data(listed), "graph": _data(drawn)})
+        emit({"declared": data(listed), "graph": _data(drawn), "wrong": [str(e) for e in wrong]})
     else:
         _print(listed)
+    if wrong:
+        _tell(wrong)
+        raise typer.Exit(1)
+
+
+def _tell(wrong: Sequence[PenstockError]) -> None:
+    for e in wrong:
+        typer.echo(f"error: {e}", err=True)
 
 
 def _data(drawn: Graph) -> dict[str, object]:

@@ -13,6 +13,8 @@ Kind = Literal[
     "topic", "pattern", "table", "store", "source",
     "stream", "sink", "capture", "view", "archive", "backfill",
 ]  # fmt: skip
+# What the control database keeps of one.
+LONGEST = 120
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
@@ -50,9 +52,10 @@ class Declared(Protocol):
 
 def check_name(what: str, name: str) -> None:
     """DeclarationError if a name is not one that topics, folders and ids can be called by."""
-    if not NAME.fullmatch(name):
+    if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > LONGEST:
         raise DeclarationError(
-            f"the name of {what} {name!r} is not usable", fix="use small letters, digits and single '-'"
+            f"the name of {what} {name!r} is not usable",
+            fix=f"use small letters, digits and single '-', {LONGEST} at most",
         )
 
 

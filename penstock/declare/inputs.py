@@ -5,17 +5,25 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Literal, get_args
 
-from penstock.declare.schema import schema
-from penstock.declare.topic import Topic, beside
+from penstock.declare.event_time import check_event_time
+from penstock.declare.promises import check_length
+from penstock.declare.schema import Field, schema
+from penstock.declare.topic import Topic, beside, check_topic
 from penstock.errors import DeclarationError
 
+READS = {"key", "partition", "offset"}
 Late = Literal["count", "keep"]
 Dead = Literal["keep", "count"]
 Gap = Literal["stop", "go on"]
 # The record's own time, where there is no schema.
 RECORDS_OWN = "timestamp"
+RAW = schema(
+    "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP",
+    "raw records",
+    of_json=False,
+)
 
 
 @dataclass(frozen=True)
@@ -27,7 +35,8 @@ class Combiner:
         A list among them holds no NULL.
     sql: a DuckDB query over the table `records`, which has the input's columns and `event_time TIMESTAMPTZ`. It gives
         the columns of schema and `event_time`, the greatest of the group. Of an input without a schema `records` has
-        `topic, value`, the value as `text VARCHAR` (NULL if it is no UTF-8), and what reads names.
+        `topic, value`, the value as `text VARCHAR` (NULL if it is no UTF-8), and what reads names. `penstock catalog`
+        tries it without records, and so does a stream before it starts.
     reads: of an input without a schema, which of `key, partition, offset` the query needs: each has its price.
 
     However a batch is split, what the transform makes of the parts must be the same: `penstock.testing.splits` tries
@@ -37,6 +46,15 @@ class Combiner:
     schema: str
     sql: str
     reads: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        reads: object = self.reads
+        if not isinstance(reads, tuple) or not set(reads) <= READS:
+            raise DeclarationError(
+                "a combiner reads what a record does not have",
+                got=repr(self.reads),
+                fix=f"a tuple of: {', '.join(sorted(READS))}; topic, value and text are always there",
+            )
 
 
 @dataclass(frozen=True)
@@ -49,7 +67,8 @@ class Input:
         records of a schema. Without one the transform gets the raw record:
         `topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP`.
     event_time: SQL over the schema's columns (or over `timestamp`, the record's own time, for a raw input), giving
-        TIMESTAMP. The engine adds it as the column `event_time` and puts the watermark on it.
+        TIMESTAMP. The engine adds it as the column `event_time` and puts the watermark on it. Where it gives NULL a
+        record is a dead letter, and a raw one keeps its own time.
     ahead: how far an event time may lie in the future; a record beyond it is a dead letter, because one wrong clock
         would close every window. A raw input cannot reject; its event time is capped there.
     combine: groups records before Spark sees them.
@@ -74,6 +93,16 @@ class Input:
     def __post_init__(self) -> None:
         if (self.topic is None) == (not self.pattern):
             raise DeclarationError("an input reads either a topic or a pattern", got=self, fix="give exactly one")
+        if self.topic is not None:
+            check_topic("an input", self.topic)
+        for name, kinds in {"late": Late, "dead": Dead, "gap": Gap}.items():
+            given = getattr(self, name)
+            if given not in get_args(kinds) and (name, given) != ("gap", None):
+                known = " or ".join(f'"{kind}"' for kind in get_args(kinds))
+                raise DeclarationError(
+                    f"input {self.source}: {name} is not known", got=repr(given), fix=f"say {name}={known}"
+                )
+        check_length(f"input {self.source}: ahead", self.ahead)
         if self.pattern:
             try:
                 re.compile(self.pattern)
@@ -85,14 +114,16 @@ class Input:
                     got=self.schema,
                     fix="leave the schema out and take the raw records, or name one topic",
                 )
-        if self.schema:
-            names = {field.name.lower() for field in schema(self.schema, f"input {self.source}")}
-            if self.event_time == RECORDS_OWN and RECORDS_OWN not in names:
-                raise DeclarationError(
-                    f"input {self.source} does not say which of its fields is the event time",
-                    got=self.schema,
-                    fix='event_time="timestamp_millis(field)", or another expression over the fields',
-                )
+        fields = schema(self.schema, f"input {self.source}") if self.schema else RAW
+        if self.schema and self.event_time == RECORDS_OWN and RECORDS_OWN not in {f.name.lower() for f in fields}:
+            raise DeclarationError(
+                f"input {self.source} does not say which of its fields is the event time",
+                got=self.schema,
+                fix='event_time="timestamp_millis(field)", or another expression over the fields',
+            )
+        check_event_time(f"input {self.source}", self.event_time, fields)
+        if self.combine:
+            schema(self.combine.schema, f"the combiner of input {self.source}", of_json=False)
 
     @property
     def source(self) -> str:
@@ -126,12 +157,24 @@ class Table:
     schema: str
 
     def __post_init__(self) -> None:
+        check_topic("a table", self.topic)
         if not self.topic.compacted:
             raise DeclarationError(
                 "a table's topic must be compacted",
                 got=f"topic {self.topic.name}",
                 fix="declare it compacted=True, or read it as an Input",
             )
+        if any(field.name.lower() == "key" for field in self.fields):
+            raise DeclarationError(
+                f"table {self.source} has a field of the name that its key has",
+                got=self.schema,
+                fix="leave the field `key` out: the transform gets the record's key under that name",
+            )
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields of its values."""
+        return schema(self.schema, f"table {self.source}")
 
     @property
     def source(self) -> str:

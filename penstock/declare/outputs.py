@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column
 
+# Spark's own format of times stops at milliseconds.
+MICROS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+JSON = {"ignoreNullFields": "false", "timestampFormat": f"{MICROS}XXX", "timestampNTZFormat": MICROS}
 Offsets = Mapping[str, Mapping[int, int]]
 Delivery = Literal["exactly once", "upsert"]
 Columns = str | tuple[str, ...]
@@ -133,8 +136,8 @@ def open_store(outputs: Sequence[Output], owner: Owner) -> Writer:
 class TopicOutput(Output):
     """Rows as records of a topic, written in one transaction with their mark.
 
-    key and value: one column's name, written as text, or several, written as a JSON object with those fields. A NULL
-    value is a tombstone. An empty key writes records without one.
+    key and value: one column's name, written as text (BINARY as it is), or several, written as a JSON object with those
+    fields, times to the microsecond. A NULL value is a tombstone. An empty key writes records without one.
     """
 
     topic: Topic
@@ -152,6 +155,14 @@ class TopicOutput(Output):
                 f"the output to topic {self.topic.name} has no value",
                 fix="give value= one column's name, or several as a tuple",
             )
+        for what, given in {"key": self.key, "value": self.value}.items():
+            names = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else [given]
+            if not all(isinstance(name, str) for name in names) or ("" in names and given) or _twice(names):
+                raise DeclarationError(
+                    f"the output to topic {self.topic.name}: {what} is no column, nor several",
+                    got=repr(given),
+                    fix=f"give {what}= one column's name, or several different ones as a tuple",
+                )
 
     @property
     def name(self) -> str:
@@ -180,7 +191,12 @@ class Beside(TopicOutput):
     value: Columns = "value"
 
 
+def _twice(names: Sequence[object]) -> bool:
+    return len(set(names)) < len(names)
+
+
 def _encoded(columns: Columns) -> Column:
+    # As bytes: what is BINARY need not be text, and Arrow's text must be.
     if isinstance(columns, str):
-        return F.col(columns).cast("string")
-    return F.to_json(F.struct(*columns), {"ignoreNullFields": "false"})
+        return F.col(columns).cast("string").cast("binary")
+    return F.to_json(F.struct(*columns), JSON).cast("binary")

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field, fields
 from datetime import timedelta
 from typing import ClassVar, Literal
 
+from penstock.errors import DeclarationError
+
 Mode = Literal["append", "update"]
 NONE = timedelta(0)
+POSITIVE = {"least": 1}
 
 
 def millis(length: timedelta) -> int:
     return length // timedelta(milliseconds=1)
+
+
+def check_length(what: str, length: object, *, least: int = 0) -> None:
+    """DeclarationError if it is no length of time in whole milliseconds, or below `least` ms."""
+    if not isinstance(length, timedelta) or length % timedelta(milliseconds=1) or millis(length) < least:
+        raise DeclarationError(
+            f"{what} is no length of time that can be kept",
+            got=repr(length),
+            fix=f"give a timedelta of whole milliseconds, {least} at least",
+        )
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,12 @@ class Promise:
     mode: ClassVar[Mode] = "append"
     steps: ClassVar[int] = 1
     refines: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for given in fields(self):
+            length = getattr(self, given.name)
+            if length is not None or given.default is MISSING:
+                check_length(f"{type(self).__name__}({given.name}=...)", length, least=given.metadata.get("least", 0))
 
     @property
     def delay(self) -> timedelta:
@@ -68,7 +87,7 @@ class Final(Promise):
         record: the gap of a session, zero where duplicates are dropped. It then decides which record is late.
     """
 
-    window: timedelta
+    window: timedelta = field(metadata=POSITIVE)
     grace: timedelta
     first: timedelta | None = None
 
@@ -97,7 +116,7 @@ class Updates(Promise):
     late_by: how late a record may be and still update its window; later ones are counted as late.
     """
 
-    window: timedelta
+    window: timedelta = field(metadata=POSITIVE)
     late_by: timedelta
 
     mode: ClassVar[Mode] = "update"
@@ -149,7 +168,7 @@ class Timed(Promise):
     grace: how long after its time a record may still arrive before timers pass it.
     """
 
-    tick: timedelta
+    tick: timedelta = field(metadata=POSITIVE)
     grace: timedelta
 
     @property

@@ -25,6 +25,7 @@ PLAIN = {
     "TIMESTAMP": "timestamp",
     "TIMESTAMPTZ": "timestamp",
 }
+KEPT = (exp.NotNullColumnConstraint, exp.CommentColumnConstraint)
 KNOWN = (
     "STRING, BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DATE, TIMESTAMP, ARRAY, STRUCT and MAP<STRING, …>"
 )
@@ -117,7 +118,14 @@ def _fields(columns: list[exp.ColumnDef], what: str, of_json: bool) -> tuple[Fie
 
 
 def _field(column: exp.ColumnDef, what: str, of_json: bool) -> Field:
-    required = any(isinstance(c.kind, exp.NotNullColumnConstraint) for c in column.args.get("constraints") or ())
+    constraints = [c.kind for c in column.args.get("constraints") or ()]
+    if other := [c for c in constraints if not isinstance(c, KEPT)]:
+        raise DeclarationError(
+            f"the schema of {what}: field {column.name} says more than a type and NOT NULL",
+            got=", ".join(c.sql("spark") for c in other),
+            fix="leave it out: a missing field is NULL, and the transform may say what stands for it",
+        )
+    required = any(isinstance(c, exp.NotNullColumnConstraint) for c in constraints)
     return Field(column.name, _type(column.args["kind"], what, column.name, of_json), required)
 
 

@@ -20,7 +20,8 @@ from penstock.declare.declared import Kind, Place, check_name, here
 from penstock.declare.inputs import Input, Table
 from penstock.declare.outputs import Beside, Output, TopicOutput
 from penstock.declare.promises import Each, Joined, Promise
-from penstock.declare.topic import COMMITS, Topic, beside
+from penstock.declare.stream_refusals import kinds_fit, no_loop, numbers_fit
+from penstock.declare.topic import COMMITS, POSITIONS, Topic, beside
 from penstock.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class Stream:
         self._of_today(key, value, keep_late)
         check_name("stream", self.name)
         check_name("app", self.app)
+        kinds_fit(self)
+        numbers_fit(self)
         self._inputs_fit()
         self._outputs_fit()
         if self.stateful_steps > 1 and self.promise.mode == "update":
@@ -115,6 +118,13 @@ class Stream:
                 got=f"max_records={self.max_records}",
                 fix="leave it out",
             )
+        if self.promise.due and (patterns := [given.pattern for given in self.sources.values() if given.pattern]):
+            raise DeclarationError(
+                f"stream {self.name} waits for the clock, and topics of a pattern get no heartbeats, so what was last "
+                "would wait for ever",
+                got=", ".join(patterns),
+                fix="name each topic in an input of its own and unite them, or promise Updates",
+            )
         read = [given.source for given in self.inputs.values()]
         if twice := sorted(table.source for table in self.tables.values() if read.count(table.source) > 1):
             raise DeclarationError(
@@ -156,7 +166,19 @@ class Stream:
                     f"stream {self.name}: {output.name} writes a batch again after a crash, so its rows need a key",
                     fix="give the output a key",
                 )
+            if not output.keyed and any(topic.compacts for topic in output.topics()):
+                raise DeclarationError(
+                    f"stream {self.name}: {output.name} is compacted, and takes no rows without a key",
+                    fix="give the output a key",
+                )
         topics = {topic.name for output in self.outputs.values() for topic in output.topics()}
+        read = {given.source for given in self.inputs.values()}
+        if taken := sorted((topics | read) & {COMMITS.name, POSITIONS.name}):
+            raise DeclarationError(
+                f"stream {self.name} takes a topic of Penstock's own", got=", ".join(taken), fix="take another"
+            )
+        topics |= {self.late_topic} if self.keeps_late else set()
+        no_loop(self, topics)
         if own := sorted(topics & {given.source for given in self.inputs.values()}):
             raise DeclarationError(
                 f"stream {self.name} reads its own output",

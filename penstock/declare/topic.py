@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from penstock.errors import DeclarationError
 
+KEPT_FOR_EVER = 'beat_every=0 for none; to keep records for ever, config={"retention.ms": "-1"}'
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -33,19 +34,27 @@ class Topic:
     config: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if not TOPIC_NAME.fullmatch(self.name):
+        if not TOPIC_NAME.fullmatch(str(self.name)) or self.name in (".", ".."):
             raise DeclarationError(
                 "a topic's name has a character Kafka refuses",
                 got=repr(self.name),
                 fix="use letters, digits, '.', '_' and '-', 249 at most",
             )
-        if self.partitions < 1:
+        if not isinstance(self.partitions, int) or self.partitions < 1:
             raise DeclarationError(f"topic {self.name} needs a partition", got=self.partitions, fix="use 1 or more")
+        if self.beat_every < 0 or self.retention < timedelta(0):
+            got = f"beat_every={self.beat_every}, retention={self.retention!r}"
+            raise DeclarationError(f"topic {self.name} has a length of time below zero", got=got, fix=KEPT_FOR_EVER)
 
     @property
     def dead_letters(self) -> str:
         """The topic that takes this topic's records which do not parse."""
         return f"{self.name}-dead-letter"
+
+    @property
+    def compacts(self) -> bool:
+        """Whether the broker compacts it, and so refuses records without a key."""
+        return "compact" in self.settings()["cleanup.policy"]
 
     def settings(self) -> dict[str, str]:
         """Broker settings of the topic, declared ones last."""
@@ -64,6 +73,12 @@ class Topic:
                 "retention.ms": str(int(self.retention.total_seconds() * 1000)),
             }
         return {**base, **self.config}
+
+
+def check_topic(what: str, given: object) -> None:
+    """DeclarationError if what is given for a topic is none."""
+    if not isinstance(given, Topic):
+        raise DeclarationError(f"{what} needs a Topic", got=repr(given), fix="Topic('name')")
 
 
 def name_of(topic: Topic | str) -> str:

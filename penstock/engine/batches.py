@@ -80,6 +80,8 @@ class Batches:
         self._writing = threading.Lock()
         self._stopping = threading.Event()
         self._since: float | None = None
+        self.given: int | None = None
+        """The number of the batch that Spark gave last since it was opened."""
 
     @property
     def committed(self) -> Mark:
@@ -94,6 +96,7 @@ class Batches:
     def open(self) -> None:
         """Open the stores, which fences earlier writers of the same stream, and find what is written."""
         self._stopping.clear()
+        self.given = None
         by_store: dict[Hashable, list[Output]] = {}
         outputs = [*self._stream.outputs.values(), *self._stream.beside.values()]
         if not any(output.delivery == "exactly once" for output in outputs):
@@ -131,13 +134,16 @@ class Batches:
         outputs = self._stream.outputs
         if "" in outputs:
             return rows.select(*outputs[""].columns())
-        if TAG not in rows.columns:
+        if TAG not in (name.lower() for name in rows.columns):
             raise DeclarationError(
                 f"stream {self._stream.name}: the transform's rows do not say which output they are for",
                 got=f"columns {', '.join(rows.columns)}",
                 fix=f"give each a column {TAG} with one of: {', '.join(outputs)}",
             )
-        structs = [F.when(F.col(TAG) == tag, F.struct(*o.columns())).alias(tag) for tag, o in outputs.items()]
+        structs = [
+            F.when(F.col(TAG) == tag, F.struct(*output.columns())).alias(f"_{number}")
+            for number, (tag, output) in enumerate(outputs.items())
+        ]
         return rows.select(F.col(TAG).alias("_tag"), *structs)
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
@@ -145,6 +151,7 @@ class Batches:
         with self._writing:
             if not self._stores or self._stopping.is_set():
                 raise LeaseLost(f"stream {self._stream.name} is being stopped")
+            self.given = batch_id
             query = self._query()
             self._tables.advance(str(query.id), batch_id, self._stopping.is_set)
             todo = self._todo(str(query.id), batch_id)
@@ -213,9 +220,9 @@ class Batches:
                 fix=f"let the transform give one of: {', '.join(outputs)}",
             )
         found = {}
-        for tag, output in outputs.items():
-            mine = rows.filter(pc.equal(tags, pa.scalar(tag))).select([tag]).flatten()
-            found[output.name] = mine.rename_columns([name.removeprefix(f"{tag}.") for name in mine.column_names])
+        for number, (tag, output) in enumerate(outputs.items()):
+            mine = rows.filter(pc.equal(tags, pa.scalar(tag))).select([f"_{number}"]).flatten()
+            found[output.name] = mine.rename_columns([name.removeprefix(f"_{number}.") for name in mine.column_names])
         return found
 
     def _topics_exist(self) -> None:

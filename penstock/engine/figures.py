@@ -35,14 +35,12 @@ class Figures:
                 setattr(self.row, key, getattr(self.row, key) + count)
 
     def take(self, progress: dict[str, Any]) -> bool:
-        """Take in one progress; whether all is well: a batch ended, or there was nothing to do."""
+        """Take in one progress; whether it is that of a batch, which so ended well."""
         with self._lock:
             self.progress_at = progress["timestamp"]
-            if progress["batchId"] < 0 or not progress["durationMs"]:
+            # A query that is idle tells of the batch that it would run next.
+            if progress["batchId"] < 0 or "addBatch" not in progress["durationMs"]:
                 return False
-            if "addBatch" not in progress["durationMs"]:
-                # An idle query tells of itself too, with the number of the batch that comes next.
-                return True
             row = self.row
             row.rows_in += progress["numInputRows"]
             ended: bool = progress["batchId"] != row.batch_id

@@ -15,9 +15,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from penstock.declare.schema import quoted
-from penstock.errors import DeclarationError
 from penstock.records.columns import BAD, BEAT, EVENT_TIME, KEPT, RAW, RECORD, Reading
 from penstock.records.heartbeat import BEAT_KEY
+from penstock.records.trial import tried
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -42,13 +42,8 @@ def decoded(
     reading = Reading.of(given, combine=combine, keep=keep == "all")
     if not given.schema and not reading.combine:
         return _raw(source, given, F.timestamp_micros(horizon))
-    if reading.combine and not reading.timed:
-        raise DeclarationError(
-            f"the combiner of input {given.source} cannot know the event time",
-            got=given.event_time,
-            fix="declare timestamp_millis(field), timestamp_seconds(field), timestamp_micros(field) or a field of type "
-            "TIMESTAMP; of raw records it is `timestamp`",
-        )
+    if reading.combine:
+        tried(given)
     own = F.unix_micros("timestamp")
     # A beat cannot move time beyond the clock either: it would close every window for ever.
     capped = F.least(own, horizon)
@@ -60,9 +55,9 @@ def decoded(
 
 
 def _raw(source: DataFrame, given: Input, horizon: Column) -> DataFrame:
-    """Records as they are; an event time that lies too far in the future is capped."""
+    """Records as they are, by their own time where the expression gives none; one too far in the future is capped."""
     rows = source.select(*RAW, "timestamp", is_beat().alias(BEAT))
-    time = F.when(F.col(BEAT), F.col("timestamp")).otherwise(F.expr(given.event_time))
+    time = F.when(F.col(BEAT), F.col("timestamp")).otherwise(F.coalesce(F.expr(given.event_time), "timestamp"))
     capped = F.when(time > horizon, horizon).otherwise(time).alias(EVENT_TIME)
     return rows.select(*RAW, "timestamp", capped, BEAT, F.lit(False).alias(BAD), F.struct(*RAW).alias(KEPT))
 

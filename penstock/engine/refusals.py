@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pyspark.sql import DataFrame
+
 from penstock.declare.promises import Joined, Timed
 from penstock.errors import DeclarationError
 
@@ -53,6 +55,14 @@ def refused(stream: str, e: AnalysisException) -> DeclarationError | None:
             first = said.splitlines()[0].partition(";")[0]
             return DeclarationError(f"stream {stream} asks for {what}, which Spark cannot do", got=first[:300], fix=fix)
     return None
+
+
+def is_frame(stream: Stream, rows: object) -> None:
+    """DeclarationError if a transform gave something else."""
+    if not isinstance(rows, DataFrame):
+        raise DeclarationError(
+            f"stream {stream.name}: the transform gives no frame", got=repr(rows), fix="let it return a DataFrame"
+        )
 
 
 def check(stream: Stream, steps: Sequence[str]) -> None:

@@ -56,12 +56,18 @@ class Rejects:
 
     def _dead(self, batch: Batch, execution: Execution, found: Found) -> None:
         """Only a batch with more of them than were held is read a second time."""
+        # Two inputs may read one topic.
+        known: set[tuple[str, int, int]] = set()
         for name, given in self._stream.sources.items():
             metric = execution.observed(f"bad_{name}") if given.schema else None
             count, held = records.bad(metric) if metric is not None else (0, None)
             if not count:
                 continue
             for record in self._again(given, batch) if held is None else held:
+                place = (record["topic"], record["partition"], record["offset"])
+                if place in known:
+                    continue
+                known.add(place)
                 found.dead += 1
                 found.first = found.first or record["reason"]
                 if given.rejected:

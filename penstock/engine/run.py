@@ -104,6 +104,7 @@ class StreamRun:
             # So a join hashes the batch and not the table.
             frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
         rows = self.stream.transform(**frames, **self._tables.frames(self._spark))
+        refusals.is_frame(self.stream, rows)
         refusals.check(self.stream, jvm.stateful_steps(rows))
         return rows
 
@@ -131,10 +132,12 @@ class StreamRun:
         """Wait until all that is there has been read and written, and the figures say so. For tests and tools."""
         assert self._query is not None
         self._query.processAllAvailable()
-        # Processing ends with the last batch's commit; its progress comes after.
-        while self.figures.batch_id != self._batches.committed.batch:
+        # Processing ends with the last batch's commit; its progress comes after. Where no batch ran there is none.
+        while self._batches.given not in (None, self.figures.batch_id):
             time.sleep(0.01)
             self._catch_up()
+            # A batch may have begun behind the last: if it failed, this says so.
+            self._query.processAllAvailable()
 
     def tend(self) -> None:
         """Start what should run and restart what failed. LeaseLost from the output comes through to the caller."""

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 
-from penstock.declare.schema import quoted, schema
+from penstock.declare.schema import quoted
 from penstock.engine.tablefiles import GONE, ROWS
-from penstock.errors import BrokerError, DeclarationError, LeaseLost
+from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka.admin import COMING_AND_GOING, admin, unreachable
 from penstock.records.columns import BAD, KEPT, Reading, arrow, texts
 from penstock.records.heartbeat import BEAT_KEY
@@ -119,7 +119,7 @@ class Decoder:
     """Judges values as those of an input are judged."""
 
     def __init__(self, table: Table) -> None:
-        self._fields = fields_of(table)
+        self._fields = table.fields
         # No event time: none is asked of a table's value.
         self._reading = Reading(table.source, f"table {table.source}", table.schema, "", None, keep=True)
         self._layout = layout(self._fields)
@@ -177,18 +177,6 @@ class Decoder:
             numbered = pa.table([own["key"], pa.array(range(len(own)), pa.int64())], names=["key", "row"])
             last = numbered.group_by("key").aggregate([("row", "max")])["row_max"]
             yield partition, own.take(last).select(self._layout.names)
-
-
-def fields_of(table: Table) -> tuple[Field, ...]:
-    """The fields of a table's values."""
-    found = schema(table.schema, f"table {table.source}")
-    if any(field.name.lower() == "key" for field in found):
-        raise DeclarationError(
-            f"table {table.source} has a field of the name that its key has",
-            got=table.schema,
-            fix="leave the field `key` out: the transform gets the record's key under that name",
-        )
-    return found
 
 
 def layout(fields: tuple[Field, ...]) -> pa.Schema:

@@ -17,7 +17,7 @@ from urllib.parse import urlparse
 import pyarrow as pa
 
 from penstock.engine.rejects import KEPT, origin
-from penstock.engine.tablefeed import TIMEOUT, TableFeed, ddl, described, fields_of
+from penstock.engine.tablefeed import TIMEOUT, TableFeed, ddl, described
 from penstock.engine.tablefiles import ROWS, Damaged, Rows, TableFiles
 from penstock.errors import BrokerError, DeclarationError
 from penstock.kafka.admin import admin, end_offsets
@@ -80,7 +80,7 @@ class KeptTable:
     def frame(self, spark: SparkSession) -> DataFrame:
         """The rows as they are when a batch is executed: the plan holds the folder, not what is in it."""
         count = len(self.next)
-        return spark.range(0, count, 1, count).mapInArrow(Rows(str(self._files.folder)), ddl(fields_of(self._table)))
+        return spark.range(0, count, 1, count).mapInArrow(Rows(str(self._files.folder)), ddl(self._table.fields))
 
     def open(self) -> Ends:
         """Take up what is kept, or begin anew; the topic's ends now, if it must be read to them before it is used."""

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from penstock.declare.outputs import NOTHING, Mark, Offsets, Output
 from penstock.declare.topic import COMMITS
+from penstock.errors import DeclarationError
 from penstock.kafka.transactions import Message, TransactionalWriter
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ class TopicWriter(TransactionalWriter):
 
     def __init__(self, name: str, group: str, bootstrap: str, outputs: Sequence[Output] = ()) -> None:
         self._topics = [output.name for output in outputs]
+        declared = [topic for output in outputs for topic in output.topics()]
+        # Its own marks are given by another way.
+        self._compacted = {t.name for t in declared if t.compacts} - {COMMITS.name}
         super().__init__(name, group, bootstrap, COMMITS, "stream")
 
     def committed(self) -> Mark:
@@ -39,7 +43,14 @@ class TopicWriter(TransactionalWriter):
         return NOTHING if found is None else Mark.read(found)
 
     def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
-        """As `commit`."""
+        """As `commit`; DeclarationError, before anything is written, for rows without a key where they need one."""
+        for topic in self._compacted & rows.keys():
+            if nameless := rows[topic]["key"].null_count:
+                raise DeclarationError(
+                    f"{self.what}: {topic} is compacted, and takes no rows without a key",
+                    got=f"{nameless} rows whose key is NULL",
+                    fix="let the transform leave them out or name them, with coalesce(key, ...)",
+                )
         count = self.commit(
             chain.from_iterable(_messages(topic, rows.get(topic)) for topic in self._topics), mark.value()
         )

@@ -194,10 +194,10 @@ class Queries:
             given = ", ".join(
                 f"{json.name(f.name)}::{json.kind(f.type)} AS {json.name(f.name)}" for f in reading.columns
             )
-            self._good = (
-                f"WITH records AS (SELECT {', '.join(names)}, {at} FROM {source} WHERE NOT _beat AND NOT _bad) "
-                f"SELECT {given}, event_time, false AS _beat, false AS _bad FROM ({reading.combine.sql})"
-            )
+            records = f"WITH records AS (SELECT {', '.join(names)}, {at} FROM {source} WHERE NOT _beat AND NOT _bad) "
+            combined = f"({_alone(reading.combine.sql)})"
+            self._parts = f"{records} SELECT * FROM {combined}"
+            self._good = f"{records} SELECT {given}, event_time, false AS _beat, false AS _bad FROM {combined}"
         else:
             self._good = f"SELECT {', '.join(names)}, {at}, _beat, _bad FROM {source} WHERE NOT _bad"
         self._combines = reading.combine is not None
@@ -214,6 +214,19 @@ class Queries:
             )
         else:
             self._whole = f"SELECT {at}, _beat, _bad FROM {source}"
+
+    def tried(self, sends: pa.Table) -> dict[str, str]:
+        """The types of what the combiner's query gives, by name in small letters; duckdb.Error if it is none.
+
+        sends: the columns of `Reading.sends`, without a row.
+        """
+        tables = {"records_in": self._named(sends)}
+        if self._decoded:
+            tables = {"decoded": self._asked(self._decoded, **tables)}
+        self._asked(self._good, **tables)
+        kinds = self._asked(f"DESCRIBE {self._parts}", **tables)
+        names = (str(name).lower() for name in kinds["column_name"].to_pylist())
+        return dict(zip(names, map(str, kinds["column_type"].to_pylist()), strict=True))
 
     def run(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
         """The rows of raw records; those of some large ones by halves: the parser takes 16 times their size."""
@@ -279,21 +292,36 @@ class Queries:
         ]
         yield from pa.Table.from_arrays(columns, schema=self._layout).to_batches()
 
-    def _query(self, sql: str, **tables: pa.Table) -> pa.Table:
+    def _asked(self, sql: str, **tables: pa.Table) -> pa.Table:
         for name, table in tables.items():
             self._con.register(name, table)
         try:
             found: pa.Table = self._con.sql(sql).to_arrow_table()
             return found
+        finally:
+            for name in tables:
+                self._con.unregister(name)
+
+    def _query(self, sql: str, **tables: pa.Table) -> pa.Table:
+        try:
+            return self._asked(sql, **tables)
         except duckdb.ConversionException as e:
             raise DeclarationError(
                 f"the combiner of {self._what} gives values that their declared type cannot hold",
                 got=str(e).splitlines()[0],
                 fix="declare a wider type",
             ) from e
-        finally:
-            for name in tables:
-                self._con.unregister(name)
+        except (duckdb.OutOfRangeException, duckdb.InvalidInputException) as e:
+            raise DeclarationError(
+                f"the combiner of {self._what} fails on these records",
+                got=str(e).splitlines()[0],
+                fix="let its query take every value of the input's types, with try_cast or a wider type",
+            ) from e
+
+
+def _alone(sql: str) -> str:
+    """A query that stands in another: a comment at its end must not swallow what follows."""
+    return f"{sql.rstrip().removesuffix(';')}\n"
 
 
 def _judged(reading: Reading) -> str:

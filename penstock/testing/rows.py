@@ -102,7 +102,7 @@ def _inputs_of(stream: Stream, names: Collection[str]) -> None:
 
 def _frame(spark: SparkSession, given: Input | Table, rows: Iterable[Given]) -> DataFrame:
     if isinstance(given, Table):
-        fields = tablefeed.fields_of(given)
+        fields = given.fields
         names = ["key", *(f.name for f in fields)]
         made = [tuple(_dict(row).get(n) for n in names) for row in rows]
         return spark.createDataFrame(made, tablefeed.ddl(fields))

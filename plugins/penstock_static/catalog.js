@@ -9,6 +9,8 @@ const place = ({ kind, name }) =>
   h("div", {}, name, kind === "topic" ? null : h("span", { class: "muted" }, ` ${kind}`));
 const names = (places) => h("td", { class: "places" }, ...(places.length ? places.map(place) : [DASH]));
 
+const PARTLY = "What is declared cannot all be read: `penstock catalog` says why. The rest is shown.";
+
 export class Catalog {
   constructor() {
     this.key = "";
@@ -18,7 +20,7 @@ export class Catalog {
   }
 
   show(found) {
-    text($("catalog-error"), "");
+    text($("catalog-error"), found.wrong ? PARTLY : "");
     const key = JSON.stringify(found);
     if (this.key === key) return;
     this.key = key;

@@ -108,6 +108,7 @@ def test_declarations_that_cannot_be_read_are_said_to_be_so(visit: Visit, server
         view = visit()
         expect(view.frame.locator("#catalog-error")).to_contain_text("`penstock catalog` says why")
         expect(view.frame.locator("tr.stream").first).to_be_visible()
+        expect(row(view, "order-replay")).to_be_visible()
     finally:
         broken.unlink()
 

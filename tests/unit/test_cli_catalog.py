@@ -92,18 +92,18 @@ def test_an_unknown_drawing_is_refused() -> None:
 
 
 def test_a_mistake_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    def wrong() -> Catalog:
+    def wrong(**_: object) -> Catalog:
         raise DeclarationError("jobs/a.py:3: view v is wrong", got="x", fix="mend it")
 
-    monkeypatch.setattr(catalog, "load", wrong)
+    monkeypatch.setattr(catalog, "survey", wrong)
     assert run(code=1) == "error: jobs/a.py:3: view v is wrong; got: x; to mend it: mend it\n"
     assert catalog.complete("") == []
 
 
 def test_nothing_declared_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "load", lambda: Catalog({}, {}))
+    monkeypatch.setattr(catalog, "survey", lambda: (Catalog({}, {}), []))
     assert "docs/catalog.md" in run()
-    assert json.loads(run("--json")) == {"declared": [], "graph": {"nodes": [], "edges": []}}
+    assert json.loads(run("--json")) == {"declared": [], "graph": {"nodes": [], "edges": []}, "wrong": []}
 
 
 def test_completion_offers_things_and_places() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from penstock.declare.inputs import Combiner
+from penstock.declare.topic import COMMITS
 from penstock.errors import DeclarationError
 from penstock.streams import Each, Final, Input, Joined, Stream, Table, Timed, Topic, TopicOutput, Updates
 
@@ -49,6 +51,27 @@ def two(events: Any, names: Any) -> Any:  # noqa: ARG001
         ({"output": TopicOutput(Topic("events-dead-letter"), key="n", value="n")}, "where its dead letters"),
         ({"output": {}}, "has no output"),
         ({"promise": Updates(MINUTE, MINUTE), "output": TopicOutput(Topic("out"), value="n")}, "give the output a key"),
+        ({"output": {"": OUT, "b": TopicOutput(Topic("b"), value="n")}}, "a text as the tag of each output"),
+        ({"output": {1: OUT}}, "a text as the tag of each output"),
+        ({"output": [OUT]}, "or several by tag"),
+        ({"inputs": {"events": Topic("events")}}, "this is no input"),
+        ({"inputs": [EVENTS]}, "inputs is not what it should be"),
+        ({"transform": None}, "transform is not what it should be"),
+        ({"promise": Each}, "promise is not what it should be"),
+        ({"name": 5}, "is not usable"),
+        ({"name": "x" * 121}, "120 at most"),
+        ({"every": -1.0}, "every is too small"),
+        ({"max_records": -1}, "max_records is too small"),
+        ({"shuffle_partitions": 0}, "shuffle_partitions is too small"),
+        ({"output": TopicOutput(Topic("out", compacted=True), value="n")}, "takes no rows without a key"),
+        ({"output": TopicOutput(COMMITS, key="n", value="n")}, "a topic of Penstock's own"),
+        ({"inputs": {"events": Input(COMMITS)}}, "a topic of Penstock's own"),
+        ({"inputs": {"events": Input(pattern="o.*")}}, "pattern='(?!out$)(?:o.*)'"),
+        ({"inputs": {"events": Input(pattern=".*")}}, "pattern='(?!out$|penstock[.])(?:.*)'"),
+        ({"inputs": {"events": Input(pattern="s-.*", late="keep")}}, "matches s-late"),
+        ({"inputs": {"events": Input(Topic("events"), late="keep"), "names": Input(Topic("s-late"))},
+          "transform": two}, "reads its own output"),
+        ({"inputs": {"events": Input(pattern="e.*")}, "promise": Final(MINUTE, MINUTE)}, "get no heartbeats"),
     ],
 )  # fmt: skip
 def test_refused(changed: dict[str, Any], said: str) -> None:
@@ -67,3 +90,99 @@ def test_a_step_before_the_windows_decides_what_is_late() -> None:
     assert (Final(hour, MINUTE).length, Final(hour, MINUTE).taken_for) == (hour, timedelta(0))
     sessions = Final(hour, MINUTE, first=5 * MINUTE)
     assert (sessions.length, sessions.taken_for, sessions.due) == (timedelta(0), 5 * MINUTE, Final(hour, MINUTE).due)
+
+
+def test_what_a_pattern_is_advised_to_be_is_taken() -> None:
+    declared(inputs={"events": Input(pattern="(?!out$|penstock[.])(?:.*)")})
+
+
+LENGTHS: list[tuple[Any, str]] = [
+    (lambda: Final(timedelta(0), MINUTE), "Final(window=...)"),
+    (lambda: Final(MINUTE, -MINUTE), "Final(grace=...)"),
+    (lambda: Final(MINUTE, MINUTE, first=-MINUTE), "Final(first=...)"),
+    (lambda: Final("1 minute", MINUTE), "Final(window=...)"),  # type: ignore[arg-type]
+    (lambda: Final(None, MINUTE), "Final(window=...)"),  # type: ignore[arg-type]
+    (lambda: Updates(timedelta(microseconds=10), MINUTE), "Updates(window=...)"),
+    (lambda: Updates(MINUTE, 60), "Updates(late_by=...)"),  # type: ignore[arg-type]
+    (lambda: Joined(-MINUTE, MINUTE), "Joined(within=...)"),
+    (lambda: Timed(timedelta(0), MINUTE), "Timed(tick=...)"),
+    (lambda: Input(Topic("events"), ahead=-MINUTE), "input events: ahead"),
+]
+
+
+@pytest.mark.parametrize(("make", "what"), LENGTHS, ids=[what for _, what in LENGTHS])
+def test_a_length_of_time_that_no_clock_can_keep(make: Any, what: str) -> None:
+    """A window of no length would end the heartbeats of every stream."""
+    with pytest.raises(DeclarationError) as e:
+        make()
+    assert f"{what} is no length of time that can be kept" in str(e.value)
+
+
+def test_lengths_that_can_be_kept() -> None:
+    assert (Final(MINUTE, timedelta(0)).first, Joined(timedelta(0), timedelta(0)).delay) == (None, timedelta(0))
+
+
+EVENT = "n BIGINT, at TIMESTAMP, s STRUCT<at: TIMESTAMP>, day DATE"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"late": "Keep"}, 'say late="count" or "keep"'),
+        ({"dead": "drop"}, 'say dead="keep" or "count"'),
+        ({"gap": "continue"}, 'say gap="stop" or "go on"'),
+        (
+            {"event_time": "timestamp_millis(m)"},
+            "got: m in timestamp_millis(m); to mend it: take one of: n, at, s, day",
+        ),
+        ({"event_time": "n"}, 'event_time="timestamp_millis(n)"'),
+        ({"event_time": " "}, "has an empty event time"),
+        ({"schema": "timestamp BIGINT", "event_time": "timestamp"}, "got: timestamp BIGINT"),
+        ({"schema": "", "event_time": "at"}, "take one of: topic, partition, offset, key, value, timestamp"),
+        ({"schema": "n BIGINT DEFAULT 5, at TIMESTAMP"}, "says more than a type and NOT NULL; got: DEFAULT 5"),
+        ({"topic": "events"}, "an input needs a Topic; got: 'events'"),
+    ],
+)
+def test_an_input_that_cannot_be_meant(changed: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"topic": Topic("events"), "schema": EVENT, "event_time": "at"}
+    with pytest.raises(DeclarationError) as e:
+        Input(**given | changed)
+    assert said in str(e.value)
+
+
+@pytest.mark.parametrize(
+    "event_time",
+    [
+        "AT", "`at`", "s.at", "day", "timestamp_millis(n)", "at + INTERVAL 1 HOUR", "coalesce(at, current_timestamp())",
+        "try_to_timestamp(CAST(n AS STRING))", "aggregate(array(n), 0L, (a, b) -> a + b, a -> timestamp_millis(a))",
+        "CASE WHEN n > 5 THEN at ELSE s.at END", "from_utc_timestamp(at, 'Europe/Berlin')", "now()",
+    ],
+)  # fmt: skip
+def test_event_times_that_spark_can_tell(event_time: str) -> None:
+    Input(Topic("events"), schema=EVENT, event_time=event_time)
+
+
+@pytest.mark.parametrize("reads", ["key", ("keys",), ["key"]])
+def test_what_a_combiner_reads_is_there(reads: Any) -> None:
+    with pytest.raises(DeclarationError, match="a tuple of: key, offset, partition"):
+        Combiner("n BIGINT", "SELECT 1", reads=reads)
+
+
+@pytest.mark.parametrize("columns", [5, ("n", ""), ("n", "n"), ("n", 5), [[]]])
+def test_what_is_no_column(columns: Any) -> None:
+    with pytest.raises(DeclarationError, match="is no column, nor several"):
+        TopicOutput(Topic("out"), value=columns)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"name": "."}, {"partitions": "4"}, {"partitions": 0}, {"beat_every": -1}, {"retention": -MINUTE}]
+)
+def test_a_topic_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(DeclarationError):
+        Topic(**{"name": "events"} | wrong)
+
+
+@pytest.mark.parametrize(("topic", "schema"), [("names", "n BIGINT"), (NAMES.topic, "Key STRING"), (NAMES.topic, "n")])
+def test_a_table_that_cannot_be(topic: Any, schema: str) -> None:
+    with pytest.raises(DeclarationError):
+        Table(topic, schema=schema)

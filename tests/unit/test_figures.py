@@ -23,7 +23,7 @@ def test_an_idle_query_tells_of_no_batch() -> None:
     figures = Figures(ProgressRow("s", "a", "i"))
     assert figures.take(progress(0, 5, "00", addBatch=900, triggerExecution=1000))
     assert (batch_at := figures.row.batch_at)
-    assert figures.take(progress(1, 0, "12", latestOffset=3, triggerExecution=4))
+    assert not figures.take(progress(1, 0, "12", latestOffset=3, triggerExecution=4))
     assert (figures.row.batch_id, figures.row.batch_ms, figures.row.batch_at) == (0, 1000, batch_at)
     assert figures.take(progress(1, 7, "20", addBatch=100, triggerExecution=200))
     assert (figures.row.batch_id, figures.row.batch_ms, figures.row.rows_in) == (1, 200, 12)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.sinks.influxdb import InfluxDB
-from penstock.streams import Each, Final, Input, Stream, Table, Topic, TopicOutput
+from penstock.streams import Each, Final, Input, Stream, Table, Topic, TopicOutput, Updates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -54,7 +54,7 @@ STREAMS = [
         app="audit",
         inputs={"records": Input(pattern="order.*")},
         transform=counts,
-        output=TopicOutput(Topic("counts"), value="count"),
-        promise=Final(window=timedelta(minutes=1), grace=timedelta(seconds=10)),
+        output=TopicOutput(Topic("counts"), key="topic", value="count"),
+        promise=Updates(window=timedelta(minutes=1), late_by=timedelta(seconds=10)),
     ),
 ]

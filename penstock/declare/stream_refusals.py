@@ -1,0 +1,60 @@
+"""What a stream is refused for at once, with the way out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from penstock.declare.inputs import Input, Table
+from penstock.declare.outputs import Output
+from penstock.declare.promises import Promise
+from penstock.declare.topic import COMMITS
+from penstock.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from penstock.declare.stream import Stream
+
+
+def kinds_fit(stream: Stream) -> None:
+    """Each part of it is of a kind that can be meant."""
+    tags = list(stream.output) if isinstance(stream.output, Mapping) else ["all"]
+    for what, good, fix in (
+        ("inputs", isinstance(stream.inputs, Mapping), "inputs={'name': Input(...)}"),
+        ("transform", callable(stream.transform), "a function of the inputs, by their names"),
+        ("promise", isinstance(stream.promise, Promise), "promise=Each(), or another, with its lengths of time"),
+        ("output", isinstance(stream.output, Mapping | Output), "output=TopicOutput(...), or several by tag"),
+        ("output", all(isinstance(tag, str) and tag for tag in tags), "a text as the tag of each output"),
+    ):
+        if not good:
+            got = repr(tags if what == "output" and isinstance(stream.output, Mapping) else getattr(stream, what))
+            raise DeclarationError(f"stream {stream.name}: {what} is not what it should be", got=got, fix=fix)
+    if strange := [given for given in stream.inputs.values() if not isinstance(given, (Input, Table))]:
+        fix = "Input(Topic(...), ...) or Table(Topic(...), ...)"
+        raise DeclarationError(f"stream {stream.name}: this is no input", got=repr(strange[0]), fix=fix)
+
+
+def numbers_fit(stream: Stream) -> None:
+    """Its numbers are in their range."""
+    for what, least in (("shuffle_partitions", 1), ("every", 0), ("max_records", 0)):
+        given = getattr(stream, what)
+        if not given >= least:
+            raise DeclarationError(f"stream {stream.name}: {what} is too small", got=given, fix=f"give {least} or more")
+
+
+def no_loop(stream: Stream, written: set[str]) -> None:
+    """No pattern matches a topic of `written`, those that a batch may write: each batch would make another."""
+    for given in stream.sources.values():
+        # The mark of each batch lies in COMMITS.
+        matched = {name for name in {*written, COMMITS.name} if given.pattern and re.fullmatch(given.pattern, name)}
+        if matched:
+            raise DeclarationError(
+                f"stream {stream.name} reads what it writes, without end",
+                got=f"{given.pattern!r} matches {', '.join(sorted(matched))}",
+                fix=f"leave them out: pattern={_without(given.pattern, matched)!r}",
+            )
+
+
+def _without(pattern: str, names: set[str]) -> str:
+    every = "|".join("penstock[.]" if name == COMMITS.name else re.escape(name) + "$" for name in sorted(names))
+    return f"(?!{every})(?:{pattern})"

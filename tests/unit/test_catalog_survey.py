@@ -1,0 +1,128 @@
+"""A mistake in one file leaves the others as they are."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from penstock.catalog import load, survey
+from penstock.cli import catalog
+from penstock.errors import DeclarationError
+from penstock.settings import PROJECT
+from tests.chaos.projects import other_project
+from tests.unit.test_catalog import DECLARED
+
+STREAM = """
+from datetime import timedelta
+from penstock.streams import Combiner, Each, Input, Stream, Topic, TopicOutput, View
+COMBINE = Combiner("n BIGINT", "SELECT count(*) AS n, max(event_time) AS event_time FROM {records}")
+STREAM = Stream("{name}", "other", {{"rows": Input(Topic("{topic}"), combine=COMBINE)}}, lambda rows: rows,
+                TopicOutput(Topic("{name}-out"), value="n"), Each())
+"""
+GOOD = STREAM.format(name="good", topic="here", records="records")
+ALL = {
+    "order-minutes", "order-points", "order-counts", "shops", "minutes-by-shop", "shop-names", "order-archive",
+    "order-replay", "order-history",
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A copy of a project with a declaration of every kind."""
+    shutil.copytree(DECLARED, tmp_path, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+    with other_project(tmp_path, {}):
+        yield tmp_path
+
+
+def penstock_catalog(*args: str) -> Result:
+    app = typer.Typer()
+    app.command()(catalog.catalog)
+    return CliRunner().invoke(app, args)
+
+
+def test_a_project_without_a_mistake_is_as_it_is_loaded(folder: Path) -> None:
+    made, wrong = survey(folder)
+    assert (made, wrong) == (load(folder), [])
+    assert made.declared.keys() >= ALL - {"order-history"}
+
+
+WRONG = {
+    "syntax": ("def f(:\n", "SyntaxError"),
+    "left": ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+    "import": ("import nothing_of_the_kind\n", "ModuleNotFoundError"),
+    "encoding": ("A = '\udcff'\n", "SyntaxError"),
+    "no stream": ("STREAM = 3\n", "this is no stream"),
+    "a name twice": (STREAM.format(name="order-minutes", topic="here", records="records"), "have one name"),
+    "a topic twice": (
+        GOOD + "STREAM.inputs['rows'].topic\nV = View('v', Topic('here', compacted=True), 'n INT')\n",
+        "declared twice, differently",
+    ),
+    "nothing such": (GOOD + "V = View('v', 'nowhere', 'n INT')\n", "a topic that nothing declares"),
+    "no length": ("from penstock.streams import *\nFinal(timedelta(0), 5)\n", "NameError"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_the_others_are_there(folder: Path, name: str) -> None:
+    text, said = WRONG[name]
+    before, _ = survey(folder)
+    (folder / "jobs" / "shop" / "wrong.py").write_bytes(text.encode(errors="surrogateescape"))
+    made, wrong = survey(folder)
+    assert made.declared.keys() == before.declared.keys()
+    assert [said in str(e) for e in wrong] == [True], wrong
+    with pytest.raises(DeclarationError):
+        load(folder)
+
+
+def test_a_capture_that_is_none_hides_no_other(folder: Path) -> None:
+    before, _ = survey(folder)
+    (folder / "sql" / "captures" / "aaa.sql").write_text("CAPTURE ?")
+    made, wrong = survey(folder)
+    assert (made.declared.keys(), len(wrong)) == (before.declared.keys(), 1)
+
+
+def test_a_combiner_that_cannot_work_is_told_with_its_stream(folder: Path) -> None:
+    (folder / "jobs" / "shop" / "a.py").write_text(STREAM.format(name="bad", topic="here", records="record"))
+    made, (wrong,) = survey(folder)
+    assert "bad" in made.streams
+    assert str(wrong).startswith(f"{folder}/jobs/shop/a.py:5: stream bad: the combiner of input here is refused")
+
+
+@pytest.mark.parametrize("args", [(), ("--json",), ("--graph", "text"), ("--graph", "mermaid"), ("order-points",)])
+def test_the_command_shows_the_rest_and_fails(folder: Path, args: tuple[str, ...]) -> None:
+    (folder / "jobs" / "shop" / "wrong.py").write_text("1 / 0\n")
+    found = penstock_catalog(*args)
+    assert found.exit_code == 1
+    assert "order-points" in found.stdout
+    assert "wrong.py cannot be imported; got: ZeroDivisionError" in found.stderr
+    if args == ("--json",):
+        assert "ZeroDivisionError" in json.loads(found.stdout)["wrong"][0]
+
+
+def test_the_page_has_the_rest_and_a_count(folder: Path) -> None:
+    (folder / "jobs" / "shop" / "wrong.py").write_text("1 / 0\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.catalog"], cwd=PROJECT, env={"PENSTOCK_PROJECT": str(folder)},
+        capture_output=True, check=True, text=True,
+    )  # fmt: skip
+    found = json.loads(done.stdout)
+    assert found["wrong"] == 1
+    assert "order-points" in {one["name"] for one in found["declared"]}
+    assert "ZeroDivisionError" in done.stderr
+
+
+def test_the_heartbeats_of_the_others_go_on(folder: Path) -> None:
+    from penstock_triggers import declared_windows
+
+    before = declared_windows()
+    (folder / "jobs" / "shop" / "wrong.py").write_text("1 / 0\n")
+    assert [one["topic"] for one in before] == ["orders"]
+    assert declared_windows() == before
