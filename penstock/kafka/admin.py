@@ -30,6 +30,8 @@ COMING_AND_GOING = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
 }
+# For a moment after a broker's start either it or the client knows an older leader than the other.
+BEHIND = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH}
 
 
 @dataclass(frozen=True)
@@ -135,17 +137,23 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
 def end_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
     """Next offset a committed reader will reach, by (topic, partition); a partition without leader is left out."""
     latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    request = {TopicPartition(t, p): latest for t, p in wanted}
-    if not request:
-        return {}
-    found = client.list_offsets(request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT)
     ends: dict[tuple[str, int], int] = {}
-    for at, future in found.items():
-        try:
-            ends[at.topic, at.partition] = future.result(TIMEOUT).offset
-        except KafkaException as e:
-            if e.args[0].code() not in COMING_AND_GOING:
-                raise unreachable(bootstrap, e.args[0]) from e
+    left, deadline = set(wanted), time.monotonic() + TIMEOUT
+    while left:
+        asked, left = {TopicPartition(t, p): latest for t, p in left}, set()
+        found = client.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT)
+        for at, future in found.items():
+            try:
+                ends[at.topic, at.partition] = future.result(TIMEOUT).offset
+            except KafkaException as e:
+                if e.args[0].code() in BEHIND and time.monotonic() < deadline:
+                    left.add((at.topic, at.partition))
+                elif e.args[0].code() not in COMING_AND_GOING:
+                    raise unreachable(bootstrap, e.args[0]) from e
+        if left:
+            time.sleep(0.1)
+            # Asking for topics also renews what the client knows of leaders.
+            partitions(client, bootstrap)
     return ends
 
 

@@ -60,7 +60,13 @@ class InfluxDB(Output):
 def open_database(owner: Owner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG001
     (output,) = outputs
     assert isinstance(output, InfluxDB)
-    return InfluxWriter(settings().influxdb_url.get_secret_value(), output)
+    if not (url := settings().influxdb_url.get_secret_value()):
+        raise SinkError(
+            f"no InfluxDB is known to write {output.name} to",
+            got="PENSTOCK_INFLUXDB_URL is not set",
+            fix="set it to http://user:password@host:8086, and start the driver anew (penstock streams release)",
+        )
+    return InfluxWriter(url, output)
 
 
 class InfluxWriter:

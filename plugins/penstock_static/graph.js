@@ -128,9 +128,9 @@ export class Graph {
     });
     this.lines.forEach((line, n) => line.classList.toggle("off", off(both(up, this.edges[n]) || both(down, this.edges[n]))));
     if (start.length) {
-      const { x, width } = this.boxes[start[0]].querySelector("rect");
-      const middle = x.baseVal.value + width.baseVal.value / 2;
-      this.host.scrollTo({ left: middle - this.host.clientWidth / 2, behavior: "smooth" });
+      const box = this.boxes[start[0]].querySelector("rect").getBoundingClientRect();
+      const own = this.host.getBoundingClientRect();
+      this.host.scrollBy({ left: box.left + box.width / 2 - own.left - own.width / 2, behavior: "smooth" });
     }
   }
 }

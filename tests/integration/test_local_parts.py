@@ -14,10 +14,11 @@ import psutil
 import pymysql
 import pytest
 from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
 
 from penstock.control import Control
 from penstock.errors import LocalError
-from penstock.kafka.admin import ensure_topics
+from penstock.kafka.admin import admin, end_offsets, ensure_topics
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine import jars, process
 from penstock.machine.process import free_port
@@ -68,6 +69,17 @@ def test_a_broker_keeps_its_records_through_restart_and_crash(own: Broker) -> No
     own.wait()
     write(own.bootstrap, ["three"])
     assert read(own.bootstrap, 3) == ["one", "two", "three"]
+
+
+def test_offsets_are_told_just_after_a_broker_s_start(own: Broker) -> None:
+    """It and its clients then know leaders of different ages for a moment."""
+    topics = [Topic(f"things-{n}", partitions=4) for n in range(12)]
+    ensure_topics(topics, own.bootstrap)
+    wanted = {(topic.name, p) for topic in topics for p in range(4)}
+    for _ in range(5):
+        own.restart()
+        for client in (AdminClient({"bootstrap.servers": own.bootstrap}), admin(own.bootstrap)):
+            assert end_offsets(client, wanted, own.bootstrap) == dict.fromkeys(wanted, 0)
 
 
 def test_a_running_broker_is_adopted(own: Broker) -> None:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from jobs.quality import influxdb as job
 from jobs.quality.counts import METRICS
-from penstock.declare.outputs import NOTHING
+from penstock.declare.outputs import NOTHING, Owner
 from penstock.declare.topic import COMMITS
 from penstock.errors import LocalError, SinkError
 from penstock.local.influxdb import InfluxDB
@@ -120,6 +120,16 @@ def test_what_the_server_refuses_is_an_error_with_its_words(influx: InfluxDB) ->
     writer.close()
     with pytest.raises(SinkError, match="did not answer"):
         InfluxWriter(f"http://127.0.0.1:{free_port()}", sinks.InfluxDB("x"))
+
+
+def test_without_a_server_in_the_settings_the_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_INFLUXDB_URL", "")
+    settings.cache_clear()
+    try:
+        with pytest.raises(SinkError, match="PENSTOCK_INFLUXDB_URL is not set"):
+            sinks.open_database(Owner("shop", "a", "127.0.0.1:9"), [sinks.InfluxDB("x")])
+    finally:
+        settings.cache_clear()
 
 
 def test_every_query_of_the_dashboard_answers(influx: InfluxDB) -> None:
