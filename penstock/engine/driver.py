@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import logging
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from penstock import catalog
-from penstock.control import ProgressRow
+from penstock.control import Control, ProgressRow
 from penstock.engine import jvm
 from penstock.engine.run import StreamRun
 from penstock.engine.session import open_session
@@ -27,10 +28,17 @@ class StreamDriver(Driver):
     HEART = "the JVM"
     _spark: SparkSession | None = None
 
-    def open(self) -> None:
+    def __init__(self, app: str, incarnation: str, control: Control) -> None:
         # Py4J notes each callback, two a batch.
         logging.getLogger("py4j").setLevel(logging.WARNING)
-        self._spark = open_session(self.app)
+        # The JVM starts while the declarations are read and the leases taken.
+        pool = ThreadPoolExecutor(1, "session")
+        self._opening = pool.submit(open_session, app)
+        pool.shutdown(wait=False)
+        super().__init__(app, incarnation, control)
+
+    def open(self) -> None:
+        self._spark = self._opening.result()
 
     def made(self, name: str, figures: ProgressRow) -> StreamRun:
         assert self._spark is not None

@@ -5,8 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+
+import psutil
 
 SAMPLE_S = 0.5
 
@@ -63,7 +65,9 @@ def following(course: Course, cpu_s: Callable[[], float], steps: Callable[[], Ma
         while not done.wait(SAMPLE_S):
             found = steps()
             if found:
-                course.note(cpu_s(), found)
+                # The process may have ended just now.
+                with suppress(psutil.NoSuchProcess):
+                    course.note(cpu_s(), found)
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()
