@@ -30,8 +30,11 @@ COMING_AND_GOING = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
 }
-# For a moment after a broker's start either it or the client knows an older leader than the other.
-BEHIND = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH}
+# What is asked for has no leader at all; a broker that has just started says so of everything.
+LEADERLESS = KafkaError._NOENT
+# For a moment after its start the broker knows no leaders, or other ones than the client does.
+STARTING = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, LEADERLESS}
+PATIENCE = 5.0
 
 
 @dataclass(frozen=True)
@@ -138,7 +141,7 @@ def end_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstra
     """Next offset a committed reader will reach, by (topic, partition); a partition without leader is left out."""
     latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
     ends: dict[tuple[str, int], int] = {}
-    left, deadline = set(wanted), time.monotonic() + TIMEOUT
+    left, deadline = set(wanted), time.monotonic() + PATIENCE
     while left:
         asked, left = {TopicPartition(t, p): latest for t, p in left}, set()
         found = client.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT)
@@ -146,9 +149,9 @@ def end_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstra
             try:
                 ends[at.topic, at.partition] = future.result(TIMEOUT).offset
             except KafkaException as e:
-                if e.args[0].code() in BEHIND and time.monotonic() < deadline:
+                if e.args[0].code() in STARTING and time.monotonic() < deadline:
                     left.add((at.topic, at.partition))
-                elif e.args[0].code() not in COMING_AND_GOING:
+                elif e.args[0].code() not in {*COMING_AND_GOING, LEADERLESS}:
                     raise unreachable(bootstrap, e.args[0]) from e
         if left:
             time.sleep(0.1)

@@ -72,7 +72,7 @@ STREAMS = [
     Stream(
         name="counts",
         app="training",
-        inputs={"records": Input(pattern=READINGS.name)},
+        inputs={"records": Input(READINGS)},
         transform=counts,
         output=TopicOutput(Topic("counts", partitions=1), key="topic", value="count"),
         promise=Final(window=MINUTE, grace=timedelta(0)),

@@ -170,7 +170,7 @@ def test_ranks_are_not_rounded_away(spark: SparkSession, n: int) -> None:
 def test_a_bundle_on_the_topic(spark: SparkSession) -> None:
     two = frame(spark, over(BUNDLE), [("dbWaitTime", 2.345, START), ("dbWaitTime", 2.341, START)])
     [row] = encoded(figures.bundled(two, BUNDLE, 2, 100))
-    assert row.key == "environment=prod:metric=dbWaitTime"
+    assert row.key == b"environment=prod:metric=dbWaitTime"
     value = json.loads(row.value)
     assert list(value) == list(figures.BUNDLE)
     assert (value["count"], value["values"], value["counts"]) == (2, [2.34, 2.34], None)
