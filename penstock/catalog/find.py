@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 def discover(project: Path) -> Iterator[Found]:
     """What the modules under jobs/<system>/ declare: STREAM or STREAMS, and every view, archive and backfill that
     stands in a module by a name of its own or in a list. What a second module imports is not declared again."""
-    if str(project) not in sys.path:
-        sys.path.insert(0, str(project))
     seen: list[Found] = []
     for path in modules(project):
         for found in found_in(path, project):
@@ -48,6 +46,8 @@ def found_in(path: Path, project: Path) -> Iterator[Found]:
 
 
 def _imported(path: Path, project: Path) -> ModuleType:
+    if str(project) not in sys.path:
+        sys.path.insert(0, str(project))
     try:
         return importlib.import_module(".".join(path.relative_to(project).with_suffix("").parts))
     except DeclarationError as e:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,9 +34,9 @@ def survey(project: Path | None = None, *, combiners: bool = True) -> tuple[Cata
     place = project or settings().project
     wrong: list[DeclarationError] = []
     waiting: list[Part] = []
-    for read in _files(place):
+    for path in [*modules(place), *sorted((place / "sql" / "captures").glob("*.sql"))]:
         try:
-            waiting.append(read())
+            waiting.append(_part(path, place))
         except DeclarationError as e:
             wrong.append(e)
     made, taken = build([]), Part()
@@ -59,22 +57,13 @@ def survey(project: Path | None = None, *, combiners: bool = True) -> tuple[Cata
     return made, [*wrong, *(_failing(made) if combiners else ())]
 
 
-def _files(project: Path) -> Iterator[Callable[[], Part]]:
-    if str(project) not in sys.path:
-        sys.path.insert(0, str(project))
-    for path in modules(project):
-        yield partial(_module, path, project)
-    captures = sorted((project / "sql" / "captures").glob("*.sql"))
-    if captures:
-        # A SQL parser is more than most projects need to load.
-        from penstock.declare import capture
+def _part(path: Path, project: Path) -> Part:
+    if path.suffix != ".sql":
+        return Part(list(found_in(path, project)))
+    # A SQL parser is more than most projects need to load.
+    from penstock.declare import capture
 
-        for path in captures:
-            yield lambda path=path: Part(captures=[capture.read(path)])  # type: ignore[misc]
-
-
-def _module(path: Path, project: Path) -> Part:
-    return Part(list(found_in(path, project)))
+    return Part(captures=[capture.read(path)])
 
 
 def _once(found: list[Found]) -> list[Found]:
