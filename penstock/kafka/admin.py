@@ -82,10 +82,10 @@ def partitions(client: AdminClient, bootstrap: str) -> dict[str, int]:
 
 
 def describe_topics(topics: Iterable[Topic], bootstrap: str) -> list[TopicState]:
-    """Each declared topic beside the broker's, in order of name."""
+    """Each declared topic beside the broker's, in order of name; once, if it is named twice."""
     client = admin(bootstrap)
     real = partitions(client, bootstrap)
-    declared = sorted(topics, key=lambda t: t.name)
+    declared = sorted({topic.name: topic for topic in topics}.values(), key=lambda t: t.name)
     present = [t for t in declared if t.name in real]
     configs = _configs(client, present)
     ends = end_offsets(client, [(t.name, p) for t in present for p in range(real[t.name])], bootstrap)

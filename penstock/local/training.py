@@ -93,8 +93,7 @@ def readings(number: int) -> Iterator[str]:
 def main() -> int:
     logging.basicConfig(level=logging.WARNING)
     with TemporaryDirectory() as folder, Broker(home=Path(folder), port=free_port(2)) as broker:
-        topics = {topic.name: topic for stream in STREAMS for topic in stream.topics()}
-        ensure_topics(topics.values(), broker.bootstrap)
+        ensure_topics([topic for stream in STREAMS for topic in stream.topics()], broker.bootstrap)
         producer = Producer({"bootstrap.servers": broker.bootstrap, "queue.buffering.max.messages": PER_ROUND})
         spark = open_session("training", java_options=aot.training(Path(sys.argv[1])))
         runs = [

@@ -100,5 +100,4 @@ def table(records: Sequence[Record]) -> dict[str, str]:
 
 def create(bootstrap: str, *topics: Topic) -> None:
     """Create topics as they are declared; those that are there stay."""
-    # The topics of a stream name one twice that is read twice.
-    ensure_topics(list({topic.name: topic for topic in topics}.values()), bootstrap)
+    ensure_topics(topics, bootstrap)
