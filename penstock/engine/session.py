@@ -58,7 +58,7 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         # Micro-batch plans are small and repeat: adapting them costs more than it gives.
         "spark.sql.adaptive.enabled": "false",
         # Beyond so many groups in a task, lists and the like are sorted instead of kept by hash; the default is 128.
-        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "50000",
+        "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "5000",
         # How often an idle query asks the broker for news; the default 10 ms burns a fifth of a core per query.
         "spark.sql.streaming.pollingDelay": "100ms",
         "spark.sql.streaming.minBatchesToRetain": "20",

@@ -3,6 +3,8 @@
 Spark is told its name by `spark.python.daemon.module`.
 """
 
+import gc
+
 import duckdb  # noqa: F401
 import pyarrow
 from pyspark import daemon
@@ -13,4 +15,6 @@ import penstock.records.columns  # noqa: F401
 pyarrow.set_memory_pool(pyarrow.system_memory_pool())
 
 if __name__ == "__main__":
+    # A worker collects garbage after each task; what is loaded here is none, and stays shared between workers.
+    gc.freeze()
     daemon.manager()

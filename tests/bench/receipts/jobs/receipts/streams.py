@@ -35,6 +35,7 @@ STREAMS = [
             value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
         ),
         promise=Updates(window=S.summary, late_by=timedelta(hours=1)),
+        shuffle_partitions=bundles.STREAM.shuffle_partitions,
         max_records=bundles.STREAM.max_records,
     ),
     replace(bundles.STREAM, app="two-stages", every=0.0),
