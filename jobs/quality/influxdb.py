@@ -13,13 +13,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+# The ms since 1970, before and after it, that InfluxDB has: the years 1677 to 2262.
+REACH = 9_223_372_036_854
+# All that Kafka takes, and nothing that the line protocol would escape.
+TOPIC = "^[a-zA-Z0-9._-]+$"
+
+
 def transform(metrics: DataFrame) -> DataFrame:
-    """line STRING: `tx valid=7i 1501273548000`. A topic's name holds nothing that the line protocol would escape."""
+    """line STRING: `tx valid=7i 1501273548000`. Counts of seconds that InfluxDB does not have are left out."""
     key = F.from_json(F.col("key").cast("string"), "topic STRING, window BIGINT, status STRING")
     count = F.col("value").cast("string").try_cast("bigint")
     return (
         metrics.select(key.alias("k"), count.alias("count"))
-        .where("k.topic IS NOT NULL AND k.window IS NOT NULL AND k.status IN ('valid', 'invalid') AND count >= 0")
+        .where(F.col("k.topic").rlike(TOPIC) & F.col("k.window").between(-REACH, REACH))
+        .where("k.status IN ('valid', 'invalid') AND count >= 0")
         .selectExpr("concat(k.topic, ' ', k.status, '=', count, 'i ', k.window) AS line")
     )
 

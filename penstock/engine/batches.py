@@ -59,7 +59,7 @@ class Batches:
     """Writes the batches of one stream, each to every store once or over itself.
 
     Stores without marks come first: so once a store with marks has a batch, all before it have it too. done: is told
-    of each batch written.
+    of each batch written; waits: what a store says that asks to wait, and None once it has taken the batch.
     """
 
     def __init__(
@@ -70,9 +70,10 @@ class Batches:
         checkpoint: Checkpoint,
         tables: Tables,
         done: Callable[[Written], None],
+        waits: Callable[[str | None], None],
     ) -> None:
         self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
-        self._checkpoint, self._tables, self._done = checkpoint, tables, done
+        self._checkpoint, self._tables, self._done, self._waits = checkpoint, tables, done, waits
         self._stores: list[Store] = []
         self._rejects: Rejects
         self._recreated: set[str] = set()
@@ -193,6 +194,7 @@ class Batches:
     def _give(self, store: Store, rows: dict[str, pa.Table], mark: Mark) -> None:
         names = {output.name for output in store.outputs}
         own = {name: table for name, table in rows.items() if name in names}
+        waited = False
         while True:
             self._since = time.monotonic()
             try:
@@ -200,9 +202,13 @@ class Batches:
             except Wait as e:
                 self._since = None
                 log.warning("stream %s waits: %s", self._stream.name, e)
+                self._waits(str(e))
+                waited = True
                 if self._stopping.wait(min(e.seconds, LONGEST_WAIT)):
                     raise
             else:
+                if waited:
+                    self._waits(None)
                 return
             finally:
                 self._since = None

@@ -42,7 +42,9 @@ class StreamRun:
         self._bootstrap = bootstrap
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
         self._tables = Tables(stream, checkpoint_root, bootstrap, self._loads)
-        self._batches = Batches(stream, self._spark, bootstrap, self._checkpoint, self._tables, self._wrote)
+        self._batches = Batches(
+            stream, self._spark, bootstrap, self._checkpoint, self._tables, self._wrote, self._waits
+        )
         self._loading: threading.Thread | None = None
         self._load_error: Exception | None = None
         self._query: StreamingQuery | None = None
@@ -199,6 +201,12 @@ class StreamRun:
     def _wrote(self, batch: Written) -> None:
         self._figures.add(rows_out=batch.rows, dead=batch.dead, late=batch.late)
         self.offsets = batch.offsets
+
+    def _waits(self, said: str | None) -> None:
+        if said is None:
+            self._figures.set(state="idle")
+        else:
+            self._figures.set(state="failing", error=said, error_at=int(time.time() * 1000))
 
     def _catch_up(self) -> None:
         """Take the progress of batches that ended since the last look into the figures.

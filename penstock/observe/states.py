@@ -16,7 +16,7 @@ State = Literal["running", "idle", "loading", "starting", "draining", "failing",
 STATES: dict[State, str] = {
     "hung": "The driver is there but has shown no sign of life for longer than it may; the supervisor kills it.",
     "down": "Wanted, but no driver runs; the supervisor launches the next one.",
-    "failing": "The query ended with an error and is tried again; the last error says why.",
+    "failing": "The query ended with an error, or its store asks to wait; it is tried again, the last error says why.",
     "unknown": "Nothing was heard lately; it may well be running, and is not taken for dead.",
     "starting": "Wanted; its driver is being launched, or has not finished the first batch.",
     "loading": "Its tables are read to the ends that their topics had; batches begin after that.",

@@ -7,15 +7,17 @@ https://docs.influxdata.com/influxdb/v1/write_protocols/line_protocol_reference/
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+import re
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import TYPE_CHECKING, ClassVar
 
 import httpx
 
 from penstock.declare.lazy import F
 from penstock.declare.outputs import NOTHING, Delivery, Mark, Output, Owner, Writer
-from penstock.errors import SinkError, Wait
+from penstock.errors import DeclarationError, SinkError, Wait
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -24,15 +26,29 @@ if TYPE_CHECKING:
 
 # What InfluxDB's own documentation advises for one request.
 LINES = 5000
+# Less than a reverse proxy takes by default (nginx: 1 MiB), and than InfluxDB does (25 MB).
+BYTES = 1_000_000
 TIMEOUT = 30.0
-BUSY = {429, 503}
+BUSY = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
+# InfluxDB says nothing when it skips a comment, or gives a line without a time its own clock's: a point for each try.
+LINE = re.compile(rb"\s*[^#\s].*[^\\] -?[0-9]+\s*", re.DOTALL)
+ACCOUNT = "see that the user and password in PENSTOCK_INFLUXDB_URL may write there, and start the driver anew"
+MOVED = "set PENSTOCK_INFLUXDB_URL to InfluxDB's own address, and start the driver anew (penstock streams release)"
+FIXES: dict[int, str] = {
+    HTTPStatus.OK: MOVED,
+    HTTPStatus.UNAUTHORIZED: ACCOUNT,
+    HTTPStatus.FORBIDDEN: ACCOUNT,
+    HTTPStatus.NOT_FOUND: "nothing, if the user may create databases; else let an admin create it",
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: f"let it, and proxies before it, take {BYTES} bytes, and each single line",
+}
 
 
 @dataclass(frozen=True)
 class InfluxDB(Output):
     """A database of the InfluxDB that the settings name.
 
-    line: the column that holds a line of the line protocol with its time in ms; rows without one are left out.
+    line: the column that holds a line of the line protocol with its time in ms; rows whose line is NULL are left out,
+    one without a time, or that is a comment or empty, is refused.
     """
 
     database: str
@@ -40,6 +56,10 @@ class InfluxDB(Output):
 
     writer: ClassVar[str] = "penstock.sinks.influxdb:open_database"
     delivery: ClassVar[Delivery] = "upsert"
+
+    def __post_init__(self) -> None:
+        if not (self.database and self.line):
+            raise DeclarationError("an InfluxDB output needs a database and a column", got=self, fix="InfluxDB('name')")
 
     @property
     def name(self) -> str:
@@ -54,7 +74,8 @@ class InfluxDB(Output):
         return self.name
 
     def columns(self) -> list[Column]:
-        return [F.col(self.line).alias("line")]
+        # As bytes: a STRING of Spark need not be UTF-8, and Arrow's text must be.
+        return [F.col(self.line).cast("string").cast("binary").alias("line")]
 
 
 def open_database(owner: Owner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG001
@@ -80,9 +101,9 @@ class InfluxWriter:
 
     def __init__(self, url: str, output: InfluxDB) -> None:
         self._output = output
-        self._client = httpx.Client(base_url=url, timeout=TIMEOUT)
+        self._client = _client(url)
         try:
-            self._send("/query", {"q": f'CREATE DATABASE "{output.database}"'}, b"")
+            self._create()
         except BaseException:
             self.close()
             raise
@@ -92,37 +113,95 @@ class InfluxWriter:
         return NOTHING
 
     def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:  # noqa: ARG002
-        """Write one batch; returns the number of lines. SinkError if the server refused any of them."""
-        lines = rows[self._output.name]["line"].drop_null()
-        for start in range(0, len(lines), LINES):
-            chunk = lines.slice(start, LINES).to_pylist()
-            self._send("/write", {"db": self._output.database, "precision": "ms"}, "\n".join(map(str, chunk)).encode())
+        """Write one batch; returns the number of lines. SinkError if any of them is refused, here or by the server."""
+        lines = [line for line in rows[self._output.name]["line"].to_pylist() if line is not None]
+        if mute := [line for line in lines if not LINE.fullmatch(line)]:
+            raise SinkError(
+                f"{len(mute)} lines for {self._output.name} have no time, or are comments or empty",
+                got=repr(mute[0].decode(errors="replace")[:300]),
+                fix="let the transform end each with its time in ms; a row whose line is NULL is left out",
+            )
+        for body in _bodies(lines):
+            answer = self._post("/write", {"db": self._output.database, "precision": "ms"}, body)
+            # Only this says that it is written: whoever redirects or shows a page to sign in has not.
+            if answer.status_code != HTTPStatus.NO_CONTENT:
+                raise self._refused(answer, answer.text)
         return len(lines)
 
-    def _send(self, path: str, params: dict[str, str], body: bytes) -> None:
-        url = self._client.base_url
-        place = f"{url.host}:{url.port}, database {self._output.database}"
+    def _create(self) -> None:
+        name = self._output.database.replace("\\", "\\\\").replace('"', '\\"')
+        answer = self._post("/query", {"q": f'CREATE DATABASE "{name}"'}, b"")
+        if answer.status_code == HTTPStatus.FORBIDDEN:
+            # Only an admin may. Whether it is there, and may be written to, the first write tells.
+            return
+        if answer.status_code != HTTPStatus.OK:
+            raise self._refused(answer, answer.text)
+        try:
+            wrong = [result["error"] for result in answer.json()["results"] if "error" in result]
+        except (ValueError, LookupError, TypeError):
+            raise self._refused(answer, "no answer of an InfluxDB: " + answer.text) from None
+        if wrong:
+            raise SinkError(f"InfluxDB does not create database {self._output.database}", got=wrong[0])
+
+    def _post(self, path: str, params: dict[str, str], body: bytes) -> httpx.Response:
+        """Its answer, whatever that is but a request to wait."""
         try:
             answer = self._client.post(path, params=params, content=body)
         except httpx.HTTPError as e:
             raise SinkError(
                 "InfluxDB did not answer",
-                got=f"{type(e).__name__}: {e} at {place}",
+                got=f"{type(e).__name__}: {e} at {self._place}",
                 fix="see that it runs; the batch is written again",
             ) from e
         if answer.status_code in BUSY:
             after = answer.headers.get("Retry-After", "")
             raise Wait(
                 "InfluxDB asks to wait",
-                got=f"{answer.status_code} at {place}",
-                seconds=float(after) if after.isdigit() else 1.0,
+                got=f"{answer.status_code} at {self._place}",
+                seconds=max(1.0, float(after)) if after.isdecimal() else 1.0,
             )
-        if answer.is_error:
-            raise SinkError(
-                "InfluxDB refused what was written",
-                got=f"{answer.status_code} {answer.text.strip()[:500]} at {place}",
-                fix="see its message; the batch is written again until it is taken",
-            )
+        return answer
+
+    def _refused(self, answer: httpx.Response, said: str) -> SinkError:
+        return SinkError(
+            "InfluxDB refused what was written",
+            got=f"{answer.status_code} {said.strip()[:500]} at {self._place}",
+            fix=MOVED
+            if answer.is_redirect
+            else FIXES.get(answer.status_code, "see its message; the batch is written again until it is taken"),
+        )
+
+    @property
+    def _place(self) -> str:
+        url = self._client.base_url
+        return f"{url.host}:{url.port}, database {self._output.database}"
 
     def close(self) -> None:
         self._client.close()
+
+
+def _client(url: str) -> httpx.Client:
+    """SinkError, which keeps what may be a password to itself, if it is no URL."""
+    try:
+        if httpx.URL(url).scheme in ("http", "https"):
+            return httpx.Client(base_url=url, timeout=TIMEOUT)
+    except httpx.InvalidURL:
+        pass
+    raise SinkError(
+        "PENSTOCK_INFLUXDB_URL is no URL of an InfluxDB",
+        fix="write it as http://user:password@host:8086, in the password %2F for /, %3F for ?, %23 for # and %40 for @",
+    )
+
+
+def _bodies(lines: Sequence[bytes]) -> Iterator[bytes]:
+    """The lines in requests that are not too large; a line that is larger by itself has its own."""
+    body: list[bytes] = []
+    size = 0
+    for line in lines:
+        if body and (len(body) == LINES or size + len(line) >= BYTES):
+            yield b"\n".join(body)
+            body, size = [], 0
+        body.append(line)
+        size += len(line) + 1
+    if body:
+        yield b"\n".join(body)

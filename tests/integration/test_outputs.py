@@ -231,10 +231,13 @@ def test_a_store_with_a_mark_does_not_get_its_batch_again(spark: SparkSession, b
 def test_a_store_that_asks_to_wait_gets_the_same_batch_then(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    SHELVES["a"].before = once(lambda: Wait("the shelf is full", seconds=0.2))
+    SHELVES["a"].before = once(lambda: Wait("the shelf is full", seconds=5))
     send(bootstrap, events(2))
     with running(stream(even=Shelved("a"), odd=TOPICS["odd"]), spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: run.report().state == "failing", what="the stream says that it waits")
+        assert "the shelf is full" in (run.figures.error or "")
         run.settle()
+        assert run.report().state in ("idle", "running")
         assert run.figures.restarts == 0
     assert SHELVES["a"].writes == [(0, [2])]
 

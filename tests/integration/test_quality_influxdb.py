@@ -84,6 +84,10 @@ def test_points_are_updated_in_place(
                 count("tx", 1, "valid", 2),
                 count("other.topic-1", 0, "invalid", 3),
                 Record(METRICS.name, "no key of ours", "1"),
+                count("a name,of=nobody", 0, "valid", 1),
+                # A second in the year 49543, as of a producer that takes microseconds for milliseconds.
+                count("tx", SECOND, "valid", 1),
+                count("tx", -SECOND, "valid", 1),
                 count("tx", 0, "valid", "many"),
                 count("tx", 0, "valid", None),
             ],
@@ -101,7 +105,7 @@ def test_points_are_updated_in_place(
 
 
 def rows(database: str, *lines: str) -> dict[str, pa.Table]:
-    return {f"influxdb:{database}": pa.table({"line": list(lines)})}
+    return {f"influxdb:{database}": pa.table({"line": [line.encode() for line in lines]})}
 
 
 def test_large_batches_go_in_several_requests(influx: InfluxDB) -> None:
@@ -116,7 +120,7 @@ def test_large_batches_go_in_several_requests(influx: InfluxDB) -> None:
 def test_what_the_server_refuses_is_an_error_with_its_words(influx: InfluxDB) -> None:
     writer = InfluxWriter(influx.url, sinks.InfluxDB("refusing"))
     with pytest.raises(SinkError, match="unable to parse"):
-        writer.write(rows("refusing", "rubbish"), NOTHING)
+        writer.write(rows("refusing", "rubbish 5"), NOTHING)
     writer.close()
     with pytest.raises(SinkError, match="did not answer"):
         InfluxWriter(f"http://127.0.0.1:{free_port()}", sinks.InfluxDB("x"))

@@ -1,0 +1,303 @@
+"""The InfluxDB output against a real server behind a proxy that fails: what is there equals what the rows say."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.declare.outputs import NOTHING
+from penstock.declare.topic import COMMITS
+from penstock.engine.run import StreamRun
+from penstock.errors import DeclarationError, LocalError, SinkError, Wait
+from penstock.local.influxdb import InfluxDB as Server
+from penstock.local.parts import Broker
+from penstock.machine.process import free_port
+from penstock.settings import settings
+from penstock.sinks.influxdb import BYTES, InfluxDB, InfluxWriter
+from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
+from penstock.testing import Record, create, read, running, send
+from tests.faults import Fault, Proxy
+from tests.support import wait_until
+
+pytestmark = pytest.mark.integration
+
+T = 1_501_273_548_000
+
+
+class Guarded(Server):
+    """One that asks who is there."""
+
+    def prepare(self) -> None:
+        super().prepare()
+        config = self.folder / "influxdb.conf"
+        config.write_text(config.read_text().replace("[http]", "[http]\n  auth-enabled = true"))
+
+
+@pytest.fixture
+def influx(tmp_path: Path) -> Iterator[Server]:
+    part = Server(tmp_path / "influx", port=free_port(2))
+    try:
+        part.command()
+    except LocalError as e:
+        pytest.skip(f"InfluxDB cannot be had here: {e}")
+    with part:
+        yield part
+
+
+@pytest.fixture
+def proxy(influx: Server) -> Iterator[Proxy]:
+    with Proxy(influx.url, "/write") as made:
+        yield made
+
+
+@pytest.fixture
+def writer(proxy: Proxy) -> Iterator[InfluxWriter]:
+    made = InfluxWriter(proxy.url, InfluxDB("d"))
+    yield made
+    made.close()
+
+
+def write(writer: InfluxWriter, *lines: str | bytes) -> int:
+    given = [line.encode() if isinstance(line, str) else line for line in lines]
+    return writer.write({"influxdb:d": pa.table({"line": pa.array(given, pa.binary())})}, NOTHING)
+
+
+def ask(influx: Server, text: str, **params: str) -> list[dict[str, Any]]:
+    """The series of a query's answer."""
+    answer = httpx.post(f"{influx.url}/query", params={"q": text, "db": "d", "epoch": "ms", **params}, timeout=10)
+    [result] = answer.raise_for_status().json()["results"]
+    return list(result.get("series", []))
+
+
+def points(influx: Server, measurement: str = "m") -> list[list[Any]]:
+    return [row for series in ask(influx, f'SELECT v FROM "{measurement}"') for row in series["values"]]
+
+
+@pytest.mark.parametrize("line", ["#7 v=1i 1", "", "  ", "m v=1i", 'm v="a 1"', "m,t=a\\ 5 v=1"])
+def test_what_the_server_would_skip_or_date_itself_is_refused(influx: Server, writer: InfluxWriter, line: str) -> None:
+    """A comment vanishes without a word; a point without a time is another point each time it is written."""
+    with pytest.raises(SinkError, match="1 lines for influxdb:d have no time, or are comments or empty"):
+        write(writer, f"m v=0i {T}", line)
+    assert points(influx) == []
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(301, {"Location": "https://elsewhere/write"}),
+        Fault(307, {"Location": "/login"}),
+        Fault(200, body="<html>Please sign in</html>"),
+        Fault(202),
+    ],
+)
+def test_only_what_the_server_says_it_wrote_is_written(writer: InfluxWriter, proxy: Proxy, fault: Fault) -> None:
+    proxy.faults.append(fault)
+    with pytest.raises(SinkError, match=f"got: {fault.status}"):
+        write(writer, f"m v=1i {T}")
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "said"),
+    [
+        (Fault(401, body="who?"), SinkError, "401 who.*user and password"),
+        (Fault(404, body="database not found"), SinkError, "404 database not found"),
+        (Fault(413), SinkError, "413.*let it, and proxies before it, take"),
+        (Fault(500), SinkError, "500"),
+        (Fault(429, {"Retry-After": "7"}), Wait, "429"),
+        (Fault(503, {"Retry-After": "Sun, 22 Nov 2026 12:00:00 GMT"}), Wait, "503"),
+        (Fault(read=0.5), SinkError, "did not answer"),
+        (Fault(reaches=True), SinkError, "did not answer"),
+    ],
+)
+def test_a_batch_that_failed_may_be_written_again(
+    influx: Server, writer: InfluxWriter, proxy: Proxy, fault: Fault, error: type[Exception], said: str
+) -> None:
+    proxy.faults.append(fault)
+    with pytest.raises(error, match=said):
+        write(writer, f"m v=1i {T}", f"m v=2i {T}", f"m v=-3i -{T}")
+    assert write(writer, f"m v=1i {T}", f"m v=2i {T}", f"m v=-3i -{T}") == 3
+    assert points(influx) == [[-T, -3], [T, 2]]
+
+
+@pytest.mark.parametrize(("after", "seconds"), [("7", 7), ("0", 1), ("²", 1), ("soon", 1), ("", 1)])
+def test_how_long_to_wait(writer: InfluxWriter, proxy: Proxy, after: str, seconds: float) -> None:
+    """Never at once: that would be a loop without a pause."""
+    proxy.faults.append(Fault(503, {"Retry-After": after}))
+    with pytest.raises(Wait) as e:
+        write(writer, f"m v=1i {T}")
+    assert e.value.seconds == seconds
+
+
+def test_requests_stay_small_whatever_the_lines(influx: Server, writer: InfluxWriter, proxy: Proxy) -> None:
+    """The server refuses 25 MB, which no repetition mends."""
+    lines = [f'm v="{"y" * 6000}{n}" {T + n}' for n in range(4500)]
+    large = f'm v="{"z" * BYTES}" {T + 4500}'
+    assert write(writer, *lines, large) == 4501
+    sizes = [len(body) for _, body in proxy.seen]
+    assert max(sizes[:-1]) <= BYTES
+    assert sizes[-1] == len(large)
+    assert sum(size + 1 for size in sizes) == sum(len(line) + 1 for line in [*lines, large])
+    [series] = ask(influx, "SELECT count(v) FROM m")
+    assert series["values"][0][1] == 4501
+
+
+def test_names_and_values_of_every_kind(influx: Server, writer: InfluxWriter) -> None:
+    write(
+        writer,
+        f'a\\ b\\,c=d,t\\ 1=x\\=y\\,z\\ "q" v="q\\"b\\\\" {T}',
+        f'é\\n,t=日\\本 v="two\nlines, # 5 \\\\" {T}',
+        b'raw v="\xff\xfe" %d' % T,
+        f"m v=9223372036854775807i {T}",
+        f"early v=1i {-9223372036854}",
+    )
+    assert points(influx, "a b,c=d") == [[T, 'q"b\\']]
+    [series] = ask(influx, 'SELECT v FROM "é\\\\n" GROUP BY *')
+    assert (series["tags"], series["values"]) == ({"t": "日\\本"}, [[T, "two\nlines, # 5 \\"]])
+    assert points(influx, "raw") == [[T, "\ufffd\ufffd"]]
+    assert points(influx) == [[T, 9223372036854775807]]
+    assert points(influx, "early") == [[-9223372036854, 1]]
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "9223372036854775808i", "1e999", "", '"a\\"'])
+def test_a_value_the_server_does_not_take_is_told(writer: InfluxWriter, value: str) -> None:
+    with pytest.raises(SinkError, match="unable to parse"):
+        write(writer, f"m v={value} {T}")
+
+
+def test_a_user_who_may_only_write_needs_no_more(influx: Server) -> None:
+    with Guarded(influx.home / "guarded", port=free_port(2)) as guarded:
+        admin = {"u": "root", "p": "root"}
+        ask(guarded, "CREATE USER root WITH PASSWORD 'root' WITH ALL PRIVILEGES")
+        for text in ("CREATE DATABASE d", "CREATE USER w WITH PASSWORD 'a/b'", "GRANT WRITE ON d TO w"):
+            ask(guarded, text, **admin)
+        place = f"127.0.0.1:{guarded.port}"
+        writer = InfluxWriter(f"http://w:a%2Fb@{place}", InfluxDB("d"))
+        write(writer, f"m v=1i {T}")
+        writer.close()
+        assert ask(guarded, "SELECT v FROM m", **admin)[0]["values"] == [[T, 1]]
+        other = InfluxWriter(f"http://w:a%2Fb@{place}", InfluxDB("others"))
+        with pytest.raises(SinkError, match=r"404.*let an admin create it"):
+            other.write({"influxdb:others": pa.table({"line": [b"m v=1i 1"]})}, NOTHING)
+        other.close()
+        with pytest.raises(SinkError, match=r"401.*user and password"):
+            InfluxWriter(f"http://w:wrong@{place}", InfluxDB("d"))
+
+
+def test_names_of_databases(influx: Server) -> None:
+    InfluxWriter(influx.url, InfluxDB('a "b"')).close()
+    assert ask(influx, "SHOW DATABASES")[0]["values"] == [['a "b"']]
+    for name in ("a/b", "a\\b"):
+        with pytest.raises(SinkError, match=r"does not create database a.b; got: invalid name"):
+            InfluxWriter(influx.url, InfluxDB(name))
+    with pytest.raises(DeclarationError, match="needs a database"):
+        InfluxDB("")
+
+
+@pytest.mark.parametrize("url", ["http://user:secr/et@h:8086", "user:secret@h:8086", "http://h:secret", "h:8086"])
+def test_what_is_no_url_is_told_without_the_password(url: str) -> None:
+    with pytest.raises(SinkError, match="PENSTOCK_INFLUXDB_URL is no URL") as e:
+        InfluxWriter(url, InfluxDB("d"))
+    assert "secr" not in str(e.value)
+
+
+READINGS, COPY = (Topic(name, partitions=2) for name in ("readings", "copy"))
+
+
+def transform(readings: DataFrame) -> DataFrame:
+    """Each reading to both places."""
+    line = F.expr("concat('m,id=', id, ' v=', v, 'i ', t)")
+    return readings.select(
+        "id", "v", line.alias("line"), F.explode(F.array(F.lit("points"), F.lit("copy"))).alias("output")
+    )
+
+
+BOTH = Stream(
+    "two-places",
+    "tests",
+    {
+        "readings": Input(
+            READINGS, schema="id BIGINT NOT NULL, v BIGINT, t BIGINT NOT NULL", event_time="timestamp_millis(t)"
+        )
+    },
+    transform,
+    {"points": InfluxDB("d"), "copy": TopicOutput(COPY, key="id", value="v")},
+    Each(),
+)
+FAULTS = [
+    Fault(401), Fault(404), Fault(413), Fault(429, {"Retry-After": "1"}), Fault(500), Fault(503), Fault(302),
+    Fault(read=0.5), Fault(reaches=True), Fault(500, reaches=True), Fault(503, reaches=True), Fault(400, body="some"),
+]  # fmt: skip
+
+
+def tended(run: StreamRun, condition: Callable[[], object]) -> bool:
+    run.tend()
+    return bool(condition())
+
+
+def test_through_every_fault_both_places_hold_what_the_rows_say(
+    spark: SparkSession, fresh_broker: Broker, influx: Server, proxy: Proxy, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    bootstrap, chance = fresh_broker.bootstrap, random.Random(5)
+    monkeypatch.setenv("PENSTOCK_INFLUXDB_URL", proxy.url)
+    settings.cache_clear()
+    create(bootstrap, READINGS, COPY, COMMITS)
+    expected: dict[tuple[str, int], int] = {}
+    sent: list[tuple[str, str | None]] = []
+
+    def more(count: int) -> None:
+        records = []
+        for _ in range(count):
+            # Few points, so that many are written twice in one batch; a NULL leaves its point as it is.
+            point, v = (str(chance.randrange(5)), T - 10 + chance.randrange(20)), chance.choice([None, len(sent)])
+            if v is not None:
+                expected[point] = v
+            sent.append((point[0], None if v is None else str(v)))
+            records.append(Record(READINGS.name, point[0], json.dumps({"id": int(point[0]), "v": v, "t": point[1]})))
+        send(bootstrap, records)
+
+    def there() -> dict[tuple[str, int], int]:
+        found = ask(influx, "SELECT v FROM m GROUP BY id")
+        return {(series["tags"]["id"], at): v for series in found for at, v in series["values"]}
+
+    def agree(run: StreamRun) -> None:
+        wait_until(lambda: tended(run, lambda: there() == expected), 60, what="InfluxDB holds the rows")
+        wait_until(lambda: tended(run, lambda: copied() == sorted(sent, key=str)), 60, what="the copy holds the rows")
+
+    def copied() -> list[tuple[str | None, str | None]]:
+        return sorted(((r.key, r.value) for r in read(bootstrap, COPY.name)), key=str)
+
+    try:
+        with running(BOTH, spark, bootstrap, tmp_path / "checkpoints") as run:
+            more(40)
+            agree(run)
+            for fault in FAULTS:
+                proxy.faults.append(fault)
+                more(20)
+                agree(run)
+                assert not proxy.faults
+            # The server is killed in the middle of things, and is away for a while.
+            influx.kill()
+            more(30)
+            wait_until(lambda: tended(run, lambda: "did not answer" in (run.figures.error or "")), what="it says so")
+            influx.start()
+            agree(run)
+            # Its database is deleted: what comes after is there.
+            ask(influx, "DROP DATABASE d")
+            expected.clear()
+            more(30)
+            agree(run)
+        with running(replace(BOTH, every=0.0), spark, bootstrap, tmp_path / "checkpoints") as run:
+            more(30)
+            agree(run)
+    finally:
+        settings.cache_clear()
