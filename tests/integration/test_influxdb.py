@@ -225,7 +225,10 @@ BOTH = Stream(
     "tests",
     {
         "readings": Input(
-            READINGS, schema="id BIGINT NOT NULL, v BIGINT, t BIGINT NOT NULL", event_time="timestamp_millis(t)"
+            READINGS,
+            schema="id BIGINT NOT NULL, v BIGINT, t BIGINT NOT NULL",
+            event_time="timestamp_millis(t)",
+            dead="count",
         )
     },
     transform,
