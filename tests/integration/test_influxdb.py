@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +18,11 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.declare.outputs import NOTHING
 from penstock.declare.topic import COMMITS
-from penstock.engine.run import StreamRun
 from penstock.errors import DeclarationError, LocalError, SinkError, Wait
 from penstock.local.influxdb import InfluxDB as Server
 from penstock.local.parts import Broker
 from penstock.machine.process import free_port
-from penstock.settings import settings
+from penstock.settings import PROJECT, settings
 from penstock.sinks.influxdb import BYTES, InfluxDB, InfluxWriter
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
@@ -241,66 +242,114 @@ FAULTS = [
 ]  # fmt: skip
 
 
-def tended(run: StreamRun, condition: Callable[[], object]) -> bool:
-    run.tend()
-    return bool(condition())
+class History:
+    """Readings as they are sent, and what they say of both places. Few points, so that many are written again in one
+    batch; a NULL leaves its point as it is."""
+
+    def __init__(self, influx: Server, bootstrap: str) -> None:
+        self._influx, self._bootstrap, self._chance = influx, bootstrap, random.Random(5)
+        self.points: dict[tuple[str, int], int] = {}
+        self.copies: list[tuple[str | None, str | None]] = []
+        create(bootstrap, READINGS, COPY, COMMITS)
+
+    def more(self, count: int) -> None:
+        records = []
+        for _ in range(count):
+            name, t = str(self._chance.randrange(5)), T - 10 + self._chance.randrange(20)
+            v = self._chance.choice([None, len(self.copies)])
+            if v is not None:
+                self.points[name, t] = v
+            self.copies.append((name, None if v is None else str(v)))
+            records.append(Record(READINGS.name, name, json.dumps({"id": int(name), "v": v, "t": t})))
+        send(self._bootstrap, records)
+
+    def copied(self) -> list[tuple[str | None, str | None]]:
+        return sorted(((r.key, r.value) for r in read(self._bootstrap, COPY.name)), key=str)
+
+    def pointed(self) -> bool:
+        found = ask(self._influx, "SELECT v FROM m GROUP BY id")
+        return self.points == {(series["tags"]["id"], at): v for series in found for at, v in series["values"]}
+
+    def agrees(self, tend: Callable[[], None]) -> None:
+        wait_until(lambda: tended(tend, self.pointed), 60, what="InfluxDB holds the rows")
+        wait_until(lambda: tended(tend, self._copies), 60, what="the copy holds the rows")
+
+    def _copies(self) -> bool:
+        return self.copied() == sorted(self.copies, key=str)
+
+
+def tended(tend: Callable[[], None], condition: Callable[[], bool]) -> bool:
+    tend()
+    return condition()
+
+
+@pytest.fixture
+def history(fresh_broker: Broker, influx: Server, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
+    """The settings name the proxy."""
+    monkeypatch.setenv("PENSTOCK_INFLUXDB_URL", proxy.url)
+    settings.cache_clear()
+    yield History(influx, fresh_broker.bootstrap)
+    settings.cache_clear()
 
 
 def test_through_every_fault_both_places_hold_what_the_rows_say(
-    spark: SparkSession, fresh_broker: Broker, influx: Server, proxy: Proxy, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    bootstrap, chance = fresh_broker.bootstrap, random.Random(5)
-    monkeypatch.setenv("PENSTOCK_INFLUXDB_URL", proxy.url)
-    settings.cache_clear()
-    create(bootstrap, READINGS, COPY, COMMITS)
-    expected: dict[tuple[str, int], int] = {}
-    sent: list[tuple[str, str | None]] = []
+    spark: SparkSession, fresh_broker: Broker, influx: Server, proxy: Proxy, history: History, tmp_path: Path
+) -> None:
+    with running(BOTH, spark, fresh_broker.bootstrap, tmp_path / "checkpoints") as run:
+        history.more(40)
+        history.agrees(run.tend)
+        for fault in FAULTS:
+            proxy.faults.append(fault)
+            history.more(20)
+            history.agrees(run.tend)
+            assert not proxy.faults
+        # The server is killed in the middle of things, and is away for a while.
+        influx.kill()
+        history.more(30)
+        wait_until(lambda: tended(run.tend, lambda: "did not answer" in (run.figures.error or "")), what="it says so")
+        assert run.figures.state == "failing"
+        influx.start()
+        influx.wait()
+        history.agrees(run.tend)
+        # Its database is deleted: what comes after is there.
+        ask(influx, "DROP DATABASE d")
+        history.points.clear()
+        history.more(30)
+        history.agrees(run.tend)
 
-    def more(count: int) -> None:
-        records = []
-        for _ in range(count):
-            # Few points, so that many are written twice in one batch; a NULL leaves its point as it is.
-            point, v = (str(chance.randrange(5)), T - 10 + chance.randrange(20)), chance.choice([None, len(sent)])
-            if v is not None:
-                expected[point] = v
-            sent.append((point[0], None if v is None else str(v)))
-            records.append(Record(READINGS.name, point[0], json.dumps({"id": int(point[0]), "v": v, "t": point[1]})))
-        send(bootstrap, records)
 
-    def there() -> dict[tuple[str, int], int]:
-        found = ask(influx, "SELECT v FROM m GROUP BY id")
-        return {(series["tags"]["id"], at): v for series in found for at, v in series["values"]}
+LIFE = """
+import sys, time
+from pathlib import Path
+from penstock.testing import running, spark_session
+from tests.integration.test_influxdb import BOTH
 
-    def agree(run: StreamRun) -> None:
-        wait_until(lambda: tended(run, lambda: there() == expected), 60, what="InfluxDB holds the rows")
-        wait_until(lambda: tended(run, lambda: copied() == sorted(sent, key=str)), 60, what="the copy holds the rows")
+with spark_session() as spark, running(BOTH, spark, sys.argv[1], Path(sys.argv[2])) as run:
+    while True:
+        run.tend()
+        time.sleep(0.1)
+"""
 
-    def copied() -> list[tuple[str | None, str | None]]:
-        return sorted(((r.key, r.value) for r in read(bootstrap, COPY.name)), key=str)
 
-    try:
-        with running(BOTH, spark, bootstrap, tmp_path / "checkpoints") as run:
-            more(40)
-            agree(run)
-            for fault in FAULTS:
-                proxy.faults.append(fault)
-                more(20)
-                agree(run)
-                assert not proxy.faults
-            # The server is killed in the middle of things, and is away for a while.
-            influx.kill()
-            more(30)
-            wait_until(lambda: tended(run, lambda: "did not answer" in (run.figures.error or "")), what="it says so")
-            influx.start()
-            agree(run)
-            # Its database is deleted: what comes after is there.
-            ask(influx, "DROP DATABASE d")
-            expected.clear()
-            more(30)
-            agree(run)
-        with running(replace(BOTH, every=0.0), spark, bootstrap, tmp_path / "checkpoints") as run:
-            more(30)
-            agree(run)
-    finally:
-        settings.cache_clear()
+def test_a_driver_killed_between_two_places_gives_each_row_to_both(
+    fresh_broker: Broker, proxy: Proxy, history: History, tmp_path: Path
+) -> None:
+    def life() -> subprocess.Popen[bytes]:
+        given = [sys.executable, "-c", LIFE, fresh_broker.bootstrap, str(tmp_path / "checkpoints")]
+        return subprocess.Popen(given, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    for n in (1, 2):
+        history.more(20)
+        with life() as driver:
+            proxy.passed = driver.kill
+            assert driver.wait(60) == -signal.SIGKILL
+        assert history.copied() == []
+        assert len(proxy.seen) == n
+    # It was given the same batch again, not the records that came meanwhile.
+    assert proxy.seen[0] == proxy.seen[1]
+    proxy.passed = lambda: None
+    with life() as driver:
+        try:
+            history.agrees(lambda: None)
+        finally:
+            driver.kill()
