@@ -61,7 +61,8 @@ class Proxy:
                         return
                 if fault.status:
                     self._answer(fault.status, fault.headers, fault.body.encode())
-                self.close_connection = True
+                else:
+                    self.close_connection = True
 
             def _answer(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
                 self.send_response(status)

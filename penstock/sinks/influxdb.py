@@ -94,7 +94,8 @@ class InfluxWriter:
     """Writes lines into a database, which it creates if need be.
 
     Nothing fences another writer there: a driver that was paused in the middle of a batch and wakes up behind its heir
-    ends that batch's requests, and puts points back to what they were until they are next written.
+    ends that batch's requests, and puts points back to what they were until they are next written. So may the server
+    itself, if it hung for longer than TIMEOUT with a request and carries it out behind later ones.
 
     url: of the server, with user and password where it asks for them.
     """

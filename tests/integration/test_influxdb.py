@@ -210,6 +210,13 @@ def test_what_is_no_url_is_told_without_the_password(url: str) -> None:
     assert "secr" not in str(e.value)
 
 
+def test_a_line_need_not_be_utf_8(spark: SparkSession, influx: Server, writer: InfluxWriter) -> None:
+    line = b'm v="\xff" %d' % T
+    rows = spark.range(1).select(F.lit(bytearray(line)).cast("string").alias("line"))
+    writer.write({"influxdb:d": rows.select(*InfluxDB("d").columns()).toArrow()}, NOTHING)
+    assert points(influx) == [[T, "\ufffd"]]
+
+
 READINGS, COPY = (Topic(name, partitions=2) for name in ("readings", "copy"))
 
 
@@ -293,8 +300,15 @@ def history(fresh_broker: Broker, influx: Server, proxy: Proxy, monkeypatch: pyt
 
 
 def test_through_every_fault_both_places_hold_what_the_rows_say(
-    spark: SparkSession, fresh_broker: Broker, influx: Server, proxy: Proxy, history: History, tmp_path: Path
+    spark: SparkSession,
+    fresh_broker: Broker,
+    influx: Server,
+    proxy: Proxy,
+    history: History,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("penstock.sinks.influxdb.TIMEOUT", 2.0)
     with running(BOTH, spark, fresh_broker.bootstrap, tmp_path / "checkpoints") as run:
         history.more(40)
         history.agrees(run.tend)
@@ -303,11 +317,20 @@ def test_through_every_fault_both_places_hold_what_the_rows_say(
             history.more(20)
             history.agrees(run.tend)
             assert not proxy.faults
+        # The server hangs, and comes back with what it was asked meanwhile.
+        influx.pause()
+        try:
+            history.more(30)
+            wait_until(lambda: tended(run.tend, lambda: "Timeout" in (run.figures.error or "")), what="it says so")
+            history.more(30)
+        finally:
+            influx.resume()
+        history.agrees(run.tend)
         # The server is killed in the middle of things, and is away for a while.
         influx.kill()
         history.more(30)
-        wait_until(lambda: tended(run.tend, lambda: "did not answer" in (run.figures.error or "")), what="it says so")
-        assert run.figures.state == "failing"
+        wait_until(lambda: tended(run.tend, lambda: run.figures.state == "failing"), what="it says so")
+        assert "did not answer" in (run.figures.error or "")
         influx.start()
         influx.wait()
         history.agrees(run.tend)
