@@ -59,6 +59,10 @@ def timed(one: DataFrame) -> DataFrame:
     return one.groupBy("n").transformWithState(Nothing(), "n BIGINT", "Append", "EventTime")
 
 
+def sliding(length: str, every: str, start: str = "0 seconds") -> Any:
+    return lambda one: one.groupBy(F.window("event_time", length, every, start)).agg(F.count("*").alias("n"))
+
+
 TOPIC_BETWEEN = "two streams with a topic between"
 REFUSED: dict[str, tuple[Promise, Any, str]] = {
     "an aggregate of an aggregate that is updated": (
@@ -90,6 +94,14 @@ REFUSED: dict[str, tuple[Promise, Any, str]] = {
     "different values": (
         FINAL, lambda one: one.groupBy(F.window("event_time", "1 minute")).agg(F.countDistinct("n").alias("n")),
         "drop duplicates in a step before"),
+    "windows that overlap, by their length": (
+        FINAL, sliding("1 minute", "30 seconds"), "window=datetime.timedelta(seconds=30)"),
+    "windows that overlap and end between": (
+        Final(window=MINUTE, grace=MINUTE), sliding("90 seconds", "1 minute"), "phase=datetime.timedelta(seconds=30)"),
+    "windows with a start of their own": (
+        UPDATES, sliding("1 minute", "1 minute", "-5 seconds"), "phase=datetime.timedelta(seconds=55)"),
+    "longer windows than it says": (
+        UPDATES, sliding("1 hour", "1 hour"), "window=datetime.timedelta(seconds=3600)"),
     "common rows": (Each(), lambda one, other: one.select("n").intersect(other.select("n")), "join the streams"),
 }  # fmt: skip
 
