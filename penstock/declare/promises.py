@@ -57,8 +57,7 @@ class Promise:
                 check_length(f"{type(self).__name__}({given.name}=...)", length, least=given.metadata.get("least", 0))
         if self.ends and self.ends >= self.length:
             raise DeclarationError(
-                f"{type(self).__name__}(phase=...) is longer than the time from one window's end to the next, or has no "
-                "window",
+                f"{type(self).__name__}(phase=...) is no time between one window's end and the next",
                 got=repr(self.ends),
                 fix="give a phase below window, and none with first=...",
             )

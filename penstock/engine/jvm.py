@@ -24,6 +24,9 @@ STATEFUL = {
     "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Join", "Distinct", "TransformWithState",
     "TransformWithStateInPySpark", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "GlobalLimit",
 }  # fmt: skip
+OWN_STATE = {step for step in STATEFUL if step.startswith(("TransformWithState", "FlatMapGroups"))}
+# A column that a watermark lies on.
+TIMED_COLUMN = re.compile(r"-T\d+ms\b")
 # What Spark makes of `window(...)`: the plan has no other word of it. In microseconds.
 STARTS = r"LongType\) - (?P<start>-?\d+)\) % (?P<slide>\d+)\) \+ \d+\) ELSE .{1,500}? END\) - 0\)"
 WINDOWS = re.compile(STARTS + r" \+ (?P<length>\d+)\), LongType")
@@ -64,6 +67,23 @@ def stateful_steps(frame: DataFrame) -> list[str]:
     """The operators of a streaming frame's plan that keep state, by name."""
     plan = frame._jdf.queryExecution().analyzed()
     return [node.nodeName() for node in _nodes(plan) if node.nodeName() in STATEFUL and _keeps_state(node)]
+
+
+def clocks(frame: DataFrame) -> list[str]:
+    """What the timers of a frame's own state go by: `EventTime`, `ProcessingTime`, `NoTime`; of older functions
+    `EventTimeTimeout` and the like. `no event time` if that does not reach it: then Spark takes no record for late."""
+    found = []
+    for node in _nodes(frame._jdf.queryExecution().analyzed()):
+        if node.nodeName() not in OWN_STATE or not node.isStreaming():
+            continue
+        clock = node.timeMode() if node.nodeName().startswith("Transform") else node.timeout()
+        found.append(clock.toString() if TIMED_COLUMN.search(_reads(node)) else "no event time")
+    return found
+
+
+def _reads(node: Any) -> str:
+    """The columns of an operator's first child, as Spark writes them."""
+    return str(node.children().apply(0).output().toString())
 
 
 def windows(frame: DataFrame) -> list[Windows]:

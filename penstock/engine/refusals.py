@@ -78,8 +78,19 @@ def windows_fit(stream: Stream, found: Sequence[Windows]) -> None:
                 f"stream {stream.name} groups by windows that end at other times than its promise says, so it would "
                 "close them at the wrong time, or take the wrong records for late",
                 got=f"windows of {one.length}, one every {one.slide}, from {one.start} on, and {kind}({said})",
-                fix=f"promise {kind}(window={one.slide!r}, phase={one.phase!r}, ...), or give the transform other windows",
+                fix=f"promise {kind}(window={one.slide!r}, phase={one.phase!r}, ...), or take other windows",
             )
+
+
+def clocks_fit(stream: Stream, found: Sequence[str]) -> None:
+    """DeclarationError if state of a plan, by the names that `jvm.clocks` gives, lives by another than event time."""
+    if strange := [clock for clock in found if not clock.startswith("EventTime")]:
+        raise DeclarationError(
+            f"stream {stream.name} promises timers in event time, and its state has another clock: by that of the "
+            "machine batches follow each other without end, and without event time no record is late",
+            got=", ".join(strange),
+            fix='transformWithState(..., "Append", "EventTime"), on rows that still have the column event_time',
+        )
 
 
 def check(stream: Stream, steps: Sequence[str]) -> None:

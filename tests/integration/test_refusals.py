@@ -55,8 +55,12 @@ class Nothing(StatefulProcessor):
     def close(self) -> None: ...
 
 
-def timed(one: DataFrame) -> DataFrame:
-    return one.groupBy("n").transformWithState(Nothing(), "n BIGINT", "Append", "EventTime")
+def timed(one: DataFrame, clock: str = "EventTime") -> DataFrame:
+    return one.groupBy("n").transformWithState(Nothing(), "n BIGINT", "Append", clock)
+
+
+def same(_key: Any, frames: Any, _state: Any) -> Any:
+    return frames
 
 
 def sliding(length: str, every: str, start: str = "0 seconds") -> Any:
@@ -73,6 +77,9 @@ REFUSED: dict[str, tuple[Promise, Any, str]] = {
     "no join": (JOINED, lambda one, other: one.union(other).select("n"), "take another promise"),
     "timers that are updated": (UPDATES, timed, TOPIC_BETWEEN),
     "timers without saying so": (FINAL, timed, "promise Timed("),
+    "timers by the machine's clock": (TIMED, lambda one: timed(one, "ProcessingTime"), '"EventTime"'),
+    "state without a clock": (TIMED, lambda one: timed(one, "None"), '"EventTime"'),
+    "timers without event time": (TIMED, lambda one: timed(one.select("n")), "the column event_time"),
     "no timers": (TIMED, by_minute, "take another promise"),
     "a step more than is said": (FINAL, lambda one: by_minute(one.dropDuplicates(["n", "event_time"])), "say steps=2"),
     "a step in a stream without state": (Each(), by_minute, "say steps=1"),
@@ -91,6 +98,9 @@ REFUSED: dict[str, tuple[Promise, Any, str]] = {
         Each(), lambda one: one.selectExpr("row_number() OVER (PARTITION BY n ORDER BY at) AS n"), "max_by"),
     "sessions that are updated": (
         UPDATES, lambda one: one.groupBy("n", F.session_window("event_time", "1 minute")).count(), "promise Final"),
+    "old timers by the machine's clock": (
+        TIMED, lambda one: one.groupBy("n").applyInPandasWithState(
+            same, "n BIGINT", "n BIGINT", "append", "ProcessingTimeTimeout"), '"EventTime"'),
     "different values": (
         FINAL, lambda one: one.groupBy(F.window("event_time", "1 minute")).agg(F.countDistinct("n").alias("n")),
         "drop duplicates in a step before"),
