@@ -55,7 +55,11 @@ class Nothing(StatefulProcessor):
     def close(self) -> None: ...
 
 
-def timed(one: DataFrame, clock: str = "EventTime") -> DataFrame:
+def timed(one: DataFrame) -> DataFrame:
+    return by_clock(one, "EventTime")
+
+
+def by_clock(one: DataFrame, clock: str) -> DataFrame:
     return one.groupBy("n").transformWithState(Nothing(), "n BIGINT", "Append", clock)
 
 
@@ -77,8 +81,8 @@ REFUSED: dict[str, tuple[Promise, Any, str]] = {
     "no join": (JOINED, lambda one, other: one.union(other).select("n"), "take another promise"),
     "timers that are updated": (UPDATES, timed, TOPIC_BETWEEN),
     "timers without saying so": (FINAL, timed, "promise Timed("),
-    "timers by the machine's clock": (TIMED, lambda one: timed(one, "ProcessingTime"), '"EventTime"'),
-    "state without a clock": (TIMED, lambda one: timed(one, "None"), '"EventTime"'),
+    "timers by the machine's clock": (TIMED, lambda one: by_clock(one, "ProcessingTime"), '"EventTime"'),
+    "state without a clock": (TIMED, lambda one: by_clock(one, "None"), '"EventTime"'),
     "timers without event time": (TIMED, lambda one: timed(one.select("n")), "the column event_time"),
     "no timers": (TIMED, by_minute, "take another promise"),
     "a step more than is said": (FINAL, lambda one: by_minute(one.dropDuplicates(["n", "event_time"])), "say steps=2"),
