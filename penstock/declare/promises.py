@@ -55,6 +55,12 @@ class Promise:
             length = getattr(self, given.name)
             if length is not None or given.default is MISSING:
                 check_length(f"{type(self).__name__}({given.name}=...)", length, least=given.metadata.get("least", 0))
+        if self.ends and self.ends >= self.length:
+            raise DeclarationError(
+                f"{type(self).__name__}(phase=...) is no time between one window's end and the next",
+                got=repr(self.ends),
+                fix="give a phase below window, and none with first=...",
+            )
 
     @property
     def delay(self) -> timedelta:
@@ -64,6 +70,11 @@ class Promise:
     @property
     def length(self) -> timedelta:
         """The window that decides which record is late; zero where none does."""
+        return NONE
+
+    @property
+    def ends(self) -> timedelta:
+        """How long after each multiple of `length` a window ends."""
         return NONE
 
     @property
@@ -82,6 +93,8 @@ class Final(Promise):
     """Each window is emitted once, when it closes, and never refined.
 
     window: length of the window (its slide, where windows overlap): gives the moments at which one is due.
+    phase: how long after each multiple of `window` a window ends, where that is not zero: five minutes every two end
+        one minute after.
     grace: how long after a window's end its records may still arrive; later ones are counted as late.
     first: where another step comes before the windows, or the windows are sessions, for how long that step takes a
         record: the gap of a session, zero where duplicates are dropped. It then decides which record is late.
@@ -90,6 +103,7 @@ class Final(Promise):
     window: timedelta = field(metadata=POSITIVE)
     grace: timedelta
     first: timedelta | None = None
+    phase: timedelta = NONE
 
     @property
     def delay(self) -> timedelta:
@@ -100,24 +114,31 @@ class Final(Promise):
         return self.window if self.first is None else NONE
 
     @property
+    def ends(self) -> timedelta:
+        return self.phase
+
+    @property
     def taken_for(self) -> timedelta:
         return self.first or NONE
 
     @property
     def due(self) -> Due:
-        return Due(self.window, self.grace)
+        return Due(self.window, self.grace + self.phase)
 
 
 @dataclass(frozen=True)
 class Updates(Promise):
     """Every change of a window is upserted as its new absolute value.
 
-    window: length of the window, one second at least in practice; decides which record is late.
+    window: length of the window (its slide, where windows overlap), one second at least in practice; decides which
+        record is late.
+    phase: as with Final.
     late_by: how late a record may be and still update its window; later ones are counted as late.
     """
 
     window: timedelta = field(metadata=POSITIVE)
     late_by: timedelta
+    phase: timedelta = NONE
 
     mode: ClassVar[Mode] = "update"
     refines: ClassVar[bool] = True
@@ -129,6 +150,10 @@ class Updates(Promise):
     @property
     def length(self) -> timedelta:
         return self.window
+
+    @property
+    def ends(self) -> timedelta:
+        return self.phase
 
 
 @dataclass(frozen=True)

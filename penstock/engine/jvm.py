@@ -7,8 +7,10 @@ test_jvm.py calls each function here, so that a new Spark shows at once what is 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +24,26 @@ STATEFUL = {
     "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Join", "Distinct", "TransformWithState",
     "TransformWithStateInPySpark", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "GlobalLimit",
 }  # fmt: skip
+OWN_STATE = {step for step in STATEFUL if step.startswith(("TransformWithState", "FlatMapGroups"))}
+# A column that a watermark lies on.
+TIMED_COLUMN = re.compile(r"-T\d+ms\b")
+# What Spark makes of `window(...)`: the plan has no other word of it. In microseconds.
+STARTS = r"LongType\) - (?P<start>-?\d+)\) % (?P<slide>\d+)\) \+ \d+\) ELSE .{1,500}? END\) - 0\)"
+WINDOWS = re.compile(STARTS + r" \+ (?P<length>\d+)\), LongType")
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows of event time, one every `slide`; start: how long after each multiple of that one begins."""
+
+    length: timedelta
+    slide: timedelta
+    start: timedelta
+
+    @property
+    def phase(self) -> timedelta:
+        """How long after each multiple of `slide` one ends."""
+        return (self.start + self.length) % self.slide
 
 
 def answers(spark: SparkSession) -> None:
@@ -45,6 +67,32 @@ def stateful_steps(frame: DataFrame) -> list[str]:
     """The operators of a streaming frame's plan that keep state, by name."""
     plan = frame._jdf.queryExecution().analyzed()
     return [node.nodeName() for node in _nodes(plan) if node.nodeName() in STATEFUL and _keeps_state(node)]
+
+
+def clocks(frame: DataFrame) -> list[str]:
+    """What the timers of a frame's own state go by: `EventTime`, `ProcessingTime`, `NoTime`; of older functions
+    `EventTimeTimeout` and the like. `no event time` if that does not reach it: then Spark takes no record for late."""
+    found = []
+    for node in _nodes(frame._jdf.queryExecution().analyzed()):
+        if node.nodeName() not in OWN_STATE or not node.isStreaming():
+            continue
+        clock = node.timeMode() if node.nodeName().startswith("Transform") else node.timeout()
+        found.append(clock.toString() if TIMED_COLUMN.search(_reads(node)) else "no event time")
+    return found
+
+
+def _reads(node: Any) -> str:
+    """The columns of an operator's first child, as Spark writes them."""
+    return str(node.children().apply(0).output().toString())
+
+
+def windows(frame: DataFrame) -> list[Windows]:
+    """The windows that a streaming frame's plan puts times into."""
+    text = frame._jdf.queryExecution().analyzed().toString()
+    found = (
+        {name: timedelta(microseconds=int(n)) for name, n in m.groupdict().items()} for m in WINDOWS.finditer(text)
+    )
+    return list(dict.fromkeys(Windows(**lengths) for lengths in found))
 
 
 def _keeps_state(node: Any) -> bool:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.errors import AnalysisException
 
     from penstock.declare.stream import Stream
+    from penstock.engine.jvm import Windows
 
 TWO_STREAMS = "make two streams with a topic between: the first writes absolute values by key, the second reads them"
 # Of Spark's message: what it means here, and what to do instead.
@@ -62,6 +63,33 @@ def is_frame(stream: Stream, rows: object) -> None:
     if not isinstance(rows, DataFrame):
         raise DeclarationError(
             f"stream {stream.name}: the transform gives no frame", got=repr(rows), fix="let it return a DataFrame"
+        )
+
+
+def windows_fit(stream: Stream, found: Sequence[Windows]) -> None:
+    """DeclarationError if the windows of a plan with one step end at other times than the promise says."""
+    promise = stream.promise
+    if stream.stateful_steps > 1 or not promise.length:
+        return
+    for one in found:
+        if (one.slide, one.phase) != (promise.length, promise.ends):
+            kind, said = type(promise).__name__, f"window={promise.length!r}, phase={promise.ends!r}"
+            raise DeclarationError(
+                f"stream {stream.name} groups by windows that end at other times than its promise says, so it would "
+                "close them at the wrong time, or take the wrong records for late",
+                got=f"windows of {one.length}, one every {one.slide}, from {one.start} on, and {kind}({said})",
+                fix=f"promise {kind}(window={one.slide!r}, phase={one.phase!r}, ...), or take other windows",
+            )
+
+
+def clocks_fit(stream: Stream, found: Sequence[str]) -> None:
+    """DeclarationError if state of a plan, by the names that `jvm.clocks` gives, lives by another than event time."""
+    if strange := [clock for clock in found if not clock.startswith("EventTime")]:
+        raise DeclarationError(
+            f"stream {stream.name} promises timers in event time, and its state has another clock: by that of the "
+            "machine batches follow each other without end, and without event time no record is late",
+            got=", ".join(strange),
+            fix='transformWithState(..., "Append", "EventTime"), on rows that still have the column event_time',
         )
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.declare.promises import millis
 from penstock.engine import records, source
 from penstock.records import columns
 
@@ -84,17 +84,19 @@ class Rejects:
             self._late_places = execution.late_places()
         if not execution.late(self._late_places):
             return
-        size, span = millis(self._stream.promise.length), millis(self._stream.promise.taken_for)
-        at = F.unix_millis(columns.EVENT_TIME)
-        end = (F.floor(at / size) + 1) * size if size else at + span
+        promise, micros = self._stream.promise, timedelta(microseconds=1)
+        size, phase = promise.length // micros, promise.ends // micros
+        # Times are finer than the watermark: a record of the same millisecond may lie behind it.
+        at, passed = F.unix_micros(columns.EVENT_TIME), batch.watermark_ms * 1000
+        end = at + size - F.pmod(at - phase, F.lit(size)) if size else at + promise.taken_for // micros
         for given in self._stream.sources.values():
             again = source.batch(self._spark, given, self._bootstrap, batch)
             rows = records.decoded(again, given, _at(batch), keep="all", combine=False)
-            late = records.without_beats(rows.where(~F.col(columns.BAD))).where(end <= batch.watermark_ms)
+            late = records.without_beats(rows.where(~F.col(columns.BAD))).where(end <= passed)
             if given.late == "count":
                 found.late += late.count()
                 continue
-            late = late.select(f"{columns.KEPT}.*", (F.lit(batch.watermark_ms) - end).alias("late_ms"))
+            late = late.select(f"{columns.KEPT}.*", F.floor((passed - end) / 1000).alias("late_ms"))
             for row in late.toLocalIterator():
                 found.late += 1
                 self._keep(found, row.asDict(), self._stream.late_topic, "late-ms", str(row.late_ms))

@@ -108,6 +108,8 @@ class StreamRun:
         rows = self.stream.transform(**frames, **self._tables.frames(self._spark))
         refusals.is_frame(self.stream, rows)
         refusals.check(self.stream, jvm.stateful_steps(rows))
+        refusals.clocks_fit(self.stream, jvm.clocks(rows))
+        refusals.windows_fit(self.stream, jvm.windows(rows))
         return rows
 
     def stop(self, timeout: float = 30.0) -> None:

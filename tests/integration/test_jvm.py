@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,26 @@ def test_stateful_steps_are_told_by_name(spark: SparkSession) -> None:
     assert jvm.stateful_steps(counted(rows)) == ["Aggregate"]
     still = spark.range(3).withColumnRenamed("id", "value")
     assert jvm.stateful_steps(rows.join(still, "value")) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "phase"),
+    [
+        (("1 second",), (1, 1, 0), 0),
+        (("10 seconds", "5 seconds"), (10, 5, 0), 0),
+        (("5 seconds", "2 seconds", "1 second"), (5, 2, 1), 0),
+        (("5 seconds", "2 seconds"), (5, 2, 0), 1),
+        (("10 seconds", "10 seconds", "-3 seconds"), (10, 10, -3), 7),
+    ],
+)
+def test_windows_are_told(spark: SparkSession, given: tuple[str, ...], found: tuple[int, int, int], phase: int) -> None:
+    rows = rates(spark).withWatermark("timestamp", "0 seconds")
+    for window in (F.window("timestamp", *given), F.window(F.col("timestamp") + F.expr("INTERVAL 1 SECOND"), *given)):
+        [one] = jvm.windows(rows.groupBy("value", window.alias("w")).count().select("count"))
+        assert one == jvm.Windows(*(timedelta(seconds=n) for n in found))
+        assert one.phase == timedelta(seconds=phase)
+    assert jvm.windows(rows.groupBy(F.session_window("timestamp", "5 seconds")).count()) == []
+    assert jvm.windows(rows.groupBy("value").count()) == []
 
 
 def test_a_batch_tells_its_progress_its_metrics_and_its_late_rows(spark: SparkSession, tmp_path: Path) -> None:

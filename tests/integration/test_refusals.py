@@ -56,7 +56,19 @@ class Nothing(StatefulProcessor):
 
 
 def timed(one: DataFrame) -> DataFrame:
-    return one.groupBy("n").transformWithState(Nothing(), "n BIGINT", "Append", "EventTime")
+    return by_clock(one, "EventTime")
+
+
+def by_clock(one: DataFrame, clock: str) -> DataFrame:
+    return one.groupBy("n").transformWithState(Nothing(), "n BIGINT", "Append", clock)
+
+
+def same(_key: Any, frames: Any, _state: Any) -> Any:
+    return frames
+
+
+def sliding(length: str, every: str, start: str = "0 seconds") -> Any:
+    return lambda one: one.groupBy(F.window("event_time", length, every, start)).agg(F.count("*").alias("n"))
 
 
 TOPIC_BETWEEN = "two streams with a topic between"
@@ -69,6 +81,9 @@ REFUSED: dict[str, tuple[Promise, Any, str]] = {
     "no join": (JOINED, lambda one, other: one.union(other).select("n"), "take another promise"),
     "timers that are updated": (UPDATES, timed, TOPIC_BETWEEN),
     "timers without saying so": (FINAL, timed, "promise Timed("),
+    "timers by the machine's clock": (TIMED, lambda one: by_clock(one, "ProcessingTime"), '"EventTime"'),
+    "state without a clock": (TIMED, lambda one: by_clock(one, "None"), '"EventTime"'),
+    "timers without event time": (TIMED, lambda one: timed(one.select("n")), "the column event_time"),
     "no timers": (TIMED, by_minute, "take another promise"),
     "a step more than is said": (FINAL, lambda one: by_minute(one.dropDuplicates(["n", "event_time"])), "say steps=2"),
     "a step in a stream without state": (Each(), by_minute, "say steps=1"),
@@ -87,9 +102,20 @@ REFUSED: dict[str, tuple[Promise, Any, str]] = {
         Each(), lambda one: one.selectExpr("row_number() OVER (PARTITION BY n ORDER BY at) AS n"), "max_by"),
     "sessions that are updated": (
         UPDATES, lambda one: one.groupBy("n", F.session_window("event_time", "1 minute")).count(), "promise Final"),
+    "old timers by the machine's clock": (
+        TIMED, lambda one: one.groupBy("n").applyInPandasWithState(
+            same, "n BIGINT", "n BIGINT", "append", "ProcessingTimeTimeout"), '"EventTime"'),
     "different values": (
         FINAL, lambda one: one.groupBy(F.window("event_time", "1 minute")).agg(F.countDistinct("n").alias("n")),
         "drop duplicates in a step before"),
+    "windows that overlap, by their length": (
+        FINAL, sliding("1 minute", "30 seconds"), "window=datetime.timedelta(seconds=30)"),
+    "windows that overlap and end between": (
+        Final(window=MINUTE, grace=MINUTE), sliding("90 seconds", "1 minute"), "phase=datetime.timedelta(seconds=30)"),
+    "windows with a start of their own": (
+        UPDATES, sliding("1 minute", "1 minute", "-5 seconds"), "phase=datetime.timedelta(seconds=55)"),
+    "longer windows than it says": (
+        UPDATES, sliding("1 hour", "1 hour"), "window=datetime.timedelta(seconds=3600)"),
     "common rows": (Each(), lambda one, other: one.select("n").intersect(other.select("n")), "join the streams"),
 }  # fmt: skip
 

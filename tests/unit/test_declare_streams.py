@@ -104,6 +104,7 @@ LENGTHS: list[tuple[Any, str]] = [
     (lambda: Final(None, MINUTE), "Final(window=...)"),  # type: ignore[arg-type]
     (lambda: Updates(timedelta(microseconds=10), MINUTE), "Updates(window=...)"),
     (lambda: Updates(MINUTE, 60), "Updates(late_by=...)"),  # type: ignore[arg-type]
+    (lambda: Final(MINUTE, MINUTE, phase=-MINUTE), "Final(phase=...)"),
     (lambda: Joined(-MINUTE, MINUTE), "Joined(within=...)"),
     (lambda: Timed(timedelta(0), MINUTE), "Timed(tick=...)"),
     (lambda: Input(Topic("events"), ahead=-MINUTE), "input events: ahead"),
@@ -116,6 +117,19 @@ def test_a_length_of_time_that_no_clock_can_keep(make: Any, what: str) -> None:
     with pytest.raises(DeclarationError) as e:
         make()
     assert f"{what} is no length of time that can be kept" in str(e.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Final(MINUTE, MINUTE, phase=MINUTE),
+        lambda: Updates(MINUTE, MINUTE, phase=2 * MINUTE),
+        lambda: Final(MINUTE, MINUTE, first=MINUTE, phase=timedelta(seconds=1)),
+    ],
+)
+def test_a_phase_that_no_window_has(make: Any) -> None:
+    with pytest.raises(DeclarationError, match="phase"):
+        make()
 
 
 def test_lengths_that_can_be_kept() -> None:

@@ -46,6 +46,7 @@ def test_policies_that_are_declared() -> None:
     ("promise", "due"),
     [
         (Final(MINUTE, TEN), Due(MINUTE, TEN)),
+        (Final(MINUTE, TEN, phase=TEN), Due(MINUTE, TEN + TEN)),
         (Joined(within=MINUTE, grace=TEN), Due(timedelta(seconds=35))),
         (Joined(within=timedelta(0), grace=timedelta(0)), Due(timedelta(seconds=1))),
         (Timed(tick=TEN, grace=MINUTE), Due(TEN)),
