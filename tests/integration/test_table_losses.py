@@ -310,7 +310,7 @@ def test_whatever_happens_to_the_folder_a_batch_sees_the_newest_of_each_key(
     monkeypatch.setattr(tablefeed, "ROWS", 20)
     harms = [missing, empty, cut, flipped, folder_gone, left_over, nothing]
     old = tmp_path / "old"
-    for _ in range(10):
+    for _ in range(6):
         send(bootstrap, [change(chance) for _ in range(chance.randrange(1, 40))])
         reader.start()
         for _ in range(chance.randrange(1, 4)):
