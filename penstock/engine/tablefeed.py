@@ -58,7 +58,8 @@ class TableFeed:
                 "isolation.level": "read_committed",
                 # The end may lie behind records that no committed reader sees: only this says that it is reached.
                 "enable.partition.eof": True,
-                "auto.offset.reset": "earliest",
+                # What is removed while it is read leaves a gap, in which a key may have changed or gone.
+                "auto.offset.reset": "error",
                 "queued.max.messages.kbytes": BYTES // 1024,
                 "fetch.wait.max.ms": 100,
                 "log_level": 2,
@@ -75,18 +76,24 @@ class TableFeed:
             if stopped():
                 raise LeaseLost(f"the reading of table {self._topic} is stopped")
             first = self._consumer.poll(0.5)
-            if time.monotonic() - heard > TIMEOUT:
+            if first is None and time.monotonic() - heard > TIMEOUT:
                 raise BrokerError(
                     f"the broker gives nothing more of table {self._topic}",
                     got=f"up to {self.next} of {dict(ends)}",
                     fix="nothing, if it comes back: it is read on",
                 )
-            for message in (first, *self._consumer.consume(ROWS // 5, 0)) if first else ():
+            for message in (first, *self._consumer.consume(ROWS // 5, 0)) if first is not None else ():
                 partition, offset = message.partition() or 0, message.offset() or 0
                 if (error := message.error()) is not None:
                     if error.code() == KafkaError._PARTITION_EOF:
                         heard = time.monotonic()
                         self.next[partition] = max(offset, self.next[partition])
+                    elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                        raise BrokerError(
+                            f"records of table {self._topic} were removed before they were read",
+                            got=f"partition {partition} at offset {self.next[partition]}",
+                            fix="nothing: the table is read anew",
+                        )
                     continue
                 heard = time.monotonic()
                 key, value = message.key(), message.value()

@@ -13,6 +13,7 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,9 @@ import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
 
-LAYOUT = 1
+LAYOUT = 2
 MANIFEST = "manifest.json"
+FRESH = f"{MANIFEST}.fresh"
 # What one piece of a file holds, and so what a worker passes on at a time.
 ROWS = 50_000
 GONE = "_gone"
@@ -32,6 +34,10 @@ GONE = "_gone"
 
 class Damaged(PenstockError):
     """A table's folder is not what its manifest says."""
+
+
+class NotKept(PenstockError):
+    """A table's folder cannot be written."""
 
 
 @dataclass(frozen=True)
@@ -52,13 +58,17 @@ class Dead:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What counts of a folder. schema: DDL of the values; topic: the broker's id of it; next: offset to go on at, by
-    partition; loaded: whether it was once read to the end; query, batch: the last batch that it was made ready for;
-    parts: files by partition, oldest first; dead: what no batch has written yet, oldest first.
+    """What counts of a folder. stream: whose it is; schema: DDL of the values; topic: the broker's id of it; at: epoch
+    ms of a moment behind which it misses nothing that was removed from the topic: when its reading began, or later the
+    end was asked for that it was read to; next: offset to go on at, by partition; loaded: whether it was once read to
+    the end; query, batch: the last batch that it was made ready for; parts: files by partition, oldest first; dead:
+    what no batch has written yet, oldest first.
     """
 
+    stream: str
     schema: str
     topic: str
+    at: int = 0
     next: Mapping[int, int] = field(default_factory=dict)
     loaded: bool = False
     query: str = ""
@@ -74,15 +84,19 @@ class Manifest:
 
     @property
     def text(self) -> str:
-        return json.dumps({"layout": LAYOUT, **asdict(self)})
+        body = json.dumps({"layout": LAYOUT, **asdict(self)})
+        return f"{body}\n{zlib.crc32(body.encode())}\n"
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
         """Damaged if there is none, or none of this layout."""
         try:
-            found: dict[str, Any] = json.loads((folder / MANIFEST).read_text())
+            body, _, crc = (folder / MANIFEST).read_text().partition("\n")
+            found: dict[str, Any] = json.loads(body)
             if found.pop("layout") != LAYOUT:
                 raise Damaged("a table is kept in another layout", got=str(folder))
+            if zlib.crc32(body.encode()) != int(crc):
+                raise Damaged("the manifest of a table was changed", got=str(folder))
             found["next"] = _numbered(found["next"])
             found["parts"] = {int(p): tuple(File(**f) for f in files) for p, files in found["parts"].items()}
             found["dead"] = tuple(Dead(File(**d["file"]), _numbered(d["next"])) for d in found["dead"])
@@ -103,41 +117,45 @@ class TableFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.manifest = Manifest("", "")
+        self.manifest = Manifest("", "", "")
 
     def open(self) -> None:
         """Take up what is there; Damaged if it is not whole."""
         self.manifest = Manifest.read(self.folder)
         for file in self.manifest.files.values():
-            path = self.folder / file.name
-            if not path.is_file() or (path.stat().st_size, _crc(path)) != (file.size, file.crc):
-                raise Damaged("a file of a table is missing or changed", got=str(path))
+            self._whole(file)
         # Left by a crash before they were named.
-        for path in self.folder.iterdir():
-            if path.name not in {*self.manifest.files, MANIFEST}:
-                path.unlink()
+        with self._kept():
+            for path in (*self.folder.glob("*.arrow"), self.folder / FRESH):
+                if path.name not in self.manifest.files:
+                    path.unlink(missing_ok=True)
 
-    def begin(self, schema: str, topic: str, following: Mapping[int, int]) -> None:
+    def begin(self, manifest: Manifest) -> None:
         """Make it an empty table."""
-        (self.folder / MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.mkdir(parents=True)
-        self._flip(Manifest(schema, topic, following))
+        with self._kept():
+            if self.folder.exists():
+                (self.folder / MANIFEST).unlink(missing_ok=True)
+                shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._flip(manifest)
 
     def append(self, rows: Mapping[int, pa.Table], dead: pa.Table, following: Mapping[int, int]) -> None:
         """Take in the newest rows of some partitions, each key once, and records that are none."""
         now = self.manifest
-        parts = {**now.parts, **{p: self._with(now.parts.get(p, ()), table, p) for p, table in rows.items()}}
-        more = [Dead(self._written(dead.schema, dead.to_batches(ROWS), "dead"), following)] if len(dead) else []
-        self._flip(replace(now, parts=parts, dead=(*now.dead, *more), next=following))
+        with self._kept():
+            parts = {**now.parts, **{p: self._with(now.parts.get(p, ()), table, p) for p, table in rows.items()}}
+            more = [Dead(self._written(dead.schema, dead.to_batches(ROWS), "dead"), following)] if len(dead) else []
+            self._flip(replace(now, parts=parts, dead=(*now.dead, *more), next=following))
 
-    def ready(self, query: str, batch: int) -> None:
-        """Note that the table, as it is, is the one of a batch."""
+    def ready(self, query: str, batch: int, at: int) -> None:
+        """Note that the table, as it is, is the one of a batch, and was read to the end that was asked for then."""
         # Each batch does this, and after a loss of power the manifest of before names the same files.
-        self._flip(replace(self.manifest, query=query, batch=batch), sync=False)
+        with self._kept():
+            self._flip(replace(self.manifest, query=query, batch=batch, at=at), sync=False)
 
     def loaded(self) -> None:
-        self._flip(replace(self.manifest, loaded=True))
+        with self._kept():
+            self._flip(replace(self.manifest, loaded=True))
 
     def dead(self) -> Iterator[tuple[pa.Table, Mapping[int, int]]]:
         """Records that are none, oldest first, with the offsets behind them."""
@@ -147,7 +165,30 @@ class TableFiles:
     def without_dead(self, count: int) -> None:
         """Forget the oldest so many parts of them."""
         if count:
-            self._flip(replace(self.manifest, dead=self.manifest.dead[count:]))
+            with self._kept():
+                self._flip(replace(self.manifest, dead=self.manifest.dead[count:]))
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            raise NotKept(
+                "a table cannot be kept on disk",
+                got=f"{self.folder}: {e.strerror or e}",
+                fix="see that its folder can be written and its disk has room; it is tried again by itself",
+            ) from e
+
+    def _whole(self, file: File) -> None:
+        path = self.folder / file.name
+        try:
+            same = (path.stat().st_size, _crc(path)) == (file.size, file.crc)
+        except OSError:
+            same = False
+        if not same:
+            raise Damaged(
+                "a file of a table is missing or changed", got=str(path), fix="nothing: the table is read anew"
+            )
 
     def _with(self, files: tuple[File, ...], rows: pa.Table, partition: int) -> tuple[File, ...]:
         """A partition's files after some rows came, put together where that is due."""
@@ -155,6 +196,8 @@ class TableFiles:
         kept = [*files, *made]
         while len(kept) > 1 and kept[-2].rows < 2 * kept[-1].rows:
             older, newer = kept[-2:]
+            # Else damage would get a checksum of its own.
+            self._whole(older)
             # A removed key must be remembered only while an older file may have it.
             both = merged(self.folder, (older, newer), gone=len(kept) > 2)
             made.append(self._written(rows.schema, both, str(partition)))
@@ -176,7 +219,7 @@ class TableFiles:
         return File(path.name, rows, path.stat().st_size, _crc(path))
 
     def _flip(self, to: Manifest, *, sync: bool = True) -> None:
-        fresh = self.folder / f"{MANIFEST}.fresh"
+        fresh = self.folder / FRESH
         with fresh.open("w") as out:
             out.write(to.text)
             out.flush()
@@ -212,9 +255,12 @@ def merged(folder: Path, files: tuple[File, ...], *, gone: bool = False) -> Iter
 
 @dataclass(frozen=True)
 class Rows:
-    """Reads the table in Spark's workers: for each number of a partition its rows, as the manifest then has them."""
+    """Reads the table in Spark's workers: for each number below count the rows of the partitions that fall to it, as
+    the manifest then has them. A topic that was made again may have more partitions than the plan has numbers.
+    """
 
     folder: str
+    count: int
 
     def __call__(self, partitions: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         folder = Path(self.folder)
@@ -222,8 +268,9 @@ class Rows:
         self._of_this_batch(manifest)
         for given in partitions:
             for number in given.column(0).to_pylist():
-                for batch in merged(folder, manifest.parts.get(number or 0, ())):
-                    yield batch.drop_columns([GONE])
+                for partition, files in manifest.parts.items():
+                    if partition % self.count == number:
+                        yield from (batch.drop_columns([GONE]) for batch in merged(folder, files))
 
     @staticmethod
     def _of_this_batch(manifest: Manifest) -> None:

@@ -11,16 +11,16 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlparse
 
 import pyarrow as pa
 
 from penstock.engine.rejects import KEPT, origin
 from penstock.engine.tablefeed import TIMEOUT, TableFeed, ddl, described
-from penstock.engine.tablefiles import ROWS, Damaged, Rows, TableFiles
+from penstock.engine.tablefiles import ROWS, Damaged, Manifest, Rows, TableFiles
 from penstock.errors import BrokerError, DeclarationError
-from penstock.kafka.admin import admin, end_offsets
+from penstock.kafka.admin import admin, end_offsets, first_offsets, setting
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from penstock.declare.stream import Stream
 
 log = logging.getLogger(__name__)
+
+# How long the broker shows a tombstone at least; behind that a reader who was away does not learn of it.
+TOMBSTONES_KEPT = "delete.retention.ms"
 
 Ends = dict[int, int]
 # Next offsets of tables that are being read, by topic, and the ends they are read to, by topic and partition.
@@ -52,11 +55,22 @@ def folder_of(root: str, stream: str) -> Path:
     return settings().home / "tables" / known / f"{stream}.tables"
 
 
-class KeptTable:
-    """One table: its folder and what feeds it."""
+class Now(NamedTuple):
+    """A topic as it is. id: the broker's; starts: its first offsets; ends: where a committed reader comes to an end;
+    at: epoch ms, before it was asked.
+    """
 
-    def __init__(self, table: Table, folder: Path, bootstrap: str) -> None:
-        self._table, self._bootstrap = table, bootstrap
+    id: str
+    starts: Ends
+    ends: Ends
+    at: int
+
+
+class KeptTable:
+    """One table of a stream: its folder and what feeds it."""
+
+    def __init__(self, table: Table, stream: str, folder: Path, bootstrap: str) -> None:
+        self._table, self._stream, self._bootstrap = table, stream, bootstrap
         self._files = TableFiles(folder)
         self._feed: TableFeed | None = None
         # Dead letters of offsets below these are written.
@@ -80,23 +94,23 @@ class KeptTable:
     def frame(self, spark: SparkSession) -> DataFrame:
         """The rows as they are when a batch is executed: the plan holds the folder, not what is in it."""
         count = len(self.next)
-        return spark.range(0, count, 1, count).mapInArrow(Rows(str(self._files.folder)), ddl(self._table.fields))
+        rows = Rows(str(self._files.folder), count)
+        return spark.range(0, count, 1, count).mapInArrow(rows, ddl(self._table.fields))
 
     def open(self) -> Ends:
         """Take up what is kept, or begin anew; the topic's ends now, if it must be read to them before it is used."""
-        topic, ends = self._now()
+        now = self._now()
         try:
             self._files.open()
         except Damaged as e:
-            if self._files.folder.exists():
-                log.warning("table %s is read from its topic's beginning: %s", self.topic, e)
-            self._anew(topic, ends)
+            self._anew(now, str(e) if self._files.folder.exists() else "")
+        if self._files.manifest.stream != self._stream:
+            self._anew(now, f"its folder is of stream {self._files.manifest.stream}")
         if self._files.manifest.schema != self._table.schema:
-            log.warning("table %s is read from its topic's beginning: its schema is another", self.topic)
-            self._anew(topic, ends)
-        self._same(topic, ends)
+            self._anew(now, "its schema is another")
+        self._same(now)
         self._feed = TableFeed(self._table, self._bootstrap, self.next)
-        return {} if self._files.manifest.loaded else ends
+        return {} if self._files.manifest.loaded else now.ends
 
     def catch_up(self, ends: Ends, stopped: Callable[[], bool], told: Callable[[], None]) -> None:
         """Take in what there is up to some ends."""
@@ -115,13 +129,13 @@ class KeptTable:
         manifest = self._files.manifest
         if (manifest.query, manifest.batch) == (query, batch):
             return
-        topic, ends = self._now()
-        if self._same(topic, ends):
+        now = self._now()
+        if self._same(now):
             self.close()
             self._feed = TableFeed(self._table, self._bootstrap, self.next)
-        self.catch_up(ends, stopped, lambda: told(ends))
+        self.catch_up(now.ends, stopped, lambda: told(now.ends))
         self.loaded()
-        self._files.ready(query, batch)
+        self._files.ready(query, batch, now.at)
 
     def settle(self, mark: Mark) -> None:
         """Learn from the mark of the last batch which dead letters are written."""
@@ -156,35 +170,53 @@ class KeptTable:
             self._feed.close()
             self._feed = None
 
-    def _same(self, topic: str, ends: Ends) -> bool:
-        """Begin anew if the topic is not the one that was read; whether it was so."""
+    def _same(self, now: Now) -> bool:
+        """Begin anew if what was read cannot be read on; whether it was so."""
         manifest = self._files.manifest
-        gone_back = any(manifest.next.get(p, 0) > end for p, end in ends.items())
-        if manifest.topic == topic and not gone_back:
-            if manifest.next.keys() != ends.keys():
-                raise DeclarationError(
-                    f"the topic of table {self.topic} has got more partitions, so its keys lie in two",
-                    got=f"{len(ends)} partitions, {len(manifest.next)} before",
-                    fix="write it anew into a topic with so many from the start, and let that be the table",
-                )
-            return False
-        log.warning("table %s is read from its topic's beginning: it was deleted and made again", self.topic)
-        self._anew(topic, ends)
-        # What the mark says is of the topic that was.
-        self._written = {}
-        return True
+        gone_back = any(manifest.next.get(p, 0) > end for p, end in now.ends.items())
+        if manifest.topic != now.id or gone_back:
+            self._anew(now, "it was deleted and made again")
+            # What the mark says is of the topic that was.
+            self._written = {}
+            return True
+        if manifest.next.keys() != now.ends.keys():
+            raise DeclarationError(
+                f"the topic of table {self.topic} has got more partitions, so its keys lie in two",
+                got=f"{len(now.ends)} partitions, {len(manifest.next)} before",
+                fix="write it anew into a topic with so many from the start, and let that be the table",
+            )
+        if missed := self._missed(now):
+            self._anew(now, missed)
+        return bool(missed)
 
-    def _anew(self, topic: str, ends: Ends) -> None:
-        self._files.begin(self._table.schema, topic, dict.fromkeys(ends, 0))
+    def _missed(self, now: Now) -> str:
+        """Why the topic may have lost what the table has not read: its tombstones are not kept for ever."""
+        manifest = self._files.manifest
+        if any(manifest.next[p] < start for p, start in now.starts.items()):
+            return "records were removed before they were read"
+        if all(manifest.next[p] == end for p, end in now.ends.items()):
+            return ""
+        kept = int(setting(self.topic, TOMBSTONES_KEPT, self._bootstrap))
+        # A clock that was set back says no less than one that was set forth.
+        if abs(now.at - manifest.at) <= kept:
+            return ""
+        return f"it was last read to the end longer ago than its tombstones are kept, {TOMBSTONES_KEPT}={kept}"
 
-    def _now(self) -> tuple[str, Ends]:
-        """The topic's id, and where a committed reader of each partition comes to an end."""
+    def _anew(self, now: Now, why: str) -> None:
+        if why:
+            log.warning("table %s is read from its topic's beginning: %s", self.topic, why)
+        self._files.begin(Manifest(self._stream, self._table.schema, now.id, now.at, now.starts))
+
+    def _now(self) -> Now:
         deadline = time.monotonic() + TIMEOUT
         while True:
+            at = int(time.time() * 1000)
             topic, count = described(self.topic, self._bootstrap)
-            found = end_offsets(admin(self._bootstrap), [(self.topic, p) for p in range(count)], self._bootstrap)
-            if count and len(found) == count:
-                return topic, {p: end for (_, p), end in found.items()}
+            every = [(self.topic, p) for p in range(count)]
+            starts = first_offsets(admin(self._bootstrap), every, self._bootstrap)
+            found = end_offsets(admin(self._bootstrap), every, self._bootstrap)
+            if count and len(found) == len(starts) == count:
+                return Now(topic, {p: o for (_, p), o in starts.items()}, {p: o for (_, p), o in found.items()}, at)
             if time.monotonic() > deadline:
                 raise BrokerError(
                     f"the topic of table {self.topic} is not there, or a partition of it has no leader",
@@ -203,7 +235,7 @@ class Tables:
         self._stopped = False
         if stream.tables:
             folder = folder_of(root, stream.name)
-            self._kept = {n: KeptTable(t, folder / n, bootstrap) for n, t in stream.tables.items()}
+            self._kept = {n: KeptTable(t, stream.name, folder / n, bootstrap) for n, t in stream.tables.items()}
 
     def load(self) -> None:
         """Read each table to the end that its topic has now, unless it once was; LeaseLost if it is stopped."""

@@ -139,15 +139,25 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
 
 def end_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
     """Next offset a committed reader will reach, by (topic, partition); a partition without leader is left out."""
-    latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    ends: dict[tuple[str, int], int] = {}
+    return _offsets(client, wanted, bootstrap, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+
+
+def first_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
+    """First offset that is still there, by (topic, partition); a partition without leader is left out."""
+    return _offsets(client, wanted, bootstrap, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
+
+
+def _offsets(
+    client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str, which: OffsetSpec
+) -> dict[tuple[str, int], int]:
+    found_at: dict[tuple[str, int], int] = {}
     left, deadline = set(wanted), time.monotonic() + PATIENCE
     while left:
-        asked, left = {TopicPartition(t, p): latest for t, p in left}, set()
+        asked, left = {TopicPartition(t, p): which for t, p in left}, set()
         found = client.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT)
         for at, future in found.items():
             try:
-                ends[at.topic, at.partition] = future.result(TIMEOUT).offset
+                found_at[at.topic, at.partition] = future.result(TIMEOUT).offset
             except KafkaException as e:
                 if e.args[0].code() in STARTING and time.monotonic() < deadline:
                     left.add((at.topic, at.partition))
@@ -157,7 +167,7 @@ def end_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstra
             time.sleep(0.1)
             # Asking for topics also renews what the client knows of leaders.
             partitions(client, bootstrap)
-    return ends
+    return found_at
 
 
 def topic_ids(client: AdminClient, names: Iterable[str], bootstrap: str) -> dict[str, str]:
@@ -173,6 +183,14 @@ def topic_ids(client: AdminClient, names: Iterable[str], bootstrap: str) -> dict
             if e.args[0].code() not in COMING_AND_GOING:
                 raise unreachable(bootstrap, e.args[0]) from e
     return found
+
+
+def setting(topic: str, name: str, bootstrap: str) -> str:
+    """One of the broker's settings of a topic that is there."""
+    try:
+        return _configs(admin(bootstrap), [Topic(topic)])[topic][name]
+    except KafkaException as e:
+        raise unreachable(bootstrap, e.args[0]) from e
 
 
 def _configs(client: AdminClient, topics: Iterable[Topic]) -> dict[str, dict[str, str]]:

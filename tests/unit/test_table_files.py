@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.engine import tablefiles
-from penstock.engine.tablefiles import GONE, MANIFEST, Damaged, Manifest, Rows, TableFiles
+from penstock.engine.tablefiles import GONE, MANIFEST, Damaged, Manifest, NotKept, Rows, TableFiles
 
 COLUMNS: dict[str, pa.DataType] = {"key": pa.string(), "n": pa.int64(), GONE: pa.bool_()}
 LAYOUT = pa.schema(COLUMNS)
@@ -26,9 +27,10 @@ def dead(*offsets: int) -> pa.Table:
     return pa.Table.from_pylist([{"value": b"x", "partition": 0, "offset": at} for at in offsets], schema=DEAD)
 
 
-def found(folder: Path, *partitions: int) -> dict[str, Any]:
-    numbers = pa.RecordBatch.from_pydict({"id": list(partitions or (0,))})
-    every = [row for batch in Rows(str(folder))(iter([numbers])) for row in batch.to_pylist()]
+def found(folder: Path, number: int = 0, count: int = 2) -> dict[str, Any]:
+    """What one of so many workers reads."""
+    numbers = pa.RecordBatch.from_pydict({"id": [number]})
+    every = [row for batch in Rows(str(folder), count)(iter([numbers])) for row in batch.to_pylist()]
     assert len({row["key"] for row in every}) == len(every)
     return {row["key"]: row["n"] for row in every}
 
@@ -36,7 +38,7 @@ def found(folder: Path, *partitions: int) -> dict[str, Any]:
 @pytest.fixture
 def files(tmp_path: Path) -> TableFiles:
     made = TableFiles(tmp_path / "table")
-    made.begin("n BIGINT", "id", {0: 0, 1: 0})
+    made.begin(Manifest("s", "n BIGINT", "id", 0, {0: 0, 1: 0}))
     return made
 
 
@@ -81,7 +83,7 @@ def test_a_crash_before_the_manifest_leaves_the_table_as_it_was(
 
     with monkeypatch.context() as patch:
         patch.setattr(TableFiles, "_flip", lambda _, to: struck(to))
-        with pytest.raises(OSError, match="lightning"):
+        with pytest.raises(NotKept, match="lightning"):
             files.append({0: rows(a=2, b=3, c=4)}, dead(), {0: 4, 1: 0})
     reopened = again(files)
     assert (found(files.folder), reopened.manifest.next) == ({"a": 1}, {0: 1, 1: 0})
@@ -131,15 +133,22 @@ def another_layout(folder: Path) -> None:
     (folder / MANIFEST).write_text(text.replace(f'"layout": {tablefiles.LAYOUT}', '"layout": 0'))
 
 
-@pytest.mark.parametrize("harm", [missing, cut, changed, no_manifest, half_a_manifest, another_layout])
+def unreadable(folder: Path) -> None:
+    path = next(folder.glob("0-*"))
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("harm", [unreadable, missing, cut, changed, no_manifest, half_a_manifest, another_layout])
 def test_damage_is_noticed(files: TableFiles, harm: Any) -> None:
     files.append({0: rows(a=1)}, dead(), {0: 1, 1: 0})
     again(files)
     harm(files.folder)
     with pytest.raises(Damaged):
         again(files)
-    files.begin("n BIGINT", "id", {0: 0})
-    assert again(files).manifest == Manifest("n BIGINT", "id", {0: 0})
+    anew = Manifest("s", "n BIGINT", "id", 0, {0: 0})
+    files.begin(anew)
+    assert again(files).manifest == anew
 
 
 def test_a_driver_that_wakes_up_takes_no_file_from_its_heir(files: TableFiles) -> None:
@@ -150,3 +159,53 @@ def test_a_driver_that_wakes_up_takes_no_file_from_its_heir(files: TableFiles) -
     assert found(files.folder) == {"a": 1, "b": 1, "c": 1, "e": 1}
     heir.append({0: rows(f=1)}, dead(), {0: 5, 1: 0})
     assert found(files.folder) == {"a": 1, "b": 1, "c": 1, "d": 1, "f": 1}
+
+
+def test_every_bit_of_a_manifest_counts(files: TableFiles) -> None:
+    """One digit of an offset, and records would be left out."""
+    files.append({0: rows(a=1)}, dead(3), {0: 120, 1: 0})
+    path = files.folder / MANIFEST
+    held = path.read_bytes()
+    for place in range(len(held) - 1):
+        path.write_bytes(held[:place] + bytes([held[place] ^ 1]) + held[place + 1 :])
+        with pytest.raises(Damaged):
+            Manifest.read(files.folder)
+    path.write_bytes(held)
+    assert Manifest.read(files.folder) == files.manifest
+
+
+def test_damage_gets_no_checksum_of_its_own_when_files_are_put_together(files: TableFiles) -> None:
+    files.append({0: rows(a=1)}, dead(), {0: 1, 1: 0})
+    changed(files.folder)
+    with pytest.raises(Damaged):
+        files.append({0: rows(b=1)}, dead(), {0: 2, 1: 0})
+
+
+def test_what_is_not_ones_own_in_the_folder_stays(files: TableFiles) -> None:
+    (files.folder / "lost+found").mkdir()
+    (files.folder / f"{MANIFEST}.fresh").write_text("{")
+    (files.folder / "0-left.arrow").write_bytes(b"half")
+    again(files)
+    assert {p.name for p in files.folder.iterdir()} == {MANIFEST, "lost+found"}
+
+
+def test_a_disk_that_takes_no_more_is_told_of_and_the_table_is_as_it_was(files: TableFiles) -> None:
+    files.append({0: rows(a=1)}, dead(), {0: 1, 1: 0})
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
+    try:
+        with pytest.raises(NotKept, match="see that its folder can be written and its disk has room"):
+            files.append({0: rows(**{f"k{n}": n for n in range(10_000)})}, dead(), {0: 10_001, 1: 0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert again(files).manifest.next == {0: 1, 1: 0}
+    assert found(files.folder) == {"a": 1}
+
+
+def test_a_folder_that_cannot_be_made_is_told_of(tmp_path: Path) -> None:
+    (tmp_path / "naming.tables").write_text("")
+    made = TableFiles(tmp_path / "naming.tables" / "shops")
+    with pytest.raises(Damaged):
+        made.open()
+    with pytest.raises(NotKept, match=r"naming\.tables/shops"):
+        made.begin(Manifest("s", "n BIGINT", "id", 0, {0: 0}))
