@@ -83,8 +83,8 @@ def _rank(one: Declared) -> int:
 
 def promise(given: Promise) -> str:
     """E.g. `final: window 5 min, grace 1 min`."""
-    lengths = {f.name.replace("_", " "): getattr(given, f.name) for f in fields(given)}
-    said = ", ".join(f"{name} {span(length)}" for name, length in lengths.items() if length is not None)
+    chosen = [f.name for f in fields(given) if getattr(given, f.name) != f.default]
+    said = ", ".join(f"{name.replace('_', ' ')} {span(getattr(given, name))}" for name in chosen)
     return type(given).__name__.lower() + (f": {said}" if said else "")
 
 
