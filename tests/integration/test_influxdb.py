@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.declare.outputs import NOTHING
 from penstock.declare.topic import COMMITS
-from penstock.errors import DeclarationError, LocalError, SinkError, Wait
+from penstock.errors import DeclarationError, SinkError, Wait
 from penstock.local.influxdb import InfluxDB as Server
 from penstock.local.parts import Broker
 from penstock.machine.process import free_port
@@ -27,6 +27,7 @@ from penstock.sinks.influxdb import BYTES, InfluxDB, InfluxWriter
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.faults import Fault, Proxy
+from tests.influx import server
 from tests.support import wait_until
 
 pytestmark = pytest.mark.integration
@@ -45,12 +46,7 @@ class Guarded(Server):
 
 @pytest.fixture
 def influx(tmp_path: Path) -> Iterator[Server]:
-    part = Server(tmp_path / "influx", port=free_port(2))
-    try:
-        part.command()
-    except LocalError as e:
-        pytest.skip(f"InfluxDB cannot be had here: {e}")
-    with part:
+    with server(tmp_path / "influx") as part:
         yield part
 
 

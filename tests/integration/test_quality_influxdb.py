@@ -17,7 +17,7 @@ from jobs.quality import influxdb as job
 from jobs.quality.counts import METRICS
 from penstock.declare.outputs import NOTHING, Owner
 from penstock.declare.topic import COMMITS
-from penstock.errors import LocalError, SinkError
+from penstock.errors import SinkError
 from penstock.local.influxdb import InfluxDB
 from penstock.local.parts import Broker
 from penstock.machine.process import free_port
@@ -25,6 +25,7 @@ from penstock.settings import PROJECT, settings
 from penstock.sinks import influxdb as sinks
 from penstock.sinks.influxdb import LINES, InfluxWriter
 from penstock.testing import Record, create, running, send
+from tests.influx import server
 
 pytestmark = pytest.mark.integration
 
@@ -34,12 +35,7 @@ SECOND = 1_501_273_548_000
 
 @pytest.fixture(scope="module")
 def influx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfluxDB]:
-    part = InfluxDB(tmp_path_factory.mktemp("influx"), port=free_port(2))
-    try:
-        part.command()
-    except LocalError as e:
-        pytest.skip(f"InfluxDB cannot be had here: {e}")
-    with part:
+    with server(tmp_path_factory.mktemp("influx")) as part:
         yield part
 
 
