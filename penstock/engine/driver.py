@@ -5,7 +5,6 @@ Started by spark-submit: `driver.py --app APP --incarnation ID`. See `penstock.s
 
 from __future__ import annotations
 
-import logging
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -29,8 +28,6 @@ class StreamDriver(Driver):
     _spark: SparkSession | None = None
 
     def __init__(self, app: str, incarnation: str, control: Control) -> None:
-        # Py4J notes each callback, two a batch.
-        logging.getLogger("py4j").setLevel(logging.WARNING)
         # The JVM starts while the declarations are read and the leases taken.
         pool = ThreadPoolExecutor(1, "session")
         self._opening = pool.submit(open_session, app)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import sys
@@ -91,6 +92,8 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
     from pyspark.sql import SparkSession
 
     Path(settings().logs).mkdir(parents=True, exist_ok=True)
+    # Py4J notes each callback, two a batch, and at the end each connection that it closes.
+    logging.getLogger("py4j").setLevel(logging.WARNING)
     builder = SparkSession.builder
     # What spark-submit was given, the connection's master above all, is not to be overruled here.
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
