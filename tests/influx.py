@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from penstock.errors import LocalError
@@ -23,3 +25,12 @@ def server(folder: Path) -> Iterator[InfluxDB]:
         pytest.skip(f"InfluxDB cannot be had here: {e}")
     with part:
         yield part
+
+
+def asked(influx: InfluxDB, text: str, database: str, **params: str) -> dict[str, Any]:
+    """The result of a statement: its `series`, if there are any, or an `error`. params: more of the request."""
+    given = {"q": text, "db": database, "epoch": "ms", **params}
+    answer = httpx.post(f"{influx.url}/query", params=given, timeout=10)
+    result: dict[str, Any]
+    [result] = answer.raise_for_status().json()["results"]
+    return result

@@ -28,6 +28,12 @@ def wait_until(condition: Callable[[], T], deadline: float = 30.0, *, every: flo
     return found
 
 
+def tended(tend: Callable[[], None], condition: Callable[[], object]) -> bool:
+    """Whether a condition holds after a stream was looked after once, as its driver does again and again."""
+    tend()
+    return bool(condition())
+
+
 def forget() -> None:
     """Let this process read its settings, its declarations and the control database's place again."""
     for cached in (settings, connect, catalog.load):

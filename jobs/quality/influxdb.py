@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobs.quality.counts import METRICS
+from penstock.declare.topic import TOPIC_NAME
 from penstock.settings import settings
 from penstock.sinks.influxdb import InfluxDB
 from penstock.streams import Each, F, Input, Stream
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 # The ms since 1970, before and after it, that InfluxDB has: the years 1677 to 2262.
 REACH = 9_223_372_036_854
-# All that Kafka takes, and nothing that the line protocol would escape.
-TOPIC = "^[a-zA-Z0-9._-]+$"
+# Nothing of it is escaped in the line protocol.
+TOPIC = rf"\A{TOPIC_NAME.pattern}\z"
 
 
 def transform(metrics: DataFrame) -> DataFrame:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -27,8 +26,8 @@ from penstock.sinks.influxdb import BYTES, InfluxDB, InfluxWriter
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.faults import Fault, Proxy
-from tests.influx import server
-from tests.support import wait_until
+from tests.influx import asked, server
+from tests.support import tended, wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -70,9 +69,7 @@ def write(writer: InfluxWriter, *lines: str | bytes) -> int:
 
 def ask(influx: Server, text: str, **params: str) -> list[dict[str, Any]]:
     """The series of a query's answer."""
-    answer = httpx.post(f"{influx.url}/query", params={"q": text, "db": "d", "epoch": "ms", **params}, timeout=10)
-    [result] = answer.raise_for_status().json()["results"]
-    return list(result.get("series", []))
+    return list(asked(influx, text, "d", **params).get("series", []))
 
 
 def points(influx: Server, measurement: str = "m") -> list[list[Any]]:
@@ -279,11 +276,6 @@ class History:
 
     def _copies(self) -> bool:
         return self.copied() == sorted(self.copies, key=str)
-
-
-def tended(tend: Callable[[], None], condition: Callable[[], bool]) -> bool:
-    tend()
-    return condition()
 
 
 @pytest.fixture

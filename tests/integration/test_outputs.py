@@ -24,7 +24,7 @@ from penstock.kafka.output import TopicWriter
 from penstock.local.parts import Broker
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
-from tests.support import wait_until
+from tests.support import tended, wait_until
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -147,11 +147,6 @@ def once(what: Callable[[], Exception]) -> Callable[[], None]:
     return raises
 
 
-def tended(run: StreamRun, condition: Callable[[], object]) -> bool:
-    run.tend()
-    return bool(condition())
-
-
 def test_rows_go_where_their_tag_says_in_one_transaction(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,7 +195,7 @@ def test_a_crash_between_two_stores_gives_only_the_one_without_marks_its_batch_a
     monkeypatch.setattr(TopicWriter, "write", struck)
     send(bootstrap, events(1, 2, 3))
     with running(stream(even=Shelved("a"), odd=TOPICS["odd"]), spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run, lambda: pairs(bootstrap, "odd")), what="the batch is run again")
+        wait_until(lambda: tended(run.tend, lambda: pairs(bootstrap, "odd")), what="the batch is run again")
         run.settle()
         assert run.figures.restarts == 1
     assert SHELVES["a"].rows == {2: 20}
@@ -214,7 +209,7 @@ def test_a_store_with_a_mark_does_not_get_its_batch_again(spark: SparkSession, b
     given = stream(even=Marked("a"), odd=Marked("b"))
     send(bootstrap, events(1, 2))
     with running(given, spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run, lambda: SHELVES["b"].writes), what="the batch is run again")
+        wait_until(lambda: tended(run.tend, lambda: SHELVES["b"].writes), what="the batch is run again")
         run.settle()
         assert run.figures.restarts == 1
     assert SHELVES["a"].writes == [(0, [2])]
@@ -272,7 +267,7 @@ def test_a_wrong_tag_is_refused_and_nothing_of_the_batch_is_written(
 
     send(bootstrap, events(1, 3))
     with running(stream(wrong, even=Shelved("a"), odd=TOPICS["odd"]), spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run, lambda: run.figures.restarts), what="the query fails")
+        wait_until(lambda: tended(run.tend, lambda: run.figures.restarts), what="the query fails")
         assert "rows for an output that is not declared" in (run.figures.error or "")
         assert "let the transform give one of: even, odd" in (run.figures.error or "")
     assert (pairs(bootstrap, "odd"), SHELVES["a"].writes) == ([], [])

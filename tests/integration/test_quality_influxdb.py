@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -25,7 +24,7 @@ from penstock.settings import PROJECT, settings
 from penstock.sinks import influxdb as sinks
 from penstock.sinks.influxdb import LINES, InfluxWriter
 from penstock.testing import Record, create, running, send
-from tests.influx import server
+from tests.influx import asked, server
 
 pytestmark = pytest.mark.integration
 
@@ -50,8 +49,7 @@ def named(influx: InfluxDB, monkeypatch: pytest.MonkeyPatch) -> Iterator[InfluxD
 
 def query(influx: InfluxDB, text: str, database: str = "penstock") -> list[dict[str, Any]]:
     """The series of a query's answer."""
-    answer = httpx.get(f"{influx.url}/query", params={"q": text, "db": database, "epoch": "ms"}, timeout=10)
-    [result] = answer.raise_for_status().json()["results"]
+    result = asked(influx, text, database)
     assert "error" not in result, f"{text}: {result['error']}"
     return list(result.get("series", []))
 
@@ -81,6 +79,7 @@ def test_points_are_updated_in_place(
                 count("other.topic-1", 0, "invalid", 3),
                 Record(METRICS.name, "no key of ours", "1"),
                 count("a name,of=nobody", 0, "valid", 1),
+                count("tx\n", 0, "valid", 1),
                 # A second in the year 49543, as of a producer that takes microseconds for milliseconds.
                 count("tx", SECOND, "valid", 1),
                 count("tx", -SECOND, "valid", 1),

@@ -136,8 +136,10 @@ def hasty_cleaner(bootstrap: str) -> Iterator[None]:
         admin(bootstrap).incremental_alter_configs([broker])[broker].result(15)
 
     told(AlterConfigOpType.SET)
-    yield
-    told(AlterConfigOpType.DELETE)
+    try:
+        yield
+    finally:
+        told(AlterConfigOpType.DELETE)
 
 
 @pytest.mark.parametrize("away", [True, False], ids=["stopped", "without a batch"])
