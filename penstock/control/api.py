@@ -8,12 +8,13 @@ from penstock.control.actions import Actions
 from penstock.control.apps import Apps
 from penstock.control.beats import Beats
 from penstock.control.drivers import Drivers
+from penstock.control.gaps import Gaps
 from penstock.control.leases import Leases
 from penstock.control.progress import Progress
 from penstock.settings import settings
 
 
-class Control(Apps, Drivers, Leases, Progress, Actions, Beats):
+class Control(Apps, Drivers, Leases, Progress, Actions, Beats, Gaps):
     """All of the control database."""
 
 

@@ -168,6 +168,24 @@ beat = Table(
     Column("sender", String(255), nullable=False),
 )
 
+gap = Table(
+    "gap",
+    metadata,
+    Column("id", String(32), primary_key=True),  # digest of what follows, so that a gap is told and accepted once
+    _name(nullable=False, index=True),  # stream
+    Column("topic", String(249), nullable=False),
+    Column("what", String(12), nullable=False),  # removed | cut | made again | deleted
+    Column("partition", Integer, nullable=False),  # -1 for the whole topic
+    Column("start", BigInteger, nullable=False),  # offsets; the end is not part of it
+    Column("end", BigInteger, nullable=False),
+    Column("records", BigInteger),  # not read, at most; nothing if nobody can know
+    Column("topic_id", String(40), nullable=False, default=""),
+    Column("found_at", BigInteger, nullable=False),
+    Column("accepted_at", BigInteger),
+    Column("accepted_by", String(200)),  # a person, or its declaration
+    Column("passed_at", BigInteger),  # when the stream went on behind it
+)
+
 capture = Table(
     "capture",
     metadata,

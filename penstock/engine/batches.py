@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -17,17 +16,19 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner, Writer, open_store
 from penstock.declare.stream import TAG
 from penstock.declare.topic import COMMITS
+from penstock.engine.gaps import Inputs
 from penstock.engine.jvm import Execution
 from penstock.engine.rejects import Rejects
 from penstock.errors import Blocked, DeclarationError, LeaseLost, Wait
-from penstock.kafka.admin import admin, partitions, topic_ids
+from penstock.kafka.admin import admin, partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
+    from penstock.control.gaps import Book
     from penstock.declare.stream import Stream
-    from penstock.engine.checkpoint import Batch, Checkpoint
+    from penstock.engine.checkpoint import Checkpoint
     from penstock.engine.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -69,6 +70,7 @@ class Batches:
         bootstrap: str,
         checkpoint: Checkpoint,
         tables: Tables,
+        book: Book,
         done: Callable[[Written], None],
         waits: Callable[[str | None], None],
     ) -> None:
@@ -76,7 +78,7 @@ class Batches:
         self._checkpoint, self._tables, self._done, self._waits = checkpoint, tables, done, waits
         self._stores: list[Store] = []
         self._rejects: Rejects
-        self._recreated: set[str] = set()
+        self._inputs = Inputs(stream, bootstrap, checkpoint, book)
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = threading.Event()
@@ -116,9 +118,7 @@ class Batches:
             store.mark = store.writer.committed()
             if any(output.name in self._stream.beside for output in store.outputs):
                 self._tables.settle(store.mark)
-        if self._recreated:
-            self._checkpoint.forget(self._recreated)
-            self._recreated = set()
+        self._mend()
         self._rejects = Rejects(self._stream, self._spark, self._bootstrap)
 
     def settle(self, timeout: float) -> None:
@@ -172,9 +172,10 @@ class Batches:
                 log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
                 return
             batch = self._checkpoint.batch(batch_id)
-            ids = self._same_topics(batch)
+            ids = self._inputs.before(batch, self.committed, str(query.id))
             rows = self._split(frame.toArrow())
             rejects = self._rejects.of(batch, Execution.last(query))
+            self._inputs.after(batch)
             # Nobody takes them where the store that does has this batch already.
             takes = any(output.name in self._stream.beside for store in todo for output in store.outputs)
             of_tables, dead, first = self._tables.dead() if takes else ({}, 0, "")
@@ -246,30 +247,34 @@ class Batches:
         there = partitions(admin(self._bootstrap), self._bootstrap)
         wanted = {topic.name for topic in self._stream.topics()}
         if missing := sorted(wanted - there.keys()):
+            if deleted := self._inputs.deleted(missing):
+                raise deleted
             raise DeclarationError(
                 f"stream {self._stream.name} needs topics the broker does not have",
                 got=", ".join(missing),
                 fix="create them with `penstock topics --apply`",
             )
 
-    def _same_topics(self, batch: Batch) -> dict[str, str]:
-        """The ids of the topics that match a pattern. A DeclarationError stops the query if one is not what it was.
+    def _mend(self) -> None:
+        """Let reading go on behind gaps that may be passed: the marks and the checkpoint then say the same of it.
 
-        Spark goes on at the old offset of a topic that was deleted and created again: it would miss the records before
-        it. The query starts again without that offset, and so from the topic's first record.
+        Offsets go into the marks first, and what a mark says of another topic goes last: to die in between leaves what
+        shows the gap once more.
         """
-        patterns = [given.pattern for given in self._stream.sources.values() if given.pattern]
-        names = [t for t in batch.ends if any(re.fullmatch(p, t) for p in patterns)]
-        ids = topic_ids(admin(self._bootstrap), names, self._bootstrap)
-        known = self.committed.ids
-        self._recreated = {t for t in ids if t in batch.starts and known.get(t, ids[t]) != ids[t]}
-        if self._recreated:
-            raise DeclarationError(
-                f"stream {self._stream.name} reads topics that were deleted and created again",
-                got=", ".join(sorted(self._recreated)),
-                fix="nothing: it starts again at their first records",
+        mended = self._inputs.at_start(self.committed)
+        self._remark(mended.within)
+        if mended.gone or mended.logs:
+            self._checkpoint.rebase(
+                lambda topic, partition, at: None if topic in mended.gone else mended.offset(topic, partition, at)
             )
-        return ids
+        self._remark(mended.without)
+
+    def _remark(self, change: Callable[[Mark], Mark]) -> None:
+        query = self._checkpoint.query
+        for store in self._stores:
+            if query and store.mark.query == query and (fresh := change(store.mark)) != store.mark:
+                store.writer.write({}, fresh)
+                store.mark = fresh
 
     def _query(self) -> StreamingQuery:
         # The callback may run before the query's start() has returned.

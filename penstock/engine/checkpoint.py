@@ -7,7 +7,7 @@ one line of JSON per source: `{"topic": {"0": next offset}}`, or `-` for a sourc
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Ends = dict[str, dict[int, int]]
+Fit = Callable[[str, int, int], int | None]
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Checkpoint:
 
     def batch(self, batch_id: int) -> Batch:
         """The batch as planned; it may not have been committed yet."""
-        before = self._entry(batch_id - 1) if batch_id else ({}, {})
+        before = self._entry(batch_id - 1) if batch_id else ({}, self._initial())
         metadata, ends = self._entry(batch_id)
         self._last = (batch_id, metadata, ends)
         return Batch(
@@ -56,20 +57,45 @@ class Checkpoint:
             ends=ends,
         )
 
-    def forget(self, topics: Collection[str]) -> None:
-        """Let the next batch read topics from their beginnings, as if they were new. The query must not run.
+    @property
+    def query(self) -> str:
+        """The id of its query; empty if it was never started."""
+        return str(json.loads(self._read("metadata"))["id"]) if "metadata" in self._folder.names(".") else ""
 
-        What was planned and not committed is planned anew.
+    def waiting(self) -> tuple[Ends, Ends]:
+        """Next offsets of its inputs: behind the last batch that was committed, and behind the one planned since."""
+        done, planned = self._edge()
+        starts = self._entry(done)[1] if done >= 0 else self._initial()
+        return starts, self._entry(planned)[1] if planned is not None else starts
+
+    def rebase(self, fit: Fit) -> None:
+        """Change where reading goes on, of the batch that is planned too. The query must not run.
+
+        fit: gives the offset for a topic, a partition and its offset so far; None for a topic that is to be as if new.
         """
-        done = max(self._numbers("commits"), default=-1)
-        for number in self._numbers("offsets"):
-            if number > done:
-                self._folder.delete(f"offsets/{number}")
-        if done >= 0:
-            version, metadata, *sources = self._read(f"offsets/{done}").splitlines()
-            kept = [_without(line, topics) for line in sources]
-            self._folder.replace(f"offsets/{done}", "\n".join([version, metadata, *kept]))
+        done, planned = self._edge()
+        for number in (planned, done):
+            if number is not None and number >= 0:
+                version, metadata, *sources = self._read(f"offsets/{number}").splitlines()
+                changed = [_fitted(line, fit) for line in sources]
+                if changed != sources:
+                    self._folder.replace(f"offsets/{number}", "\n".join([version, metadata, *changed]))
         self._last = None
+
+    def _edge(self) -> tuple[int, int | None]:
+        """The number of the last batch that was committed, -1 for none, and of the one that is planned behind it."""
+        done = max(self._numbers("commits"), default=-1)
+        return done, done + 1 if done + 1 in self._numbers("offsets") else None
+
+    def _initial(self) -> Ends:
+        """The offsets at which its sources first began."""
+        lines = []
+        for source in self._folder.names("sources"):
+            if "0" in self._folder.names(f"sources/{source}"):
+                text = self._read(f"sources/{source}/0")
+                # A zero byte and the version come first.
+                lines.append(text[text.index("{") :])
+        return _merged(lines)
 
     def _numbers(self, folder: str) -> list[int]:
         return [int(name) for name in self._folder.names(folder) if name.isdigit()]
@@ -84,11 +110,16 @@ class Checkpoint:
         return (self._local / name).read_text() if self._local else self._folder.read(name)
 
 
-def _without(line: str, topics: Collection[str]) -> str:
-    """A source's offsets without some topics."""
+def _fitted(line: str, fit: Fit) -> str:
+    """A source's offsets, changed; the line as it was if none is."""
     if line.strip() in ("-", ""):
         return line
-    return json.dumps({topic: parts for topic, parts in json.loads(line).items() if topic not in topics})
+    was, now = json.loads(line), {}
+    for topic, parts in was.items():
+        fitted = {p: fit(topic, int(p), at) for p, at in parts.items()}
+        if None not in fitted.values():
+            now[topic] = fitted
+    return line if now == was else json.dumps(now)
 
 
 def _merged(sources: Iterable[str]) -> Ends:

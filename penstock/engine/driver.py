@@ -40,7 +40,7 @@ class StreamDriver(Driver):
     def made(self, name: str, figures: ProgressRow) -> StreamRun:
         assert self._spark is not None
         stream = catalog.load().stream(name)
-        return StreamRun(stream, self._spark, settings().bootstrap, settings().checkpoint_root, figures)
+        return StreamRun(stream, self._spark, settings().bootstrap, settings().checkpoint_root, figures, self._control)
 
     def pulse(self) -> None:
         """A paused JVM leaves this call waiting; the leases then run out and the supervisor sees silence."""

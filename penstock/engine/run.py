@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException, StreamingQueryException
 
+from penstock.control.gaps import Memory
 from penstock.engine import jvm, refusals, source
 from penstock.engine.batches import Batches, Written
 from penstock.engine.checkpoint import Checkpoint
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
     from penstock.control import ProgressRow
+    from penstock.control.gaps import Book
     from penstock.declare.stream import Stream
 
 log = logging.getLogger(__name__)
@@ -36,7 +38,13 @@ class StreamRun:
     """One stream of a driver: starts its query, restarts it when it fails, stops it between two batches."""
 
     def __init__(
-        self, stream: Stream, spark: SparkSession, bootstrap: str, checkpoint_root: str, figures: ProgressRow
+        self,
+        stream: Stream,
+        spark: SparkSession,
+        bootstrap: str,
+        checkpoint_root: str,
+        figures: ProgressRow,
+        book: Book | None = None,
     ) -> None:
         self.stream = stream
         self.offsets: dict[str, dict[int, int]] = {}
@@ -46,7 +54,7 @@ class StreamRun:
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
         self._tables = Tables(stream, checkpoint_root, bootstrap, self._loads)
         self._batches = Batches(
-            stream, self._spark, bootstrap, self._checkpoint, self._tables, self._wrote, self._waits
+            stream, self._spark, bootstrap, self._checkpoint, self._tables, book or Memory(), self._wrote, self._waits
         )
         self._loading: threading.Thread | None = None
         self._load_error: Exception | None = None

@@ -147,14 +147,23 @@ def first_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootst
     return _offsets(client, wanted, bootstrap, OffsetSpec.earliest())  # type: ignore[no-untyped-call]
 
 
+def log_ends(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
+    """Where each log ends, open transactions included; by (topic, partition); one without leader is left out."""
+    return _offsets(client, wanted, bootstrap, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+
+
 def _offsets(
-    client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str, which: OffsetSpec
+    client: AdminClient,
+    wanted: Iterable[tuple[str, int]],
+    bootstrap: str,
+    which: OffsetSpec,
+    isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[tuple[str, int], int]:
     found_at: dict[tuple[str, int], int] = {}
     left, deadline = set(wanted), time.monotonic() + PATIENCE
     while left:
         asked, left = {TopicPartition(t, p): which for t, p in left}, set()
-        found = client.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT)
+        found = client.list_offsets(asked, isolation_level=isolation, request_timeout=TIMEOUT)
         for at, future in found.items():
             try:
                 found_at[at.topic, at.partition] = future.result(TIMEOUT).offset

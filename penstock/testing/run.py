@@ -15,6 +15,7 @@ from penstock.engine.session import open_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.control.gaps import Book
     from penstock.declare.stream import Stream
 
 
@@ -29,10 +30,15 @@ def spark_session() -> Iterator[SparkSession]:
 
 
 @contextmanager
-def running(stream: Stream, spark: SparkSession, bootstrap: str, checkpoints: Path) -> Iterator[StreamRun]:
-    """The stream, started as a driver does; stopped at the end. `settle` waits until all that is there is written."""
+def running(
+    stream: Stream, spark: SparkSession, bootstrap: str, checkpoints: Path, book: Book | None = None
+) -> Iterator[StreamRun]:
+    """The stream, started as a driver does; stopped at the end. `settle` waits until all that is there is written.
+
+    book: where its gaps are written down.
+    """
     figures = ProgressRow(stream.name, stream.app, "test")
-    run = StreamRun(replace(stream, every=0.0), spark, bootstrap, str(checkpoints), figures)
+    run = StreamRun(replace(stream, every=0.0), spark, bootstrap, str(checkpoints), figures, book)
     run.start()
     try:
         yield run

@@ -1,4 +1,4 @@
-"""Records that were removed before they were read, or are none: what becomes of them is as the input declares."""
+"""Records that are none: what becomes of them is as the input declares."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
-from penstock.declare.inputs import Gap
 from penstock.declare.topic import COMMITS
-from penstock.engine.run import StreamRun
 from penstock.kafka.admin import admin, partitions
 from penstock.local.parts import Broker
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
-from tests.support import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,45 +45,6 @@ def seen(bootstrap: str) -> list[int]:
 
 def events(*numbers: int) -> list[Record]:
     return [Record(EVENTS.name, None, str(n)) for n in numbers]
-
-
-def with_a_gap(of: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> None:
-    """Read 1 and 2; then 3 and 4 are gone before they are read, and 5 is there."""
-    with running(of, spark, bootstrap, folder) as run:
-        send(bootstrap, events(1, 2))
-        run.settle()
-    send(bootstrap, events(3, 4, 5))
-    for done in admin(bootstrap).delete_records([TopicPartition(EVENTS.name, 0, 4)]).values():
-        done.result(30)
-
-
-def stopped(run: StreamRun) -> bool:
-    run.tend()
-    return bool(run.figures.error)
-
-
-@pytest.mark.parametrize(
-    "given", [Input(pattern=EVENTS.name), Input(EVENTS, gap="go on")], ids=["a pattern", "a topic that says so"]
-)
-def test_what_is_left_is_read(spark: SparkSession, bootstrap: str, tmp_path: Path, given: Input) -> None:
-    with_a_gap(stream(given), spark, bootstrap, tmp_path)
-    with running(stream(given), spark, bootstrap, tmp_path) as run:
-        run.settle()
-        assert seen(bootstrap) == [1, 2, 5]
-
-
-@pytest.mark.parametrize("given", [Input(EVENTS), Input(pattern=EVENTS.name, gap="stop")], ids=["a topic", "a pattern"])
-def test_nothing_is_read_until_somebody_decides(
-    spark: SparkSession, bootstrap: str, tmp_path: Path, given: Input
-) -> None:
-    with_a_gap(stream(given), spark, bootstrap, tmp_path)
-    with running(stream(given), spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: stopped(run), 60, what="the stream fails")
-        assert seen(bootstrap) == [1, 2]
-    decided: Gap = "go on"
-    with running(stream(replace(given, gap=decided)), spark, bootstrap, tmp_path) as run:
-        run.settle()
-        assert seen(bootstrap) == [1, 2, 5]
 
 
 def test_dead_letters_that_are_only_counted(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:

@@ -1,0 +1,222 @@
+"""Inputs that change under a stream: what was removed, cut, deleted or made again is told, counted and asked for."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition
+from pyspark.sql import SparkSession
+
+from penstock.control import ProgressRow
+from penstock.control.gaps import Gap, Memory
+from penstock.declare.topic import COMMITS
+from penstock.engine.batches import Batches
+from penstock.engine.checkpoint import Checkpoint
+from penstock.engine.run import StreamRun
+from penstock.kafka.admin import admin, partitions
+from penstock.local.parts import Broker
+from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
+from penstock.testing import Record, create, read, running, send
+from tests.support import tended, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.integration
+
+EVENTS = Topic("gapped", partitions=1, config={"retention.ms": "-1"})
+OUT = Topic("seen", partitions=1)
+STOPS = [Input(EVENTS), Input(pattern=EVENTS.name, gap="stop")]
+GOES_ON = [Input(pattern=EVENTS.name), Input(EVENTS, gap="go on")]
+
+
+def transform(events: DataFrame) -> DataFrame:
+    return events.select(F.col("value").cast("string").alias("n"))
+
+
+def stream(given: Input) -> Stream:
+    return Stream("gaps", "tests", {"events": given}, transform, TopicOutput(OUT, value="n"), Each())
+
+
+@pytest.fixture
+def bootstrap(fresh_broker: Broker) -> str:
+    create(fresh_broker.bootstrap, EVENTS, OUT, COMMITS)
+    return fresh_broker.bootstrap
+
+
+def seen(bootstrap: str) -> list[int]:
+    return [json.loads(r.value or "") for r in read(bootstrap, OUT.name)]
+
+
+def events(*numbers: int) -> list[Record]:
+    return [Record(EVENTS.name, None, str(n)) for n in numbers]
+
+
+def removed(bootstrap: str, before: int) -> None:
+    for done in admin(bootstrap).delete_records([TopicPartition(EVENTS.name, 0, before)]).values():
+        done.result(30)
+
+
+def deleted(bootstrap: str) -> None:
+    admin(bootstrap).delete_topics([EVENTS.name])[EVENTS.name].result(30)
+    wait_until(lambda: EVENTS.name not in partitions(admin(bootstrap), bootstrap))
+
+
+def made_again(bootstrap: str, *numbers: int) -> None:
+    deleted(bootstrap)
+    create(bootstrap, EVENTS)
+    send(bootstrap, events(*numbers))
+
+
+def has_read(given: Input, spark: SparkSession, bootstrap: str, folder: Path, *numbers: int) -> None:
+    send(bootstrap, events(*numbers))
+    with running(stream(given), spark, bootstrap, folder) as run:
+        run.settle()
+    assert seen(bootstrap) == list(numbers)
+
+
+def refused(given: Input, spark: SparkSession, bootstrap: str, folder: Path, book: Memory) -> str:
+    """What a stream says that is blocked at its start."""
+    run = StreamRun(stream(given), spark, bootstrap, str(folder), ProgressRow("gaps", "tests", "i"), book)
+    for _ in range(2):
+        run.tend()
+    run.stop()
+    assert run.figures.restarts == 0
+    return run.figures.error or "nothing"
+
+
+def accept(book: Memory) -> None:
+    book.accepted |= {("gaps", gap) for gap in book.asked["gaps"]}
+
+
+@pytest.mark.parametrize("given", GOES_ON, ids=["a pattern", "a topic that says so"])
+def test_what_is_left_is_read_and_what_is_not_is_counted(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, given: Input
+) -> None:
+    has_read(given, spark, bootstrap, tmp_path, 1, 2)
+    send(bootstrap, events(3, 4, 5))
+    removed(bootstrap, 4)
+    book = Memory()
+    with running(stream(given), spark, bootstrap, tmp_path, book) as run:
+        run.settle()
+        assert seen(bootstrap) == [1, 2, 5]
+        made_again(bootstrap, *range(10, 25))
+        wait_until(lambda: tended(run.tend, lambda: seen(bootstrap) == [1, 2, 5, *range(10, 25)]), 60)
+    gaps = book.gone["gaps"]
+    assert [(gap.what, gap.start, gap.end, gap.records) for gap in gaps] == [
+        ("removed", 2, 4, 2),
+        ("made again", 0, 0, None),
+    ]
+
+
+@pytest.mark.parametrize("given", STOPS, ids=["a topic", "a pattern"])
+def test_exactly_what_was_accepted_is_passed(spark: SparkSession, bootstrap: str, tmp_path: Path, given: Input) -> None:
+    has_read(given, spark, bootstrap, tmp_path, 1, 2)
+    send(bootstrap, events(3, 4, 5, 6))
+    removed(bootstrap, 3)
+    book = Memory()
+    said = refused(given, spark, bootstrap, tmp_path, book)
+    assert "gapped[0]: offsets 2 to 2 were removed before they were read" in said
+    assert "`penstock streams go-on gaps`" in said
+    accept(book)
+    removed(bootstrap, 4)
+    assert "offsets 2 to 3 were removed" in refused(given, spark, bootstrap, tmp_path, book)
+    assert seen(bootstrap) == [1, 2]
+    accept(book)
+    with running(stream(given), spark, bootstrap, tmp_path, book) as run:
+        run.settle()
+    assert seen(bootstrap) == [1, 2, 5, 6]
+    assert [gap.records for gap in book.gone["gaps"]] == [2]
+    made_again(bootstrap, *range(10, 25))
+    assert "gapped: it was deleted and made again" in refused(given, spark, bootstrap, tmp_path, book)
+    accept(book)
+    with running(stream(given), spark, bootstrap, tmp_path, book) as run:
+        run.settle()
+        assert seen(bootstrap) == [1, 2, 5, 6, *range(10, 25)]
+    with running(stream(given), spark, bootstrap, tmp_path) as run:
+        send(bootstrap, events(30))
+        run.settle()
+    assert seen(bootstrap) == [1, 2, 5, 6, *range(10, 25), 30]
+
+
+def test_a_running_stream_blocks_and_waits_for_a_topic_that_is_gone(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    given, book = Input(EVENTS), Memory()
+    send(bootstrap, events(1, 2, 3))
+    with running(stream(given), spark, bootstrap, tmp_path, book) as run:
+        run.settle()
+        deleted(bootstrap)
+        wait_until(lambda: tended(run.tend, lambda: run.figures.state == "blocked"), 60)
+        assert "waits for topics that were deleted; got: gapped, read up to offset 3 of [0]" in (
+            run.figures.error or ""
+        )
+    create(bootstrap, EVENTS)
+    send(bootstrap, events(4))
+    assert "made again" in refused(given, spark, bootstrap, tmp_path, book)
+    accept(book)
+    with running(stream(given), spark, bootstrap, tmp_path, book) as run:
+        run.settle()
+    assert seen(bootstrap) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("given", "found"), [(STOPS[0], []), (GOES_ON[1], [1, 2, 3])], ids=["it stops", "it goes on"])
+def test_what_is_removed_while_a_batch_is_read_may_not_be_in_it(
+    spark: SparkSession,
+    bootstrap: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    given: Input,
+    found: list[int],
+) -> None:
+    split = Batches._split
+
+    def late(self: Batches, rows: pa.Table) -> dict[str, pa.Table]:
+        removed(bootstrap, 2)
+        return split(self, rows)
+
+    monkeypatch.setattr(Batches, "_split", late)
+    send(bootstrap, events(1, 2, 3))
+    book = Memory()
+    run = StreamRun(stream(given), spark, bootstrap, str(tmp_path), ProgressRow("gaps", "tests", "i"), book)
+    try:
+        wait_until(lambda: tended(run.tend, lambda: book.asked.get("gaps") or book.gone.get("gaps")), 60)
+        wait_until(lambda: tended(run.tend, lambda: run.figures.state == "blocked" or seen(bootstrap)), 60)
+    finally:
+        run.stop()
+    assert seen(bootstrap) == found
+    assert Gap(EVENTS.name, "removed", 0, 0, 2, 2) in [
+        replace(gap, topic_id="") for gap in (book.gone if found else book.asked)["gaps"]
+    ]
+
+
+def test_a_log_that_was_cut_is_read_on_from_its_end(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    given, book = Input(EVENTS), Memory()
+    has_read(given, spark, bootstrap, tmp_path, 1, 2, 3)
+    # As if there had been five records more, which a broker brought back from a backup does not have.
+    Checkpoint(spark, str(tmp_path), "gaps").rebase(lambda *place: place[-1] + 5)
+    assert "gapped[0]: its log was cut at offset 3" in refused(given, spark, bootstrap, tmp_path, book)
+    accept(book)
+    with running(stream(given), spark, bootstrap, tmp_path, book) as run:
+        send(bootstrap, events(4, 5))
+        run.settle()
+    assert seen(bootstrap) == [1, 2, 3, 4, 5]
+
+
+def test_a_batch_that_is_written_and_not_committed_is_not_written_again_behind_a_gap(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    given, book = Input(EVENTS, gap="go on"), Memory()
+    has_read(given, spark, bootstrap, tmp_path, 1, 2, 3)
+    (tmp_path / "gaps/commits/0").unlink()
+    removed(bootstrap, 1)
+    with running(stream(given), spark, bootstrap, tmp_path, book) as run:
+        send(bootstrap, events(4))
+        run.settle()
+    assert seen(bootstrap) == [1, 2, 3, 4]
+    assert [gap.records for gap in book.gone["gaps"]] == [1]
