@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from penstock.cli import captures, catalog, demo, local, meter, streams, topics
+from penstock.cli import captures, catalog, demo, local, meter, streams, topics, ways_out
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -12,6 +12,7 @@ app = typer.Typer(
     help="Streams on Spark and Kafka, supervised by Airflow.",
 )
 local.register(app)
+ways_out.register(streams.app)
 app.add_typer(streams.app, name="streams")
 app.add_typer(captures.app, name="capture")
 app.add_typer(demo.app, name="demo")

@@ -88,6 +88,13 @@ def show(name: Name, as_json: AsJson = False) -> None:
             offsets = "  ".join(f"{partition}:{offset}" for partition, offset in t.offsets.items())
             topics.add_row(t.name, count(t.lag), str(t.partitions), offsets)
         out.print(topics)
+    if stream.gaps:
+        out.print()
+        gaps = table(["gap", "records", "found", "goes on"], right=["records"])
+        for g in stream.gaps:
+            by = f"let by {g.accepted_by}" if g.accepted_by else f"no: `penstock streams go-on {stream.name}`"
+            gaps.add_row(g.said, "unknown" if g.records is None else f"{g.records:,}", f"{duration(g.age_ms)} ago", by)
+        out.print(gaps)
     if stream.error:
         since = "" if stream.error_age_ms is None else f", {duration(stream.error_age_ms)} ago"
         out.print()
@@ -265,6 +272,7 @@ def _stream_facts(s: StreamView) -> Facts:
         ("rows/s", count(s.rows_per_s)),
         ("rows in, out", f"{s.rows_in:,}, {s.rows_out:,}"),
         ("late, dead", f"{s.late:,}, {s.dead:,}"),
+        ("lost", f"{s.lost:,}"),
         ("lag", "-" if s.lag is None else f"{s.lag:,}"),
         ("watermark", "none yet" if s.watermark_age_ms is None else f"{_age(s.watermark_age_ms)} ago"),
         ("state size", "-" if s.state_rows is None else f"{s.state_rows:,} rows, {s.state_bytes or 0:,} bytes"),

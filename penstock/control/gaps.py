@@ -78,10 +78,10 @@ class GapRow:
 class Book(Protocol):
     """Where the gaps of a driver's streams are written down."""
 
-    def ask(self, name: str, gaps: Sequence[Gap]) -> set[Gap]:
+    def gaps_found(self, name: str, gaps: Sequence[Gap]) -> set[Gap]:
         """Say what a stream stands before, instead of what it said before; which of it was accepted."""
 
-    def passed(self, name: str, gaps: Sequence[Gap]) -> None:
+    def gaps_passed(self, name: str, gaps: Sequence[Gap]) -> None:
         """Say that a stream went on behind gaps."""
 
 
@@ -93,11 +93,11 @@ class Memory:
     accepted: set[tuple[str, Gap]] = field(default_factory=set)
     gone: dict[str, list[Gap]] = field(default_factory=dict)
 
-    def ask(self, name: str, gaps: Sequence[Gap]) -> set[Gap]:
+    def gaps_found(self, name: str, gaps: Sequence[Gap]) -> set[Gap]:
         self.asked[name] = list(gaps)
         return {gap for gap in gaps if (name, gap) in self.accepted or gap in self.gone.get(name, ())}
 
-    def passed(self, name: str, gaps: Sequence[Gap]) -> None:
+    def gaps_passed(self, name: str, gaps: Sequence[Gap]) -> None:
         known = self.gone.setdefault(name, [])
         known += [gap for gap in gaps if gap not in known]
 
@@ -105,7 +105,7 @@ class Memory:
 class Gaps(Database):
     """The gaps of all streams."""
 
-    def ask(self, name: str, gaps: Sequence[Gap]) -> set[Gap]:
+    def gaps_found(self, name: str, gaps: Sequence[Gap]) -> set[Gap]:
         by_id = {_id(name, gap): gap for gap in gaps}
         t = s.gap
         with self.begin() as c:
@@ -116,7 +116,7 @@ class Gaps(Database):
             known = select(t.c.id).where(t.c.name == name, t.c.accepted_at.is_not(None))
             return {by_id[key] for key in c.execute(known).scalars() if key in by_id}
 
-    def passed(self, name: str, gaps: Sequence[Gap]) -> None:
+    def gaps_passed(self, name: str, gaps: Sequence[Gap]) -> None:
         t = s.gap
         with self.begin() as c:
             for gap in gaps:
@@ -126,7 +126,7 @@ class Gaps(Database):
                 c.execute(update(t).where(mine).values(accepted_at=s.now_ms(), accepted_by="its declaration"))
                 c.execute(update(t).where(t.c.id == key, t.c.passed_at.is_(None)).values(passed_at=s.now_ms()))
 
-    def accept(self, name: str, actor: Actor, detail: str = "") -> list[Gap]:
+    def gaps_accept(self, name: str, actor: Actor, detail: str = "") -> list[Gap]:
         """Accept exactly the gaps that a stream stands before; those."""
         t = s.gap
         with self.begin() as c:

@@ -76,8 +76,9 @@ class Input:
         came, in the topic `<stream>-late`.
     dead: what becomes of a record that does not parse: `keep` it in the topic `<topic>-dead-letter` with its place and
         the reason, or `count` it only.
-    gap: what to do when records were removed before they were read: `stop`, or `go on` with what is left. A topic
-        stops and a pattern goes on unless they say otherwise: a deleted topic must not stop the count of all others.
+    gap: what to do when records were removed before they were read, a log was cut, or a topic was deleted and made
+        again: `stop` and ask, or `go on` with what is there. A topic stops and a pattern goes on unless they say
+        otherwise: a deleted topic must not stop the count of all others. Either way it is told and counted.
     """
 
     topic: Topic | None = None

@@ -161,7 +161,7 @@ class Inputs:
         accepted: set[Gap] = set()
         if asked or at_start:
             try:
-                accepted = self._book.ask(self._stream.name, asked)
+                accepted = self._book.gaps_found(self._stream.name, asked)
             except ControlError as e:
                 log.warning("gaps of stream %s cannot be told or accepted: %s", self._stream.name, e)
         if needed and (blocked := self.deleted([gap.topic for gap in needed])):
@@ -178,7 +178,7 @@ class Inputs:
             log.warning("stream %s goes on behind a gap: %s", self._stream.name, gap)
         if gaps:
             try:
-                self._book.passed(self._stream.name, gaps)
+                self._book.gaps_passed(self._stream.name, gaps)
             except ControlError as e:
                 log.warning("gaps of stream %s cannot be counted: %s", self._stream.name, e)
 

@@ -6,10 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.control import AppRow, Desired, DriverRow
+from penstock.control.gaps import GapRow, lost
 from penstock.observe.snapshot import Snapshot
 from penstock.observe.states import STATES, Limits, State, driver_state, stream_state
-from penstock.observe.views import AppView, DriverView, Freshness, Overview, StreamView, TopicView, Totals
+from penstock.observe.views import AppView, DriverView, Freshness, GapView, Overview, StreamView, TopicView, Totals
 from penstock.observe.words import duration, host_name
+
+# Of each stream, the newest.
+GAPS = 20
 
 
 def overview(snap: Snapshot, limits: Limits) -> Overview:
@@ -105,7 +109,15 @@ def _stream(
         error=row.error,
         error_age_ms=None if row.error_at is None else max(0, snap.now - row.error_at),
         topics=[_topic(topic, known) for topic, known in sorted((row.topics or {}).items())],
+        lost=lost(snap.gaps).get(name, 0),
+        gaps=[_gap(gap, snap.now) for gap in snap.gaps if gap.name == name][:GAPS],
     )
+
+
+def _gap(row: GapRow, now: int) -> GapView:
+    place = (row.topic, row.what, row.partition, row.start, row.end, row.records)
+    age = max(0, now - row.found_at)
+    return GapView(str(row.gap), *place, age, row.accepted_by, row.passed_at is not None)
 
 
 def _topic(name: str, known: Mapping[str, Any]) -> TopicView:

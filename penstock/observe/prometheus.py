@@ -41,6 +41,7 @@ STREAM = {
     "penstock_stream_rows_out_total": "Rows written since the first start.",
     "penstock_stream_late_records_total": "Records dropped as too late since the first start.",
     "penstock_stream_dead_letters_total": "Records sent to a dead-letter topic since the first start.",
+    "penstock_stream_lost_records_total": "Records that were gone before they were read, at most.",
     "penstock_stream_restarts_total": "Restarts of the stream.",
     "penstock_stream_lag_records": "Records of an input topic that are not read yet.",
     "penstock_stream_watermark_age_seconds": "How far the watermark is behind the clock.",
@@ -212,6 +213,7 @@ def _stream(s: StreamView) -> Iterator[Value]:
     yield value("rows_out_total", s.rows_out)
     yield value("late_records_total", s.late)
     yield value("dead_letters_total", s.dead)
+    yield value("lost_records_total", s.lost)
     yield value("restarts_total", s.restarts)
     yield value("watermark_age_seconds", _seconds(s.watermark_age_ms))
     yield value("state_rows", s.state_rows)

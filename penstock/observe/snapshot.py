@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.control import AppRow, Control, Desired, DriverRow, ProgressRow
 from penstock.control.captures import CaptureRow, Captures
+from penstock.control.gaps import GapRow
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Snapshot:
     actions: list[Mapping[str, Any]] = field(default_factory=list)
     beats: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     captures: dict[str, CaptureRow] = field(default_factory=dict)
+    gaps: list[GapRow] = field(default_factory=list)
 
 
 def read(control: Control, *, actions: int = 50) -> Snapshot:
@@ -43,4 +45,5 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
         control.actions(actions),
         control.beats(),
         Captures(control).rows(),
+        control.gaps(),
     )

@@ -19,6 +19,23 @@ class TopicView:
 
 
 @dataclass(frozen=True)
+class GapView:
+    """What was not there of an input. records: not read, at most; None if nobody can know; accepted_by: who let the
+    stream go on, or `its declaration`; None while it waits."""
+
+    said: str
+    topic: str
+    what: str
+    partition: int
+    start: int
+    end: int
+    records: int | None
+    age_ms: int
+    accepted_by: str | None
+    passed: bool
+
+
+@dataclass(frozen=True)
 class StreamView:
     name: str
     app: str
@@ -46,6 +63,9 @@ class StreamView:
     error: str | None = None
     error_age_ms: int | None = None
     topics: list[TopicView] = field(default_factory=list)
+    lost: int = 0
+    """Records of its inputs that it went on without, at most"""
+    gaps: list[GapView] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

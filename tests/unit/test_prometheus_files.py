@@ -119,6 +119,7 @@ BROKEN = {
     "PenstockWatermarkOld": {f"penstock_stream_watermark_age_seconds{STREAM}": "3600+60x60"},
     "PenstockLateRecords": {f"penstock_stream_late_records_total{STREAM}": "5+1x60"},
     "PenstockDeadLetters": {f"penstock_stream_dead_letters_total{STREAM}": "5+1x60"},
+    "PenstockLostRecords": {f"penstock_stream_lost_records_total{STREAM}": "5+1x60"},
     "PenstockCaptureRefused": {'penstock_capture_phase{capture="orders", phase="refused"}': "1+0x60"},
     "PenstockCaptureDrift": {'penstock_capture_drift_rows{capture="orders", kind="missing"}': "1+0x60"},
     "PenstockCaptureLongTransaction": {'penstock_capture_owes{capture="orders"}': "1+0x60"},

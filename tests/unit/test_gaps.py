@@ -1,0 +1,126 @@
+"""Gaps of inputs: how they are found, accepted one by one, counted and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.catalog import build
+from penstock.cli import app
+from penstock.control import Actor, Control, ProgressRow, connect
+from penstock.control.gaps import Gap
+from penstock.declare.outputs import Mark
+from penstock.engine.gaps import Mended, There, _gaps, _within
+from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from tests.support import forget
+
+ME = Actor("ann", "cli")
+REMOVED = Gap("t", "removed", 0, 5, 12, 7, "x")
+AGAIN = Gap("t", "made again", topic_id="y")
+
+LOGS = {("t", 0): (10, 30), ("t", 1): (0, 4)}
+
+
+@pytest.mark.parametrize(
+    ("starts", "ends", "ids", "found"),
+    [
+        ({"t": {0: 10, 1: 4}}, {"t": {0: 30, 1: 4}}, {"t": "x"}, []),
+        ({"t": {0: 3, 1: 0}}, {"t": {0: 9, 1: 0}}, {"t": "x"}, [Gap("t", "removed", 0, 3, 10, 7, "x")]),
+        ({"t": {0: 31, 1: 4}}, {"t": {0: 31, 1: 4}}, {}, [Gap("t", "cut", 0, 30, 31, 0, "x")]),
+        ({"t": {0: 12, 1: 2}}, {"t": {0: 12, 1: 9}}, {}, [Gap("t", "cut", 1, 4, 9, 5, "x")]),
+        # A partition that came later is read from its beginning; a topic that came later from what it has.
+        ({"t": {1: 4}}, {"t": {0: 30, 1: 4}}, {}, [Gap("t", "removed", 0, 0, 10, 10, "x")]),
+        ({}, {"t": {0: 30, 1: 4}}, {}, []),
+        ({"t": {0: 3, 1: 0}}, {"t": {0: 9, 1: 0}}, {"t": "old"}, [Gap("t", "made again", topic_id="x")]),
+        ({"gone": {0: 3}}, {"gone": {0: 3}}, {"gone": "z"}, [Gap("gone", "deleted", topic_id="z")]),
+    ],
+    ids=[
+        "all there",
+        "removed",
+        "cut",
+        "cut before it was read",
+        "new partition",
+        "new topic",
+        "made again",
+        "deleted",
+    ],
+)
+def test_what_is_found(
+    starts: dict[str, dict[int, int]], ends: dict[str, dict[int, int]], ids: dict[str, str], found: list[Gap]
+) -> None:
+    assert list(_gaps(starts, ends, ids, There({"t": "x"}, LOGS))) == found
+
+
+def test_a_batch_counts_what_concerns_it() -> None:
+    assert _within(REMOVED, {"t": {0: 8}}) == Gap("t", "removed", 0, 5, 8, 3, "x")
+    assert _within(REMOVED, {"t": {0: 12}}) == REMOVED
+    assert _within(AGAIN, {"t": {0: 8}}) == AGAIN
+
+
+def test_a_mark_is_brought_to_where_reading_goes_on() -> None:
+    mended = Mended(frozenset({"again"}), {("t", 0): (10, 30)}, {"t": "x", "again": "new"})
+    mark = Mark("q", 4, {"t": {0: 5, 1: 2}, "again": {0: 9}, "old": {0: 1}}, {"t": "x", "again": "was"})
+    assert mended.within(mark).offsets == {"t": {0: 10, 1: 2}, "again": {0: 9}, "old": {0: 1}}
+    assert mended.without(mark) == Mark("q", 4, {"t": {0: 5, 1: 2}, "old": {0: 1}}, {"t": "x"})
+
+
+def test_exactly_what_was_shown_is_accepted(control: Control) -> None:
+    assert control.gaps_found("s", [REMOVED, AGAIN]) == set()
+    assert control.gaps_accept("s", ME) == [AGAIN, REMOVED]
+    assert control.gaps_found("s", [REMOVED]) == {REMOVED}
+    more = Gap("t", "removed", 0, 5, 13, 8, "x")
+    assert control.gaps_found("s", [more]) == set()
+    # What was accepted and then was no more is asked for once more.
+    assert control.gaps_found("s", [REMOVED]) == set()
+    assert control.gaps_found("other", []) == set()
+    assert [row.gap for row in control.gaps("s")] == [REMOVED]
+
+
+def test_a_gap_that_was_passed_is_counted_once(control: Control) -> None:
+    control.gaps_found("s", [REMOVED])
+    control.gaps_accept("s", ME)
+    for _ in range(2):
+        control.gaps_passed("s", [REMOVED, AGAIN])
+    assert control.gaps_found("s", []) == set()
+    assert {(row.gap, row.accepted_by, row.passed_at is not None) for row in control.gaps()} == {
+        (REMOVED, "ann", True),
+        (AGAIN, "its declaration", True),
+    }
+    assert control.gaps_found("s", [REMOVED]) == {REMOVED}
+
+
+@pytest.fixture
+def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
+    """A stream that stands before a gap."""
+    monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
+    forget()
+    found = connect()
+    found.migrate()
+    output = TopicOutput(Topic("out"), value="value")
+    found.sync(build([Stream("s", "a", {"rows": Input(Topic("t"))}, lambda rows: rows, output, Each())]))
+    found.report([ProgressRow("s", "a", "i", state="blocked", error="a gap")], keep=False)
+    found.gaps_found("s", [REMOVED])
+    yield found
+    found.engine.dispose()
+    forget()
+
+
+def run(*args: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["streams", *args])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_going_on_is_one_command(blocked: Control) -> None:
+    assert "t[0]: offsets 5 to 11 were removed before they were read" in run("show", "s")
+    assert "no: `penstock streams go-on s`" in run("show", "s")
+    assert "accepted: t[0]: offsets 5 to 11" in run("go-on", "s", "-m", "it was the test's")
+    assert "there is no gap for s to go on behind" in run("go-on", "s", code=1)
+    assert [action["verb"] for action in blocked.actions()] == ["go-on"]
+    blocked.gaps_passed("s", [REMOVED])
+    shown = run("show", "s")
+    assert "let by" in shown
+    assert [line.split()[-1] for line in shown.splitlines() if line.startswith("lost")] == ["7"]
