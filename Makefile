@@ -12,6 +12,7 @@ BOOTSTRAP = $(PYTHON) penstock/bootstrap.py
 PENSTOCK = .venv/bin/penstock
 PART ?=
 TESTS ?=
+WORKERS ?= 2
 BENCH ?= emission recovery idle throughput capture
 SOURCES = penstock jobs dags plugins tests
 
@@ -44,8 +45,9 @@ clean: env ## stop everything and remove the data
 doctor: env ## check Java, ports, versions, broker, database
 	@$(PENSTOCK) doctor
 
+# A file's tests run in one worker, in their order: they share servers. The long files come first, by their names.
 test: lint types ## ruff, mypy and all tests (half an hour); one folder: make test TESTS=tests/unit
-	.venv/bin/python -m pytest $(TESTS)
+	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 lint: test-env
 	.venv/bin/ruff check .
