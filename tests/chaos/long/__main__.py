@@ -32,6 +32,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--round", type=int, default=40, help="breakers between two checks")
     parser.add_argument("--home", type=Path, default=Path(".penstock-chaos"), help="data, and what is known so far")
     parser.add_argument("--grace", type=float, default=120.0, help="of the streams, seconds; no outage is longer")
+    parser.add_argument("--patience", type=float, default=300.0, help="seconds until all that was sent must be out")
     parser.add_argument("--kinds", default="", help="only these kills, by name, with commas")
     parser.add_argument("--without-airflow", action="store_true", help="a keeper of its own looks after the drivers")
     return parser.parse_args(given)
@@ -127,7 +128,7 @@ class Run:
         horizon = self.traffic.quiet()
         self._recover("start")
         table = self.ledger.rows()
-        began, deadline = time.monotonic(), time.monotonic() + 2 * self.state.grace + 120
+        began, deadline = time.monotonic(), time.monotonic() + self.state.grace + self.given.patience
         while found := self.checker.mistakes(horizon, table):
             if time.monotonic() > deadline:
                 break

@@ -47,7 +47,7 @@ class Traffic(threading.Thread):
         super().__init__(name="traffic", daemon=True)
         self.next, self.grace, self.late = first, grace, False
         self.failed: list[str] = []
-        self._bootstrap, self._chance = bootstrap, random.Random(seed)
+        self._servers, self._chance = bootstrap, random.Random(seed)
         self._quiet, self._over = threading.Event(), threading.Event()
         self._pays: deque[tuple[int, dict[str, int]]] = deque()
         self._again: deque[tuple[int, bytes, dict[str, Any]]] = deque()
@@ -68,7 +68,7 @@ class Traffic(threading.Thread):
 
     def _remember(self) -> None:
         """What an earlier run has sent, of what the next record depends on."""
-        topics = Topics(self._bootstrap)
+        topics = Topics(self._servers)
         for r in topics.read("names"):
             if r.headers.get("kind") != "bad":
                 name = (r.key or b"").decode()
@@ -161,7 +161,7 @@ class Traffic(threading.Thread):
     def _grow(self) -> None:
         name = f"wild-{len(self._wild)}"
         with suppress(Exception):  # the broker may be away: then it is made another time
-            admin = AdminClient({"bootstrap.servers": self._bootstrap, "log_level": 0, "socket.timeout.ms": 2000})
+            admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0, "socket.timeout.ms": 2000})
             admin.create_topics([NewTopic(name, 2, 1, config={"retention.ms": "-1"})])[name].result(3)
             self._wild.append(name)
 
