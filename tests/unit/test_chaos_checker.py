@@ -12,6 +12,7 @@ from tests.chaos.long.checker import KEEP_LATE, READ_EVENTS, Checker
 from tests.chaos.long.topics import Seen
 
 AT, HORIZON = 1_800_000_000_000, 1_800_000_020_000
+LEDGER = [(1, {"version": 3}), (2, {"version": 1}), (2, None)]
 Contents = dict[str, list[Seen]]
 
 
@@ -50,7 +51,7 @@ def whole() -> Contents:
         "wilds": [record(0, {"topic": "wild-0", "start": AT}, 1)],
         "events-dead-letter": [record(0, "bad-text-1", "x", told(1, s, "reason")) for s in READ_EVENTS],
         **{f"{s}-late": [record(0, "2", late, told(2, s, "late-ms"))] for s in KEEP_LATE},
-        "ledger": [record(n, {"id": i}, v) for n, i, v in ((0, 1, {"version": 3}), (1, 2, {"version": 1}), (2, 2, None))],
+        "ledger": [record(n, {"id": i}, v) for n, (i, v) in enumerate(LEDGER)],
     }  # fmt: skip
 
 

@@ -40,9 +40,9 @@ EVENT = (
     "name STRING NOT NULL, seen BIGINT NOT NULL, at BIGINT NOT NULL"
 )
 PARTS = Combiner(
-    "k STRING NOT NULL, start BIGINT NOT NULL, n BIGINT NOT NULL, total BIGINT NOT NULL",
-    "SELECT k, at // 10000 * 10000 AS start, count(*) AS n, CAST(sum(v) AS BIGINT) AS total, "
-    "max(event_time) AS event_time FROM records GROUP BY k, at // 10000",
+    "k STRING NOT NULL, n BIGINT NOT NULL, total BIGINT NOT NULL",
+    "SELECT k, count(*) AS n, CAST(sum(v) AS BIGINT) AS total, max(event_time) AS event_time FROM records "
+    'GROUP BY k, "at" - "at" % 10000',
 )
 
 
