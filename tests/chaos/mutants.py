@@ -20,7 +20,17 @@ from pathlib import Path
 from penstock.settings import PROJECT
 
 LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.aot")
-SHORT = ["--without-airflow", "--grace", "45", "--patience", "45", "--seed", "7"]
+SHORT = [
+    "--without-airflow",
+    "--grace",
+    "45",
+    "--patience",
+    "60",
+    "--seed",
+    "7",
+    "--streams",
+    "named,parted,totals,once",
+]
 OUTPUT, TRANSACTIONS = "penstock/kafka/output.py", "penstock/kafka/transactions.py"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.long.checker import KEEP_LATE, READ_EVENTS, Checker
+from tests.chaos.long.checker import KEEP_LATE, READ_EVENTS, STREAMS, Checker
 from tests.chaos.long.topics import Seen
 
 AT, HORIZON = 1_800_000_000_000, 1_800_000_020_000
@@ -70,7 +70,7 @@ class Given:
 
 def mistakes(contents: Contents) -> list[str]:
     checker = Checker.__new__(Checker)
-    checker.topics, checker.records = Given(contents), {}  # type: ignore[assignment]
+    checker.topics, checker.streams = Given(contents), STREAMS  # type: ignore[assignment]
     return checker.mistakes(HORIZON, {1: 3})
 
 

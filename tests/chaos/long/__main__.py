@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.chaos.long import breakers
-from tests.chaos.long.checker import Checker
+from tests.chaos.long.checker import STREAMS, Checker
 from tests.chaos.long.traffic import Ledger, Traffic
 from tests.chaos.long.world import State, World, started
 
@@ -33,6 +33,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--home", type=Path, default=Path(".penstock-chaos"), help="data, and what is known so far")
     parser.add_argument("--grace", type=float, default=120.0, help="of the streams, seconds; no outage is longer")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds until all that was sent must be out")
+    parser.add_argument("--streams", default=",".join(STREAMS), help="only these, by name, with commas")
     parser.add_argument("--kinds", default="", help="only these kills, by name, with commas")
     parser.add_argument("--without-airflow", action="store_true", help="a keeper of its own looks after the drivers")
     return parser.parse_args(given)
@@ -170,7 +171,7 @@ def main(given: Sequence[str] | None = None) -> int:
     asked = arguments(given)
     asked.home = asked.home.resolve()
     asked.home.mkdir(parents=True, exist_ok=True)
-    state = State.of(asked.home, asked.seed, max(asked.grace, SHORTEST_GRACE))
+    state = State.of(asked.home, asked.seed, max(asked.grace, SHORTEST_GRACE), asked.streams.split(","))
     began = time.monotonic()
     ledgers: list[Ledger] = []
 
@@ -180,7 +181,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
     try:
         with started(asked.home, state, airflow=not asked.without_airflow, before=prepare) as world:
-            checker = Checker(world.broker.bootstrap)
+            checker = Checker(world.broker.bootstrap, state.streams)
             Run(world, state, asked, checker, ledgers[0]).rounds()
             checker.topics.close()
     finally:

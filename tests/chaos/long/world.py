@@ -55,6 +55,7 @@ class State:
     seed: int
     grace: float
     ports: tuple[int, int, int]
+    streams: list[str]
     next: int = 1
     rounds: int = 0
     hours: float = 0.0
@@ -65,11 +66,11 @@ class State:
     records: dict[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(home: Path, seed: int, grace: float) -> State:
+    def of(home: Path, seed: int, grace: float, streams: list[str]) -> State:
         file = home / "state.json"
         if file.exists():
             return State(**json.loads(file.read_text()))
-        return State(seed, grace, (free_port(2), free_port(), free_port()))
+        return State(seed, grace, (free_port(2), free_port(), free_port()), streams)
 
     def save(self, home: Path) -> None:
         fresh = home / ".state.json"
@@ -134,8 +135,8 @@ class World:
         """Whether every stream that knows time knows that hours ago is over."""
         rows = self.control.progress(APP).values()
         over = (time.time() - grace - 600) * 1000
-        untimed = {"named", "parted"}
-        return len(rows) == 8 and all((p.watermark or 0) > over for p in rows if p.name not in untimed | {"wilds"})
+        timed = [p for p in rows if p.name not in ("named", "parted", "wilds")]
+        return len(rows) == len(self.control.desired(APP)) and all((p.watermark or 0) > over for p in timed)
 
 
 @contextmanager
@@ -143,7 +144,7 @@ def started(home: Path, state: State, *, airflow: bool, before: Callable[[], Non
     """Everything runs; at the end nothing does, and the data stays. before: what the database needs first."""
     aot.ensure()
     with ExitStack() as stack:
-        os.environ["CHAOS_GRACE"] = str(int(state.grace))
+        os.environ.update(CHAOS_GRACE=str(int(state.grace)), CHAOS_STREAMS=",".join(state.streams))
         kafka, sql, web = state.ports
         broker = stack.enter_context(Broker(home=home, port=kafka))
         database = stack.enter_context(MariaDB(home=home, port=sql))
