@@ -1,7 +1,7 @@
 # make up starts the platform on this machine, make test checks the project; neither needs anything but Python 3.11.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help env test-env up status logs down clean doctor test lint types bench pins env-clean
+.PHONY: help env test-env up status logs down clean doctor test chaos mutants lint types bench pins env-clean
 
 # The first Python 3.11 there is; where there is none, any Python, which says what is missing.
 FIND = for p in python3.11 python3 python; do \
@@ -12,6 +12,8 @@ BOOTSTRAP = $(PYTHON) penstock/bootstrap.py
 PENSTOCK = .venv/bin/penstock
 PART ?=
 TESTS ?=
+WORKERS ?= 2
+CHAOS ?= --kills 300 --outages 30 --hours 8
 BENCH ?= emission recovery idle throughput capture
 SOURCES = penstock jobs dags plugins tests
 
@@ -44,8 +46,17 @@ clean: env ## stop everything and remove the data
 doctor: env ## check Java, ports, versions, broker, database
 	@$(PENSTOCK) doctor
 
+# A file's tests run in one worker, in their order: they share servers. The long files come first, by their names.
 test: lint types ## ruff, mypy and all tests (half an hour); one folder: make test TESTS=tests/unit
-	.venv/bin/python -m pytest $(TESTS)
+	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+
+chaos: test-env ## fuzz, then kill and cut a whole platform for hours and compare all it wrote; goes on where it was
+	FUZZ=10000 .venv/bin/python -m pytest tests/unit/test_records_fuzz.py tests/unit/test_declarations_fuzz.py \
+		tests/browser/test_page_fuzz.py
+	.venv/bin/python -m tests.chaos.long $(CHAOS)
+
+mutants: test-env ## break the platform on purpose: the checker of make chaos must see each change (half an hour)
+	.venv/bin/python -m tests.chaos.mutants
 
 lint: test-env
 	.venv/bin/ruff check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from pyspark.sql import SparkSession
 
 from penstock.control import Control, connect
 from penstock.local.parts import Broker, MariaDB
-from penstock.machine import java
+from penstock.machine import java, process
 from penstock.machine.process import free_port
 from penstock.settings import settings
 from penstock.testing import spark_session
@@ -26,6 +27,18 @@ def _session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         settings.cache_clear()
         yield
     settings.cache_clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_ports() -> Iterator[None]:
+    """Of workers that run beside each other none takes a port that is free but spoken for by another."""
+    worker, count = (os.environ.get(f"PYTEST_XDIST_WORKER{what}", "") for what in ("", "_COUNT"))
+    size = len(process.PORTS) // int(count or 1)
+    first = process.PORTS.start + size * int(worker.removeprefix("gw") or 0)
+    with pytest.MonkeyPatch.context() as patch:
+        # Not to the end: who asks for several in a row gets some behind the first.
+        patch.setattr(process, "PORTS", range(first, first + size - 10))
+        yield
 
 
 @pytest.fixture

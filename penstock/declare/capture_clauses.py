@@ -100,7 +100,10 @@ class Clauses(Tokens):
         if unit is None:
             known = ", ".join(f"{name}S" for name in UNITS)
             raise self.error("this is no unit of time", token.text, f"take one of: {known}", token)
-        return count * unit
+        try:
+            return count * unit
+        except OverflowError:
+            raise self.error("this is longer than time is reckoned", str(count), "give fewer", token) from None
 
     def select(self, dialect: str) -> exp.Select:
         start = self.next("AS")

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Literal, get_args
 
 from penstock.declare.event_time import check_event_time
+from penstock.declare.kinds import check_kind
 from penstock.declare.promises import check_length
 from penstock.declare.schema import Field, schema
 from penstock.declare.topic import Topic, beside, check_topic
@@ -48,6 +49,8 @@ class Combiner:
     reads: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        check_kind("a combiner", "schema", self.schema, str)
+        check_kind("a combiner", "sql", self.sql, str)
         reads: object = self.reads
         if not isinstance(reads, tuple) or not set(reads) <= READS:
             raise DeclarationError(
@@ -92,6 +95,9 @@ class Input:
     gap: Gap | None = None
 
     def __post_init__(self) -> None:
+        for name in ("pattern", "schema", "event_time"):
+            check_kind("an input", name, getattr(self, name), str)
+        check_kind("an input", "combine", self.combine, Combiner, type(None))
         if (self.topic is None) == (not self.pattern):
             raise DeclarationError("an input reads either a topic or a pattern", got=self, fix="give exactly one")
         if self.topic is not None:
@@ -159,6 +165,7 @@ class Table:
 
     def __post_init__(self) -> None:
         check_topic("a table", self.topic)
+        check_kind(f"table {self.topic.name}", "schema", self.schema, str)
         if not self.topic.compacted:
             raise DeclarationError(
                 "a table's topic must be compacted",

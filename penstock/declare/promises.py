@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import ClassVar, Literal
 
@@ -53,7 +53,7 @@ class Promise:
     def __post_init__(self) -> None:
         for given in fields(self):
             length = getattr(self, given.name)
-            if length is not None or given.default is MISSING:
+            if length is not None or given.default is not None:
                 check_length(f"{type(self).__name__}({given.name}=...)", length, least=given.metadata.get("least", 0))
         if self.ends and self.ends >= self.length:
             raise DeclarationError(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from inspect import signature
 from typing import TYPE_CHECKING
 
 from penstock.declare.inputs import Input, Table
+from penstock.declare.kinds import check_kind
 from penstock.declare.outputs import Output
 from penstock.declare.promises import Promise
 from penstock.declare.topic import COMMITS
@@ -21,7 +23,7 @@ def kinds_fit(stream: Stream) -> None:
     tags = list(stream.output) if isinstance(stream.output, Mapping) else ["all"]
     for what, good, fix in (
         ("inputs", isinstance(stream.inputs, Mapping), "inputs={'name': Input(...)}"),
-        ("transform", callable(stream.transform), "a function of the inputs, by their names"),
+        ("transform", _takes_inputs(stream.transform), "a function of the inputs, by their names"),
         ("promise", isinstance(stream.promise, Promise), "promise=Each(), or another, with its lengths of time"),
         ("output", isinstance(stream.output, Mapping | Output), "output=TopicOutput(...), or several by tag"),
         ("output", all(isinstance(tag, str) and tag for tag in tags), "a text as the tag of each output"),
@@ -34,10 +36,20 @@ def kinds_fit(stream: Stream) -> None:
         raise DeclarationError(f"stream {stream.name}: this is no input", got=repr(strange[0]), fix=fix)
 
 
+def _takes_inputs(transform: object) -> bool:
+    """Whether it can be asked for its parameters, as some of Python's own functions cannot."""
+    try:
+        return callable(transform) and bool(signature(transform))
+    except ValueError:
+        return False
+
+
 def numbers_fit(stream: Stream) -> None:
     """Its numbers are in their range."""
-    for what, least in (("shuffle_partitions", 1), ("every", 0), ("max_records", 0)):
+    check_kind(f"stream {stream.name}", "steps", stream.steps, int, type(None))
+    for what, least, kind in (("shuffle_partitions", 1, int), ("every", 0, float), ("max_records", 0, int)):
         given = getattr(stream, what)
+        check_kind(f"stream {stream.name}", what, given, kind)
         if not given >= least:
             raise DeclarationError(f"stream {stream.name}: {what} is too small", got=given, fix=f"give {least} or more")
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
+from penstock.declare.kinds import check_kind
 from penstock.errors import DeclarationError
 
 KEPT_FOR_EVER = 'beat_every=0 for none; to keep records for ever, config={"retention.ms": "-1"}'
@@ -40,7 +41,14 @@ class Topic:
                 got=repr(self.name),
                 fix="use letters, digits, '.', '_' and '-', 249 at most",
             )
-        if not isinstance(self.partitions, int) or self.partitions < 1:
+        what = f"topic {self.name}"
+        for name, kind in {"partitions": int, "compacted": bool, "widens": bool, "beat_every": float}.items():
+            check_kind(what, name, getattr(self, name), kind)
+        check_kind(what, "retention", self.retention, timedelta)
+        check_kind(what, "config", self.config, Mapping)
+        for word in (word for setting in self.config.items() for word in setting):
+            check_kind(what, "config", word, str)
+        if self.partitions < 1:
             raise DeclarationError(f"topic {self.name} needs a partition", got=self.partitions, fix="use 1 or more")
         if self.beat_every < 0 or self.retention < timedelta(0):
             got = f"beat_every={self.beat_every}, retention={self.retention!r}"

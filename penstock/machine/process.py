@@ -212,10 +212,14 @@ def listens(port: int) -> bool:
     return False
 
 
+# Below those that are given to outgoing connections.
+PORTS = range(20000, 32000)
+
+
 def free_port(count: int = 1) -> int:
-    """A free loopback port, the first of `count` free ones in a row, below those given to outgoing connections."""
+    """A free loopback port out of `PORTS`, the first of `count` free ones in a row."""
     for _ in range(200):
-        first = random.randrange(20000, 32000)
+        first = random.choice(PORTS)
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):
             for step in range(count):
                 held.enter_context(_bound(first + step))

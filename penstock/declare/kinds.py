@@ -1,0 +1,18 @@
+"""Arguments of a kind that cannot be meant, refused before anything is done with them."""
+
+from __future__ import annotations
+
+import math
+
+from penstock.errors import DeclarationError
+
+WORDS = {str: "a text", bool: "True or False", int: "a whole number", float: "a number", type(None): "None"}
+
+
+def check_kind(what: str, name: str, given: object, *kinds: type) -> None:
+    """DeclarationError if an argument is of none of the kinds. A float may be whole, but neither NaN nor infinite."""
+    wanted = (*kinds, int) if float in kinds else kinds
+    fits = isinstance(given, wanted) and (bool in kinds or not isinstance(given, bool))
+    if not fits or (isinstance(given, float) and not math.isfinite(given)):
+        said = " or ".join(WORDS.get(kind, f"a {kind.__name__}") for kind in kinds)
+        raise DeclarationError(f"{what}: {name} is not what it should be", got=repr(given), fix=f"give {name}={said}")

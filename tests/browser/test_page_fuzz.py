@@ -1,0 +1,111 @@
+"""Whatever is sent to the page, it answers: it is refused, or done, and no answer is a fault of the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.browser.scene import Scene
+from tests.browser.server import Server
+
+pytestmark = pytest.mark.browser
+TRIES = int(os.environ.get("FUZZ", "400"))
+PATHS = ["", "static/x/page.js", "static/", "api/", "api/overview", "api/history", "api/actions", "api/none"]
+METHODS = ["GET", "POST", "POST", "POST", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"]
+WORDS: list[Any] = [
+    "start", "stop", "release", "stream", "app", "bundles", "metrics", "", " ", "x" * 121, "x" * 100_000, "\0", "\n",
+    "é", "日本", "'; DROP TABLE stream; --", "<script>", "%00", "../../..", None, True, 0, -1, 10**30, 1.5,
+    float("nan"), [], ["stop"], {}, {"verb": "stop"}, [[[[[[]]]]]],
+]  # fmt: skip
+BODIES = [
+    b"", b"{", b"null", b"[]", b"1", b"\xff", b"\x00", b'{"verb": "stop"', b'"stop"', b"{}" * 1000, b"[" * 100_000,
+    b'{"a":' * 10_000, b'{"verb": "stop", "verb": "start"}', b"\xef\xbb\xbf{}", b"NaN",
+]  # fmt: skip
+HEADERS = {
+    "Content-Type": ["application/json", "application/json", "application/json; charset=utf-7", "text/plain", "",
+                     "x" * 2000, "multipart/form-data; boundary=x", "application/json;" * 50],
+    "Origin": ["null", "http://evil.example", "http://[", "http://a:b@c:99999", "", "x" * 4000, "\xe9"],
+    "Sec-Fetch-Site": ["same-origin", "cross-site", "none", ""],
+    "Sec-Fetch-Dest": ["document", "empty"],
+    "Authorization": ["Bearer ", "Bearer x", "bearer " + "x" * 4000, "Basic eDp4", "\xe9"],
+    "Host": ["evil.example", "", "127.0.0.1:99999", "[", "a b"],
+    "Cookie": ["_token=", "_token=x; _token=y", "=", ";;;", "_token=\xe9"],
+    "Accept-Encoding": ["gzip", "*;q=nonsense"],
+    "Content-Encoding": ["gzip", "x"],
+    "Range": ["bytes=0-", "bytes=9-1", "bytes=-", "x"],
+    "If-Modified-Since": ["x", "Thu, 01 Jan 1970 00:00:00 GMT"],
+}  # fmt: skip
+
+
+@pytest.fixture
+def olga(server: Server, scene: Scene) -> Iterator[httpx.Client]:
+    """Signed in, as who may act."""
+    assert scene.live
+    head = {"Cookie": f"_token={server.token('olga')}"}
+    # A connection each: what one request leaves unread must not break the next.
+    limits = httpx.Limits(max_keepalive_connections=0)
+    with httpx.Client(base_url=server.url, headers=head, timeout=60, limits=limits) as client:
+        yield client
+
+
+def body(chance: random.Random) -> bytes:
+    """An action, or nearly one."""
+    if chance.random() < 0.2:
+        return chance.choice(BODIES)
+    given: dict[str, Any] = {"verb": "stop", "kind": "stream", "name": "bundles", "note": "tried"}
+    for name in chance.sample(list(given), chance.choice((0, 1, 1, 2))):
+        given[name] = chance.choice(WORDS)
+    if chance.random() < 0.1:
+        given[chance.choice(["more", "", "__class__"])] = chance.choice(WORDS)
+    text = bytearray(json.dumps(given).encode())
+    if chance.random() < 0.2:
+        text[chance.randrange(len(text))] = chance.randrange(256)
+    return bytes(text)
+
+
+def target(chance: random.Random) -> str:
+    path = chance.choice([*PATHS, "api/actions", "api/actions"])
+    if chance.random() < 0.1:
+        path += chance.choice(
+            ["?a=b", "/", "%00", "/..%2f..%2fairflow.cfg", "?" + "x" * 4000, "%ff", "//", ";", "%ed%a0%80"]
+        )
+    return f"/penstock/{path}"
+
+
+def headers(chance: random.Random, url: str) -> list[tuple[bytes, bytes]]:
+    found = {"Content-Type": "application/json", "Origin": url, "Sec-Fetch-Site": "same-origin"}
+    for name in chance.sample(list(HEADERS), chance.choice((0, 0, 1, 1, 2))):
+        found[name] = chance.choice(HEADERS[name])
+    return [(name.encode(), value.encode("latin-1")) for name, value in found.items()]
+
+
+@pytest.mark.timeout(900)
+def test_no_request_is_answered_by_a_fault(olga: httpx.Client, server: Server) -> None:
+    chance = random.Random(20261122)
+    faults: dict[str, str] = {}
+    met: set[int] = set()
+    for _ in range(TRIES):
+        method, path, content, head = chance.choice(METHODS), target(chance), body(chance), headers(chance, server.url)
+        try:
+            answer = olga.request(method, path, content=content, headers=head)
+        except httpx.LocalProtocolError:
+            # What no client of this kind would send.
+            continue
+        except httpx.TransportError as e:
+            # What is no HTTP at all, or more than is read, may be answered by hanging up, and by nothing else.
+            if all(name != b"Host" for name, _ in head) and len(content) < 50_000:
+                faults[repr(e)] = f"{method} {path[:80]} {head} {content[:200]!r}"
+            continue
+        met.add(answer.status_code)
+        if answer.status_code >= 500:
+            faults[f"{answer.status_code} {answer.text[:100]}"] = f"{method} {path[:80]} {head} {content[:200]!r}"
+        assert len(answer.content) < 2_000_000
+    assert not faults, "\n".join(f"{answer}: {request}" for answer, request in faults.items())
+    assert {200, 404, 403, 415, 422} <= met
+    assert olga.get("/penstock/api/overview").status_code == 200

@@ -1,0 +1,62 @@
+"""Looks after the drivers as Airflow does, and sends the beats, where a run is to do without Airflow.
+
+`python -m tests.chaos.long.keeper`, with the platform's settings in its environment; runs until it is killed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+from penstock import catalog
+from penstock.control import connect
+from penstock.declare.capture import APP as CAPTURES
+from penstock.engine.session import submit_conf
+from penstock.errors import PenstockError
+from penstock.settings import settings
+from penstock.supervision import launch
+from penstock.supervision.heartbeats import Beater
+from penstock.supervision.supervisor import Supervisor
+from penstock.supervision.watch import Watch
+
+
+def command(app: str, incarnation: str) -> Sequence[str]:
+    """The command line of a driver, as Airflow would start it."""
+    if app == CAPTURES:
+        return launch.capturing(app, incarnation)
+    conf = [word for key, value in submit_conf(app).items() for word in ("--conf", f"{key}={value}")]
+    return ["spark-submit", *conf, str(launch.DRIVER), *launch.arguments(app, incarnation)]
+
+
+def supervise(app: str) -> None:
+    control = connect()
+    watch = Watch(control, app)
+    supervisor = Supervisor(control, app, "keeper", lambda incarnation: command(app, incarnation))
+    while True:
+        try:
+            step = watch.look()
+            if step.do in ("clear", "launch"):
+                print(f"{app}: {step.do}: {step.why}", flush=True)
+                supervisor.tick(watch.evidence)
+        except PenstockError as e:
+            print(f"{app}: {e}", flush=True)
+        time.sleep(0.5)
+
+
+def main() -> None:
+    declared = catalog.load()
+    for app in declared.apps:
+        threading.Thread(target=supervise, args=(app,), name=app, daemon=True).start()
+    beater = Beater(declared.windowed(), None, settings().bootstrap)
+    while True:
+        try:
+            wait = beater.run_once()
+        except PenstockError as e:
+            print(f"no beat: {e}", flush=True)
+            wait = 1.0
+        time.sleep(min(wait, 1.0))
+
+
+if __name__ == "__main__":
+    main()

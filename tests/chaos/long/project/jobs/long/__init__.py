@@ -1,0 +1,1 @@
+"""Streams of the long chaos run: one of each kind."""

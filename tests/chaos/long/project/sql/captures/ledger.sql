@@ -1,0 +1,2 @@
+CAPTURE INTO ledger PARTITIONS 2 FROM mysql demo KEY (id) CURSOR changed DELETED WHEN (gone)
+EVERY 200 MILLISECONDS OVERLAP 2 SECONDS AS SELECT id, version, gone, changed FROM ledger

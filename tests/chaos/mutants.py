@@ -1,0 +1,151 @@
+"""Whether the checker of the long run can see: the platform broken on purpose, one change at a time.
+
+`python -m tests.chaos.mutants [NAME...]`. Each change goes into a copy of the project, which a short run then breaks as
+the long one does; it must find mistakes, and none in a copy without a change. Exit code 1 if one is not found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.settings import PROJECT
+
+LEFT_OUT = shutil.ignore_patterns(".*", "__pycache__", "*.aot")
+SHORT = [
+    "--without-airflow",
+    "--grace",
+    "45",
+    "--patience",
+    "60",
+    "--seed",
+    "7",
+    "--streams",
+    "named,parted,totals,once",
+]
+OUTPUT, TRANSACTIONS = "penstock/kafka/output.py", "penstock/kafka/transactions.py"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of one file. old: what stands there, exactly once; kills and kinds: of the run that shall find it."""
+
+    name: str
+    file: str = ""
+    old: str = ""
+    new: str = ""
+    kills: int = 2
+    kinds: str = "driver"
+
+    def put(self, project: Path) -> None:
+        if not self.file:
+            return
+        path = project / self.file
+        text = path.read_text()
+        if text.count(self.old) != 1:
+            raise SystemExit(f"mutant {self.name}: {self.file} has {text.count(self.old)} times: {self.old}")
+        path.write_text(text.replace(self.old, self.new))
+
+
+COMMIT = "self._producer.commit_transaction(TIMEOUT)"
+SENT = "yield Message(topic, _bytes(key), _bytes(value), tuple(more))"
+MUTANTS = [
+    Mutant("no change"),
+    Mutant(
+        "a mark is not compared",
+        OUTPUT,
+        "return NOTHING if found is None else Mark.read(found)",
+        "return NOTHING",
+        kills=15,
+        kinds="driver,jvm",
+    ),
+    Mutant(
+        "a commit is left out",
+        TRANSACTIONS,
+        COMMIT,
+        f"{COMMIT} if count % 50 != 7 else self._producer.abort_transaction(TIMEOUT)",
+    ),
+    Mutant(
+        "a dead letter is sent twice",
+        OUTPUT,
+        SENT,
+        f"{SENT}\n            if topic.endswith('-dead-letter') and len(value or b'') == 9:\n                {SENT}",
+    ),
+    Mutant(
+        "a late record is not kept",
+        OUTPUT,
+        SENT,
+        f"if topic != 'once-late' or int(dict(more)['penstock.offset']) % 5:\n                {SENT}",
+    ),
+    Mutant(
+        "offsets are published instead of a mark",
+        TRANSACTIONS,
+        "self._send(Message(self._place.topic, self.name.encode(), mark, partition=self._place.partition))",
+        "self.what",
+        kills=15,
+        kinds="driver,jvm",
+    ),
+    Mutant(
+        "rows are written without a transaction",
+        TRANSACTIONS,
+        "                self._send(message)\n",
+        "                self._send(message)\n"
+        "                if count % 5 == 0:\n"
+        "                    self._producer.commit_transaction(TIMEOUT)\n"
+        "                    self._producer.begin_transaction()\n",
+        kills=15,
+        kinds="driver,jvm",
+    ),
+    Mutant(
+        "a page of a capture is left out",
+        "penstock/capture/writer.py",
+        "for key, value in rows]",
+        "for key, value in rows if value is None or len(value) % 7]",
+        kinds="capture",
+    ),
+]
+
+
+def found(mutant: Mutant, folder: Path) -> list[str]:
+    """The mistakes that a short run finds in a copy of the project with this change."""
+    project = folder / "project"
+    shutil.copytree(PROJECT, project, ignore=LEFT_OUT)
+    mutant.put(project)
+    command = [
+        sys.executable, "-m", "tests.chaos.long", *SHORT, "--home", str(folder / "home"),
+        "--kills", str(mutant.kills), "--outages", "0", "--kinds", mutant.kinds,
+    ]  # fmt: skip
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")])}
+    with (folder / "log").open("w") as log:
+        subprocess.run(command, cwd=project, env=env, stdout=log, stderr=log, check=False)
+    summary = folder / "home" / "summary.json"
+    if not summary.exists():
+        raise SystemExit(f"mutant {mutant.name} did not run: {(folder / 'log').read_text()[-2000:]}")
+    mistakes: list[str] = json.loads(summary.read_text())["mistakes"]
+    return mistakes
+
+
+def main(names: Sequence[str]) -> int:
+    failed = 0
+    for mutant in [m for m in MUTANTS if not names or m.name in names]:
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="penstock-mutant-") as folder:
+            mistakes = found(mutant, Path(folder))
+        good = bool(mistakes) == bool(mutant.file)
+        failed += not good
+        said = mistakes[0][:200] if mistakes else "nothing found"
+        took = f"{time.monotonic() - began:.0f} s, {mutant.kills} kills"
+        print(f"{'good' if good else 'BAD '} {mutant.name}: {said} ({took})", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
