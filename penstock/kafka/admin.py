@@ -35,6 +35,7 @@ LEADERLESS = KafkaError._NOENT
 # For a moment after its start the broker knows no leaders, or other ones than the client does.
 STARTING = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, LEADERLESS}
 PATIENCE = 5.0
+COMMITTED = IsolationLevel.READ_COMMITTED
 
 
 @dataclass(frozen=True)
@@ -137,9 +138,11 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
     return done
 
 
-def end_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
-    """Next offset a committed reader will reach, by (topic, partition); a partition without leader is left out."""
-    return _offsets(client, wanted, bootstrap, OffsetSpec.latest())  # type: ignore[no-untyped-call]
+def end_offsets(
+    client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str, isolation: IsolationLevel = COMMITTED
+) -> dict[tuple[str, int], int]:
+    """Next offset a reader will reach, by (topic, partition); a partition without leader is left out."""
+    return _offsets(client, wanted, bootstrap, OffsetSpec.latest(), isolation)  # type: ignore[no-untyped-call]
 
 
 def first_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
@@ -148,13 +151,17 @@ def first_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootst
 
 
 def _offsets(
-    client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str, which: OffsetSpec
+    client: AdminClient,
+    wanted: Iterable[tuple[str, int]],
+    bootstrap: str,
+    which: OffsetSpec,
+    isolation: IsolationLevel = COMMITTED,
 ) -> dict[tuple[str, int], int]:
     found_at: dict[tuple[str, int], int] = {}
     left, deadline = set(wanted), time.monotonic() + PATIENCE
     while left:
         asked, left = {TopicPartition(t, p): which for t, p in left}, set()
-        found = client.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=TIMEOUT)
+        found = client.list_offsets(asked, isolation_level=isolation, request_timeout=TIMEOUT)
         for at, future in found.items():
             try:
                 found_at[at.topic, at.partition] = future.result(TIMEOUT).offset
