@@ -18,8 +18,9 @@ from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner, Write
 from penstock.declare.stream import TAG
 from penstock.declare.topic import COMMITS
 from penstock.engine.jvm import Execution
+from penstock.engine.plans import Plan
 from penstock.engine.rejects import Rejects
-from penstock.errors import Blocked, DeclarationError, LeaseLost, Wait
+from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError, Wait
 from penstock.kafka.admin import admin, partitions, topic_ids
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ class Batches:
         if self._recreated:
             self._checkpoint.forget(self._recreated)
             self._recreated = set()
+        self._checkpoint.fits(self.committed, stateful=self._stream.stateful_steps > 0)
         self._rejects = Rejects(self._stream, self._spark, self._bootstrap)
 
     def settle(self, timeout: float) -> None:
@@ -165,13 +167,13 @@ class Batches:
             self.given = batch_id
             query = self._query()
             self._tables.advance(str(query.id), batch_id, self._stopping.is_set)
-            todo = self._todo(str(query.id), batch_id)
+            batch = self._checkpoint.batch(batch_id)
+            todo = self._todo(str(query.id), batch)
             if not todo:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
                 frame.write.format("noop").mode("append").save()
                 log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
                 return
-            batch = self._checkpoint.batch(batch_id)
             ids = self._same_topics(batch)
             rows = self._split(frame.toArrow())
             rejects = self._rejects.of(batch, Execution.last(query))
@@ -180,7 +182,15 @@ class Batches:
             of_tables, dead, first = self._tables.dead() if takes else ({}, 0, "")
             known = self.committed.offsets
             of_marks = self._tables.offsets if takes else {t: known[t] for t in self._tables.ids if t in known}
-            mark = Mark(str(query.id), batch_id, {**batch.ends, **of_marks}, {**ids, **self._tables.ids})
+            mark = Mark(
+                str(query.id),
+                batch_id,
+                {**batch.ends, **of_marks},
+                {**ids, **self._tables.ids},
+                batch.plans,
+                self._checkpoint.copy,
+            )
+            self._checkpoint.sync()
             for store in todo:
                 self._give(store, {**rows, **rejects.rows, **of_tables}, mark)
                 store.mark = mark
@@ -194,12 +204,33 @@ class Batches:
                     self._stream.name, rejects.dead + dead, batch_id, rejects.first or first,
                 )  # fmt: skip
 
-    def _todo(self, query: str, batch_id: int) -> list[Store]:
+    def _todo(self, query: str, batch: Batch) -> list[Store]:
         """The stores that may not have the batch yet."""
         for place, store in reversed(list(enumerate(self._stores))):
-            if store.mark.query == query and batch_id <= store.mark.batch:
+            if store.mark.query == query and self._has(store.mark, batch):
                 return self._stores[place + 1 :]
         return self._stores
+
+    def _has(self, mark: Mark, batch: Batch) -> bool:
+        """Whether a batch is written. PenstockError if it neither is the one behind the mark nor one that is written.
+
+        The number alone does not tell: a log that lost its end plans other records under the same one.
+        """
+        plan = Plan.read(mark.plans.get(batch.batch_id, ""))
+        if plan and plan.covers(batch.plan):
+            return True
+        before = Plan.read(mark.plans.get(mark.batch, ""))
+        if mark.batch == batch.batch_id - 1 and (before is None or (batch.before and before.covers(batch.before))):
+            return False
+        # Versions before 0.3 kept no plans.
+        bare = not mark.plans and mark.batch == batch.batch_id
+        if bare and all(mark.offsets.get(topic) == parts for topic, parts in batch.ends.items()):
+            return True
+        raise PenstockError(
+            f"stream {self._stream.name}: batch {batch.batch_id} was planned with other offsets than are written",
+            got=f"the mark is of batch {mark.batch}",
+            fix="nothing: the query starts again from what its mark says",
+        )
 
     def _give(self, store: Store, rows: dict[str, pa.Table], mark: Mark) -> None:
         names = {output.name for output in store.outputs}

@@ -1,60 +1,107 @@
-"""What a checkpoint's offset log says about a batch.
-
-Format: Spark's OffsetSeqLog, a version line, one JSON object of metadata (watermark, batch time, pinned settings), then
-one line of JSON per source: `{"topic": {"0": next offset}}`, or `-` for a source that took no part.
-"""
+"""The checkpoint of a stream: what its offset log says of a batch, and that it is on the disk."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Iterable
+import logging
+import os
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
+from penstock.engine import copies
 from penstock.engine.jvm import Folder
+from penstock.engine.plans import Ends, Plan
+from penstock.engine.recovery import Recovery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Ends = dict[str, dict[int, int]]
+    from penstock.declare.outputs import Mark
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of the log. at_ms: its clock; watermark_ms: what it dropped late records by; offsets are next ones."""
+    """A batch as planned; it may not have been committed yet. before: the plan of the one before, None of the first."""
 
     batch_id: int
-    at_ms: int
-    watermark_ms: int
-    starts: Ends
-    ends: Ends
+    plan: Plan
+    before: Plan | None
+
+    @property
+    def at_ms(self) -> int:
+        """Its clock."""
+        return self.plan.at_ms
+
+    @property
+    def watermark_ms(self) -> int:
+        """What it dropped late records by."""
+        return self.before.watermark_ms if self.before else 0
+
+    @property
+    def starts(self) -> Ends:
+        return self.before.ends if self.before else {}
+
+    @property
+    def ends(self) -> Ends:
+        return self.plan.ends
+
+    @property
+    def plans(self) -> dict[int, str]:
+        """For its mark: its own plan and the one before, as text."""
+        known = {self.batch_id - 1: self.before.text} if self.before else {}
+        return {**known, self.batch_id: self.plan.text}
 
 
 class Checkpoint:
     """The checkpoint of one stream, on whatever file system its URI names."""
 
     def __init__(self, spark: SparkSession, root: str, stream: str) -> None:
+        self._stream = stream
         self.path = f"{root.rstrip('/')}/{stream}"
         self._folder = Folder(spark, self.path)
         local = urlparse(self.path)
         # Each batch reads here, and through the JVM it takes tens of milliseconds.
         self._local = Path(local.path) if local.scheme in ("", "file") else None
-        self._last: tuple[int, dict[str, Any], Ends] | None = None
+        self._last: tuple[int, Plan] | None = None
+        self._synced: dict[str, set[str]] = {}
+        self.copy = ""
+        """Tells this folder from others that were copied from it."""
+
+    def fits(self, mark: Mark, *, stateful: bool) -> None:
+        """Mend what is missing in the log by the mark of what is written, and say so. The query must not run.
+
+        Blocked if this checkpoint is not the one that wrote the mark, or is damaged. stateful: whether the query has
+        state, which must have taken in each batch.
+        """
+        self._last = None
+        self.copy = copies.taken(self._stream, self._folder, mark)
+        for said in Recovery(self._stream, self._folder, mark, stateful=stateful).run():
+            log.warning("the checkpoint of stream %s is mended: %s", self._stream, said)
+
+    def sync(self) -> None:
+        """Bring what Spark has written to the disk, on a local one: it renames files into place and no more.
+
+        Called before a batch's output is made visible, when its plan and its state are written.
+        """
+        if self._local is None:
+            return
+        for folder, _, files in os.walk(self._local):
+            known = self._synced.setdefault(folder, set())
+            if fresh := [name for name in files if name not in known and not name.endswith(".tmp")]:
+                for path in [*(Path(folder, name) for name in fresh), Path(folder)]:
+                    _sync(path)
+                self._synced[folder] = set(files)
 
     def batch(self, batch_id: int) -> Batch:
-        """The batch as planned; it may not have been committed yet."""
-        before = self._entry(batch_id - 1) if batch_id else ({}, {})
-        metadata, ends = self._entry(batch_id)
-        self._last = (batch_id, metadata, ends)
-        return Batch(
-            batch_id,
-            at_ms=int(metadata["batchTimestampMs"]),
-            watermark_ms=int(before[0].get("batchWatermarkMs", 0)),
-            starts=before[1],
-            ends=ends,
-        )
+        before = self._plan(batch_id - 1) if batch_id else None
+        plan = self._plan(batch_id)
+        self._last = (batch_id, plan)
+        return Batch(batch_id, plan, before)
 
     def forget(self, topics: Collection[str]) -> None:
         """Let the next batch read topics from their beginnings, as if they were new. The query must not run.
@@ -66,39 +113,27 @@ class Checkpoint:
             if number > done:
                 self._folder.delete(f"offsets/{number}")
         if done >= 0:
-            version, metadata, *sources = self._read(f"offsets/{done}").splitlines()
-            kept = [_without(line, topics) for line in sources]
-            self._folder.replace(f"offsets/{done}", "\n".join([version, metadata, *kept]))
+            self._folder.replace(f"offsets/{done}", self._plan(done).without(topics))
         self._last = None
 
     def _numbers(self, folder: str) -> list[int]:
         return [int(name) for name in self._folder.names(folder) if name.isdigit()]
 
-    def _entry(self, batch_id: int) -> tuple[dict[str, Any], Ends]:
+    def _plan(self, batch_id: int) -> Plan:
         if self._last and self._last[0] == batch_id:
-            return self._last[1], self._last[2]
-        _, metadata, *sources = self._read(f"offsets/{batch_id}").splitlines()
-        return json.loads(metadata), _merged(sources)
-
-    def _read(self, name: str) -> str:
-        return (self._local / name).read_text() if self._local else self._folder.read(name)
-
-
-def _without(line: str, topics: Collection[str]) -> str:
-    """A source's offsets without some topics."""
-    if line.strip() in ("-", ""):
-        return line
-    return json.dumps({topic: parts for topic, parts in json.loads(line).items() if topic not in topics})
+            return self._last[1]
+        name = f"offsets/{batch_id}"
+        text = (self._local / name).read_text() if self._local else self._folder.read(name)
+        plan = Plan.read(text)
+        assert plan, f"Spark has just written {name}"
+        return plan
 
 
-def _merged(sources: Iterable[str]) -> Ends:
-    """Offsets of all sources by topic; where two sources read one topic, the one that lags."""
-    merged: Ends = {}
-    for line in sources:
-        if line.strip() in ("-", ""):
-            continue
-        for topic, parts in json.loads(line).items():
-            known = merged.setdefault(topic, {})
-            for partition, offset in parts.items():
-                known[int(partition)] = min(offset, known.get(int(partition), offset))
-    return merged
+def _sync(path: Path) -> None:
+    # Old files are removed meanwhile.
+    with suppress(FileNotFoundError):
+        at = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(at)
+        finally:
+            os.close(at)

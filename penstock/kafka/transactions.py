@@ -98,7 +98,7 @@ class TransactionalWriter:
         deadline = time.monotonic() + TIMEOUT + TRANSACTION_TIMEOUT_MS / 1000
         found = None
         try:
-            # A committed reader ends where another writer's open transaction begins, and this one's mark may lie behind.
+            # A committed reader ends where another's open transaction begins, and this one's mark may lie behind.
             end = self._end(deadline)
             self._consumer.assign([self._place])
             at = 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 import zlib
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
