@@ -33,13 +33,16 @@ Columns = str | tuple[str, ...]
 class Mark:
     """The last batch written: the query's id, its number (-1 for none), and the input offsets behind it.
 
-    ids: the broker's ids of topics that may be deleted and created again while they are read.
+    ids: the broker's ids of topics that may be deleted and created again while they are read. plans: of this batch and
+    of the one before, by number, as the checkpoint has them. checkpoint: which copy of it wrote this.
     """
 
     query: str
     batch: int
     offsets: Offsets
     ids: Mapping[str, str] = field(default_factory=dict)
+    plans: Mapping[int, str] = field(default_factory=dict)
+    checkpoint: str = ""
 
     def value(self) -> bytes:
         return json.dumps(asdict(self)).encode()
@@ -48,7 +51,9 @@ class Mark:
     def read(cls, value: bytes) -> Mark:
         found = json.loads(value)
         offsets = {topic: {int(p): at for p, at in parts.items()} for topic, parts in found["offsets"].items()}
-        return cls(found["query"], found["batch"], offsets, found.get("ids", {}))
+        plans = {int(batch): plan for batch, plan in found.get("plans", {}).items()}
+        more = found.get("checkpoint", "")
+        return cls(found["query"], found["batch"], offsets, found.get("ids", {}), plans, more)
 
 
 NOTHING = Mark("", -1, {})

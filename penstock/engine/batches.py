@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -18,8 +18,9 @@ from penstock.declare.stream import TAG
 from penstock.declare.topic import COMMITS
 from penstock.engine.gaps import Inputs
 from penstock.engine.jvm import Execution
+from penstock.engine.plans import Plan
 from penstock.engine.rejects import Rejects
-from penstock.errors import Blocked, DeclarationError, LeaseLost, Wait
+from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError, Wait
 from penstock.kafka.admin import admin, partitions
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.control.gaps import Book
     from penstock.declare.stream import Stream
-    from penstock.engine.checkpoint import Checkpoint
+    from penstock.engine.checkpoint import Batch, Checkpoint
     from penstock.engine.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -118,6 +119,7 @@ class Batches:
             store.mark = store.writer.committed()
             if any(output.name in self._stream.beside for output in store.outputs):
                 self._tables.settle(store.mark)
+        self._checkpoint.fits(self.committed, stateful=self._stream.stateful_steps > 0)
         self._mend()
         self._rejects = Rejects(self._stream, self._spark, self._bootstrap)
 
@@ -165,13 +167,13 @@ class Batches:
             self.given = batch_id
             query = self._query()
             self._tables.advance(str(query.id), batch_id, self._stopping.is_set)
-            todo = self._todo(str(query.id), batch_id)
+            batch = self._checkpoint.batch(batch_id)
+            todo = self._todo(str(query.id), batch)
             if not todo:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
                 frame.write.format("noop").mode("append").save()
                 log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
                 return
-            batch = self._checkpoint.batch(batch_id)
             ids = self._inputs.before(batch, self.committed, str(query.id))
             rows = self._split(frame.toArrow())
             rejects = self._rejects.of(batch, Execution.last(query))
@@ -181,7 +183,15 @@ class Batches:
             of_tables, dead, first = self._tables.dead() if takes else ({}, 0, "")
             known = self.committed.offsets
             of_marks = self._tables.offsets if takes else {t: known[t] for t in self._tables.ids if t in known}
-            mark = Mark(str(query.id), batch_id, {**batch.ends, **of_marks}, {**ids, **self._tables.ids})
+            mark = Mark(
+                str(query.id),
+                batch_id,
+                {**batch.ends, **of_marks},
+                {**ids, **self._tables.ids},
+                batch.plans,
+                self._checkpoint.copy,
+            )
+            self._checkpoint.sync()
             for store in todo:
                 self._give(store, {**rows, **rejects.rows, **of_tables}, mark)
                 store.mark = mark
@@ -195,12 +205,35 @@ class Batches:
                     self._stream.name, rejects.dead + dead, batch_id, rejects.first or first,
                 )  # fmt: skip
 
-    def _todo(self, query: str, batch_id: int) -> list[Store]:
+    def _todo(self, query: str, batch: Batch) -> list[Store]:
         """The stores that may not have the batch yet."""
         for place, store in reversed(list(enumerate(self._stores))):
-            if store.mark.query == query and batch_id <= store.mark.batch:
+            if store.mark.query == query and self._has(store.mark, batch):
                 return self._stores[place + 1 :]
         return self._stores
+
+    def _has(self, mark: Mark, batch: Batch) -> bool:
+        """Whether a batch is written. PenstockError if it neither is the one behind the mark nor one that is written.
+
+        The number alone does not tell: a log that lost its end plans other records under the same one.
+        """
+        plan = Plan.read(mark.plans.get(batch.batch_id, ""))
+        if plan and plan.sources == batch.plan.sources:
+            return True
+        before = Plan.read(mark.plans.get(mark.batch, ""))
+        if mark.batch == batch.batch_id - 1 and (
+            before is None or (batch.before and before.sources == batch.before.sources)
+        ):
+            return False
+        # Versions before 0.3 kept no plans.
+        bare = not mark.plans and mark.batch == batch.batch_id
+        if bare and all(mark.offsets.get(topic) == parts for topic, parts in batch.ends.items()):
+            return True
+        raise PenstockError(
+            f"stream {self._stream.name}: batch {batch.batch_id} was planned with other offsets than are written",
+            got=f"the mark is of batch {mark.batch}",
+            fix="nothing: the query starts again from what its mark says",
+        )
 
     def _give(self, store: Store, rows: dict[str, pa.Table], mark: Mark) -> None:
         names = {output.name for output in store.outputs}
@@ -262,11 +295,13 @@ class Batches:
         shows the gap once more.
         """
         mended = self._inputs.at_start(self.committed)
-        self._remark(mended.within)
         if mended.gone or mended.logs:
+            # Meanwhile the mark holds no plans: it would say that the log is another's.
+            self._remark(lambda mark: replace(mended.within(mark), plans={}))
             self._checkpoint.rebase(
                 lambda topic, partition, at: None if topic in mended.gone else mended.offset(topic, partition, at)
             )
+            self._remark(lambda mark: replace(mark, plans=self._checkpoint.plans(mark.batch)))
         self._remark(mended.without)
 
     def _remark(self, change: Callable[[Mark], Mark]) -> None:

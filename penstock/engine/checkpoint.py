@@ -1,85 +1,139 @@
-"""What a checkpoint's offset log says about a batch.
-
-Format: Spark's OffsetSeqLog, a version line, one JSON object of metadata (watermark, batch time, pinned settings), then
-one line of JSON per source: `{"topic": {"0": next offset}}`, or `-` for a source that took no part.
-"""
+"""The checkpoint of a stream: what its offset log says of a batch, and that it is on the disk."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+import logging
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
+from penstock.engine import copies
 from penstock.engine.jvm import Folder
+from penstock.engine.plans import Ends, Fit, Plan, merged
+from penstock.engine.recovery import Recovery
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Ends = dict[str, dict[int, int]]
-Fit = Callable[[str, int, int], int | None]
+    from penstock.declare.outputs import Mark
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of the log. at_ms: its clock; watermark_ms: what it dropped late records by; offsets are next ones."""
+    """A batch as planned; it may not have been committed yet.
+
+    before: the plan of the one before, None of the first, which began at `initial`.
+    """
 
     batch_id: int
-    at_ms: int
-    watermark_ms: int
-    starts: Ends
-    ends: Ends
+    plan: Plan
+    before: Plan | None
+    initial: Ends
+
+    @property
+    def at_ms(self) -> int:
+        """Its clock."""
+        return self.plan.at_ms
+
+    @property
+    def watermark_ms(self) -> int:
+        """What it dropped late records by."""
+        return self.before.watermark_ms if self.before else 0
+
+    @property
+    def starts(self) -> Ends:
+        return self.before.ends if self.before else self.initial
+
+    @property
+    def ends(self) -> Ends:
+        return self.plan.ends
+
+    @property
+    def plans(self) -> dict[int, str]:
+        """For its mark: its own plan and the one before, as text."""
+        known = {self.batch_id - 1: self.before.text} if self.before else {}
+        return {**known, self.batch_id: self.plan.text}
 
 
 class Checkpoint:
     """The checkpoint of one stream, on whatever file system its URI names."""
 
     def __init__(self, spark: SparkSession, root: str, stream: str) -> None:
+        self._stream = stream
         self.path = f"{root.rstrip('/')}/{stream}"
         self._folder = Folder(spark, self.path)
         local = urlparse(self.path)
         # Each batch reads here, and through the JVM it takes tens of milliseconds.
         self._local = Path(local.path) if local.scheme in ("", "file") else None
-        self._last: tuple[int, dict[str, Any], Ends] | None = None
+        self._last: tuple[int, Plan] | None = None
+        self._synced: dict[str, set[str]] = {}
+        self.copy = ""
+        """Tells this folder from others that were copied from it."""
+
+    def fits(self, mark: Mark, *, stateful: bool) -> None:
+        """Mend what is missing in the log by the mark of what is written, and say so. The query must not run.
+
+        Blocked if this checkpoint is not the one that wrote the mark, or is damaged. stateful: whether the query has
+        state, which must have taken in each batch.
+        """
+        self._last, self._synced = None, {}
+        self.copy = copies.taken(self._stream, self._folder, mark)
+        for said in Recovery(self._stream, self._folder, mark, stateful=stateful).run():
+            log.warning("the checkpoint of stream %s is mended: %s", self._stream, said)
+
+    def sync(self) -> None:
+        """Bring what Spark has written to the disk, on a local one: it renames files into place and no more.
+
+        Called before a batch's output is made visible, when its plan and its state are written.
+        """
+        if self._local is None:
+            return
+        for folder, _, files in os.walk(self._local):
+            known = self._synced.setdefault(folder, set())
+            if fresh := [name for name in files if name not in known and not name.endswith(".tmp")]:
+                for path in [*(Path(folder, name) for name in fresh), Path(folder)]:
+                    _sync(path)
+                self._synced[folder] = set(files)
 
     def batch(self, batch_id: int) -> Batch:
         """The batch as planned; it may not have been committed yet."""
-        before = self._entry(batch_id - 1) if batch_id else ({}, self._initial())
-        metadata, ends = self._entry(batch_id)
-        self._last = (batch_id, metadata, ends)
-        return Batch(
-            batch_id,
-            at_ms=int(metadata["batchTimestampMs"]),
-            watermark_ms=int(before[0].get("batchWatermarkMs", 0)),
-            starts=before[1],
-            ends=ends,
-        )
+        before = self._plan(batch_id - 1) if batch_id else None
+        plan = self._plan(batch_id)
+        self._last = (batch_id, plan)
+        return Batch(batch_id, plan, before, self._initial() if before is None else {})
+
+    def plans(self, batch_id: int) -> dict[int, str]:
+        """What a mark of this batch says of the log."""
+        return {n: self._plan(n).text for n in (batch_id - 1, batch_id) if n >= 0}
 
     @property
     def query(self) -> str:
         """The id of its query; empty if it was never started."""
-        return str(json.loads(self._read("metadata"))["id"]) if "metadata" in self._folder.names(".") else ""
+        return str(json.loads(self._text("metadata"))["id"]) if "metadata" in self._folder.names(".") else ""
 
     def waiting(self) -> tuple[Ends, Ends]:
-        """Next offsets of its inputs: behind the last batch that was committed, and behind the one planned since."""
+        """Next offsets of its inputs: behind the last batch that was committed, and behind the one planned since.
+
+        None are known of a log that cannot be read.
+        """
         done, planned = self._edge()
-        starts = self._entry(done)[1] if done >= 0 else self._initial()
-        return starts, self._entry(planned)[1] if planned is not None else starts
+        starts = self._ends(done) if done >= 0 else self._initial()
+        return starts, self._ends(planned) if planned is not None else starts
 
     def rebase(self, fit: Fit) -> None:
-        """Change where reading goes on, of the batch that is planned too. The query must not run.
-
-        fit: gives the offset for a topic, a partition and its offset so far; None for a topic that is to be as if new.
-        """
+        """Change where reading goes on, of the batch that is planned too. The query must not run."""
         done, planned = self._edge()
         for number in (planned, done):
             if number is not None and number >= 0:
-                version, metadata, *sources = self._read(f"offsets/{number}").splitlines()
-                changed = [_fitted(line, fit) for line in sources]
-                if changed != sources:
-                    self._folder.replace(f"offsets/{number}", "\n".join([version, metadata, *changed]))
+                plan = self._plan(number)
+                if (changed := plan.fitted(fit)) != plan.text:
+                    self._folder.replace(f"offsets/{number}", changed)
         self._last = None
 
     def _edge(self) -> tuple[int, int | None]:
@@ -92,44 +146,34 @@ class Checkpoint:
         lines = []
         for source in self._folder.names("sources"):
             if "0" in self._folder.names(f"sources/{source}"):
-                text = self._read(f"sources/{source}/0")
+                text = self._text(f"sources/{source}/0")
                 # A zero byte and the version come first.
-                lines.append(text[text.index("{") :])
-        return _merged(lines)
+                lines.append(json.loads(text[text.index("{") :]))
+        return merged(lines)
 
     def _numbers(self, folder: str) -> list[int]:
         return [int(name) for name in self._folder.names(folder) if name.isdigit()]
 
-    def _entry(self, batch_id: int) -> tuple[dict[str, Any], Ends]:
-        if self._last and self._last[0] == batch_id:
-            return self._last[1], self._last[2]
-        _, metadata, *sources = self._read(f"offsets/{batch_id}").splitlines()
-        return json.loads(metadata), _merged(sources)
+    def _ends(self, batch_id: int) -> Ends:
+        plan = Plan.read(self._text(f"offsets/{batch_id}"))
+        return plan.ends if plan else {}
 
-    def _read(self, name: str) -> str:
+    def _plan(self, batch_id: int) -> Plan:
+        if self._last and self._last[0] == batch_id:
+            return self._last[1]
+        plan = Plan.read(self._text(f"offsets/{batch_id}"))
+        assert plan, f"Spark has just written offsets/{batch_id}"
+        return plan
+
+    def _text(self, name: str) -> str:
         return (self._local / name).read_text() if self._local else self._folder.read(name)
 
 
-def _fitted(line: str, fit: Fit) -> str:
-    """A source's offsets, changed; the line as it was if none is."""
-    if line.strip() in ("-", ""):
-        return line
-    was, now = json.loads(line), {}
-    for topic, parts in was.items():
-        fitted = {p: fit(topic, int(p), at) for p, at in parts.items()}
-        if None not in fitted.values():
-            now[topic] = fitted
-    return line if now == was else json.dumps(now)
-
-
-def _merged(sources: Iterable[str]) -> Ends:
-    """Offsets of all sources by topic; where two sources read one topic, the one that lags."""
-    merged: Ends = {}
-    for line in sources:
-        if line.strip() in ("-", ""):
-            continue
-        for topic, parts in json.loads(line).items():
-            known = merged.setdefault(topic, {})
-            for partition, offset in parts.items():
-                known[int(partition)] = min(offset, known.get(int(partition), offset))
-    return merged
+def _sync(path: Path) -> None:
+    # Old files are removed meanwhile.
+    with suppress(FileNotFoundError):
+        at = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(at)
+        finally:
+            os.close(at)

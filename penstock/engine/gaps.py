@@ -22,7 +22,8 @@ from penstock.kafka.admin import PATIENCE, admin, first_offsets, log_ends, topic
 if TYPE_CHECKING:
     from penstock.declare.inputs import Input
     from penstock.declare.stream import Stream
-    from penstock.engine.checkpoint import Batch, Checkpoint, Ends
+    from penstock.engine.checkpoint import Batch, Checkpoint
+    from penstock.engine.plans import Ends
 
 log = logging.getLogger(__name__)
 

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
@@ -153,6 +156,7 @@ class Folder:
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
+        self.path = path
         self._jvm = jvm
         self._gateway: Any = spark.sparkContext._gateway
         self._folder = jvm.org.apache.hadoop.fs.Path(path)
@@ -170,6 +174,17 @@ class Folder:
             return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
+
+    def read_if_whole(self, name: str) -> str | None:
+        """The text of a file; empty if its checksum is not that of the file, None if there is none."""
+        if not self._fs.exists(self._at(name)):
+            return None
+        try:
+            return self.read(name)
+        except Py4JJavaError as e:
+            if not is_instance_of(self._gateway, e.java_exception, "java.io.IOException"):
+                raise
+            return ""
 
     def delete(self, name: str) -> None:
         self._fs.delete(self._at(name), False)

@@ -18,11 +18,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicPartition,
+)
 
 from penstock.declare.topic import Topic
 from penstock.errors import BrokerError, LeaseLost
-from penstock.kafka.admin import COMING_AND_GOING
+from penstock.kafka.admin import admin, log_ends
 
 # Each call to the broker; longer than its own restart takes.
 TIMEOUT = 30.0
@@ -54,7 +61,7 @@ class TransactionalWriter:
     """
 
     def __init__(self, name: str, group: str, bootstrap: str, marks: Topic, what: str) -> None:
-        self.name, self.what = name, f"{what} {name}"
+        self.name, self.what, self._bootstrap = name, f"{what} {name}", bootstrap
         self._place = TopicPartition(marks.name, zlib.crc32(name.encode()) % marks.partitions, OFFSET_BEGINNING)
         shared = {"bootstrap.servers": bootstrap, "client.id": group, "log_level": 2}
         self._producer = Producer(
@@ -90,7 +97,7 @@ class TransactionalWriter:
         deadline = time.monotonic() + TIMEOUT + TRANSACTION_TIMEOUT_MS / 1000
         found = None
         try:
-            # Another writer's open transaction hides what lies behind it, this one's mark perhaps: wait for it.
+            # A committed reader ends where another's open transaction begins, and this one's mark may lie behind.
             end = self._end(deadline)
             self._consumer.assign([self._place])
             at = 0
@@ -111,14 +118,22 @@ class TransactionalWriter:
         return found
 
     def _end(self, deadline: float) -> int:
-        """The end of the mark's partition; a topic just made has no leader for a moment."""
+        """The end of all that is written to the mark's partition, open transactions included.
+
+        A topic just made has no leader for a moment.
+        """
+        place = (self._place.topic, self._place.partition)
         while True:
-            try:
-                return int(self._consumer.get_watermark_offsets(self._place, timeout=TIMEOUT)[1])
-            except KafkaException as e:
-                if e.args[0].code() not in COMING_AND_GOING or time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
+            ends = log_ends(admin(self._bootstrap), [place], self._bootstrap)
+            if place in ends:
+                return ends[place]
+            if time.monotonic() > deadline:
+                raise BrokerError(
+                    f"{self.what} could not read its mark",
+                    got=f"{place[0]}[{place[1]}] has no leader",
+                    fix="nothing, if the broker comes back: it is read again",
+                )
+            time.sleep(0.1)
 
     def commit(self, messages: Iterable[Message], mark: bytes) -> int:
         """Write one batch and its mark atomically; returns the number of records.

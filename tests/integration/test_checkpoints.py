@@ -1,0 +1,153 @@
+"""A checkpoint that lost files, is older than what was written, or was copied: nothing is lost, nothing comes twice."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.declare.topic import COMMITS
+from penstock.errors import Blocked
+from penstock.kafka.admin import admin
+from penstock.local.parts import Broker
+from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput, Updates
+from penstock.testing import Record, create, read, running, send
+from tests.support import tended, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.integration
+
+MINUTE = 1_700_000_400_000
+EVENTS = Topic("events", partitions=1)
+OUT = Topic("out", partitions=1)
+GIVEN = Input(EVENTS, schema="n BIGINT NOT NULL, at BIGINT NOT NULL", event_time="timestamp_millis(at)", dead="count")
+
+
+def each(events: DataFrame) -> DataFrame:
+    return events.select(F.col("n").cast("string").alias("key"), "n")
+
+
+def counted(events: DataFrame) -> DataFrame:
+    rows = events.groupBy(F.window("event_time", "1 minute").alias("w")).agg(F.count("*").alias("n"))
+    return rows.select(F.unix_millis("w.start").alias("key"), "n")
+
+
+EACH = Stream("each", "tests", {"events": GIVEN}, each, TopicOutput(OUT, key="key", value="n"), Each())
+COUNTS = Stream(
+    "counts", "tests", {"events": GIVEN}, counted, TopicOutput(OUT, key="key", value="n"),
+    Updates(window=timedelta(minutes=1), late_by=timedelta(minutes=5)),
+)  # fmt: skip
+
+
+@pytest.fixture
+def bootstrap(fresh_broker: Broker) -> str:
+    create(fresh_broker.bootstrap, EVENTS, OUT, COMMITS)
+    return fresh_broker.bootstrap
+
+
+def events(*numbers: int) -> list[Record]:
+    return [Record("events", None, json.dumps({"n": n, "at": MINUTE})) for n in numbers]
+
+
+def values(bootstrap: str) -> list[int]:
+    return [int(r.value or 0) for r in read(bootstrap, OUT.name)]
+
+
+def three_batches(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> Path:
+    send(bootstrap, events(1))
+    with running(stream, spark, bootstrap, folder) as run:
+        run.settle()
+        for n in (2, 3):
+            send(bootstrap, events(n))
+            run.settle()
+    return folder / stream.name
+
+
+def emptied(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).write_bytes(b"")
+        (folder / name).with_name(f".{Path(name).name}.crc").write_bytes(b"")
+
+
+@pytest.mark.parametrize("stream", [EACH, COUNTS], ids=lambda s: s.name)
+def test_files_that_a_power_cut_took_are_put_back(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, stream: Stream
+) -> None:
+    """All that it can take at once; each by itself is tried without Spark."""
+    folder = three_batches(stream, spark, bootstrap, tmp_path)
+    assert values(bootstrap) == [1, 2, 3]
+    emptied(folder, "metadata", "offsets/2", "commits/1", "commits/2", "sources/0/0", "penstock.json")
+    # More comes before it starts again: Spark would plan the lost batch with it.
+    send(bootstrap, events(4))
+    with running(stream, spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: tended(run.tend, lambda: len(values(bootstrap)) >= 4), what="the fourth record is written")
+        run.settle()
+        assert run.figures.state != "blocked"
+    assert values(bootstrap) == [1, 2, 3, 4]
+
+
+def older(folder: Path, batches: int) -> None:
+    """The folder as it was when so many batches had ended."""
+    for part in ("offsets", "commits"):
+        for file in (folder / part).iterdir():
+            if int("".join(filter(str.isdigit, file.name))) >= batches:
+                file.unlink()
+    for file in (folder / "state").rglob("*.changelog"):
+        if int(file.name.split(".")[0]) > batches:
+            file.unlink()
+            file.with_name(f".{file.name}.crc").unlink()
+
+
+@pytest.mark.parametrize(("stream", "batches"), [(EACH, 1), (COUNTS, 1), (COUNTS, 2)], ids=["each", "counts", "later"])
+def test_a_checkpoint_put_back_goes_on_where_it_can(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, stream: Stream, batches: int
+) -> None:
+    older(three_batches(stream, spark, bootstrap, tmp_path), batches)
+    send(bootstrap, events(4))
+    with running(stream, spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: tended(run.tend, lambda: len(values(bootstrap)) >= 4), what="the fourth record is written")
+        run.settle()
+    assert values(bootstrap) == [1, 2, 3, 4]
+
+
+def test_an_older_checkpoint_whose_state_lacks_what_was_read_says_which_offsets_are_in_doubt(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    older(three_batches(COUNTS, spark, bootstrap, tmp_path), 0)
+    (tmp_path / "counts" / "offsets").rmdir()
+    with pytest.raises(Blocked, match=r"events\[0\] 0 to \d"), running(COUNTS, spark, bootstrap, tmp_path):
+        pass
+    assert values(bootstrap) == [1, 2, 3]
+
+
+def test_a_checkpoint_without_its_marks_is_not_taken_for_a_new_one(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    three_batches(EACH, spark, bootstrap, tmp_path)
+    admin(bootstrap).delete_topics([COMMITS.name])[COMMITS.name].result(30)
+    wait_until(lambda: COMMITS.name not in admin(bootstrap).list_topics(timeout=10).topics)
+    create(bootstrap, COMMITS)
+    with pytest.raises(Blocked, match="no mark of what is written"), running(EACH, spark, bootstrap, tmp_path):
+        pass
+
+
+def test_of_two_copies_the_one_left_behind_stops(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    three_batches(EACH, spark, bootstrap, tmp_path / "here")
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    send(bootstrap, events(4))
+    with running(EACH, spark, bootstrap, tmp_path / "there") as run:
+        run.settle()
+    send(bootstrap, events(5))
+
+    with pytest.raises(Blocked, match="goes on from a copy"), running(EACH, spark, bootstrap, tmp_path / "here"):
+        pass
+    with running(EACH, spark, bootstrap, tmp_path / "there") as run:
+        run.settle()
+    assert values(bootstrap) == [1, 2, 3, 4, 5]

@@ -1,0 +1,48 @@
+"""Marks on a real broker: they say by offsets what is written, and are found wherever they lie."""
+
+from __future__ import annotations
+
+import threading
+import time
+import zlib
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from penstock.declare.outputs import Mark
+from penstock.declare.topic import COMMITS
+from penstock.kafka.output import TopicWriter
+from penstock.local.parts import Broker
+from penstock.streams import Topic, TopicOutput
+from penstock.testing import create
+
+pytestmark = pytest.mark.integration
+
+OUT = Topic("out", partitions=1)
+
+
+@pytest.fixture
+def bootstrap(fresh_broker: Broker) -> str:
+    create(fresh_broker.bootstrap, OUT, COMMITS)
+    return fresh_broker.bootstrap
+
+
+def test_a_mark_behind_the_open_transaction_of_another_is_found(bootstrap: str) -> None:
+    other = Producer({"bootstrap.servers": bootstrap, "transactional.id": "other", "log_level": 2})
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(COMMITS.name, key=b"other", value=b"{}", partition=zlib.crc32(b"mine") % COMMITS.partitions)
+    other.flush(30)
+    writer = TopicWriter("mine", "penstock.mine", bootstrap, [TopicOutput(OUT, key="key", value="value")])
+    writer.write({OUT.name: pa.table({"key": ["k"], "value": ["1"]})}, Mark("q", 0, {"in": {0: 1}}))
+    writer.close()
+    later = TopicWriter("mine", "penstock.mine", bootstrap, [TopicOutput(OUT, key="key", value="value")])
+    ending = threading.Timer(1.5, other.commit_transaction)
+    since = time.monotonic()
+    ending.start()
+    assert later.committed().batch == 0
+    assert time.monotonic() - since > 1, "it waited for the transaction's end"
+    ending.join()
+    later.close()
+    other.close()

@@ -1,0 +1,162 @@
+"""Checkpoints that lost files, beside the mark of what is written: mended for certain, or the offsets in doubt."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+
+import pytest
+
+from penstock.declare.outputs import Mark
+from penstock.engine.plans import commit
+from penstock.engine.recovery import Recovery
+from penstock.errors import Blocked
+
+Files = dict[str, str]
+
+
+class Folder:
+    """A checkpoint's files in memory; an empty text is a damaged file."""
+
+    path = "/checkpoints/s"
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def names(self, folder: str) -> list[str]:
+        below = (name.removeprefix(f"{folder}/") for name in self.files if name.startswith(f"{folder}/"))
+        return sorted({name.split("/")[0] for name in below})
+
+    def read_if_whole(self, name: str) -> str | None:
+        return self.files.get(name)
+
+    def replace(self, name: str, text: str) -> None:
+        self.files[name] = text
+
+    def delete(self, name: str) -> None:
+        del self.files[name]
+
+
+def plan(n: int, *, end: int | None = None) -> str:
+    metadata = {"batchWatermarkMs": n * 100, "batchTimestampMs": n * 1000, "conf": {}}
+    return f'v1\n{json.dumps(metadata)}\n{{"a":{{"0":{n * 10 if end is None else end}}}}}\n-'
+
+
+def checkpoint(planned: int, done: int) -> Files:
+    """The log up to some batches."""
+    made = {"metadata": '{"id":"q"}', "sources/0/0": 'v1\n{"a":{"0":0}}'}
+    made |= {f"offsets/{n}": plan(n) for n in range(planned + 1)}
+    return made | {f"commits/{n}": commit((n + 1) * 100) for n in range(done + 1)}
+
+
+def mark(batch: int) -> Mark:
+    plans = {n: plan(n) for n in (batch - 1, batch) if n >= 0}
+    return Mark("q", batch, {"a": {0: batch * 10}}, plans=plans)
+
+
+def mended(files: Files, of: Mark, *, stateful: bool = True) -> Files:
+    folder = Folder(dict(files))
+    said = Recovery("s", folder, of, stateful=stateful).run()  # type: ignore[arg-type]
+    assert bool(said) == (folder.files != files)
+    return folder.files
+
+
+def lost(*names: str) -> Callable[[Files], Files]:
+    return lambda files: {name: text for name, text in files.items() if name not in names}
+
+
+def empty(*names: str) -> Callable[[Files], Files]:
+    return lambda files: {name: "" if name in names else text for name, text in files.items()}
+
+
+def cut(*names: str) -> Callable[[Files], Files]:
+    return lambda files: {name: text[: -len(text) // 3] if name in names else text for name, text in files.items()}
+
+
+@pytest.mark.parametrize(("planned", "done", "written"), [(5, 5, 5), (5, 4, 5), (5, 4, 4)])
+def test_a_whole_log_is_left_as_it_is(planned: int, done: int, written: int) -> None:
+    files = checkpoint(planned, done)
+    assert mended(files, mark(written)) == files
+
+
+@pytest.mark.parametrize("damage", [lost, empty, cut], ids=["gone", "empty", "cut"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("commits/5",),
+        ("offsets/5",),
+        ("offsets/5", "commits/5"),
+        ("commits/4", "commits/5"),
+        ("offsets/5", "commits/4", "commits/5"),
+        ("offsets/4",),
+        ("metadata",),
+        ("metadata", "offsets/5", "commits/5"),
+    ],
+    ids=" ".join,
+)
+def test_what_the_end_of_a_log_lost_is_put_back(
+    damage: Callable[..., Callable[[Files], Files]], names: tuple[str, ...]
+) -> None:
+    files = damage(*names)(checkpoint(5, 5))
+    # A batch is run again where its end is not certain.
+    expected = checkpoint(5, 4 if "commits/5" in names else 5)
+    if not {"offsets/5", "commits/4"} & files.keys():
+        expected = checkpoint(4, 3)
+    found = mended(files, mark(5))
+    assert {**found, "metadata": json.loads(found["metadata"])} == {**expected, "metadata": {"id": "q"}}
+
+
+def test_a_plan_of_which_nothing_is_written_is_made_anew() -> None:
+    assert mended(empty("offsets/5")(checkpoint(5, 4)), mark(4)) == checkpoint(4, 4)
+
+
+def test_the_same_number_with_other_offsets_gets_those_that_are_written() -> None:
+    files = {**checkpoint(4, 4), "offsets/5": plan(5, end=99)}
+    assert mended(files, mark(5)) == checkpoint(5, 4)
+
+
+def test_an_older_log_goes_on_behind_the_mark_where_there_is_no_state() -> None:
+    found = mended(checkpoint(2, 2), mark(5), stateful=False)
+    assert found["offsets/5"] == plan(5)
+    assert "commits/5" in found
+    assert "offsets/6" not in found
+
+
+@pytest.mark.parametrize("done", [3, 4])
+def test_an_older_log_goes_on_with_state_as_far_as_the_plans_are_known(done: int) -> None:
+    found = mended(checkpoint(done, done), mark(5))
+    assert found == checkpoint(done + 1, done)
+
+
+def test_a_batch_that_the_older_log_had_begun_is_run_first() -> None:
+    """For its state: its output is there."""
+    assert mended(checkpoint(4, 3), mark(5)) == checkpoint(4, 3)
+
+
+@pytest.mark.parametrize(
+    ("files", "of", "said"),
+    [
+        (checkpoint(2, 2), mark(5), r"older checkpoint.*a\[0\] 20 to 50"),
+        (checkpoint(5, 5), mark(3), r"no mark.*a\[0\] 30 to 50"),
+        (checkpoint(5, 5), Mark("", -1, {}), "no mark of what is written.*6 batches"),
+        (checkpoint(5, 5), Mark("p", 7, {}), "of another query.*q, and p wrote up to batch 7"),
+        ({**checkpoint(5, 5), "offsets/5": plan(5, end=70)}, mark(5), r"other offsets.*a\[0\] 70 to 50"),
+        (empty("offsets/4", "offsets/5")(checkpoint(5, 5)), Mark("q", 5, {"a": {0: 50}}), "damaged.*offsets/5"),
+    ],
+    ids=["older", "marks cut", "marks gone", "another query", "other offsets", "a mark without plans"],
+)
+def test_what_is_not_certain_stops_the_stream_and_names_the_offsets(files: Files, of: Mark, said: str) -> None:
+    folder = Folder(dict(files))
+    with pytest.raises(Blocked) as e:
+        Recovery("s", folder, of, stateful=True).run()  # type: ignore[arg-type]
+    assert re.search(said, str(e.value), re.DOTALL)
+    assert folder.files == files
+
+
+def test_a_first_start_and_one_that_was_wanted_anew_need_no_mark() -> None:
+    assert mended({}, mark(5)) == {}
+    anew = {"metadata": '{"id":"r"}', "offsets/0": plan(0)}
+    assert mended(anew, mark(5)) == anew
+    assert mended({**anew, "offsets/0": ""}, mark(5)) == {"metadata": '{"id":"r"}'}
+    assert mended({"metadata": ""}, Mark("", -1, {})) == {}
