@@ -18,7 +18,7 @@ from penstock.declare.stream import TAG
 from penstock.declare.topic import COMMITS
 from penstock.engine.gaps import Inputs
 from penstock.engine.jvm import Execution
-from penstock.engine.plans import Plan
+from penstock.engine.offsetlog import Plan
 from penstock.engine.rejects import Rejects
 from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError, Wait
 from penstock.kafka.admin import admin, partitions

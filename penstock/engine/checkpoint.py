@@ -13,7 +13,7 @@ from urllib.parse import urlparse
 
 from penstock.engine import copies
 from penstock.engine.jvm import Folder
-from penstock.engine.plans import Ends, Fit, Plan, merged
+from penstock.engine.offsetlog import Ends, Fit, Plan, merged
 from penstock.engine.recovery import Recovery
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.declare.inputs import Input
     from penstock.declare.stream import Stream
     from penstock.engine.checkpoint import Batch, Checkpoint
-    from penstock.engine.plans import Ends
+    from penstock.engine.offsetlog import Ends
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from penstock.engine.plans import Plan, commit, watermark_of
+from penstock.engine.offsetlog import Plan, commit, watermark_of
 from penstock.errors import Blocked
 
 if TYPE_CHECKING:

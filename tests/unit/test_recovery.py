@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock.declare.outputs import Mark
-from penstock.engine.plans import commit
+from penstock.engine.offsetlog import commit
 from penstock.engine.recovery import Recovery
 from penstock.errors import Blocked
 
