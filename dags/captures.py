@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from airflow.sdk import DAG, Param
 from penstock_operators import OperateCapture
 
-from penstock.catalog import load
+from penstock.catalog import readable
 from penstock.declare.capture import Capture
 
 DOC = """
@@ -52,4 +52,4 @@ def operating(capture: Capture) -> DAG:
     return dag
 
 
-globals().update({f"capture_{capture.name}": operating(capture) for capture in load().captures.values()})
+globals().update({f"capture_{capture.name}": operating(capture) for capture in readable()[0].captures.values()})

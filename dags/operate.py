@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from airflow.sdk import DAG, Param
 from penstock_operators import OperateStreams
 
-from penstock.catalog import load
+from penstock.catalog import apps, readable
 
-catalog = load()
-targets = [f"app {app}" for app in catalog.apps] + [f"stream {name}" for name in sorted(catalog.supervised)]
+catalog, wrong = readable()
+targets = [f"app {app}" for app in apps(catalog, wrong)] + [f"stream {name}" for name in sorted(catalog.supervised)]
 
 with DAG(
     "operate_streams",

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from airflow.sdk import DAG
 from penstock_operators import SuperviseStreams
 
-from penstock.catalog import Supervised, load
+from penstock.catalog import Supervised, apps, readable
 
 DOC = """
 ### App `{app}`
@@ -31,10 +31,10 @@ def supervising(app: str, streams: list[Supervised]) -> DAG:
         max_consecutive_failed_dag_runs=100,
         is_paused_upon_creation=False,
         tags=["penstock", "streams"],
-        doc_md=DOC.format(app=app, streams=", ".join(f"`{s.name}`" for s in streams)),
+        doc_md=DOC.format(app=app, streams=", ".join(f"`{s.name}`" for s in streams) or "nothing that can be read"),
     ) as dag:
         SuperviseStreams(task_id="supervise", app=app)
     return dag
 
 
-globals().update({f"streams_{app}": supervising(app, streams) for app, streams in load().apps.items()})
+globals().update({f"streams_{app}": supervising(app, streams) for app, streams in apps(*readable()).items()})

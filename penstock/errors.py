@@ -48,6 +48,10 @@ class Blocked(PenstockError):
     """
 
 
+class ReleaseRefused(PenstockError):
+    """The code as it lies on the disk would not run, or not go on with the state there is; nothing was released."""
+
+
 class SinkError(PenstockError):
     """A store outside Kafka refused or did not answer."""
 

@@ -15,7 +15,11 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowNotFoundExceptio
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from penstock.catalog import BrokenFile
     from penstock.supervision.supervisor import Supervisor
+
+# Seconds after which files that could not be read are looked at again.
+BROKEN_EPOCH = 60.0
 
 
 def task_key(context: Context) -> str:
@@ -45,13 +49,16 @@ class SuperviseStreams(BaseOperator):
         from penstock.settings import settings
 
         self._owner = task_key(context)
+        wrong: list[BrokenFile] = []
         try:
-            self._declare()
+            wrong = self._declare()
+            for mistake in wrong:
+                self.log.error("app %s: its driver goes on with what it has read before: %s", self.app, mistake)
             step = self._supervisor().tick()
             self.log.info("app %s: %s", self.app, step.why)
         except ControlError as e:
             self.log.warning("app %s: nothing is known, so nothing is done: %s", self.app, e)
-        self._wait(time.time() + settings().supervise_epoch)
+        self._wait(time.time() + (BROKEN_EPOCH if wrong else settings().supervise_epoch))
 
     def resume(self, context: Context, event: dict[str, Any]) -> None:
         """Do what the trigger saw due, and end the run."""
@@ -87,14 +94,16 @@ class SuperviseStreams(BaseOperator):
 
         return Supervisor(connect(), self.app, self._owner, self._command)
 
-    def _declare(self) -> None:
-        """Bring a new app or stream into the control database."""
-        from penstock.catalog import load
+    def _declare(self) -> list[BrokenFile]:
+        """Bring a new app or stream into the control database; what is wrong with the app's files."""
+        from penstock.catalog import of_app, readable
         from penstock.control import connect
 
-        declared = {s.name for s in load().app(self.app)}
+        found, wrong = readable()
+        declared = {s.name for s in found.apps.get(self.app, ())}
         if connect().app(self.app) is None or set(connect().desired(self.app)) != declared:
-            connect().sync(load())
+            connect().sync(found, forget=not wrong)
+        return of_app(self.app, found, wrong)
 
     def _command(self, incarnation: str) -> Sequence[str]:
         """The command line of a driver: for streams spark-submit's, from the Spark connection."""
@@ -155,14 +164,17 @@ class ReapDrivers(BaseOperator):
     ui_color = "#e2e0d5"
 
     def execute(self, context: Context) -> list[str]:
-        from penstock.catalog import load
+        from penstock.catalog import survey
         from penstock.control import Actor, connect
         from penstock.errors import ControlError
         from penstock.supervision.reap import reap
 
         actor = Actor(task_key(context), "supervisor")
+        found, wrong = survey(combiners=False)
         try:
-            ended = list(reap(connect(), set(load().apps), actor))
+            # What cannot be read may declare any of them.
+            known = {app.name for app in connect().apps()} if wrong else set()
+            ended = list(reap(connect(), known | found.apps.keys(), actor))
         except ControlError as e:
             raise AirflowSkipException(f"nothing is known, so nothing is ended: {e}") from e
         for line in ended:
@@ -179,28 +191,35 @@ class OperateStreams(BaseOperator):
     ui_color = "#dcefd9"
 
     def execute(self, context: Context) -> str:
-        from penstock.catalog import load
+        from penstock.catalog import readable
         from penstock.control import Actor, connect
+        from penstock.errors import DeclarationError, ReleaseRefused
+        from penstock.supervision.releases import release
 
         params, run = context["params"], context["dag_run"]
         actor = Actor(run.triggering_user_name or "unknown", "airflow")
         kind, _, name = str(params["target"]).partition(" ")
         mark = f"(run {run.run_id})"
         note = f"{params['note'] or ''} {mark}".strip()
-        catalog, control = load(), connect()
-        streams = catalog.app(name) if kind == "app" else [catalog.one(name)]
+        (catalog, wrong), control = readable(), connect()
+        control.sync(catalog, forget=not wrong)
+        # By the control database: what cannot be read now can be stopped all the same.
+        app = name if kind == "app" else control.app_of(name)
+        streams = list(control.desired(app)) if kind == "app" else [name]
+        if not app or not streams:
+            raise DeclarationError(f"no such {kind}", got=name, fix="see `penstock streams list`")
         if any((a["detail"] or "").endswith(mark) for a in control.actions(200)):
             # Airflow runs a task again whose end it did not hear of; a second release would be a second restart.
             self.log.info("an earlier try of this run has done it")
             return mark
-        control.sync(catalog)
         if params["action"] == "release":
-            app = streams[0].app
-            done = f"release {control.release(app, actor, note)} of app {app}"
+            try:
+                done = f"release {release(control, app, actor, note)} of app {app}"
+            except ReleaseRefused as e:
+                raise AirflowFailException(str(e)) from e
         else:
-            state = "on" if params["action"] == "start" else "off"
-            control.set_desired([s.name for s in streams], state, actor, note)  # type: ignore[arg-type]
-            done = f"{params['action']} {', '.join(s.name for s in streams)}"
+            control.set_desired(streams, "on" if params["action"] == "start" else "off", actor, note)
+            done = f"{params['action']} {', '.join(streams)}"
         self.log.info("%s, asked for by %s", done, actor.name)
         return done
 

@@ -26,13 +26,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from penstock.control import Actor, connect
-from penstock.errors import ControlError, DeclarationError
+from penstock.errors import ControlError, DeclarationError, ReleaseRefused
 from penstock.observe.history import HISTORY_MS, downsample
 from penstock.observe.overview import overview
 from penstock.observe.snapshot import read
 from penstock.observe.states import STATES, Limits
 from penstock.settings import PROJECT, settings
-from penstock.supervision import launch
+from penstock.supervision import launch, releases
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +103,12 @@ async def not_declared(_: Request, error: DeclarationError) -> JSONResponse:
     log.error("%s", error)
     detail = "What is declared cannot be read: `penstock catalog` says why."
     return JSONResponse({"code": "declarations", "detail": detail}, 500)
+
+
+@app.exception_handler(ReleaseRefused)
+async def not_released(_: Request, error: ReleaseRefused) -> JSONResponse:
+    log.warning("%s", error)
+    return JSONResponse({"code": "release_refused", "detail": str(error)}, 409)
 
 
 @app.exception_handler(AnyHTTPException)
@@ -185,7 +191,7 @@ def act(action: Action, user: GetUserDep) -> JSONResponse:
     if action.verb == "release":
         if action.kind != "app":
             raise HTTPException(422, "a release is of an app: all its streams share one driver")
-        return JSONResponse({"release": control.release(action.name, actor, action.note)})
+        return JSONResponse({"release": releases.release(control, action.name, actor, action.note)})
     want: Literal["on", "off"] = "on" if action.verb == "start" else "off"
     names = [action.name] if action.kind == "stream" else list(desired)
     names = [name for name in names if desired[name] != want] or names

@@ -6,6 +6,7 @@ They run in Airflow's triggerer, which keeps the code it started with: restart i
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator
 from dataclasses import asdict
@@ -148,13 +149,14 @@ def _releases(control: Control) -> dict[str, int] | None:
 def declared_windows() -> list[dict[str, Any]]:
     """Topics that need heartbeats, as JSON: name, beat_every and [every, after] of each reader, in seconds.
 
-    A mistake in one file must not stop the beats of all others.
+    A mistake in one file must not stop the beats of others, nor those that its running driver waits for: these are as
+    they were when all could be read.
     """
     from penstock.catalog import survey
+    from penstock.settings import settings
 
-    catalog, _ = survey(combiners=False)
-
-    return [
+    catalog, wrong = survey(combiners=False)
+    found = [
         {
             "topic": topic.name,
             "beat_every": topic.beat_every,
@@ -162,6 +164,13 @@ def declared_windows() -> list[dict[str, Any]]:
         }
         for topic, readers in catalog.windowed().values()
     ]
+    known = settings().home / "run" / "windows.json"
+    if not wrong:
+        known.parent.mkdir(parents=True, exist_ok=True)
+        known.write_text(json.dumps(found))
+    elif known.exists():
+        found += [one for one in json.loads(known.read_text()) if one["topic"] not in catalog.windowed()]
+    return found
 
 
 def _windowed(windows: list[dict[str, Any]]) -> Windowed:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import sys
 
-from penstock import catalog
 from penstock.capture.run import CaptureRun
 from penstock.control import Control, ProgressRow
 from penstock.control.captures import Captures
@@ -24,7 +23,7 @@ class CaptureDriver(Driver):
         self._captures = Captures(control)
 
     def made(self, name: str, figures: ProgressRow) -> CaptureRun:
-        return CaptureRun(catalog.load().captures[name], self._captures, settings().bootstrap, figures)
+        return CaptureRun(self.catalog.captures[name], self._captures, settings().bootstrap, figures)
 
 
 if __name__ == "__main__":

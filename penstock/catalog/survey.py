@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.catalog.check import Found, build
 from penstock.catalog.find import found_in, modules
-from penstock.catalog.model import Catalog
+from penstock.catalog.model import Catalog, Supervised
 from penstock.errors import DeclarationError
 from penstock.settings import settings
 
@@ -17,38 +18,57 @@ if TYPE_CHECKING:
     from penstock.declare.capture import Capture
 
 
+class BrokenFile(DeclarationError):
+    """A file cannot be read, or does not go with the others, and is left out."""
+
+    def __init__(self, path: Path, e: DeclarationError) -> None:
+        super().__init__(e.what, got=e.got, fix=e.fix)
+        self.path = path
+
+    @property
+    def folder(self) -> str:
+        """jobs/<folder>/, which should have the name of its app; of a capture's file it has."""
+        return self.path.parent.name
+
+
 @dataclass
 class Part:
     """What one file declares."""
 
+    path: Path
     found: list[Found] = field(default_factory=list)
     captures: list[Capture] = field(default_factory=list)
 
+    @property
+    def apps(self) -> set[str | None]:
+        return {one.app for one in (*self.found, *self.captures)}
 
-def survey(project: Path | None = None, *, combiners: bool = True) -> tuple[Catalog, list[DeclarationError]]:
+
+def survey(project: Path | None = None, *, first: str = "", combiners: bool = True) -> tuple[Catalog, list[BrokenFile]]:
     """The catalog of all files that are right by themselves and together, and what is wrong with the others.
 
-    combiners: whether those are tried as well, by DuckDB. It is for who looks: who ends or forgets what is not declared
-    needs `load`, for a mistake is no wish.
+    first: an app whose files stand where they do not go with others'. combiners: whether those are tried as well, by
+    DuckDB. Who ends or forgets what is not declared may do so only if nothing is wrong: a mistake is no wish.
     """
     place = project or settings().project
-    wrong: list[DeclarationError] = []
+    wrong: list[BrokenFile] = []
     waiting: list[Part] = []
     for path in [*modules(place), *sorted((place / "sql" / "captures").glob("*.sql"))]:
         try:
             waiting.append(_part(path, place))
         except DeclarationError as e:
-            wrong.append(e)
-    made, taken = build([]), Part()
+            wrong.append(BrokenFile(path, e))
+    waiting.sort(key=lambda part: first not in part.apps)
+    made, taken = build([]), Part(place)
     while waiting:
         left, mistakes = [], []
         for part in waiting:
-            both = Part(_once([*taken.found, *part.found]), [*taken.captures, *part.captures])
+            both = Part(place, _once([*taken.found, *part.found]), [*taken.captures, *part.captures])
             try:
                 made, taken = build(both.found, both.captures), both
             except DeclarationError as e:
                 left.append(part)
-                mistakes.append(e)
+                mistakes.append(BrokenFile(part.path, e))
         if len(left) == len(waiting):
             wrong += mistakes
             break
@@ -57,20 +77,43 @@ def survey(project: Path | None = None, *, combiners: bool = True) -> tuple[Cata
     return made, [*wrong, *(_failing(made) if combiners else ())]
 
 
+@cache
+def readable() -> tuple[Catalog, list[BrokenFile]]:
+    """The survey of the settings' project, made once in a process; combiners are not tried."""
+    return survey(combiners=False)
+
+
+def of_app(app: str, found: Catalog, wrong: Iterable[BrokenFile]) -> list[BrokenFile]:
+    """What is wrong in the folders of an app's files."""
+    folders = {app} | {Path(_file(one.where)).parent.name for one in found.declared.values() if one.app == app}
+    return [e for e in wrong if e.folder in folders]
+
+
+def apps(found: Catalog, wrong: Iterable[BrokenFile]) -> dict[str, list[Supervised]]:
+    """What can be read of each app; nothing of one whose files are all broken."""
+    return dict(sorted(({e.folder: [] for e in wrong} | found.apps).items()))
+
+
+def _file(where: str) -> str:
+    """The file of a place as a declaration names it, `file:line` or `file`."""
+    file, _, line = where.rpartition(":")
+    return file if line.isdigit() else where
+
+
 def _part(path: Path, project: Path) -> Part:
     if path.suffix != ".sql":
-        return Part(list(found_in(path, project)))
+        return Part(path, list(found_in(path, project)))
     # A SQL parser is more than most projects need to load.
     from penstock.declare import capture
 
-    return Part(captures=[capture.read(path)])
+    return Part(path, captures=[capture.read(path)])
 
 
 def _once(found: list[Found]) -> list[Found]:
     return list({id(one): one for one in found}.values())
 
 
-def _failing(catalog: Catalog) -> Iterator[DeclarationError]:
+def _failing(catalog: Catalog) -> Iterator[BrokenFile]:
     """What is wrong with the combiners of a catalog."""
     for stream in catalog.streams.values():
         for given in stream.sources.values():
@@ -81,4 +124,5 @@ def _failing(catalog: Catalog) -> Iterator[DeclarationError]:
                 try:
                     tried(given)
                 except DeclarationError as e:
-                    yield DeclarationError(f"{stream.where}: stream {stream.name}: {e.what}", got=e.got, fix=e.fix)
+                    told = DeclarationError(f"{stream.where}: stream {stream.name}: {e.what}", got=e.got, fix=e.fix)
+                    yield BrokenFile(Path(_file(stream.where)), told)

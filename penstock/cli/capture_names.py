@@ -6,17 +6,13 @@ from typing import Annotated
 
 import typer
 
-from penstock.catalog import load
+from penstock.catalog import readable
 from penstock.cli.output import unknown
 from penstock.declare.capture import Capture
-from penstock.errors import PenstockError
 
 
 def complete(incomplete: str) -> list[str]:
-    try:
-        return [name for name in sorted(load().captures) if name.startswith(incomplete)]
-    except PenstockError:
-        return []  # a shell's completion has nowhere to show an error
+    return [name for name in sorted(readable()[0].captures) if name.startswith(incomplete)]
 
 
 Name = Annotated[
@@ -27,8 +23,12 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 
 
 def captures(names: list[str] | None) -> list[Capture]:
-    found = load().captures
+    declared, wrong = readable()
+    found = declared.captures
     for name in names or ():
+        for mistake in wrong:
+            if mistake.path.stem == name:
+                raise mistake
         if name not in found:
             raise unknown("capture", name, found)
     return [found[name] for name in names or sorted(found)]

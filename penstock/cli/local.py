@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
-from penstock.catalog import load
+from penstock.catalog import readable
 from penstock.cli.output import clear_errors, console, count, emit, state, table
 from penstock.cli.report import Steps
 from penstock.cli.streams import tail
@@ -54,7 +54,7 @@ def _welcome(out: Console, platform: Platform, view: Overview) -> None:
         ("Airflow", f"{airflow.url}   sign in as {airflow.user} with the password {airflow.password}"),
         ("Operator page", f"{airflow.url}/plugin/penstock   (in Airflow's navigation: Penstock)"),
         ("Kafka", s.bootstrap),
-        ("Topics", ", ".join(sorted(load(s.project).topics))),
+        ("Topics", ", ".join(sorted(readable()[0].topics))),
         ("Metrics", f"http://127.0.0.1:{s.metrics_port}/metrics"),
         ("Data and logs", str(s.home)),
     ):
@@ -220,5 +220,10 @@ def migrate() -> None:
     with clear_errors():
         control = connect(settings().control)
         control.migrate()
-        control.sync(load(settings().project))
+        catalog, wrong = readable()
+        control.sync(catalog, forget=not wrong)
     typer.echo("The control database has its tables, and knows what is declared.")
+    for mistake in wrong:
+        typer.echo(f"error: {mistake}", err=True)
+    if wrong:
+        raise typer.Exit(1)

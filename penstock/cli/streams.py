@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from penstock.catalog import load
+from penstock.catalog import readable
 from penstock.cli.output import actor, clear_errors, console, count, emit, state, table, unknown
 from penstock.control import Control, Desired, connect
 from penstock.errors import PenstockError
@@ -22,7 +22,7 @@ from penstock.observe.states import Limits
 from penstock.observe.views import AppView, Overview, StreamView
 from penstock.observe.words import duration, first_line
 from penstock.settings import settings
-from penstock.supervision import processes
+from penstock.supervision import processes, releases
 
 app = typer.Typer(no_args_is_help=True, help="What the streams do, and starting, stopping and releasing them.")
 
@@ -31,10 +31,7 @@ BLOCK = 64 * 1024
 
 def complete(incomplete: str) -> list[tuple[str, str]]:
     """Names of streams and apps that begin as typed, for shell completion."""
-    try:
-        catalog = load()
-    except PenstockError:
-        return []  # a shell's completion has nowhere to show an error
+    catalog, _ = readable()
     names = dict.fromkeys(catalog.apps, "app") | {s.name: f"stream of {s.app}" for s in catalog.supervised.values()}
     return sorted((name, about) for name, about in names.items() if name.startswith(incomplete))
 
@@ -115,12 +112,21 @@ def stop(names: Names, note: Note = "") -> None:
 
 
 @app.command()
-def release(name: Name, note: Note = "") -> None:
-    """Replace the driver of an app (or of a stream's app) by one that runs the code as it stands."""
+def release(
+    name: Name,
+    note: Note = "",
+    accept_state: Annotated[
+        bool, typer.Option("--accept-state", help="Go on with state that other code made; this is recorded.")
+    ] = False,
+) -> None:
+    """Replace the driver of an app (or of a stream's app) by one that runs the code as it stands.
+
+    Refused if that code does not load, or would misread the state that a stream has.
+    """
     with clear_errors():
         control = connect()
         app_view, _ = _find(_view(control), name)
-        number = control.release(app_view.name, actor(), note)
+        number = releases.release(control, app_view.name, actor(), note, accept_state=accept_state)
     also = ", ".join(stream.name for stream in app_view.streams)
     typer.echo(f"release {number} of {app_view.name} is recorded; its driver drains and is replaced ({also})")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from penstock.catalog import load
+from penstock.catalog import readable
 from penstock.cli.output import clear_errors, console, count, emit, table
 from penstock.control import connect
 from penstock.declare.topic import Topic
@@ -32,7 +32,7 @@ def topics(
 ) -> None:
     """Every declared topic: partitions, differences from its declaration, records, last heartbeat."""
     with clear_errors():
-        declared = list(load().topics.values())
+        declared = list(readable()[0].topics.values())
         done = ensure_topics(declared, settings().bootstrap) if apply else []
         states = _described(declared, SETTLE if done else 0)
     beats, now, away = _beats()

@@ -36,8 +36,11 @@ class Declared(Protocol):
 class Apps(Database):
     """Apps and the desired state of what runs in them."""
 
-    def sync(self, declared: Declared) -> None:
-        """Bring declared apps, streams and captures in; a new one is wanted on. Undeclared ones are forgotten."""
+    def sync(self, declared: Declared, *, forget: bool = True) -> None:
+        """Bring declared apps, streams and captures in; a new one is wanted on.
+
+        forget: whether undeclared ones are forgotten. Not if a file could not be read: it may declare them.
+        """
         with self.begin() as c:
             apps = set(c.execute(select(s.app.c.name)).scalars())
             for name in declared.apps.keys() - apps:
@@ -49,12 +52,12 @@ class Apps(Database):
                 elif known[stream.name] != stream.app:
                     c.execute(update(s.stream).where(s.stream.c.name == stream.name).values(app=stream.app))
             gone = known.keys() - declared.supervised.keys()
-            if gone:
+            if gone and forget:
                 c.execute(delete(s.stream).where(s.stream.c.name.in_(gone)))
                 c.execute(delete(s.progress).where(s.progress.c.name.in_(gone)))
                 c.execute(delete(s.gap).where(s.gap.c.name.in_(gone)))
             lost = apps - declared.apps.keys()
-            if lost:
+            if lost and forget:
                 c.execute(delete(s.app).where(s.app.c.name.in_(lost)))
 
     def desired(self, app: str | None = None) -> dict[str, Desired]:
@@ -64,6 +67,11 @@ class Apps(Database):
             query = query.where(s.stream.c.app == app)
         with self.begin() as c:
             return {r.name: r.desired for r in c.execute(query)}
+
+    def app_of(self, stream: str) -> str | None:
+        """The app of a stream or capture; None if there is no such."""
+        with self.begin() as c:
+            return c.execute(select(s.stream.c.app).where(s.stream.c.name == stream)).scalar_one_or_none()
 
     def set_desired(self, streams: Iterable[str], state: Desired, actor: Actor, detail: str = "") -> None:
         """Want streams on or off; recorded as the actor's start or stop."""

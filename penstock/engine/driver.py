@@ -9,7 +9,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from penstock import catalog
 from penstock.control import Control, ProgressRow
 from penstock.engine import jvm
 from penstock.engine.run import StreamRun
@@ -39,8 +38,8 @@ class StreamDriver(Driver):
 
     def made(self, name: str, figures: ProgressRow) -> StreamRun:
         assert self._spark is not None
-        stream = catalog.load().stream(name)
-        return StreamRun(stream, self._spark, settings().bootstrap, settings().checkpoint_root, figures, self._control)
+        stream, s = self.catalog.stream(name), settings()
+        return StreamRun(stream, self._spark, s.bootstrap, s.checkpoint_root, figures, self._control)
 
     def pulse(self) -> None:
         """A paused JVM leaves this call waiting; the leases then run out and the supervisor sees silence."""

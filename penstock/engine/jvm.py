@@ -30,6 +30,11 @@ STATEFUL = {
 OWN_STATE = {step for step in STATEFUL if step.startswith(("TransformWithState", "FlatMapGroups"))}
 # A column that a watermark lies on.
 TIMED_COLUMN = re.compile(r"-T\d+ms\b")
+# What differs each time a plan is made: ids of columns, a watermark's delay, counted names.
+COUNTED = re.compile(r"\b([xyz])_\d+(?=#)")
+FICKLE = re.compile(r"#\d+L?|-T\d+ms\b")
+# What Spark makes of `session_window(...)`.
+SESSIONS = re.compile(r"end, knownnullable\(.{1,500}? \+ cast\((?P<gap>.{1,500}?) as interval\) as timestamp\)")
 # What Spark makes of `window(...)`: the plan has no other word of it. In microseconds.
 STARTS = r"LongType\) - (?P<start>-?\d+)\) % (?P<slide>\d+)\) \+ \d+\) ELSE .{1,500}? END\) - 0\)"
 WINDOWS = re.compile(STARTS + r" \+ (?P<length>\d+)\), LongType")
@@ -70,6 +75,62 @@ def stateful_steps(frame: DataFrame) -> list[str]:
     """The operators of a streaming frame's plan that keep state, by name."""
     plan = frame._jdf.queryExecution().analyzed()
     return [node.nodeName() for node in _nodes(plan) if node.nodeName() in STATEFUL and _keeps_state(node)]
+
+
+def kept(frame: DataFrame) -> list[str]:
+    """What the stateful operators of a streaming frame's plan keep: one line for each of them, for each column they
+    group by and each value they hold, with its type, and for the windows; the same whenever the plan is made.
+
+    Columns stand by name: how they are computed before does not count.
+    """
+    plan = frame._jdf.queryExecution().analyzed()
+    found = [f"windows of {w.length} every {w.slide} from {w.start}" for w in windows(frame)]
+    found += dict.fromkeys(f"sessions of {_plain(m['gap'])}" for m in SESSIONS.finditer(plan.toString()))
+    for number, node in enumerate(n for n in _nodes(plan) if n.nodeName() in STATEFUL and _keeps_state(n)):
+        found += [f"step {number + 1}, {node.nodeName()}: {line}" for line in _keeps(node)]
+    return found
+
+
+def _keeps(node: Any) -> Iterator[str]:
+    match node.nodeName():
+        case "Aggregate":
+            yield from (f"by {_typed(one)}" for one in _each(node.groupingExpressions()))
+            values = [v for one in _each(node.aggregateExpressions()) for v in _aggregates(one)]
+            yield from dict.fromkeys(map(_typed, values))
+        case "Join":
+            on = node.condition()
+            yield _plain(f"{node.joinType().toString()} on {on.get().toString() if on.isDefined() else 'nothing'}")
+        case "Deduplicate" | "DeduplicateWithinWatermark":
+            yield from (f"by {_typed(one)}" for one in _each(node.keys()))
+        case "TransformWithStateInPySpark":
+            given = list(_each(node.children().apply(0).output()))
+            yield from (f"by {_typed(one)}" for one in given[: node.groupingAttributesLen()])
+        case name if name in OWN_STATE:
+            yield from (f"by {_typed(one)}" for one in _each(node.groupingAttributes()))
+        case _:
+            yield from (_typed(one) for one in _each(node.output()))
+
+
+def _aggregates(expression: Any) -> Iterator[Any]:
+    """The aggregate functions in an expression."""
+    if expression.getClass().getSimpleName() == "AggregateExpression":
+        yield expression
+    else:
+        for child in _each(expression.children()):
+            yield from _aggregates(child)
+
+
+def _each(seq: Any) -> Iterator[Any]:
+    for i in range(seq.size()):
+        yield seq.apply(i)
+
+
+def _typed(expression: Any) -> str:
+    return f"{_plain(expression.toString())}: {expression.dataType().catalogString()}"
+
+
+def _plain(text: str) -> str:
+    return FICKLE.sub("", COUNTED.sub(r"\1", text))
 
 
 def clocks(frame: DataFrame) -> list[str]:

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from penstock.control.gaps import Memory
-from penstock.engine import jvm, refusals, source
+from penstock.engine import jvm, plans, refusals
 from penstock.engine.batches import Batches, Written
 from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.figures import Figures
+from penstock.engine.plans import Plan
 from penstock.engine.session import session_for
 from penstock.engine.tables import Tables
 from penstock.errors import Blocked
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
     from penstock.control import ProgressRow
@@ -52,6 +53,7 @@ class StreamRun:
         self._spark = session_for(spark, stream)
         self._bootstrap = bootstrap
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
+        self._plan = Plan(self._spark, stream.name, self._checkpoint.path)
         self._tables = Tables(stream, checkpoint_root, bootstrap, self._loads)
         self._batches = Batches(
             stream, self._spark, bootstrap, self._checkpoint, self._tables, book or Memory(), self._wrote, self._waits
@@ -90,7 +92,8 @@ class StreamRun:
             self._figures.set(state="starting")
         try:
             self._batches.open()
-            rows = self._rows()
+            rows = plans.rows(self._spark, self.stream, self._bootstrap, self._tables.frames(self._spark))
+            self._plan.check(rows)
             writer = (
                 self._batches.encode(rows)
                 .writeStream.queryName(self.stream.name)
@@ -102,6 +105,7 @@ class StreamRun:
                 writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
             self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.stream.name)
             self._query = writer.start()
+            self._plan.keep(rows)
         except BaseException as e:
             self._batches.close()
             if isinstance(e, AnalysisException) and (told := refusals.refused(self.stream.name, e)):
@@ -109,20 +113,6 @@ class StreamRun:
             raise
         self._figures.set(state="idle")
         log.info("stream %s started from batch %d", self.stream.name, self._batches.committed.batch + 1)
-
-    def _rows(self) -> DataFrame:
-        frames = {name: source.stream(self._spark, self.stream, name, self._bootstrap) for name in self.stream.sources}
-        if self.stream.tables:
-            # Spark would broadcast a table: it takes it for small, and broadcasts before the table is up to date.
-            self._spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
-            # So a join hashes the batch and not the table.
-            frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
-        rows = self.stream.transform(**frames, **self._tables.frames(self._spark))
-        refusals.is_frame(self.stream, rows)
-        refusals.check(self.stream, jvm.stateful_steps(rows))
-        refusals.clocks_fit(self.stream, jvm.clocks(rows))
-        refusals.windows_fit(self.stream, jvm.windows(rows))
-        return rows
 
     def stop(self, timeout: float = 30.0) -> None:
         """Stop between two batches; one that has not begun to write is run again at the next start."""

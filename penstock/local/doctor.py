@@ -12,7 +12,7 @@ from typing import Literal
 import psutil
 from sqlalchemy import inspect
 
-from penstock.catalog import load
+from penstock.catalog import readable
 from penstock.control import connect, schema
 from penstock.errors import PenstockError
 from penstock.kafka.admin import describe_topics
@@ -145,16 +145,19 @@ def _ports(platform: Platform) -> Iterator[Check]:
 
 
 def _declarations(_: Platform) -> Iterator[Check]:
-    catalog = load(settings().project)
+    catalog, wrong = readable()
+    for mistake in wrong:
+        yield Check("Declarations", "fail", str(mistake), "mend the file; `penstock catalog` reads all of them again")
     found = f"{len(catalog.streams)} streams in {len(catalog.apps)} apps, {len(catalog.topics)} topics"
-    yield Check("Declarations", "ok", found)
+    if not wrong:
+        yield Check("Declarations", "ok", found)
 
 
 def _broker(platform: Platform) -> Iterator[Check]:
     if platform.broker and not platform.broker.running():
         yield Check("Broker", "fail", f"no broker at {settings().bootstrap}", UNUSED)
         return
-    states = describe_topics(load(settings().project).topics.values(), settings().bootstrap)
+    states = describe_topics(readable()[0].topics.values(), settings().bootstrap)
     drifted = [state.declared.name for state in states if not state.as_declared]
     if drifted:
         found = f"topics not as declared: {', '.join(drifted)}"

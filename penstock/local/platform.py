@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 import psutil
 
-from penstock.catalog import Catalog, load
+from penstock.catalog import BrokenFile, Catalog, survey
 from penstock.control import Control, connect
 from penstock.errors import ControlError, LocalError
 from penstock.kafka.admin import ensure_topics
@@ -129,8 +129,7 @@ class Platform:
             self._train(report)
             self._start_stores(report)
             with report.step("Creating tables and topics as declared") as step:
-                catalog = load(self.settings.project)
-                step.say(self._declare(catalog))
+                step.say(self._declare(*survey(self.settings.project, combiners=False)))
             self._start_all(report, self.airflow.parts, "Starting Airflow")
             self._start_all(report, [self.meter], "Starting the meter")
             with report.step("Waiting for the first figures of the streams") as step:
@@ -195,14 +194,15 @@ class Platform:
             some = f"started {len(started)} of {len(parts)}, the others run already"
             step.say("" if len(started) == len(parts) else some if started else runs)
 
-    def _declare(self, catalog: Catalog) -> str:
+    def _declare(self, catalog: Catalog, wrong: Sequence[BrokenFile]) -> str:
         control = connect(self.settings.control)
         control.migrate()
-        control.sync(catalog)
+        control.sync(catalog, forget=not wrong)
         if self.mariadb:
             Demo(self.mariadb.url_of("demo"), self.settings.project / "sql" / "tables").create()
         done = ensure_topics(catalog.topics.values(), self.settings.bootstrap)
-        return f"{len(catalog.topics)} topics, {len(done)} of them changed" if done else f"{len(catalog.topics)} topics"
+        said = f"{len(catalog.topics)} topics" + (f", {len(done)} of them changed" if done else "")
+        return f"{said}; left out: {'; '.join(map(str, wrong))}" if wrong else said
 
     def _first_figures(self, control: Control, step: Step) -> Overview:
         """Wait until every wanted stream runs and the first of them has read something."""

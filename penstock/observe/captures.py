@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from penstock.catalog import load
+from penstock.catalog import readable
 from penstock.control import Control
 from penstock.control.captures import CaptureRow
 from penstock.observe.moments import take
@@ -50,7 +50,7 @@ def health(control: Control, name: str) -> Health:
 def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]:
     found = []
     lag = (stream.watermark_age_ms or 0) / 1000
-    declared = load().captures.get(stream.name)
+    declared = readable()[0].captures.get(stream.name)
     every = declared.every.total_seconds() if declared else 0.0
     if lag > max(AT_LEAST, INTERVALS * every):
         found.append(f"it is {lag:.0f} s behind its database")

@@ -23,6 +23,7 @@ from penstock.kafka.transactions import TIMEOUT
 from penstock.settings import settings
 from penstock.supervision import processes
 from penstock.supervision.leases import LeaseHolder
+from penstock.supervision.unreadable import Unreadable
 
 log = logging.getLogger("penstock.driver")
 
@@ -31,8 +32,9 @@ LAG_EVERY = 5.0
 HISTORY_EVERY = 15.0
 # A client that does not come back from a call cannot be stopped, only left: several times what each call may take.
 STUCK_WRITE = 5 * TIMEOUT
-# Exit codes, for the log's reader: 0 told to leave, 75 (EX_TEMPFAIL) another driver has the leases.
+# Exit codes, for the log's reader: 0 told to leave, 75 (EX_TEMPFAIL) another driver has the leases, 78 nothing to run.
 LEASES_ELSEWHERE = 75
+NOTHING_TO_RUN = 78  # EX_CONFIG
 
 
 class Run(Protocol):
@@ -72,7 +74,8 @@ class Driver(ABC):
         self.app = app
         self.incarnation = incarnation
         self._control = control
-        self._names = [declared.name for declared in catalog.load().app(app)]
+        self.catalog, self._wrong = catalog.survey(first=app, combiners=False)
+        self._names = [declared.name for declared in self.catalog.apps.get(app, ())]
         self._leaving = threading.Event()
         self._reason = ""
         self._runs: dict[str, Run] = {}
@@ -114,6 +117,11 @@ class Driver(ABC):
         if row.state == "ended":
             log.error("driver of %s leaves: it was given up before it began: %s", self.app, row.reason)
             return LEASES_ELSEWHERE
+        if not self._names:
+            why = self._unreadable() or f"nothing is declared for app {self.app}"
+            log.error("driver of %s leaves: %s", self.app, why)
+            self._control.driver_ended(self.incarnation, why)
+            return NOTHING_TO_RUN
         self._release = row.release_seq
         pid, started = processes.session()
         # The launcher records them too, but it may have died in between.
@@ -140,13 +148,18 @@ class Driver(ABC):
 
     def _open_runs(self) -> None:
         before = self._control.progress(self.app)
-        for name in self._names:
+        lost = self._control.desired(self.app).keys() - set(self._names) if self._wrong else set()
+        for name in (*self._names, *sorted(lost)):
             known = before.get(name)
             figures = ProgressRow(name, self.app, self.incarnation, state="stopped")
             if known:
                 for figure in ("rows_in", "rows_out", "late", "dead", "restarts", "watermark", "batch_id", "batch_at"):
                     setattr(figures, figure, getattr(known, figure))
-            self._runs[name] = self.made(name, figures)
+            self._runs[name] = Unreadable(figures, self._unreadable()) if name in lost else self.made(name, figures)
+
+    def _unreadable(self) -> str:
+        """What is wrong with files of the app; with others, if its own are right."""
+        return "; ".join(map(str, catalog.of_app(self.app, self.catalog, self._wrong) or self._wrong))
 
     def _loop(self) -> None:
         lag_at = 0.0

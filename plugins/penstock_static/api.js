@@ -1,6 +1,8 @@
 // The page's own API. Every failure becomes a Failure with a kind the page can explain.
 const BASE = new URL("../../api/", import.meta.url);
 const PATIENCE_MS = 8000;
+// The code of a release is tried before it is accepted.
+const RELEASE_MS = 240000;
 
 export class Failure extends Error {
   constructor(kind, message) {
@@ -38,4 +40,5 @@ export const act = (action) =>
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(action),
+    signal: AbortSignal.timeout(action.verb === "release" ? RELEASE_MS : PATIENCE_MS),
   });

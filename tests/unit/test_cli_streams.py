@@ -15,9 +15,10 @@ from typer.testing import CliRunner
 from penstock.catalog import Catalog, build
 from penstock.cli import streams
 from penstock.cli.streams import app, complete, followed, tail
-from penstock.control import Control, ProgressRow, connect
-from penstock.errors import ControlError, DeclarationError
+from penstock.control import Actor, Control, ProgressRow, connect
+from penstock.errors import ControlError, ReleaseRefused
 from penstock.streams import Final, Input, Stream, Topic, TopicOutput
+from penstock.supervision import releases
 from tests.support import forget
 
 LONG = "no broker\n  at line 2\n  at line 3"
@@ -119,12 +120,30 @@ def test_an_app_stands_for_its_streams(control: Control) -> None:
     assert control.desired() == {"bundles": "off", "summaries": "off", "topic-quality": "on"}
 
 
-def test_release_by_app_and_by_stream(control: Control) -> None:
+def test_release_by_app_and_by_stream(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+
+    def release(control: Control, app: str, actor: Actor, note: str, *, accept_state: bool) -> int:
+        asked.append(accept_state)
+        return control.release(app, actor, note)
+
+    monkeypatch.setattr(releases, "release", release)
     assert "release 1 of metrics" in run("release", "metrics")
     assert "release 2 of metrics" in run("release", "summaries", "--note", "p90")
     last = control.actions(1)[0]
     assert (last["verb"], last["target"], last["detail"]) == ("release", "metrics", "p90")
     assert json.loads(run("show", "bundles", "--json"))["state"] == "draining"
+    run("release", "metrics", "--accept-state")
+    assert asked == [False, False, True]
+
+
+def test_a_release_that_is_refused_is_one_clear_line(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    def release(*_: object, **__: object) -> int:
+        raise ReleaseRefused("the code of app metrics cannot be read", got="jobs/metrics/a.py cannot be imported")
+
+    monkeypatch.setattr(releases, "release", release)
+    assert "cannot be read; got: jobs/metrics/a.py" in run("release", "metrics", code=1)
+    assert control.actions() == []
 
 
 @pytest.mark.parametrize("verb", ["show", "start", "stop", "release", "logs"])
@@ -206,14 +225,6 @@ def test_follow_stays_while_the_database_is_away(tmp_path: Path) -> None:
 
 
 def test_completion_offers_streams_and_apps(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "load", lambda: catalog)
+    monkeypatch.setattr(streams, "readable", lambda: (catalog, []))
     assert complete("b") == [("bundles", "stream of metrics")]
     assert [name for name, _ in complete("")] == ["bundles", "metrics", "quality", "summaries", "topic-quality"]
-
-
-def test_completion_is_silent_when_the_catalog_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> Catalog:
-        raise DeclarationError("two streams have one name")
-
-    monkeypatch.setattr(streams, "load", broken)
-    assert complete("b") == []

@@ -34,7 +34,7 @@ def described(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
         assert bootstrap
         return STATES
 
-    monkeypatch.setattr(topics, "load", lambda: Catalog({}, TOPICS))
+    monkeypatch.setattr(topics, "readable", lambda: (Catalog({}, TOPICS), []))
     monkeypatch.setattr(topics, "connect", lambda: control)
     monkeypatch.setattr(topics, "describe_topics", describe)
 

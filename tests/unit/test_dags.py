@@ -20,7 +20,7 @@ from penstock.control import Actor, Control, connect
 from penstock.control.captures import Captures
 from penstock.errors import BrokerError, ControlError, DeclarationError
 from penstock.settings import PROJECT
-from penstock.supervision import launch, processes
+from penstock.supervision import launch, processes, releases
 from tests import captures
 from tests.support import forget, forget_jobs
 
@@ -121,15 +121,6 @@ def test_every_capture_has_its_dag(parsed: dict[str, Any]) -> None:
 
 
 # Operators and triggers, imported as Airflow does: by their bare names, in a home of their own.
-
-
-@pytest.fixture(scope="module")
-def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as m:
-        if "airflow" not in sys.modules:
-            m.setenv("AIRFLOW_HOME", str(tmp_path_factory.mktemp("airflow")))
-        m.syspath_prepend(str(PROJECT / "plugins"))
-        yield
 
 
 @pytest.fixture
@@ -281,9 +272,12 @@ def test_the_form_is_carried_out_in_the_users_name(
     )
 
 
-def test_the_form_releases_the_streams_app(control: Control) -> None:
+def test_the_form_releases_the_streams_app(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
     from penstock_operators import OperateStreams
 
+    told: dict[str, Any] = {"names": ["totals", "finals"], "streams": True, "wrong": [], "others": [], "refused": []}
+    monkeypatch.setattr(releases, "_told", lambda *_: told)
     OperateStreams(task_id="operate").execute(context(user="ann", action="release", target="stream totals", note=None))
     app = control.app("chaos")
     assert app
@@ -292,6 +286,9 @@ def test_the_form_releases_the_streams_app(control: Control) -> None:
     assert control.app("chaos") == app, "a second try of the same run changes nothing"
     with pytest.raises(DeclarationError):
         OperateStreams(task_id="operate").execute(context(action="stop", target="app nosuch", note=None))
+    told["refused"] = ["stream totals has state of other code"]
+    with pytest.raises(AirflowFailException, match="stream totals has state of other code"):
+        OperateStreams(task_id="operate").execute(context("r2", action="release", target="app chaos", note=None))
 
 
 def test_the_reaper_knows_nothing_without_the_database(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:

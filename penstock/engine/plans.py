@@ -1,0 +1,130 @@
+"""What a stream keeps in state, as lines that two releases are compared by: Spark goes on with the state of another
+aggregate or window if only its types are the same.
+
+The lines lie in the checkpoint. `python -m penstock.engine.plans APP` compares those of all streams of an app, as the
+code now is, without a broker; with --accept it lets the next start take other lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyspark
+
+from penstock import catalog
+from penstock.engine import jvm, refusals, source, tablefeed
+from penstock.engine.jvm import Folder
+from penstock.engine.session import open_session, session_for
+from penstock.errors import Blocked, PenstockError
+from penstock.settings import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.declare.stream import Stream
+
+KNOWN, ACCEPTED = "plan.json", "plan-accepted.json"
+
+
+def rows(spark: SparkSession, stream: Stream, bootstrap: str, tables: dict[str, DataFrame]) -> DataFrame:
+    """The frame that a stream's transform gives. DeclarationError if it is not what the stream promises."""
+    frames = {name: source.stream(spark, stream, name, bootstrap) for name in stream.sources}
+    if stream.tables:
+        # Spark would broadcast a table: it takes it for small, and broadcasts before the table is up to date.
+        spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
+        # So a join hashes the batch and not the table.
+        frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
+    found = stream.transform(**frames, **tables)
+    refusals.is_frame(stream, found)
+    refusals.check(stream, jvm.stateful_steps(found))
+    refusals.clocks_fit(stream, jvm.clocks(found))
+    refusals.windows_fit(stream, jvm.windows(found))
+    return found
+
+
+class Plan:
+    """The lines of one stream's checkpoint, at `path`."""
+
+    def __init__(self, spark: SparkSession, stream: str, path: str) -> None:
+        self._stream, self._folder = stream, Folder(spark, path)
+
+    def check(self, found: DataFrame) -> None:
+        """Blocked if a checkpoint with batches has the state of another plan, and nobody accepted this one."""
+        lines = jvm.kept(found)
+        known = self._lines(KNOWN)
+        if known is not None and known != lines and self._lines(ACCEPTED) != lines and self._folder.names("commits"):
+            raise Blocked(
+                f"stream {self._stream} has state of other code, and this code would misread it",
+                got=_difference(known, lines),
+                fix="take the old code back; or give the stream a new name; or begin anew: "
+                f"`penstock streams reset {self._stream}`; or if the old state fits all the same: "
+                f"`penstock streams release {self._stream} --accept-state`",
+            )
+
+    def keep(self, found: DataFrame) -> None:
+        """Say that the state is from now on that of this plan."""
+        lines = jvm.kept(found)
+        if self._lines(KNOWN) != lines:
+            self._write(KNOWN, lines)
+        if self._lines(ACCEPTED) is not None:
+            self._folder.delete(ACCEPTED)
+
+    def accept(self, found: DataFrame) -> None:
+        """Let the next start go on with the state there is."""
+        try:
+            self.check(found)
+        except Blocked:
+            self._write(ACCEPTED, jvm.kept(found))
+
+    def _write(self, name: str, lines: list[str]) -> None:
+        self._folder.replace(name, orjson.dumps({"spark": pyspark.__version__, "state": lines}).decode())
+
+    def _lines(self, name: str) -> list[str] | None:
+        """None where there are none that can be read, or none of this version of Spark: each words plans its own way."""
+        try:
+            read: dict[str, Any] = orjson.loads(self._folder.read_if_whole(name) or "")
+        except orjson.JSONDecodeError:
+            return None
+        lines: list[str] = read["state"]
+        return lines if read["spark"] == pyspark.__version__ else None
+
+
+def _difference(known: list[str], now: list[str]) -> str:
+    gone, new = ([line for line in one if line not in other] for one, other in ((known, now), (now, known)))
+    if not gone and not new:
+        return f"another order: was {', '.join(known)}; is {', '.join(now)}"
+    return f"was {', '.join(gone) or 'without'}; is {', '.join(new) or 'without'}"
+
+
+def refused(app: str, *, accept: bool) -> list[str]:
+    """Why streams of an app cannot go on with the code as it is, a text each."""
+    found, _ = catalog.survey(first=app, combiners=False)
+    base = open_session("plans")
+    said = []
+    for name in (one.name for one in found.app(app)):
+        stream = found.stream(name)
+        spark = session_for(base, stream)
+        try:
+            empty = {n: spark.createDataFrame([], tablefeed.ddl(t.fields)) for n, t in stream.tables.items()}
+            made = rows(spark, stream, settings().bootstrap, empty)
+            plan = Plan(spark, name, f"{settings().checkpoint_root.rstrip('/')}/{name}")
+            plan.accept(made) if accept else plan.check(made)
+        except PenstockError as e:
+            said.append(str(e))
+        except Exception as e:
+            # A transform may raise anything; the other streams are looked at all the same.
+            said.append(f"stream {name}: {type(e).__name__}: {str(e).strip().partition(chr(10))[0]}")
+    jvm.end(base)
+    return said
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Compare the state of an app's streams with the code as it is.")
+    parser.add_argument("app")
+    parser.add_argument("--accept", action="store_true")
+    given = parser.parse_args()
+    told = {"refused": refused(given.app, accept=given.accept)}
+    sys.stdout.buffer.write(b"\n" + orjson.dumps(told))

@@ -1,0 +1,61 @@
+"""Asks for a release, if the code as it lies on the disk would run: what would not is refused before anything drains.
+
+A project's code is read by processes of their own, as who asks may be Airflow's api-server.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+
+from penstock.control import Actor, Control
+from penstock.errors import ReleaseRefused
+from penstock.supervision import launch
+
+# Seconds that the declarations, and the plans of an app's streams, may take to be read.
+READ_TIMEOUT, PLAN_TIMEOUT = 60.0, 180.0
+
+
+def release(control: Control, app: str, actor: Actor, note: str = "", *, accept_state: bool = False) -> int:
+    """Ask for a new driver of an app, and return the release. ReleaseRefused if its code does not load, or cannot go
+    on with the state that its streams have; the second may be accepted, which is recorded."""
+    declared = _told(("penstock.catalog", app), READ_TIMEOUT)
+    missing = control.desired(app).keys() - set(declared["names"])
+    if wrong := declared["wrong"] or (declared["others"] if missing else []):
+        raise ReleaseRefused(
+            f"the code of app {app} cannot be read, so nothing is released and its driver goes on",
+            got="; ".join(wrong),
+            fix="mend the files, and release again",
+        )
+    if not declared["names"]:
+        raise ReleaseRefused(f"nothing is declared for app {app} any more", fix="stop it: its driver then leaves")
+    if declared["streams"]:
+        plans = ("penstock.engine.plans", app, *(["--accept"] if accept_state else []))
+        if refused := _told(plans, PLAN_TIMEOUT)["refused"]:
+            raise ReleaseRefused(
+                f"app {app} cannot go on with this code, so nothing is released and its driver goes on",
+                got="; ".join(refused),
+            )
+    if accept_state:
+        note = f"{note} (what streams have in state is accepted)".strip()
+    return control.release(app, actor, note)
+
+
+def _told(command: Sequence[str], timeout: float) -> dict[str, Any]:
+    """What a module says as JSON on its last line. ReleaseRefused if it says nothing."""
+    what = f"`python -m {' '.join(command)}` did not tell whether the code would run"
+    env = launch.environment() | {"PENSTOCK_SPARK_MASTER": "local[1]", "PENSTOCK_DRIVER_MEMORY": "512m"}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", *command], env=env, capture_output=True, check=True, timeout=timeout
+        )
+    except subprocess.TimeoutExpired as e:
+        raise ReleaseRefused(what, got=f"nothing within {timeout:g} s", fix="release again") from e
+    except subprocess.CalledProcessError as e:
+        raise ReleaseRefused(what, got=e.stderr.decode(errors="replace").strip()[-2000:]) from e
+    found: dict[str, Any] = orjson.loads(done.stdout.splitlines()[-1])
+    return found

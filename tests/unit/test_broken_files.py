@@ -1,0 +1,246 @@
+"""A file that cannot be read costs its own app, and no running driver."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.catalog import of_app, readable, survey
+from penstock.control import Actor, Control, ProgressRow, connect
+from penstock.errors import DeclarationError, ReleaseRefused
+from penstock.settings import PROJECT, settings
+from penstock.supervision import launch, processes, releases
+from penstock.supervision.driver import Driver
+from penstock.supervision.unreadable import Unreadable
+from tests.chaos.projects import other_project
+
+STREAM = """
+from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+STREAM = Stream("{name}", "{app}", {{"rows": Input(Topic("in"))}}, lambda rows: rows,
+                TopicOutput(Topic("{name}-out"), value="value"), Each())
+"""
+CAPTURE = """CAPTURE INTO {name}
+FROM sqlite demo
+KEY (id)
+CURSOR at
+AS SELECT id, at FROM t
+"""
+ME = Actor("me", "cli")
+BROKEN = "def f(:\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Iterator[Path]:
+    """Apps `shop` of two files, `bank` of one, and two captures."""
+    for name, app in (("sales", "shop"), ("returns", "shop"), ("rates", "bank")):
+        file = tmp_path / "jobs" / app / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        (file.parent / "__init__.py").touch()
+        file.write_text(STREAM.format(name=name, app=app))
+    (tmp_path / "sql" / "captures").mkdir(parents=True)
+    for name in ("people", "towns"):
+        (tmp_path / "sql" / "captures" / f"{name}.sql").write_text(CAPTURE.format(name=name))
+    variables = {"PENSTOCK_CONTROL_URL": f"sqlite:///{tmp_path}/control.db", "PENSTOCK_HOME": tmp_path / "home"}
+    with other_project(tmp_path, variables):
+        yield tmp_path
+
+
+@pytest.fixture
+def control(project: Path) -> Iterator[Control]:  # noqa: ARG001
+    """It knows all that the project declares."""
+    made = connect()
+    made.migrate()
+    made.sync(readable()[0])
+    readable.cache_clear()
+    yield made
+    for d in made.drivers(live=False):
+        processes.kill(d)
+    made.engine.dispose()
+
+
+def broken(project: Path, name: str) -> None:
+    """Let a file of the project be one that cannot be read, as a new process finds it."""
+    (project / name).write_text(BROKEN)
+    for module in [m for m in sys.modules if m.partition(".")[0] == "jobs"]:
+        del sys.modules[module]
+    readable.cache_clear()
+
+
+def dags(file: str) -> set[str]:
+    from airflow.sdk import DAG
+
+    return {v.dag_id for v in runpy.run_path(str(PROJECT / "dags" / file)).values() if isinstance(v, DAG)}
+
+
+@pytest.mark.usefixtures("airflow_home")
+def test_the_dags_of_others_stay_and_airflow_shows_the_mistake(project: Path) -> None:
+    broken(project, "jobs/bank/rates.py")
+    broken(project, "sql/captures/towns.sql")
+    assert dags("streams.py") == {"streams_shop", "streams_bank", "streams_captures"}
+    assert dags("captures.py") == {"capture_people"}
+    assert dags("operate.py") == {"operate_streams"}
+    with pytest.raises(DeclarationError, match=r"(?s)rates\.py cannot be imported.*towns\.sql"):
+        dags("declarations.py")
+
+
+@pytest.mark.usefixtures("airflow_home")
+def test_whole_files_are_no_import_error(project: Path) -> None:  # noqa: ARG001
+    assert dags("declarations.py") == set()
+
+
+def test_a_mistake_concerns_the_app_of_its_folder(project: Path) -> None:
+    (project / "jobs" / "bank" / "more.py").write_text(STREAM.format(name="more", app="shop"))
+    broken(project, "jobs/bank/rates.py")
+    found, wrong = survey()
+    assert {app: len(of_app(app, found, wrong)) for app in ("shop", "bank", "captures")} == {
+        "shop": 1, "bank": 1, "captures": 0,
+    }  # fmt: skip
+    (project / "jobs" / "bank" / "more.py").unlink()
+    found, wrong = survey()
+    assert not of_app("shop", found, wrong)
+
+
+def test_an_app_has_its_own_streams_before_those_of_others(project: Path) -> None:
+    (project / "jobs" / "bank" / "more.py").write_text(STREAM.format(name="sales", app="bank"))
+    assert survey(first="shop")[0].streams["sales"].app == "shop"
+    assert survey(first="bank")[0].streams["sales"].app == "bank"
+
+
+@pytest.mark.usefixtures("airflow_home")
+def test_nothing_of_the_control_database_is_forgotten(project: Path, control: Control) -> None:
+    from penstock_operators import SuperviseStreams
+
+    broken(project, "jobs/bank/rates.py")
+    for app in ("shop", "bank"):
+        wrong = SuperviseStreams(task_id="t", app=app)._declare()
+        assert [("rates.py" in str(e)) for e in wrong] == [True] * (app == "bank")
+    assert control.desired() == dict.fromkeys(["people", "rates", "returns", "sales", "towns"], "on")
+    (project / "jobs" / "bank" / "rates.py").unlink()
+    readable.cache_clear()
+    SuperviseStreams(task_id="t", app="bank")
+    SuperviseStreams(task_id="t", app="shop")._declare()
+    assert "rates" in control.desired(), "what the app itself declares has not changed"
+
+
+@pytest.mark.usefixtures("airflow_home")
+def test_the_reaper_ends_no_driver_for_a_mistake(project: Path, control: Control) -> None:
+    from penstock_operators import ReapDrivers
+
+    incarnation = control.claim("bank", None, host=processes.host(), spec_hash="", owner="me", log="")
+    assert incarnation
+    pid, started = launch.start([sys.executable, "-c", "import time; time.sleep(600)"], log=project / "log", env={})
+    control.driver_set(incarnation, pid=pid, pid_started=started, state="running")
+    context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="t", try_number=1)}
+    broken(project, "jobs/bank/rates.py")
+    assert ReapDrivers(task_id="reap").execute(context) == []
+    (project / "jobs" / "bank" / "rates.py").unlink()
+    assert "not declared" in ReapDrivers(task_id="reap").execute(context)[0]
+
+
+@pytest.mark.usefixtures("airflow_home")
+def test_what_cannot_be_read_can_be_stopped(project: Path, control: Control) -> None:
+    from penstock_operators import OperateStreams
+
+    broken(project, "jobs/bank/rates.py")
+    params = {"action": "stop", "target": "app bank", "note": ""}
+    context: Any = {"params": params, "dag_run": SimpleNamespace(run_id="r", triggering_user_name="ann")}
+    OperateStreams(task_id="t").execute(context)
+    assert control.desired("bank") == {"rates": "off"}
+
+
+class Idle(Driver):
+    """A driver whose streams do nothing."""
+
+    def made(self, name: str, figures: ProgressRow) -> Unreadable:  # noqa: ARG002
+        return Unreadable(figures, "")
+
+
+def driver(control: Control, app: str) -> Idle:
+    incarnation = control.claim(app, None, host="h", spec_hash="", owner="me", log="")
+    assert incarnation
+    return Idle(app, incarnation, control)
+
+
+def test_a_driver_runs_what_can_be_read_of_its_app(project: Path, control: Control) -> None:
+    control.report([ProgressRow("returns", "shop", "before", rows_in=7)], keep=False)
+    broken(project, "jobs/shop/returns.py")
+    made = driver(control, "shop")
+    made._open_runs()
+    made._look()
+    made._report(keep=False)
+    row = control.progress("shop")["returns"]
+    assert (row.state, row.rows_in) == ("failing", 7)
+    assert "returns.py cannot be imported" in (row.error or "")
+    control.set_desired(["returns"], "off", ME)
+    made._look()
+    made._report(keep=False)
+    assert control.progress("shop")["returns"].state == "stopped"
+
+
+def test_a_driver_without_anything_to_run_says_why(project: Path, control: Control) -> None:
+    broken(project, "jobs/bank/rates.py")
+    made = driver(control, "bank")
+    assert made.run() == 78
+    row = control.driver(made.incarnation)
+    assert row
+    assert row.state == "ended"
+    assert "rates.py cannot be imported" in (row.reason or "")
+
+
+# Releases
+
+
+def test_code_that_does_not_load_is_not_released(
+    project: Path, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = releases._told
+    monkeypatch.setattr(releases, "_told", lambda c, t: real(c, t) if c[0] == "penstock.catalog" else {"refused": []})
+    broken(project, "jobs/shop/returns.py")
+    with pytest.raises(ReleaseRefused, match=r"the code of app shop cannot be read.*returns\.py.*mend the files"):
+        releases.release(control, "shop", ME)
+    assert releases.release(control, "bank", ME) == 1
+    broken(project, "sql/captures/towns.sql")
+    with pytest.raises(ReleaseRefused, match=r"app captures .*towns\.sql"):
+        releases.release(control, "captures", ME)
+    (project / "jobs" / "shop" / "returns.py").unlink()
+    assert releases.release(control, "shop", ME) == 1, "a stream whose file is gone is gone by intent"
+    assert [a["verb"] for a in control.actions()] == ["release", "release"]
+
+
+def test_state_that_does_not_fit_is_not_released_unless_accepted(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, ...]] = []
+
+    def told(command: tuple[str, ...], _: float) -> dict[str, Any]:
+        asked.append(command)
+        if command[0] == "penstock.catalog":
+            return {"names": ["sales"], "streams": True, "wrong": [], "others": []}
+        return {"refused": [] if "--accept" in command else ["stream sales has state of other code"]}
+
+    monkeypatch.setattr(releases, "_told", told)
+    with pytest.raises(ReleaseRefused, match=r"app shop cannot go on with this code.*state of other code"):
+        releases.release(control, "shop", ME)
+    assert releases.release(control, "shop", ME, "agreed", accept_state=True) == 1
+    assert asked[-1] == ("penstock.engine.plans", "shop", "--accept")
+    assert control.actions(1)[0]["detail"] == "agreed (what streams have in state is accepted)"
+
+
+def test_the_beats_of_a_broken_file_go_on(project: Path) -> None:
+    from penstock_triggers import declared_windows
+
+    windowed = STREAM.format(name="rates", app="bank").replace("Each())", "Final(timedelta(60), timedelta(1)))")
+    head = "from datetime import timedelta\nfrom penstock.streams import Final\n"
+    (project / "jobs" / "bank" / "rates.py").write_text(head + windowed)
+    before = declared_windows()
+    assert [one["topic"] for one in before] == ["in"]
+    broken(project, "jobs/bank/rates.py")
+    assert declared_windows() == before
+    assert json.loads((settings().home / "run" / "windows.json").read_text()) == before
