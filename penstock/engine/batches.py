@@ -19,6 +19,7 @@ from penstock.declare.stream import TAG
 from penstock.declare.topic import COMMITS
 from penstock.engine.jvm import Execution
 from penstock.engine.rejects import Rejects
+from penstock.engine.watermark import Watermark
 from penstock.errors import DeclarationError, LeaseLost, Wait
 from penstock.kafka.admin import admin, partitions, topic_ids
 
@@ -76,6 +77,7 @@ class Batches:
         self._checkpoint, self._tables, self._done, self._waits = checkpoint, tables, done, waits
         self._stores: list[Store] = []
         self._rejects: Rejects
+        self._watermark: Watermark
         self._recreated: set[str] = set()
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
@@ -117,6 +119,7 @@ class Batches:
             self._checkpoint.forget(self._recreated)
             self._recreated = set()
         self._rejects = Rejects(self._stream, self._spark, self._bootstrap)
+        self._watermark = Watermark(self._stream)
 
     def settle(self, timeout: float) -> None:
         """Let no further batch begin, and wait for the present one."""
@@ -159,11 +162,13 @@ class Batches:
             if not todo:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
                 frame.write.format("noop").mode("append").save()
+                self._watermark.settle(self._checkpoint.batch(batch_id), Execution.last(query))
                 log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
                 return
             batch = self._checkpoint.batch(batch_id)
             ids = self._same_topics(batch)
             rows = self._split(frame.toArrow())
+            self._watermark.settle(batch, Execution.last(query))
             rejects = self._rejects.of(batch, Execution.last(query))
             # Nobody takes them where the store that does has this batch already.
             takes = any(output.name in self._stream.beside for store in todo for output in store.outputs)
