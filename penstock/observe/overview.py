@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.control import AppRow, Desired, DriverRow
+from penstock.observe.alarms import alarms
 from penstock.observe.snapshot import Snapshot
 from penstock.observe.states import STATES, Limits, State, driver_state, stream_state
 from penstock.observe.views import AppView, DriverView, Freshness, Overview, StreamView, TopicView, Totals
@@ -79,13 +80,14 @@ def _stream(
         return StreamView(name, app, desired, state, why, stale=False)
     age = max(0, snap.now - row.reported_at)
     stale = desired == "on" and age > limits.fresh_ms
+    alarming = alarms(row, snap.before.get(name), snap.now) if state in ("running", "idle") else []
     watermark = row.watermark or None  # 0 is Spark's "none yet", not the year 1970
     return StreamView(
         name,
         app,
         desired,
         state,
-        why,
+        why or "; ".join(alarming),
         stale=stale,
         reported_age_ms=age,
         batch_id=row.batch_id,
@@ -105,6 +107,7 @@ def _stream(
         error=row.error,
         error_age_ms=None if row.error_at is None else max(0, snap.now - row.error_at),
         topics=[_topic(topic, known) for topic, known in sorted((row.topics or {}).items())],
+        alarms=alarming,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.control import AppRow, Control, Desired, DriverRow, ProgressRow
 from penstock.control.captures import CaptureRow, Captures
+from penstock.observe.alarms import LATELY_MS
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,8 @@ class Snapshot:
     actions: list[Mapping[str, Any]] = field(default_factory=list)
     beats: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     captures: dict[str, CaptureRow] = field(default_factory=dict)
+    before: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    """the counts `late` and `dead` of each stream some time ago: see `observe.alarms`"""
 
 
 def read(control: Control, *, actions: int = 50) -> Snapshot:
@@ -43,4 +46,5 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
         control.actions(actions),
         control.beats(),
         Captures(control).rows(),
+        control.counts(now - LATELY_MS),
     )

@@ -46,6 +46,8 @@ class StreamView:
     error: str | None = None
     error_age_ms: int | None = None
     topics: list[TopicView] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
+    """Sentences, of a stream that runs: see `observe.alarms`. They are its `why` as well."""
 
 
 @dataclass(frozen=True)
