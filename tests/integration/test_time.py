@@ -79,6 +79,22 @@ def test_one_fast_clock_takes_nothing_of_the_grace(
         assert run.figures.late == 1, "time has moved all the same"
 
 
+def test_a_batch_that_is_run_again(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    """Its output is there, and Spark has not noted that it ended: what it read must not move time further now."""
+    stream = declared(INPUTS["a schema"], Final(window=MINUTE, grace=5 * MINUTE))
+    now = time.time()
+    send(bootstrap, events(now + 590))
+    for _ in range(2):
+        with running(stream, spark, bootstrap, tmp_path) as run:
+            run.settle()
+            assert 0 < (run.figures.watermark or 0) <= (time.time() - 300) * 1000
+        # Behind the batch with the record comes one without data.
+        for path in (tmp_path / stream.name / "commits").glob("*"):
+            path.unlink()
+        for path in (tmp_path / stream.name / "offsets").glob("*1*"):
+            path.unlink()
+
+
 @pytest.mark.parametrize("name", INPUTS)
 def test_beats_of_others_and_of_a_fast_clock(spark: SparkSession, bootstrap: str, tmp_path: Path, name: str) -> None:
     """Forged ones are records like any other; a true one that lies ahead moves time to the clock."""
