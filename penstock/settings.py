@@ -39,6 +39,9 @@ class Settings(BaseSettings):
         SecretStr(""), description="InfluxDB 1.x, user and password in the URL; empty means that none is written to"
     )
 
+    beat_secret: SecretStr = Field(
+        SecretStr(""), description="proves heartbeats; empty means the one that <home>/beat.secret keeps"
+    )
     checkpoints: str = Field("", description="URI or folder of checkpoints; empty means <home>/checkpoints")
     spark_master: str = Field("local[2]", description="Spark master; 2 cores by default")
     driver_memory: str = Field("768m", description="JVM heap of one driver")

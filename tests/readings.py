@@ -12,7 +12,7 @@ from penstock.records.heartbeat import BEAT_KEY
 
 FAR = 2**62
 NAMES = {
-    "beat": "boolean",
+    "beat": "int",
     "key": "binary",
     "value": "binary",
     "partition": "int",
@@ -29,11 +29,11 @@ def batch(
     topics: Sequence[str] | None = None,
     horizon: int = FAR,
 ) -> pa.RecordBatch:
-    """Raw records; their offsets number them. times: their own, where those are their event times, else the horizon is
-    the latest that is allowed; both in epoch microseconds."""
+    """Raw records of partition 0; their offsets number them. times: their own, where those are their event times, else
+    the horizon is the latest that is allowed; both in epoch microseconds."""
     n = len(values)
     given: dict[str, Sequence[Any]] = {
-        "beat": [key == BEAT_KEY for key in keys or [None] * n],
+        "beat": [0 if key == BEAT_KEY else None for key in keys or [None] * n],
         "key": keys or [None] * n,
         "value": values,
         "partition": [0] * n,

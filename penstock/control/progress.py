@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import delete, func, insert, select
 
 from penstock.control import schema as s
 from penstock.control.database import Database, rows, upsert
@@ -52,3 +52,11 @@ class Progress(Database):
             query = query.where(s.history.c.name == name)
         with self.begin() as c:
             return [dict(row) for row in c.execute(query).mappings()]
+
+    def counts(self, since_ms: int) -> dict[str, Mapping[str, int]]:
+        """Of each stream the least of its counts `late` and `dead` in the history later than since_ms."""
+        h = s.history.c
+        query = select(h.name, func.min(h.late).label("late"), func.min(h.dead).label("dead"))
+        with self.begin() as c:
+            found = c.execute(query.where(h.at > since_ms).group_by(h.name)).mappings()
+            return {row["name"]: {"late": row["late"], "dead": row["dead"]} for row in found}

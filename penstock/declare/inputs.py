@@ -72,8 +72,8 @@ class Input:
     event_time: SQL over the schema's columns (or over `timestamp`, the record's own time, for a raw input), giving
         TIMESTAMP. The engine adds it as the column `event_time` and puts the watermark on it. Where it gives NULL a
         record is a dead letter, and a raw one keeps its own time.
-    ahead: how far an event time may lie in the future; a record beyond it is a dead letter, because one wrong clock
-        would close every window. A raw input cannot reject; its event time is capped there.
+    ahead: how far an event time may lie in the future and be believed; a record beyond it is a dead letter. A raw input
+        cannot reject; its event time is capped there. Whatever it is, no record moves the watermark beyond the clock.
     combine: groups records before Spark sees them.
     late: what becomes of a record that comes after its windows have closed: `count` it, or `keep` it as well, as it
         came, in the topic `<stream>-late`.

@@ -44,6 +44,7 @@ class Stream:
     shuffle_partitions: pinned by the checkpoint, so declared once and kept.
     every: seconds between batches; 0 takes a batch as soon as there is something to read.
     max_records: what a batch takes at most, of each partition in proportion to what waits there; 0 for all there is.
+        The watermark waits until a batch has read to the end, so nothing that waits becomes late.
     steps: how many stateful steps the transform has, where it is not as many as the promise says.
 
     DeclarationError, with the way out, if it cannot be kept: names, inputs and outputs that do not fit, or what Spark

@@ -20,6 +20,7 @@ from penstock.engine.gaps import Inputs
 from penstock.engine.jvm import Execution
 from penstock.engine.offsetlog import Plan
 from penstock.engine.rejects import Rejects
+from penstock.engine.watermark import Watermark
 from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError, Wait
 from penstock.kafka.admin import admin, partitions
 
@@ -80,6 +81,7 @@ class Batches:
         self._stores: list[Store] = []
         self._rejects: Rejects
         self._inputs = Inputs(stream, bootstrap, checkpoint, book)
+        self._watermark: Watermark
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = threading.Event()
@@ -122,6 +124,7 @@ class Batches:
         self._checkpoint.fits(self.committed, stateful=self._stream.stateful_steps > 0)
         self._mend()
         self._rejects = Rejects(self._stream, self._spark, self._bootstrap)
+        self._watermark = Watermark(self._stream)
 
     def settle(self, timeout: float) -> None:
         """Let no further batch begin, and wait for the present one."""
@@ -172,10 +175,12 @@ class Batches:
             if not todo:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
                 frame.write.format("noop").mode("append").save()
+                self._watermark.settle(batch, Execution.last(query))
                 log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
                 return
             ids = self._inputs.before(batch, self.committed, str(query.id))
             rows = self._split(frame.toArrow())
+            self._watermark.settle(batch, Execution.last(query))
             rejects = self._rejects.of(batch, Execution.last(query))
             self._inputs.after(batch)
             # Nobody takes them where the store that does has this batch already.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 # A metric of Spark's state operators.
 LATE = "numRowsDroppedByWatermark"
+# The operator that notes the event times of a batch: the latest moves the watermark when the batch has ended.
+WATERMARK = "EventTimeWatermark"
 # Logical operators that keep state when their input is a stream.
 STATEFUL = {
     "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Join", "Distinct", "TransformWithState",
@@ -190,20 +192,42 @@ class Execution:
 
     def late_places(self) -> list[tuple[int, ...]]:
         """Where the plan's operators are that drop late rows: indexes of children from the root."""
-        return list(_places(self._execution.executedPlan()))
+        return list(_places(self._plan, lambda node: node.metrics().contains(LATE)))
 
     def late(self, places: list[tuple[int, ...]]) -> int:
         """Rows, after partial aggregation, that those operators dropped in this batch."""
-        plan = self._execution.executedPlan()
+        plan = self._plan
         return sum(int(_node(plan, place).metrics().get(LATE).get().value()) for place in places)
 
+    def time_places(self) -> list[tuple[int, ...]]:
+        """Where the plan's operators are that note event times, one for each input."""
+        return list(_places(self._plan, lambda node: node.nodeName() == WATERMARK))
 
-def _places(plan: Any, here: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
-    if plan.metrics().contains(LATE):
+    def hold_time(self, places: list[tuple[int, ...]], latest_ms: int | None) -> None:
+        """Let what this batch read move the watermark as if no event time lay behind `latest_ms`; None: not at all.
+
+        To be called when the batch has been computed and has not ended yet.
+        """
+        plan = self._plan
+        for place in places:
+            seen = _node(plan, place).eventTimeStats()
+            if latest_ms is None:
+                seen.reset()
+            elif seen.value().max() > latest_ms:
+                seen.reset()
+                seen.add(latest_ms)
+
+    @property
+    def _plan(self) -> Any:
+        return self._execution.executedPlan()
+
+
+def _places(plan: Any, wanted: Callable[[Any], bool], here: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:
+    if wanted(plan):
         yield here
     children = plan.children()
     for i in range(children.size()):
-        yield from _places(children.apply(i), (*here, i))
+        yield from _places(children.apply(i), wanted, (*here, i))
 
 
 def _node(plan: Any, place: tuple[int, ...]) -> Any:

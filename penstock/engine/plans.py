@@ -83,7 +83,7 @@ class Plan:
         self._folder.replace(name, orjson.dumps({"spark": pyspark.__version__, "state": lines}).decode())
 
     def _lines(self, name: str) -> list[str] | None:
-        """None where there are none that can be read, or none of this version of Spark: each words plans its own way."""
+        """None if there are none to be read, or none of this version of Spark: each words plans in its own way."""
         try:
             read: dict[str, Any] = orjson.loads(self._folder.read_if_whole(name) or "")
         except orjson.JSONDecodeError:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.declare.inputs import Input
     from penstock.declare.stream import Stream
     from penstock.engine.checkpoint import Batch
+    from penstock.engine.offsetlog import Ends
 
 EARLIEST = -2
 
@@ -39,11 +40,16 @@ def stream(spark: SparkSession, of: Stream, name: str, bootstrap: str) -> DataFr
 
 def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch) -> DataFrame:
     """The raw records that a batch took from an input."""
-    topics = [given.topic.name] if given.topic else [t for t in of.ends if re.fullmatch(given.pattern, t)]
-    ends = {topic: of.ends.get(topic, {}) for topic in topics}
+    ends = read(given, of)
     starts = {t: {p: of.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
     reader = spark.read.format("kafka").options(**_options(given, bootstrap))
     return reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends)).load()
+
+
+def read(given: Input, of: Batch) -> Ends:
+    """The ends of a batch in the topics of one input."""
+    topics = [given.topic.name] if given.topic else [t for t in of.ends if re.fullmatch(given.pattern, t)]
+    return {topic: of.ends.get(topic, {}) for topic in topics}
 
 
 def _options(given: Input, bootstrap: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from penstock.engine.tablefiles import GONE, ROWS
 from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka.admin import COMING_AND_GOING, admin, unreachable
 from penstock.records.columns import BAD, KEPT, Reading, arrow, texts
-from penstock.records.heartbeat import BEAT_KEY
+from penstock.records.heartbeat import BEAT_KEY, signer
 
 if TYPE_CHECKING:
     from penstock.declare.inputs import Table
@@ -48,6 +48,7 @@ class TableFeed:
     def __init__(self, table: Table, bootstrap: str, start: Mapping[int, int]) -> None:
         self._topic = table.source
         self._decoder = Decoder(table)
+        self._signer = signer()
         self.next = dict(start)
         self._consumer = Consumer(
             {
@@ -98,7 +99,7 @@ class TableFeed:
                 heard = time.monotonic()
                 key, value = message.key(), message.value()
                 self.next[partition] = offset + 1
-                if key != BEAT_KEY:
+                if key != BEAT_KEY or self._signer.time(self._topic, partition, value) is None:
                     held.append((key, value, partition, offset))
                     size += len(key or b"") + len(value or b"")
             if len(held) >= ROWS or size >= BYTES:

@@ -7,6 +7,7 @@ from typing import Any
 
 from penstock.control import AppRow, Desired, DriverRow
 from penstock.control.gaps import GapRow, lost
+from penstock.observe.alarms import alarms
 from penstock.observe.snapshot import Snapshot
 from penstock.observe.states import STATES, Limits, State, driver_state, stream_state
 from penstock.observe.views import AppView, DriverView, Freshness, GapView, Overview, StreamView, TopicView, Totals
@@ -83,13 +84,14 @@ def _stream(
         return StreamView(name, app, desired, state, why, stale=False)
     age = max(0, snap.now - row.reported_at)
     stale = desired == "on" and age > limits.fresh_ms
+    alarming = alarms(row, snap.before.get(name), snap.now) if state in ("running", "idle") else []
     watermark = row.watermark or None  # 0 is Spark's "none yet", not the year 1970
     return StreamView(
         name,
         app,
         desired,
         state,
-        why,
+        why or "; ".join(alarming),
         stale=stale,
         reported_age_ms=age,
         batch_id=row.batch_id,
@@ -111,6 +113,7 @@ def _stream(
         topics=[_topic(topic, known) for topic, known in sorted((row.topics or {}).items())],
         lost=lost(snap.gaps).get(name, 0),
         gaps=[_gap(gap, snap.now) for gap in snap.gaps if gap.name == name][:GAPS],
+        alarms=alarming,
     )
 
 

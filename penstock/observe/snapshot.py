@@ -9,6 +9,7 @@ from typing import Any
 from penstock.control import AppRow, Control, Desired, DriverRow, ProgressRow
 from penstock.control.captures import CaptureRow, Captures
 from penstock.control.gaps import GapRow
+from penstock.observe.alarms import LATELY_MS
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Snapshot:
     beats: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     captures: dict[str, CaptureRow] = field(default_factory=dict)
     gaps: list[GapRow] = field(default_factory=list)
+    before: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    """the counts `late` and `dead` of each stream some time ago: see `observe.alarms`"""
 
 
 def read(control: Control, *, actions: int = 50) -> Snapshot:
@@ -46,4 +49,5 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
         control.beats(),
         Captures(control).rows(),
         control.gaps(),
+        control.counts(now - LATELY_MS),
     )

@@ -66,6 +66,8 @@ class StreamView:
     lost: int = 0
     """Records of its inputs that it went on without, at most"""
     gaps: list[GapView] = field(default_factory=list)
+    alarms: list[str] = field(default_factory=list)
+    """Sentences, of a stream that runs: see `observe.alarms`. They are its `why` as well."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Records decoded and combined in columns: Arrow batches in, Arrow batches out, by DuckDB; no row is touched by Python.
 
 Runs in Spark's Python workers, and knows nothing of Spark. In: the columns of `Reading.sends`, of `key BINARY, value
-BINARY, topic STRING, partition INT, offset BIGINT, beat BOOLEAN` and `clock BIGINT`: in epoch microseconds, a record's
-own time where that is its event time, for heartbeats and raw records, else the latest event time that is allowed. Out:
-the columns of `Reading.layout`.
+BINARY, topic STRING, partition INT, offset BIGINT, beat INT`, the partition of what has the key of heartbeats, and
+`clock BIGINT`: in epoch microseconds, the time of a raw record, else the latest event time that is allowed. Out: the
+columns of `Reading.layout`.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from penstock.declare.inputs import Combiner, Input
 from penstock.declare.schema import Field, Type, schema
 from penstock.errors import DeclarationError
 from penstock.records import json, reasons, times
-from penstock.records.heartbeat import BEAT_KEY
+from penstock.records.heartbeat import BEAT_KEY, Signer
 
 # What one query of DuckDB takes: with a tenth of it half the gain is lost, and more only takes memory.
 ROWS = 200_000
 BYTES = 32 * 1024 * 1024
 RAW = ("topic", "partition", "offset", "key", "value")
 RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, reason STRING"
-IS_BEAT = f"coalesce(_key = '{BEAT_KEY.decode()}'::BLOB, false)"
+IS_BEAT = "_beat_at IS NOT NULL"
 # A raw record has no fields that could be wrong.
-RAW_JUDGED = "SELECT *, false AS _bad, _clock AS _at FROM records_in"
+RAW_JUDGED = f"SELECT *, {IS_BEAT} AS _beat, false AS _bad, coalesce(_beat_at, _clock) AS _at FROM records_in"
 JUDGED = ("_at", "_beat", "_bad", "_row")
 EVENT_TIME, BEAT, BAD, KEPT = "event_time", "_beat", "_bad", "_record"
 
@@ -81,7 +81,7 @@ class Reading:
     """How an input with a schema, or a combiner of raw records, is read: what a worker needs of its declaration.
 
     ddl: its schema, empty for raw records. combine: groups what was decoded, if it is wanted. keep: with each row the
-    record it was, else only with those that are none.
+    record it was, else only with those that are none. signer: tells beats; without it there are none.
     """
 
     topic: str
@@ -90,13 +90,12 @@ class Reading:
     event_time: str
     combine: Combiner | None
     keep: bool
+    signer: Signer | None = None
 
     @classmethod
-    def of(cls, given: Input, *, combine: bool, keep: bool) -> Reading:
-        topic = given.topic.name if given.topic else ""
-        return cls(
-            topic, f"input {given.source}", given.schema, given.event_time, given.combine if combine else None, keep
-        )
+    def of(cls, given: Input, *, combine: bool, keep: bool, signer: Signer | None = None) -> Reading:
+        topic, combiner = given.topic.name if given.topic else "", given.combine if combine else None
+        return cls(topic, f"input {given.source}", given.schema, given.event_time, combiner, keep, signer)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -178,6 +177,7 @@ class Queries:
 
     def __init__(self, reading: Reading) -> None:
         self._layout, self._topic, self._what = reading.layout, reading.topic, reading.what
+        self._signer = reading.signer
         self._lists = {f.name for f in reading.columns if reading.combine and f.type.kind == "array"}
         self._con = connection()
         names = [json.name(f.name) for f in reading.fields]
@@ -251,7 +251,7 @@ class Queries:
             rows, tables = decoded["_row"].filter(apart), {"decoded": decoded}
         else:
             # A combiner is not given beats, and raw records are never bad.
-            rows, tables = given["_row"].filter(given["_beat"]), {"records_in": given}
+            rows, tables = given["_row"].filter(pc.is_valid(given["_beat_at"])), {"records_in": given}
         if len(rows) < len(given):
             yield from self._rows(self._good, **tables)
         if len(rows):
@@ -259,12 +259,30 @@ class Queries:
 
     def _named(self, table: pa.Table) -> pa.Table:
         """The source's columns under names that no field may have, and the value as text."""
-        named = table.rename_columns([f"_{name}" for name in table.column_names])
+        sent = [name for name in table.column_names if name != "beat"]
+        named = table.select(sent).rename_columns([f"_{name}" for name in sent])
+        named = named.append_column("_beat_at", self._beats(table))
         if self._topic:
             # One topic is not sent with every record.
             named = named.append_column("_topic", pa.repeat(self._topic, len(table)))
         named = named.append_column("_row", pa.array(np.arange(len(table))))
         return named.append_column("_text", texts(table["value"]))
+
+    def _beats(self, table: pa.Table) -> pa.Array[Any]:
+        """The times of the beats that are proven, in epoch microseconds; NULL for all other records."""
+        sent = "beat" in table.column_names
+        keyed = pc.is_valid(table["beat"]) if sent else pc.equal(table["key"], pa.scalar(BEAT_KEY))
+        rows = pc.indices_nonzero(keyed).to_numpy()
+        if self._signer is None or not len(rows):
+            return pa.nulls(len(table), pa.int64())
+        at, none = np.zeros(len(table), np.int64), np.ones(len(table), np.bool_)
+        record: dict[str, Any]
+        for row, record in zip(rows, table.take(rows).to_pylist(), strict=True):
+            topic, partition = self._topic or record["topic"], record["beat" if sent else "partition"]
+            found = self._signer.time(topic, partition, record["value"])
+            if found is not None:
+                at[row], none[row] = found * 1000, False
+        return pa.array(at, mask=none)
 
     def _rows(self, sql: str, **tables: pa.Table) -> Iterator[pa.RecordBatch]:
         found = self._query(sql, **tables)
@@ -334,7 +352,7 @@ def _judged(reading: Reading) -> str:
     values = ", ".join(f"{json.value_in('_k', f, '_text')} AS {json.name(f.name)}" for f in fields)
     return (
         f"SELECT *, NOT _beat AND (_k IS NULL OR {' OR '.join(bad)}) AS _bad FROM ("
-        f"SELECT *, CASE WHEN _beat THEN _clock ELSE {at or 'NULL::BIGINT'} END AS _at FROM ("
+        f"SELECT *, CASE WHEN _beat THEN _beat_at ELSE {at or 'NULL::BIGINT'} END AS _at FROM ("
         f"SELECT *, {values} FROM ("
         f"SELECT *, {IS_BEAT} AS _beat, {json.record('_text', fields)} AS _k FROM records_in)))"
     )

@@ -12,7 +12,7 @@ from penstock.records.json import INTEGERS
 
 # What is cut off where a value is put into a type without fractions, or a day.
 CUT = {("DOUBLE", "int"), ("FLOAT", "int"), ("DECIMAL", "int"), ("TIMESTAMP", "date")}
-OWN: dict[str, pa.DataType] = {"clock": pa.int64(), "beat": pa.bool_()}
+OWN: dict[str, pa.DataType] = {"clock": pa.int64(), "beat": pa.int32()}
 
 
 def tried(given: Input) -> None:

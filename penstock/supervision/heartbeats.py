@@ -2,7 +2,8 @@
 
 A beat goes to every partition of a topic that a stream with final windows reads, at the moment one of its readers'
 windows is due (end plus grace), and at the topic's slow cadence otherwise. It carries the sender's clock as it is then,
-never a later time, and is written behind whatever the partition holds, so it passes nothing written before it.
+never a later time, and is written behind whatever the partition holds, so it passes nothing written before it. It
+proves that it is ours: `records/heartbeat.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from penstock.declare.promises import Due
 from penstock.declare.topic import Topic
 from penstock.errors import BrokerError, ControlError
 from penstock.kafka.admin import admin, partitions
-from penstock.records.heartbeat import BEAT_HEADER, BEAT_KEY, beat_value
+from penstock.records.heartbeat import BEAT_HEADER, BEAT_KEY, signer
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +54,7 @@ class Beater:
         self._bootstrap = bootstrap
         self._clock = clock
         self._sender = socket.gethostname()
+        self._signer = signer()
         self._next: dict[str, int] = {}
         self._partitions: dict[str, int] = {}
         self._partitions_at = float("-inf")
@@ -91,7 +93,7 @@ class Beater:
                 self._producer.produce(
                     name,
                     key=BEAT_KEY,
-                    value=beat_value(at),
+                    value=self._signer.value(name, partition, at),
                     timestamp=at,
                     partition=partition,
                     headers=[(BEAT_HEADER, b"1")],

@@ -17,7 +17,6 @@ from penstock.engine import records, tablefeed
 from penstock.errors import DeclarationError
 from penstock.records import columns
 from penstock.records.columns import Reading
-from penstock.records.heartbeat import BEAT_KEY
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -132,9 +131,8 @@ def _arrow(given: Input, rows: Sequence[Given]) -> pa.RecordBatch:
     micros = timedelta(microseconds=1)
     horizon = int(time.time() * 1e6) + given.ahead // micros
     own = [(at - EPOCH) // micros for at in found["timestamp"]]
-    beats = [key == BEAT_KEY for key in found["key"]]
-    clock = [at if beat or not given.schema else horizon for at, beat in zip(own, beats, strict=True)]
-    arrays |= {"clock": pa.array(clock, pa.int64()), "beat": pa.array(beats)}
+    clock = [horizon if given.schema else at for at in own]
+    arrays |= {"clock": pa.array(clock, pa.int64()), "beat": pa.nulls(len(made), pa.int32())}
     return pa.RecordBatch.from_pydict(arrays)
 
 

@@ -96,6 +96,30 @@ def test_a_batch_tells_its_progress_its_metrics_and_its_late_rows(spark: SparkSe
     assert seen[0] == (1, 0)
 
 
+def test_a_batch_moves_the_watermark_no_further_than_it_is_let(spark: SparkSession, tmp_path: Path) -> None:
+    """A row a second from 1970 on: the first batch is not let at all, all others up to the second second."""
+
+    def hold(frame: DataFrame, number: int) -> None:
+        frame.collect()
+        [query] = [q for q in spark.streams.active if q.name == "held"]
+        execution = jvm.Execution.last(query)
+        places = execution.time_places()
+        assert len(places) == 1
+        execution.hold_time(places, 2000 if number else None)
+
+    writer = counted(rates(spark)).writeStream.queryName("held").outputMode("update")
+    query = writer.option("checkpointLocation", str(tmp_path)).foreachBatch(hold).start()
+    moved: list[str] = []
+    try:
+        while len(moved) < 6:
+            assert query.isActive, query.exception()
+            time.sleep(0.05)
+            moved = [p["eventTime"]["watermark"][14:19] for p in jvm.progress(query, "")]
+    finally:
+        query.stop()
+    assert moved[:6] == ["00:00", "00:00", "00:01", "00:02", "00:02", "00:02"]
+
+
 def test_a_folder_is_written_whole(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
     folder = jvm.Folder(spark, str(tmp_path))

@@ -6,7 +6,7 @@ import json
 import logging
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +19,12 @@ from penstock.control import ProgressRow
 from penstock.declare.topic import COMMITS
 from penstock.engine import tablefeed
 from penstock.engine.run import StreamRun
-from penstock.engine.tablefeed import Decoder
-from penstock.engine.tablefiles import MANIFEST
+from penstock.engine.tablefeed import Decoder, TableFeed
+from penstock.engine.tablefiles import GONE, MANIFEST
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.output import TopicWriter
 from penstock.local.parts import Broker
+from penstock.records.heartbeat import BEAT_KEY, Signer, signer
 from penstock.streams import Each, F, Input, Stream, Table, Topic, TopicOutput
 from penstock.testing import Record, create, latest, read, running, send
 from tests.support import wait_until
@@ -60,6 +61,23 @@ STREAM = Stream(
 def bootstrap(fresh_broker: Broker) -> str:
     create(fresh_broker.bootstrap, SALES, SHOPS, OUT, COMMITS, Topic(SALES.dead_letters), Topic(SHOPS.dead_letters))
     return fresh_broker.bootstrap
+
+
+def test_a_row_may_have_the_key_of_beats(bootstrap: str) -> None:
+    """A beat is no row; what proves nothing is one, or a dead letter."""
+    key = BEAT_KEY.decode()
+    beat = signer().value(SHOPS.name, 0, AT).decode()
+    forged = Signer(b"theirs").value(SHOPS.name, 0, AT).decode()
+    values = [(beat, 0), (forged, 0), (beat, 1), ('{"town": "Aachen"}', 1)]
+    send(bootstrap, [Record(SHOPS.name, key, value, partition) for value, partition in values])
+    feed = TableFeed(STREAM.tables["shops"], bootstrap, {0: 0, 1: 0})
+    with closing(feed):
+        found = list(feed.to({0: 2, 1: 2}, lambda: False))
+    assert [row for taken in found for rows in taken.rows.values() for row in rows.to_pylist()] == [
+        {"key": key, "town": "Aachen", GONE: False}
+    ]
+    dead = sorted((row["partition"], row["offset"]) for taken in found for row in taken.dead.to_pylist())
+    assert dead == [(0, 1), (1, 0)]
 
 
 def shop(key: str | None, town: str | None) -> Record:

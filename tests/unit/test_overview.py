@@ -40,11 +40,13 @@ def seen(
     driver: DriverRow | None = DRIVER,
     row: ProgressRow | None = ROW,
     desired: Mapping[str, Desired] | None = None,
+    before: Mapping[str, int] | None = None,
 ) -> Overview:
     wanted: dict[str, Desired] = dict(desired or {"bundles": "on"})
     drivers = {driver.incarnation: driver} if driver else {}
     progress = {row.name: row} if row else {}
-    return overview(Snapshot(NOW, [app], {app.name: wanted}, drivers, progress), Limits())
+    known = {} if before is None else {"bundles": before}
+    return overview(Snapshot(NOW, [app], {app.name: wanted}, drivers, progress, before=known), Limits())
 
 
 def state_of(view: Overview, name: str = "bundles") -> tuple[State, str]:
@@ -191,6 +193,34 @@ def test_some_figures_are_old_and_named() -> None:
     assert "summaries (20 s)" in view.freshness.message
     assert "bundles" not in view.freshness.message
     assert (view.totals.wanted, view.totals.healthy) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"before": {"late": 3, "dead": 1}}, []),
+        ({"before": {"late": 1, "dead": 1}}, ["2 came too late in the last 10 min"]),
+        ({"before": {"late": 3, "dead": 0}}, ["1 were no records of its inputs in the last 10 min"]),
+        ({"row": row(watermark=NOW + 9_000)}, []),
+        (
+            {"row": row(watermark=NOW + 240_000)},
+            ["its watermark is 4 min ahead of the clock, and until then what comes is late"],
+        ),
+        ({"row": row(state="stopped"), "desired": OFF, "before": {"late": 0, "dead": 0}}, []),
+    ],
+)
+def test_alarms_of_a_stream_that_runs(given: dict[str, Any], said: list[str]) -> None:
+    view = seen(**given)
+    assert view.apps[0].streams[0].alarms == said
+    assert state_of(view)[1] == "; ".join(said)
+
+
+def test_counts_of_some_time_ago(control: Control) -> None:
+    for late in (4, 7):
+        control.report([row(late=late)], keep=True)
+    assert control.counts(control.now() - 60_000) == {"bundles": {"late": 4, "dead": 1}}
+    assert control.counts(control.now() + 1) == {}
+    assert read(control).before == {"bundles": {"late": 4, "dead": 1}}
 
 
 def test_a_stopped_stream_is_not_old() -> None:

@@ -117,6 +117,7 @@ BROKEN = {
     "PenstockLagGrowing": {f"penstock_stream_lag_records{TOPIC}": "20000+10x60"},
     "PenstockBatchOld": {f"penstock_stream_batch_age_seconds{STREAM}": "60+60x60"},
     "PenstockWatermarkOld": {f"penstock_stream_watermark_age_seconds{STREAM}": "3600+60x60"},
+    "PenstockWatermarkAhead": {f"penstock_stream_watermark_age_seconds{STREAM}": "-240+0x60"},
     "PenstockLateRecords": {f"penstock_stream_late_records_total{STREAM}": "5+1x60"},
     "PenstockDeadLetters": {f"penstock_stream_dead_letters_total{STREAM}": "5+1x60"},
     "PenstockLostRecords": {f"penstock_stream_lost_records_total{STREAM}": "5+1x60"},

@@ -15,13 +15,13 @@ from jobs.quality import verdict
 from jobs.quality.rules import EVERY, Rule
 from penstock.errors import DeclarationError
 from penstock.records.columns import Queries, Reading
-from penstock.records.heartbeat import BEAT_KEY, beat_value
+from penstock.records.heartbeat import BEAT_KEY, Signer
 from penstock.streams import Combiner
 from tests.readings import FAR, batch, run
 
 MB = 1_000_000
 AT = datetime(2026, 1, 1, tzinfo=UTC)
-AT_MICROS = int(AT.timestamp()) * 1_000_000
+AT_MS = int(AT.timestamp()) * 1000
 DDL = "id INT NOT NULL, s STRING, s2 STRUCT<a: INT NOT NULL>, at BIGINT"
 ALL = Reading("t", "a test", DDL, "timestamp_millis(at)", None, True)
 
@@ -58,22 +58,64 @@ def test_reasons(given: bytes | None, reason: str | None) -> None:
     assert (row["_bad"], row["_record"]["reason"]) == (reason is not None, reason)
 
 
-@pytest.mark.parametrize("value", [beat_value(1_767_225_600_000), b"rubbish", None, b'{"id":"x","at":"y"}'])
-def test_a_beat_is_no_record_whatever_its_value(value: bytes | None) -> None:
-    combiner = Combiner("n BIGINT", "SELECT count(*) AS n, max(event_time) AS event_time FROM records HAVING n > 0")
-    for reading in (ALL, Reading("t", "a test", "", "timestamp", combiner, False)):
-        [row] = run(reading, batch([value], keys=[BEAT_KEY], times=[AT_MICROS]))
+SIGNER = Signer(b"ours")
+BEAT = SIGNER.value("t", 0, AT_MS)
+COUNT = Combiner("n BIGINT", "SELECT count(*) AS n, max(event_time) AS event_time FROM records HAVING n > 0")
+OTHERS = {
+    "another secret": Signer(b"theirs").value("t", 0, AT_MS),
+    "another topic": SIGNER.value("u", 0, AT_MS),
+    "another partition": SIGNER.value("t", 1, AT_MS),
+    "another time": BEAT.replace(b"%d" % AT_MS, b"%d" % (AT_MS + 1)),
+    "no proof": b'{"heartbeat":%d}' % AT_MS,
+    "a field more": BEAT[:-1] + b',"at":1}',
+    "rubbish": b"\xff",
+    "nothing": None,
+}
+
+
+@pytest.mark.parametrize("timestamp", [0, AT_MS * 1000, FAR])
+def test_a_beat_carries_its_time_in_its_value(timestamp: int) -> None:
+    """Whatever its own timestamp says."""
+    for reading in (
+        Reading("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER),
+        Reading("t", "a test", DDL, "timestamp_millis(at)", COUNT, False, SIGNER),
+        Reading("t", "a test", "", "timestamp", COUNT, False, SIGNER),
+    ):
+        [row] = run(reading, batch([BEAT], keys=[BEAT_KEY], times=[timestamp]))
         assert (row["_beat"], row["_bad"], row["event_time"]) == (True, False, AT)
 
 
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_does_not_prove_that_it_is_ours_is_a_record(name: str) -> None:
+    given = batch([OTHERS[name]], keys=[BEAT_KEY], times=[AT_MS * 1000])
+    [row] = run(Reading("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER), given)
+    assert (row["_beat"], row["_bad"]) == (False, True)
+    [row] = run(Reading("t", "a test", "", "timestamp", COUNT, False, SIGNER), given)
+    assert (row["_beat"], row["n"]) == (False, 1)
+
+
+def test_a_record_with_the_key_of_beats_counts() -> None:
+    reading = Reading("t", "a test", DDL, "timestamp_millis(at)", COUNT, False, SIGNER)
+    rows = run(reading, batch([b'{"id":1,"at":1}', BEAT, b"{}"], keys=[BEAT_KEY] * 3))
+    assert [(r["n"], r["_beat"], r["_bad"]) for r in rows if r["n"]] == [(1, False, False)]
+    assert sorted((r["_beat"], r["_bad"]) for r in rows if not r["n"]) == [(False, True), (True, False)]
+
+
+def test_no_text_shows_the_secret() -> None:
+    assert "ours" not in repr(Reading("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER))
+
+
 def test_what_a_batch_holds_is_told_apart() -> None:
-    values = [b'{"id":1,"at":1}', b"x", None, beat_value(0)]
+    values = [b'{"id":1,"at":1}', b"x", None, BEAT]
     keys = [None, b"k", b"k", BEAT_KEY]
-    rows = run(ALL, batch(values, keys=keys, times=[*[FAR] * 3, AT_MICROS]))
+    reading = Reading("t", "a test", DDL, "timestamp_millis(at)", None, True, SIGNER)
+    rows = run(reading, batch(values, keys=keys))
     assert [(r["_beat"], r["_bad"]) for r in rows] == [(False, False), (False, True), (False, True), (True, False)]
     assert [(r["_record"]["key"], r["_record"]["value"]) for r in rows] == list(zip(keys, values, strict=True))
-    kept = [r["_record"] for r in run(Reading("t", "a test", DDL, "timestamp_millis(at)", None, False), batch(values))]
-    assert sorted(r["offset"] for r in kept if r) == [1, 2, 3]
+    kept = [
+        r["_record"] for r in run(Reading("t", "a test", DDL, "timestamp_millis(at)", None, False), batch(values[:3]))
+    ]
+    assert sorted(r["offset"] for r in kept if r) == [1, 2]
 
 
 DEEP = {"arrays": (b"[", b"", b"]"), "objects": (b'{"a":', b"1", b"}")}

@@ -1,0 +1,23 @@
+"""What is wrong with the time or the records of a stream that runs well otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.control import ProgressRow
+from penstock.observe.words import duration
+
+LATELY_MS = 10 * 60 * 1000
+# Two hosts' clocks differ by so much without harm.
+AHEAD_MS = 10_000
+
+
+def alarms(row: ProgressRow, before: Mapping[str, int] | None, now: int) -> list[str]:
+    """A sentence for each. before: the counts `late` and `dead` of LATELY_MS ago, None if nothing is known of then."""
+    found = []
+    if row.watermark is not None and (ahead := row.watermark - now) > AHEAD_MS:
+        found.append(f"its watermark is {duration(ahead)} ahead of the clock, and until then what comes is late")
+    for name, said in (("late", "came too late"), ("dead", "were no records of its inputs")):
+        if before is not None and (rise := getattr(row, name) - before[name]) > 0:
+            found.append(f"{rise:,} {said} in the last {duration(LATELY_MS)}")
+    return found

@@ -1,0 +1,138 @@
+"""What moves the watermark: no clock that is fast, no beat but ours, and not the order in which a backlog is read."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock import catalog
+from penstock.declare.promises import Promise
+from penstock.local.parts import Broker
+from penstock.records.heartbeat import BEAT_KEY, Signer
+from penstock.streams import F, Final, Input, Stream, Topic, TopicOutput, Updates
+from penstock.supervision.heartbeats import Beater
+from penstock.testing import Record, create, read, running, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.integration
+
+SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
+EVENTS = Topic("events", partitions=2, config={"retention.ms": "-1"})
+INPUTS = {
+    "a schema": Input(EVENTS, schema="at BIGINT NOT NULL", event_time="timestamp_millis(at)", ahead=10 * MINUTE),
+    "raw": Input(EVENTS, ahead=10 * MINUTE),
+}
+
+
+def counts(events: DataFrame) -> DataFrame:
+    return (
+        events.groupBy(F.window("event_time", "1 minute").alias("w")).agg(F.count("*").alias("n")).select("w.end", "n")
+    )
+
+
+def declared(given: Input, promise: Promise, max_records: int = 0) -> Stream:
+    output = TopicOutput(Topic("counts", partitions=1), key="end", value="n")
+    return Stream("timed", "tests", {"events": given}, counts, output, promise, max_records=max_records)
+
+
+def events(*times: float, partition: int = 0) -> list[Record]:
+    """A record for each time, in epoch seconds."""
+    millis = [int(at * 1000) for at in times]
+    return [Record(EVENTS.name, None, json.dumps({"at": at}), partition, timestamp=at) for at in millis]
+
+
+@pytest.fixture
+def bootstrap(fresh_broker: Broker) -> str:
+    create(fresh_broker.bootstrap, *catalog.build([declared(INPUTS["raw"], Final(MINUTE, SECOND))]).topics.values())
+    create(
+        fresh_broker.bootstrap, *catalog.build([declared(INPUTS["a schema"], Final(MINUTE, SECOND))]).topics.values()
+    )
+    return fresh_broker.bootstrap
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_one_fast_clock_takes_nothing_of_the_grace(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, name: str
+) -> None:
+    """A record that is almost ten minutes ahead; then ten whose window has just ended."""
+    grace = 5 * MINUTE
+    now = time.time()
+    ended = now - now % 60 - 5
+    with running(declared(INPUTS[name], Final(window=MINUTE, grace=grace)), spark, bootstrap, tmp_path) as run:
+        send(bootstrap, events(now + 590))
+        run.settle()
+        send(bootstrap, events(*[ended] * 10, partition=1))
+        run.settle()
+        assert run.figures.late == 0
+        assert 0 < (run.figures.watermark or 0) <= (time.time() - grace.total_seconds()) * 1000
+        send(bootstrap, events(now - 900))
+        run.settle()
+        assert run.figures.late == 1, "time has moved all the same"
+
+
+def test_a_batch_that_is_run_again(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    """Its output is there, and Spark has not noted that it ended: what it read must not move time further now."""
+    stream = declared(INPUTS["a schema"], Final(window=MINUTE, grace=5 * MINUTE))
+    now = time.time()
+    send(bootstrap, events(now + 590))
+    for _ in range(2):
+        with running(stream, spark, bootstrap, tmp_path) as run:
+            run.settle()
+            assert 0 < (run.figures.watermark or 0) <= (time.time() - 300) * 1000
+        # Behind the batch with the record comes one without data.
+        for path in (tmp_path / stream.name / "commits").glob("*"):
+            path.unlink()
+        for path in (tmp_path / stream.name / "offsets").glob("*1*"):
+            path.unlink()
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_beats_of_others_and_of_a_fast_clock(spark: SparkSession, bootstrap: str, tmp_path: Path, name: str) -> None:
+    """Forged ones are records like any other; a true one that lies ahead moves time to the clock."""
+    grace = 5 * MINUTE
+    stream = declared(INPUTS[name], Final(window=MINUTE, grace=grace))
+    now = time.time()
+    ended, ahead = now - now % 60 - 5, int((now + 590) * 1000)
+    key = BEAT_KEY.decode()
+    forged = [f'{{"heartbeat":{ahead}}}', Signer(b"theirs").value(EVENTS.name, 0, ahead).decode(), "{}"]
+    beater = Beater(catalog.build([stream]).windowed(), None, bootstrap, clock=lambda: now + 590)
+    with closing(beater), running(stream, spark, bootstrap, tmp_path) as run:
+        send(bootstrap, [*(Record(EVENTS.name, key, value, timestamp=ahead) for value in forged), *events(now)])
+        run.settle()
+        assert 0 < (run.figures.watermark or 0) <= (time.time() - grace.total_seconds()) * 1000
+        beater.run_once()
+        run.settle()
+        send(bootstrap, events(*[ended] * 10, partition=1))
+        run.settle()
+        assert run.figures.late == 0
+        assert run.figures.dead == (len(forged) if INPUTS[name].schema else 0)
+        assert (run.figures.watermark or 0) <= (time.time() - grace.total_seconds()) * 1000
+        # Those of the raw input are counted in a window of their own, which is open.
+        assert run.figures.state_rows == (2 if INPUTS[name].schema else 3)
+
+
+def test_a_backlog_that_is_read_in_pieces_is_not_late(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    """Six hours in one partition, two minutes in the other."""
+    now = time.time()
+    old = [now - 6 * 3600 + n * 33 for n in range(650)]
+    send(bootstrap, [*events(*old), *events(*(now - 120 + n / 6 for n in range(650)), partition=1)])
+    stream = declared(INPUTS["a schema"], Updates(window=MINUTE, late_by=HOUR), max_records=300)
+    with running(stream, spark, bootstrap, tmp_path) as run:
+        run.settle()
+        assert (run.figures.batch_id or 0) >= 3, "it was read in pieces"
+        assert (run.figures.rows_in, run.figures.late) == (1300, 0)
+        for at in (now, old[0]):
+            send(bootstrap, events(at))
+            run.settle()
+        assert run.figures.late == 1, "what comes behind them is late as ever"
+    last = {r.key: int(r.value or "") for r in read(bootstrap, "counts")}
+    assert sum(last.values()) == 1301

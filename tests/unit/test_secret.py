@@ -1,0 +1,43 @@
+"""The secret that proves heartbeats: made once, the owner's alone, or given by a setting."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import LocalError
+from penstock.machine.secret import kept
+from penstock.records.heartbeat import SECRET, signer
+from penstock.settings import settings
+
+
+def test_a_secret_is_made_once_and_for_its_owner(tmp_path: Path) -> None:
+    path = tmp_path / "home" / "secret"
+    with ThreadPoolExecutor(8) as together:
+        found = set(together.map(lambda _: kept(path), range(32)))
+    assert len(found) == 1
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(path.parent.iterdir()) == [path]
+    assert kept(tmp_path / "another") not in found
+
+
+@pytest.mark.parametrize("text", ["", "rubbish", "00"])
+def test_what_is_no_secret_is_said(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "secret"
+    path.write_text(text)
+    with pytest.raises(LocalError, match=r"(?s)holds no secret.*remove it"):
+        kept(path)
+
+
+def test_a_setting_overrules_the_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = signer()
+    assert own == signer()
+    assert (home / SECRET).exists()
+    monkeypatch.setenv("PENSTOCK_BEAT_SECRET", "shared by two hosts")
+    settings.cache_clear()
+    shared = signer()
+    assert shared != own
+    assert shared.time("t", 0, own.value("t", 0, 1)) is None
+    assert "shared" not in repr(settings())
