@@ -3,11 +3,15 @@
 Where a record concerns one place in Kafka, name it::
 
     log.warning("skipped", extra={"topic": "receipts", "partition": 3, "offset": 4711})
+
+What a record says of a payload cannot look like another record, nor steer a terminal: see `printable`.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Callable
@@ -15,8 +19,6 @@ from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from threading import Event, Thread
 from typing import Any
-
-import orjson
 
 from penstock.settings import settings
 
@@ -27,8 +29,26 @@ FIELDS = (*PLACE, "stream", "app", "incarnation")
 log = logging.getLogger("penstock.alerts")
 
 
+# Control characters but tab, separators of lines, marks that turn the direction of writing, lone surrogates.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+INDENT = "    "
+
+
+def printable(text: str) -> str:
+    """A text in one line, with what a terminal or a reader takes for more than a character as `\\n`, `\\x1b`."""
+    return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def lines(text: str) -> str:
+    """As `printable`, but its own lines are kept; all but the first are indented, so that none begins a record."""
+    return f"\n{INDENT}".join(printable(line) for line in text.split("\n"))
+
+
 def _given(record: logging.LogRecord) -> dict[str, Any]:
-    return {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
+    given = {name: value for name in FIELDS if (value := getattr(record, name, None)) is not None}
+    return {name: printable(value) if isinstance(value, str) else value for name, value in given.items()}
 
 
 def _moment(record: logging.LogRecord) -> str:
@@ -46,8 +66,9 @@ class Text(logging.Formatter):
         line = f"{_moment(record)} {record.levelname} {self.process} {record.name}: {record.getMessage()}"
         if given := _given(record):
             line += f" [{' '.join(f'{k}={v}' for k, v in given.items())}]"
+        line = printable(line)
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            line += f"\n{INDENT}" + lines(self.formatException(record.exc_info))
         return line
 
 
@@ -69,7 +90,8 @@ class Json(logging.Formatter):
         }
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
-        return orjson.dumps(found, default=str).decode()
+        # Outside its texts JSON has none of these characters.
+        return _UNSEEN.sub(lambda c: f"\\u{ord(c[0]):04x}", json.dumps(found, default=str, ensure_ascii=False))
 
 
 @dataclass(frozen=True)
@@ -143,7 +165,7 @@ class AlertHandler(logging.Handler):
 
     def _body(self, record: logging.LogRecord, repeated: int) -> dict[str, Any]:
         place = " ".join(f"{k}={v}" for k, v in _given(record).items())
-        text = f"{record.levelname} {self.process}: {record.getMessage()}" + (f" [{place}]" if place else "")
+        text = printable(f"{record.levelname} {self.process}: {record.getMessage()}" + (f" [{place}]" if place else ""))
         if repeated:
             text += f" (and {repeated} times more since it was last said)"
         if self._suppressed:

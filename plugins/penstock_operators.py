@@ -122,23 +122,25 @@ class SuperviseStreams(BaseOperator):
         from penstock.settings import settings
         from penstock.supervision import launch
 
-        hook = SparkSubmitHook(conn_id=self.conn_id, application_args=launch.arguments(self.app, incarnation))
+        arguments = launch.arguments(self.app, incarnation)
+        hook = SparkSubmitHook(conn_id=self.conn_id, application_args=arguments)
         try:
             SparkSubmitHook.get_connection(self.conn_id)
         except AirflowNotFoundException:
             # Without a connection the hook would take yarn.
             hook._connection["master"] = settings().spark_master
         # Some settings follow from the master, which only the connection knows.
-        hook._conf = submit_conf(self.app, hook._connection["master"])
-        del hook._conf["spark.master"]
-        hook._name = hook._conf.pop("spark.app.name")
+        conf = submit_conf(self.app, hook._connection["master"])
+        del conf["spark.master"]
+        hook._name = conf.pop("spark.app.name")
+        hook._properties_file = str(launch.properties(self.app, conf))
         if hook._connection["deploy_mode"] == "cluster":
             raise LocalError(
                 f"the connection {self.conn_id} asks for deploy mode cluster",
                 fix="use deploy mode client: the supervisor looks after the driver's process on its own host",
             )
-        command: list[str] = hook._build_spark_submit_command(str(launch.DRIVER))
-        return command
+        program, *words = hook._build_spark_submit_command(str(launch.DRIVER))
+        return [program, "--load-spark-defaults", *words]
 
 
 class KeepBeat(BaseOperator):

@@ -62,11 +62,12 @@ def explain(name: Name) -> None:
         [capture] = captures([name])
         found = plans.explain(capture)
     out = console()
-    out.print(f"[bold]{capture.name}[/]: {capture.dialect} {capture.connection} -> topic {capture.topic.name}")
+    place = f": {capture.dialect} {capture.connection} -> topic {capture.topic.name}"
+    out.print(Text.assemble((capture.name, "bold"), place))
     for line in found.facts:
         out.print(f"  {line}", highlight=False)
     for query in found.queries:
-        out.print(f"\n[bold]{query.what}[/]")
+        out.print(Text(f"\n{query.what}", style="bold"))
         out.print(Text(f"  {query.sql}"))
         for source, index in query.plan:
             served = f"by index {index}" if index else "by a full scan"

@@ -13,7 +13,7 @@ from penstock.catalog import survey
 from penstock.catalog.draw import mermaid, text
 from penstock.catalog.graph import Graph, graph
 from penstock.catalog.listing import NOT_RUN, Row, data, rows
-from penstock.cli.output import clear_errors, console, emit, table, unknown
+from penstock.cli.output import clear_errors, console, echo, emit, table, unknown
 from penstock.declare.declared import Place
 from penstock.errors import PenstockError
 
@@ -73,7 +73,7 @@ def catalog(
 
 def _tell(wrong: Sequence[PenstockError]) -> None:
     for e in wrong:
-        typer.echo(f"error: {e}", err=True)
+        echo(f"error: {e}", err=True)
 
 
 def _data(drawn: Graph) -> dict[str, object]:

@@ -15,7 +15,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from penstock.catalog import readable
-from penstock.cli.output import clear_errors, console, count, emit, state, table
+from penstock.cli.output import clear_errors, console, count, echo, emit, state, table
 from penstock.cli.report import Steps
 from penstock.cli.streams import tail
 from penstock.control import DriverRow, connect
@@ -48,10 +48,12 @@ def up() -> None:
 
 def _welcome(out: Console, platform: Platform, view: Overview) -> None:
     s, airflow = settings(), platform.airflow
+    # Where nobody looks on, this is kept in a log.
+    password = airflow.password if out.is_terminal else f"in {airflow.layout.password_file}"
     grid = table(["", ""])
     grid.show_header = False
     for key, value in (
-        ("Airflow", f"{airflow.url}   sign in as {airflow.user} with the password {airflow.password}"),
+        ("Airflow", f"{airflow.url}   sign in as {airflow.user} with the password {password}"),
         ("Operator page", f"{airflow.url}/plugin/penstock   (in Airflow's navigation: Penstock)"),
         ("Kafka", s.bootstrap),
         ("Topics", ", ".join(sorted(readable()[0].topics))),
@@ -148,7 +150,7 @@ def logs(
     for name, path in chosen.items():
         at[name] = path.stat().st_size if path.exists() else 0
         for line in tail(path, lines) if path.exists() else []:
-            typer.echo(f"{name} | {line}" if len(chosen) > 1 else line)
+            echo(f"{name} | {line}" if len(chosen) > 1 else line)
     while follow:
         try:
             time.sleep(0.5)
@@ -168,8 +170,8 @@ def _emit_new(name: str, path: Path, start: int) -> int:
         file.seek(start if start <= size else 0)
         fresh = file.read()
         whole = fresh[: fresh.rfind(b"\n") + 1]
-        for line in whole.decode(errors="replace").splitlines():
-            typer.echo(f"{name} | {line}" if name else line)
+        for line in whole.decode(errors="replace").split("\n")[:-1]:
+            echo(f"{name} | {line}" if name else line)
         return file.tell() - len(fresh) + len(whole)
     return 0
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import orjson
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from penstock.control import Actor
 from penstock.errors import PenstockError
+from penstock.logs import printable
 
 COLOURS = {
     "running": "green", "idle": "green", "starting": "blue", "loading": "blue", "draining": "blue",
@@ -26,9 +28,27 @@ COLOURS = {
 }  # fmt: skip
 
 
+class Safe(Console):
+    """A console whose styles are its own: what is printed is neither markup nor a terminal's code."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else shown(text), style, control)
+
+
 def console() -> Console:
     """Standard output; wide where it is no terminal, so that a pipe gets whole cells."""
-    return Console(width=None if sys.stdout.isatty() else 200, highlight=False)
+    return Safe(width=None if sys.stdout.isatty() else 200, highlight=False, markup=False, emoji=False)
+
+
+def shown(text: str) -> str:
+    """A text as it may be shown: its own lines, and no code that a terminal would obey."""
+    return "\n".join(map(printable, text.split("\n")))
+
+
+def echo(text: str, *, err: bool = False) -> None:
+    """Print a text that may hold what came from outside."""
+    typer.echo(shown(text), err=err)
 
 
 def emit(data: Any) -> None:
@@ -54,7 +74,7 @@ def clear_errors() -> Iterator[None]:
     try:
         yield
     except PenstockError as e:
-        typer.echo(f"error: {e}", err=True)
+        echo(f"error: {e}", err=True)
         raise typer.Exit(1) from e
 
 
@@ -63,7 +83,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> typer.Exit:
     names = sorted(known)
     close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"there are: {', '.join(names) or 'none'}"
-    typer.echo(f"error: there is no {kind} named {name!r}; {hint}", err=True)
+    echo(f"error: there is no {kind} named {name!r}; {hint}", err=True)
     return typer.Exit(2)
 
 

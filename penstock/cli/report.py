@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, ProgressColumn, SpinnerColumn, Task, TextColumn
 from rich.text import Text
 
-DONE, FAILED = "[green]✓[/]", "[red]✗[/]"
+DONE, FAILED = ("✓", "green"), ("✗", "red")
 
 
 class Bar(BarColumn):
@@ -72,8 +72,8 @@ class Steps:
             mark = DONE
         finally:
             took = time.monotonic() - began
-            said = f": {escape(shown.said)}" if shown and shown.said and mark == DONE else ""
-            self.console.print(f"{mark} {title}{said} [dim]{took:.1f} s[/]", highlight=False)
+            said = f": {shown.said}" if shown and shown.said and mark == DONE else ""
+            self.console.print(Text.assemble(mark, f" {title}{said} ", (f"{took:.1f} s", "dim")))
 
     def _bars(self, title: str) -> Progress:
         return Progress(

@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from penstock.catalog import readable
-from penstock.cli.output import actor, clear_errors, console, count, emit, state, table, unknown
+from penstock.cli.output import actor, clear_errors, console, count, echo, emit, shown, state, table, unknown
 from penstock.control import Control, Desired, connect
 from penstock.errors import PenstockError
 from penstock.observe.overview import overview
@@ -145,12 +145,12 @@ def logs(
         app_name = _find(_view(control), name)[0].name
         path = _log(control, app_name)
         for line in tail(path, lines):
-            typer.echo(line)
+            echo(line)
         if not follow:
             return
         try:
             for text in followed(path, lambda: _log(control, app_name)):
-                typer.echo(text, nl=False)
+                typer.echo(shown(text), nl=False)
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
 
@@ -166,7 +166,8 @@ def tail(path: Path, lines: int) -> list[str]:
             size = min(BLOCK, at)
             at = file.seek(at - size)
             found = file.read(size) + found
-    return list(deque(found.decode(errors="replace").splitlines(), maxlen=lines))
+    # Not splitlines: a record of a log may hold what that takes for the end of a line.
+    return list(deque(found.decode(errors="replace").removesuffix("\n").split("\n"), maxlen=lines)) if found else []
 
 
 def followed(path: Path, current: Callable[[], Path], every: float = 0.5) -> Iterator[str]:

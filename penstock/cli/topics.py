@@ -10,7 +10,7 @@ import typer
 from rich.text import Text
 
 from penstock.catalog import readable
-from penstock.cli.output import clear_errors, console, count, emit, table
+from penstock.cli.output import clear_errors, console, count, echo, emit, table
 from penstock.control import connect
 from penstock.declare.topic import Topic
 from penstock.errors import ControlError
@@ -53,7 +53,7 @@ def topics(
         if any(not s.as_declared for s in states):
             out.print(Text("`penstock topics --apply` makes them as declared.", style="yellow"))
     if away:
-        typer.echo(f"heartbeats are not known: {away}", err=True)
+        echo(f"heartbeats are not known: {away}", err=True)
 
 
 def _described(declared: list[Topic], patience: float) -> list[TopicState]:

@@ -28,6 +28,7 @@ JAVA_OPTIONS = (
     "-XX:MaxHeapFreeRatio=30",
     "-Dlog4j2.formatMsgNoLookups=true",
 )
+LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
 def submit_conf(app: str, master: str | None = None, java_options: Sequence[str] | None = None) -> dict[str, str]:
@@ -38,7 +39,11 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
     s = settings()
     master = master or s.spark_master
     chosen = shlex.split(s.java_options) or JAVA_OPTIONS
-    options = [*chosen, *(aot.options() if java_options is None else java_options)]
+    options = [
+        *chosen,
+        f"-Dlog4j2.configurationFile={LOGGING}",
+        *(aot.options() if java_options is None else java_options),
+    ]
     connector = [str(path) for path in jars.jars_of("connector")]
     conf = {
         "spark.app.name": f"penstock-{app}",
@@ -63,6 +68,8 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         # How often an idle query asks the broker for news; the default 10 ms burns a fifth of a core per query.
         "spark.sql.streaming.pollingDelay": "100ms",
         "spark.sql.streaming.minBatchesToRetain": "20",
+        # Hadoop sets the modes of checkpoint files itself, whatever the process's umask.
+        "spark.hadoop.fs.permissions.umask-mode": "077",
         "spark.python.worker.reuse": "true",
         # Workers are forked from a process that has the libraries of the hot path loaded.
         "spark.python.daemon.module": "penstock.engine.workers",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import contextlib
+import io
 import json
 import os
 import secrets
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from penstock.errors import LocalError
 from penstock.machine import java, process
+from penstock.machine.files import write_private
 from penstock.settings import PROJECT, settings
 
 USER = "admin"
@@ -74,6 +76,9 @@ class Layout:
                 "base_log_folder": str(logs),
                 "dag_processor_child_process_log_directory": str(logs / "dag_processor"),
                 "colored_console_log": "False",
+                # Airflow sets these itself, whatever the umask of its processes.
+                "file_task_handler_new_folder_permissions": "0o700",
+                "file_task_handler_new_file_permissions": "0o600",
             },
             "scheduler": {
                 # A task whose supervisor died is noticed after a minute, not after five.
@@ -92,7 +97,7 @@ class Layout:
         }
 
     def write(self) -> None:
-        """Write `airflow.cfg`; its secrets are made once and kept."""
+        """Write `airflow.cfg` and the password of its user; secrets are made once and kept."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / "airflow.cfg"
         file = configparser.ConfigParser(interpolation=None)
@@ -102,10 +107,12 @@ class Layout:
         file.read_dict(self.config())
         for (section, option), value in kept.items():
             file.set(section, option, value)
-        fresh = path.with_suffix(".part")
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as out:
-            file.write(out)
-        fresh.rename(path)
+        text = io.StringIO()
+        file.write(text)
+        write_private(path, text.getvalue())
+        if not self.password_file.exists():
+            # A password that Airflow makes it also writes into its log.
+            write_private(self.password_file, json.dumps({USER: secrets.token_urlsafe(12)}))
 
     def environment(self) -> dict[str, str]:
         """What each process of Airflow gets beside its own environment."""

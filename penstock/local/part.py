@@ -14,7 +14,7 @@ import psutil
 
 from penstock.errors import LocalError
 from penstock.local.lifecycle import Lifecycle
-from penstock.machine import process
+from penstock.machine import files, process
 from penstock.machine.process import Record
 
 
@@ -74,19 +74,21 @@ class Part(Lifecycle):
         if (record := self.record) is not None:
             process.stop(record, patience=5)  # what a crashed leader left behind
         self.ports_free()
-        self.prepare()
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        if self.log.exists() and self.log.stat().st_size > 10 * 1024 * 1024:
-            self.log.rename(self.log.with_suffix(".log.1"))
-        process.spawn(
-            self.name,
-            self.command(),
-            run=self.run,
-            log=self.log,
-            env=self.environment(),
-            cwd=self.home,
-            ports=self.ports,
-        )
+        files.private(self.home)
+        with files.owner_only():
+            self.prepare()
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            if self.log.exists() and self.log.stat().st_size > 10 * 1024 * 1024:
+                self.log.rename(self.log.with_suffix(".log.1"))
+            process.spawn(
+                self.name,
+                self.command(),
+                run=self.run,
+                log=self.log,
+                env=self.environment(),
+                cwd=self.home,
+                ports=self.ports,
+            )
         return True
 
     def wait(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> None:

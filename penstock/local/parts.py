@@ -24,7 +24,7 @@ rootLogger.appenderRef.c.ref=C
 appender.c.type=Console
 appender.c.name=C
 appender.c.layout.type=PatternLayout
-appender.c.layout.pattern=%d{ISO8601} %p %m (%c{1})%n
+appender.c.layout.pattern=%d{ISO8601} %p %enc{%m}{CRLF} (%c{1})%n
 """
 # A short run of the broker's own tool: start-up is all it costs.
 TOOL = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData"]
@@ -211,13 +211,14 @@ GRANT PROCESS ON *.* TO 'penstock'@'127.0.0.1';
         fresh = self.folder / "data.part"
         shutil.rmtree(fresh, ignore_errors=True)
         layout = [f"--basedir={server.base}", f"--datadir={fresh}", "--skip-test-db", *owner_option()]
-        done = process.capture([server.install, "--no-defaults", *layout], env=server.environment)
+        done = process.capture([server.install, "--no-defaults", *layout], env=self.environment())
         if done.returncode:
             raise LocalError("the database's data folder could not be laid out", got=(done.stdout + done.stderr)[-800:])
         fresh.rename(data)
 
     def environment(self) -> dict[str, str]:
-        return mariadb.find().environment
+        # The server sets a umask of its own.
+        return mariadb.find().environment | {"UMASK": "0600", "UMASK_DIR": "0700"}
 
     def command(self) -> list[str]:
         # Without --skip-ssl 11.4 makes an RSA key at each start, 10 s of work for a loopback address.

@@ -23,7 +23,7 @@ from penstock.local.demo import Demo
 from penstock.local.part import Part
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine import aot, jars, java, process
-from penstock.machine.files import locked
+from penstock.machine.files import locked, private
 from penstock.observe.overview import overview
 from penstock.observe.snapshot import read
 from penstock.observe.states import Limits
@@ -121,7 +121,7 @@ class Platform:
 
         LocalError says what stands in the way, and the way out.
         """
-        self.settings.home.mkdir(parents=True, exist_ok=True)
+        private(self.settings.home)
         with self._alone():
             with report.step("Checking this machine") as step:
                 step.say(self._check())

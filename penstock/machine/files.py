@@ -1,12 +1,14 @@
-"""Folders that are either complete or not there, however a fetch ends."""
+"""Folders that are either complete or not there, however a fetch ends; files that their owner alone may read."""
 
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -17,6 +19,40 @@ def locked(path: Path) -> Iterator[None]:
     with path.open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
+
+
+@contextmanager
+def owner_only() -> Iterator[None]:
+    """What this process and its children make meanwhile, their owner alone may read."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def private(folder: Path) -> None:
+    """Make a folder that its owner alone may enter. Where others could, all that lies in it is closed to them too."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    if not found.st_mode & 0o077 or found.st_uid != os.geteuid():
+        return
+    # Closed last, so that a walk that was cut off is made again.
+    for place, _, names in os.walk(folder, topdown=False):
+        for path in (Path(place, name) for name in [*names, "."]):
+            with suppress(OSError):  # gone meanwhile, or another's
+                mode = path.lstat().st_mode
+                if not stat.S_ISLNK(mode) and mode & 0o077:
+                    path.chmod(stat.S_IMODE(mode) & 0o700)
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that its owner alone may read, complete or not at all."""
+    fresh = path.with_name(f".{path.name}.part")
+    fresh.unlink(missing_ok=True)
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
+        out.write(text)
+    fresh.rename(path)
 
 
 @contextmanager

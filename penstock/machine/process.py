@@ -261,6 +261,6 @@ def tail(path: Path, lines: int = 15) -> str:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - 64 * 1024))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+            return "\n".join(file.read().decode(errors="replace").removesuffix("\n").split("\n")[-lines:])
     except OSError:
         return ""

@@ -8,18 +8,20 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
 from penstock.errors import LocalError
-from penstock.machine import java
+from penstock.machine import files, java
 from penstock.settings import PROJECT, settings
 from penstock.supervision import processes
 
 # Enough to see what a crash loop did, few enough to read and to keep for ever.
 KEPT_LOGS = 20
+# As `java.util.Properties` reads keys and values.
+ESCAPED = str.maketrans({c: f"\\{c}" for c in "\\ :=#!"} | {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"})
 DRIVER = PROJECT / "penstock" / "engine" / "driver.py"
 
 
@@ -53,10 +55,20 @@ def _spec() -> Iterator[Path]:
 def new_log(app: str) -> Path:
     """A log file for the next driver of an app; all but the last of older ones are removed."""
     folder = settings().logs
-    folder.mkdir(parents=True, exist_ok=True)
+    files.private(folder)
     for old in sorted(folder.glob(f"driver-{app}-2*.log"))[: -KEPT_LOGS + 1]:
         old.unlink(missing_ok=True)
     return folder / f"driver-{app}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"
+
+
+def properties(app: str, conf: Mapping[str, str]) -> Path:
+    """A file of an app's Spark settings, which may hold secrets: every user may read a command line."""
+    folder = settings().home / "run"
+    files.private(folder)
+    path = folder / f"spark-{app}.conf"
+    lines = [f"{key.translate(ESCAPED)}={value.translate(ESCAPED)}\n" for key, value in conf.items()]
+    files.write_private(path, "".join(lines))
+    return path
 
 
 def environment() -> dict[str, str]:
@@ -107,9 +119,9 @@ def start(command: Sequence[str], *, log: Path, env: dict[str, str] | None = Non
     if program is None:
         raise LocalError("no such program", got=command[0], fix="install the environment again, or mend its PATH")
     work = settings().home
-    work.mkdir(parents=True, exist_ok=True)
+    files.private(work)
     try:
-        with log.open("ab") as out:
+        with files.owner_only(), log.open("ab") as out:
             child = subprocess.Popen(
                 [program, *command[1:]],
                 env=env,

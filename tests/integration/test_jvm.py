@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.engine import jvm
+from penstock.engine import jvm, session
 
 pytestmark = pytest.mark.integration
 
@@ -130,6 +131,28 @@ def test_a_folder_is_written_whole(spark: SparkSession, tmp_path: Path) -> None:
     folder.delete("offsets/1")
     assert not [name for name in folder.names("offsets") if name.isdigit()]
     assert folder.names("nowhere") == []
+
+
+def test_what_spark_logs_of_a_payload_looks_like_no_other_record(spark: SparkSession) -> None:
+    java = spark._jvm
+    assert java is not None
+    told = java.java.lang.management.ManagementFactory.getRuntimeMXBean().getInputArguments()
+    assert f"-Dlog4j2.configurationFile={session.LOGGING}" in list(told)
+    read = java.java.util.Properties()
+    read.load(java.java.io.FileReader(str(session.LOGGING)))
+    log4j = java.org.apache.logging.log4j
+    layout = log4j.core.layout.PatternLayout.newBuilder()
+    layout.withPattern(read.getProperty("appender.stderr.layout.pattern"))
+    event = log4j.core.impl.Log4jLogEvent.newBuilder()
+    event.setLoggerName("a.b.Shop").setLevel(log4j.Level.ERROR)
+    event.setMessage(log4j.message.SimpleMessage("bad \x1b[2J\a\u2028\u202e ä\r\n2026-01-01 INFO forged"))
+    event.setThrown(java.java.lang.IllegalStateException("also\n2026-01-01 INFO forged\x9b"))
+    first, *more = layout.build().toSerializable(event.build()).removesuffix("\n").split("\n")
+    assert re.fullmatch(r"[0-9T:.-]+Z ERROR spark Shop: bad \?\[2J\?\?\? ä\?", first)
+    assert more[0] == "    2026-01-01 INFO forged"
+    assert more[2] == "    2026-01-01 INFO forged?"
+    assert len(more) > 3
+    assert all(line.startswith("    ") for line in more)
 
 
 def test_a_jvm_that_was_started_here_ends_by_itself(tmp_path: Path) -> None:

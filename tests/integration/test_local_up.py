@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import configparser
 import json
 import os
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,11 +19,13 @@ import httpx
 import psutil
 import pytest
 
+from penstock.local.airflow_layout import SECRETS
 from penstock.machine import process
 from penstock.machine.process import free_port
 from penstock.settings import PROJECT
 from tests.support import wait_until
 
+SECRET = "the-key-of-a-bucket"
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 
@@ -35,6 +39,7 @@ class Commands:
             **{k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "AIRFLOW"))},
             "PYTHONPATH": str(PROJECT),
             "PENSTOCK_HOME": str(home),
+            "PENSTOCK_SPARK_CONF": json.dumps({"spark.hadoop.fs.s3a.secret.key": SECRET}),
         }
         self.ports = {
             "PENSTOCK_KAFKA_PORT": str(self.port),
@@ -80,9 +85,32 @@ OLD_RUN = """
 """
 
 
+def open_to_others(home: Path) -> list[str]:
+    """Files that hold something and may be read by others than their owner."""
+    found = []
+    for path in home.rglob("*"):
+        with suppress(FileNotFoundError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_size and status.st_mode & 0o077:
+                found.append(f"{path.relative_to(home)} {status.st_mode:o}")
+    return found
+
+
+def secrets(home: Path) -> set[str]:
+    """What nobody but Airflow may know."""
+    config = configparser.ConfigParser(interpolation=None)
+    config.read(home / "airflow" / "airflow.cfg")
+    passwords: dict[str, str] = json.loads((home / "airflow" / "passwords.json").read_text())
+    return {config.get(*at) for at in SECRETS} | set(passwords.values()) | {SECRET}
+
+
 def test_up_adopted_mended_and_down(penstock: Commands) -> None:
+    penstock.home.mkdir(mode=0o755)
+    (penstock.home / "older.log").write_text("written by a version that let others read")
     said = penstock("up")
     assert "Penstock is up" in said
+    assert stat.S_IMODE(penstock.home.stat().st_mode) == 0o700
+    assert open_to_others(penstock.home) == []
     assert "records read" in said
     assert "sign in as admin" in said
     first = penstock.parts()
@@ -92,6 +120,12 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     assert page.status_code in (401, 403)
 
     everyone = processes(penstock.home)
+    known = secrets(penstock.home)
+    shown = "\n".join(word for one in everyone for word in one.cmdline())
+    assert "--properties-file" in shown
+    assert not [s for s in known if s in shown], "every user may list processes"
+    logged = said + "".join(p.read_text(errors="replace") for p in (penstock.home / "logs").rglob("*.log"))
+    assert not [s for s in known if s in logged]
     listening = [c for one in everyone for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
     assert {c.laddr.ip for c in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert penstock("doctor").count("✗") == 0

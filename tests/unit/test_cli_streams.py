@@ -196,6 +196,8 @@ def test_tail_reads_over_block_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     log.write_text("".join(f"line {i}\n" for i in range(40)) + "without end")
     assert tail(log, 3) == ["line 38", "line 39", "without end"]
     assert len(tail(log, 1000)) == 41
+    log.write_text("one\u2028line\x85of three\nlast\n")
+    assert tail(log, 5) == ["one\u2028line\x85of three", "last"]
 
 
 def test_follow_goes_on_with_the_next_drivers_log(tmp_path: Path) -> None:

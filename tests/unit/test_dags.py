@@ -241,8 +241,11 @@ def test_the_command_is_the_providers(control: Control, monkeypatch: pytest.Monk
     )
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "spark://h:7077"}')
     command = SuperviseStreams(task_id="t", app="chaos")._command("i9")
-    assert command[:3] == ["spark-submit", "--master", "spark://h:7077"]
-    assert "a=spark://h:7077" in command
+    assert command[:4] == ["spark-submit", "--load-spark-defaults", "--master", "spark://h:7077"]
+    file = Path(command[command.index("--properties-file") + 1])
+    assert file.read_text() == "a=spark\\://h\\:7077\n"
+    assert file.stat().st_mode & 0o077 == 0
+    assert "--conf" not in command, "every user may read a command line, and a setting may be a secret"
     assert command[command.index("--name") + 1] == "chaos"
     assert launch.DRIVER.is_file()
     assert command[-5:] == [str(launch.DRIVER), "--app", "chaos", "--incarnation", "i9"]

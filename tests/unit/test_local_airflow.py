@@ -27,6 +27,16 @@ def test_secrets_are_made_once_and_kept_to_the_owner(tmp_path: Path) -> None:
     assert stat.S_IMODE((layout.folder / "airflow.cfg").stat().st_mode) == 0o600
 
 
+def test_the_password_is_made_once_where_airflow_would_also_log_it(tmp_path: Path) -> None:
+    airflow = Airflow(tmp_path, 18080, PROJECT)
+    airflow.layout.write()
+    first = airflow.password
+    airflow.layout.write()
+    assert len(first) >= 16
+    assert airflow.password == first
+    assert stat.S_IMODE(airflow.layout.password_file.stat().st_mode) == 0o600
+
+
 def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
     airflow = Airflow(tmp_path, 18080, PROJECT)
     airflow.layout.write()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import stat
+import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from penstock.machine.files import publish
+from penstock.machine.files import owner_only, private, publish, write_private
 
 
 def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:
@@ -66,3 +69,50 @@ def test_of_many_at_once_one_does_the_work(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(attempt, range(8)))
     assert len(filled) == 1
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+def test_a_folder_that_others_could_read_is_closed_to_them_with_all_that_is_in_it(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.write_text("another's")
+    outside.chmod(0o644)
+    home = tmp_path / "home"
+    (home / "airflow").mkdir(parents=True)
+    home.chmod(0o755)
+    (home / "airflow").chmod(0o755)
+    for name, before in (("airflow.db", 0o644), ("script", 0o755), ("kept", 0o400)):
+        (home / "airflow" / name).touch()
+        (home / "airflow" / name).chmod(before)
+    (home / "link").symlink_to(outside)
+    private(home)
+    after = {path.name: mode(path) for path in home.rglob("*") if not path.is_symlink()}
+    assert after == {"airflow": 0o700, "airflow.db": 0o600, "script": 0o700, "kept": 0o400}
+    assert (mode(home), mode(outside)) == (0o700, 0o644)
+
+
+def test_a_new_folder_is_its_owners(tmp_path: Path) -> None:
+    private(tmp_path / "a" / "home")
+    assert mode(tmp_path / "a" / "home") == 0o700
+
+
+def test_what_is_made_meanwhile_is_its_owners_whoever_makes_it(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with owner_only():
+            (tmp_path / "own").touch()
+            subprocess.run(["touch", tmp_path / "childs"], check=True)
+        (tmp_path / "later").touch()
+    finally:
+        os.umask(before)
+    assert [mode(tmp_path / name) for name in ("own", "childs", "later")] == [0o600, 0o600, 0o644]
+
+
+def test_a_private_file_is_never_open_to_others(tmp_path: Path) -> None:
+    path = tmp_path / "password"
+    path.write_text("old")
+    path.chmod(0o644)
+    write_private(path, "new")
+    assert (path.read_text(), mode(path), len(list(tmp_path.iterdir()))) == ("new", 0o600, 1)

@@ -32,7 +32,8 @@ def test_each_can_be_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
     settings.cache_clear()
     conf = session.submit_conf("shop")
     assert more.items() <= conf.items()
-    assert conf["spark.driver.extraJavaOptions"] == "-XX:+UseG1GC '-Dname=a b'"
+    assert conf["spark.driver.extraJavaOptions"].startswith("-XX:+UseG1GC '-Dname=a b' -Dlog4j2.")
+    assert "SerialGC" not in conf["spark.driver.extraJavaOptions"]
 
 
 def test_checkpoints_elsewhere_keep_sparks_own_manager(monkeypatch: pytest.MonkeyPatch) -> None:
