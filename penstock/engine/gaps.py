@@ -131,29 +131,32 @@ class Inputs:
         return {topic: there.ids[topic] for topic in batch.ends if topic in there.ids}
 
     def _look(self, starts: Ends, ends: Ends, known: Ids, more: Iterable[str] = ()) -> tuple[There, list[Gap]]:
-        """A log that ends too early, and a topic that is not there, are looked at for a while: brokers start slowly."""
+        """What is not there, and who does not answer, is asked for a while: brokers start slowly, and topics too."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            there = self._there(starts, ends, known, more)
+            there, silent = self._there(starts, ends, known, more)
             gaps = list(_gaps(starts, ends, known, there))
-            if time.monotonic() > deadline or not any(gap.what in ("cut", "deleted") for gap in gaps):
+            late = time.monotonic() > deadline
+            if silent and late:
+                raise BrokerError(
+                    f"stream {self._stream.name}: partitions of its inputs do not answer",
+                    got=", ".join(sorted(f"{topic}[{p}]" for topic, p in silent)[:SHOWN]),
+                    fix="nothing, if the broker comes back: it is tried again",
+                )
+            if late or not (silent or any(gap.what in ("cut", "deleted") for gap in gaps)):
                 return there, gaps
             time.sleep(0.2)
 
-    def _there(self, starts: Ends, ends: Ends, known: Ids, more: Iterable[str]) -> There:
+    def _there(self, starts: Ends, ends: Ends, known: Ids, more: Iterable[str]) -> tuple[There, set[tuple[str, int]]]:
+        """What the broker has, and partitions that do not answer."""
         client, at = admin(self._bootstrap), self._bootstrap
         places = {(topic, p) for offsets in (starts, ends) for topic, parts in offsets.items() for p in parts}
         firsts, lasts = first_offsets(client, places, at), log_ends(client, places, at)
         # Last: so offsets of a topic that was just made again are not taken for those of the old one.
         ids = topic_ids(client, {*starts, *ends, *more}, at)
         same = {(t, p) for t, p in places if t in ids and known.get(t, ids[t]) == ids[t]}
-        if silent := same - (firsts.keys() & lasts.keys()):
-            raise BrokerError(
-                f"stream {self._stream.name}: partitions of its inputs do not answer",
-                got=", ".join(sorted(f"{t}[{p}]" for t, p in silent)[:SHOWN]),
-                fix="nothing, if the broker comes back: it is tried again",
-            )
-        return There(ids, {place: (firsts[place], lasts[place]) for place in same})
+        answered = same & firsts.keys() & lasts.keys()
+        return There(ids, {place: (firsts[place], lasts[place]) for place in answered}), same - answered
 
     def _decide(self, gaps: list[Gap], *, at_start: bool = False) -> None:
         """Blocked if there is a gap to ask for that was not accepted. at_start: also end what was asked before."""

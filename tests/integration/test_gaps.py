@@ -195,7 +195,10 @@ def test_what_is_removed_while_a_batch_is_read_may_not_be_in_it(
     ]
 
 
-def test_a_log_that_was_cut_is_read_on_from_its_end(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_a_log_that_was_cut_is_read_on_from_its_end(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.engine.gaps.PATIENCE", 0.5)
     given, book = Input(EVENTS), Memory()
     has_read(given, spark, bootstrap, tmp_path, 1, 2, 3)
     # As if there had been five records more, which a broker brought back from a backup does not have.
