@@ -128,7 +128,7 @@ def test_a_changed_aggregate_is_blocked_until_it_is_accepted(
         run.settle()
     assert [float(r.value or 0) for r in read(at, TOTALS.name)] == [2.0, 7.0], "the old code goes on"
     own = session_for(spark, other)
-    Plan(own, "plan-totals", f"{tmp_path}/plan-totals").accept(plans.rows(own, other, at, {}))
+    Plan(own, "plan-totals", f"{tmp_path}/plan-totals").accept(kept(spark, other))
     sell(6.0)
     with running(other, spark, at, tmp_path) as run:
         run.settle()
