@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 # Seconds after which files that could not be read are looked at again.
 BROKEN_EPOCH = 60.0
+# Seconds that a capture gets to begin, before a run fails because it does not work.
+STARTING = 180.0
 
 
 def task_key(context: Context) -> str:
@@ -33,6 +36,8 @@ class SuperviseStreams(BaseOperator):
 
     A run starts or adopts the driver, then waits in a trigger until something is to be done, does it and ends; the
     next run of the @continuous DAG adopts. It also ends after each epoch, so that no run's history grows for ever.
+    A run fails when a stream begins to fail or is blocked, and at the end of an epoch if one still does; the driver
+    goes on.
 
     conn_id: Spark connection; without it the master of the settings is used.
     """
@@ -45,20 +50,24 @@ class SuperviseStreams(BaseOperator):
         self._owner = ""
 
     def execute(self, context: Context) -> None:
+        from penstock.control import connect
         from penstock.errors import ControlError
+        from penstock.observe.health import failing
         from penstock.settings import settings
 
         self._owner = task_key(context)
         wrong: list[BrokenFile] = []
+        ill: list[str] = []
         try:
             wrong = self._declare()
             for mistake in wrong:
                 self.log.error("app %s: its driver goes on with what it has read before: %s", self.app, mistake)
             step = self._supervisor().tick()
             self.log.info("app %s: %s", self.app, step.why)
+            ill = sorted(failing(connect(), self.app))
         except ControlError as e:
             self.log.warning("app %s: nothing is known, so nothing is done: %s", self.app, e)
-        self._wait(time.time() + (BROKEN_EPOCH if wrong else settings().supervise_epoch))
+        self._wait(time.time() + (BROKEN_EPOCH if wrong else settings().supervise_epoch), ill)
 
     def resume(self, context: Context, event: dict[str, Any]) -> None:
         """Do what the trigger saw due, and end the run."""
@@ -67,9 +76,15 @@ class SuperviseStreams(BaseOperator):
 
         self._owner = task_key(context)
         self.log.info("app %s: %s: %s", self.app, event["do"], event["why"])
-        if event["do"] == "epoch":
-            return
+        if event["do"] == "ill":
+            raise AirflowFailException(event["why"])
         try:
+            if event["do"] == "epoch":
+                self._still_failing()
+                return
+            if event["do"] == "release":
+                # What was undeclared meanwhile is not new.
+                self._declare()
             step = self._supervisor().tick(Evidence(**event["evidence"]))
             self.log.info("app %s: %s", self.app, step.why)
         except ControlError as e:
@@ -83,10 +98,20 @@ class SuperviseStreams(BaseOperator):
         if self._owner:
             stop(connect(), self.app, self._owner, "its task was marked or cleared in Airflow", patience=3)
 
-    def _wait(self, until: float) -> None:
+    def _wait(self, until: float, ill: list[str]) -> None:
         from penstock_triggers import StreamsTrigger
 
-        self.defer(trigger=StreamsTrigger(self.app, self._owner, until), method_name="resume")
+        self.defer(trigger=StreamsTrigger(self.app, self._owner, until, ill), method_name="resume")
+
+    def _still_failing(self) -> None:
+        """AirflowFailException if streams fail; not while files cannot be read, as epochs are short then."""
+        from penstock.catalog import of_app, readable
+        from penstock.control import connect
+        from penstock.observe.health import failing
+
+        found = failing(connect(), self.app)
+        if found and not of_app(self.app, *readable()):
+            raise AirflowFailException("; ".join(f"stream {name}: {why}" for name, why in sorted(found.items())))
 
     def _supervisor(self) -> Supervisor:
         from penstock.control import connect
@@ -241,7 +266,21 @@ class OperateCapture(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         if context["params"]["action"] != "check":
             self._ask(context)
+        self._wait_for_its_driver()
         return self._checked()
+
+    def _wait_for_its_driver(self) -> None:
+        """Wait in a trigger for a while, if nothing can be said of the capture yet; then it goes on in `resume`."""
+        from penstock_triggers import SettledTrigger
+
+        from penstock.control import connect
+        from penstock.errors import ControlError
+        from penstock.observe.health import settled
+
+        with suppress(ControlError):
+            if not settled(connect(), self.capture):
+                self.log.info("capture %s: it is waited for", self.capture)
+                self.defer(trigger=SettledTrigger(self.capture, time.time() + STARTING), method_name="resume")
 
     def _ask(self, context: Context) -> None:
         """Ask, and wait in a trigger; the answer goes to `resume`."""

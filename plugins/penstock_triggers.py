@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,8 @@ RETRY = 2.0
 RELEASES_EVERY = 5.0
 # A run ends when no beat is due for so long, because the next one takes seconds to start; but it does end.
 HANDOVER = 6.0
+# How often it is looked whether streams fail, and after how long a run says so: a broker may be away for a moment.
+ILL_EVERY, ILL_FOR = 5.0, 60.0
 HANDOVER_PATIENCE = 60.0
 
 
@@ -35,16 +38,19 @@ def _event(payload: dict[str, Any]) -> TriggerEvent:
 class StreamsTrigger(BaseTrigger):
     """Fires when something is to be done for an app, or at the end of the epoch; else looks on.
 
-    owner: the task instance that waits; until: epoch seconds at which the run ends, whoever restarts meanwhile.
-    The event is `{"do": "clear" | "launch" | "epoch", "why": text, "evidence": fields of supervision.facts.Evidence}`.
+    owner: the task instance that waits; until: epoch seconds at which the run ends, whoever restarts meanwhile; ill:
+    streams that failed or were blocked already when the run began.
+    The event is `{"do": "clear" | "launch" | "release" | "ill" | "epoch", "why": text, "evidence": fields of
+    supervision.facts.Evidence}`.
     """
 
-    def __init__(self, app: str, owner: str, until: float) -> None:
+    def __init__(self, app: str, owner: str, until: float, ill: Sequence[str] = ()) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.app, self.owner, self.until = app, owner, until
+        self.app, self.owner, self.until, self.ill = app, owner, until, list(ill)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
-        return "penstock_triggers.StreamsTrigger", {"app": self.app, "owner": self.owner, "until": self.until}
+        given = {"app": self.app, "owner": self.owner, "until": self.until, "ill": self.ill}
+        return "penstock_triggers.StreamsTrigger", given
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from penstock.control import connect
@@ -52,17 +58,22 @@ class StreamsTrigger(BaseTrigger):
         from penstock.settings import settings
         from penstock.supervision.watch import Watch
 
-        watch = Watch(await asyncio.to_thread(connect), self.app)
+        control = await asyncio.to_thread(connect)
+        watch, illness = Watch(control, self.app), Illness(control, self.app, self.ill)
         said = ""
         while True:
             try:
                 step = await asyncio.to_thread(watch.look)
                 says = step.why
+                fresh = await asyncio.to_thread(illness.look)
             except ControlError as e:
-                step, says = None, f"nothing is known, so nothing is done: {e}"
-            if step and step.do in ("clear", "launch"):
+                step, says, fresh = None, f"nothing is known, so nothing is done: {e}", ""
+            if step and step.do in ("clear", "launch", "release"):
                 self.log.info("app %s: %s is due: %s", self.app, step.do, step.why)
                 yield _event({"do": step.do, "why": step.why, "evidence": asdict(watch.evidence)})
+                return
+            if fresh:
+                yield _event({"do": "ill", "why": fresh, "evidence": None})
                 return
             if step and time.time() >= self.until:
                 yield _event({"do": "epoch", "why": step.why, "evidence": None})
@@ -87,6 +98,27 @@ class StreamsTrigger(BaseTrigger):
             self.log.warning("app %s: its driver is left as it is: %s", self.app, e)
             return
         self.log.info("app %s: %s", self.app, "driver ended" if ended else "the driver is not ours, so it is left")
+
+
+class Illness:
+    """Sees a stream that begins to fail, or is blocked, and stays so. known: those of which it is known already."""
+
+    def __init__(self, control: Control, app: str, known: Sequence[str]) -> None:
+        self._control, self._app, self._known = control, app, set(known)
+        self._since: dict[str, float] = {}
+        self._looked = float("-inf")
+
+    def look(self) -> str:
+        """What is new, in words; empty if nothing is. It looks no oftener than each few seconds."""
+        from penstock.observe.health import failing
+
+        now = time.monotonic()
+        if now - self._looked < ILL_EVERY:
+            return ""
+        found, self._looked = failing(self._control, self._app), now
+        self._known &= found.keys()
+        self._since = {name: self._since.get(name, now) for name in found.keys() - self._known}
+        return "; ".join(f"stream {n}: {found[n]}" for n, at in sorted(self._since.items()) if now - at >= ILL_FOR)
 
 
 class BeatTrigger(BaseTrigger):
@@ -185,6 +217,30 @@ def _windowed(windows: list[dict[str, Any]]) -> Windowed:
         )
         for w in windows
     }
+
+
+class SettledTrigger(BaseTrigger):
+    """Fires when it can be said how a capture is, or at `until`, epoch seconds."""
+
+    def __init__(self, capture: str, until: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.capture, self.until = capture, until
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return "penstock_triggers.SettledTrigger", {"capture": self.capture, "until": self.until}
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        from penstock.control import connect
+        from penstock.errors import ControlError
+        from penstock.observe.health import settled
+
+        control = await asyncio.to_thread(connect)
+        while time.time() < self.until:
+            with suppress(ControlError):
+                if await asyncio.to_thread(settled, control, self.capture):
+                    break
+            await asyncio.sleep(RETRY)
+        yield _event({"why_not": ""})
 
 
 class CaptureTrigger(BaseTrigger):

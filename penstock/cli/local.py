@@ -23,6 +23,7 @@ from penstock.errors import ControlError, LocalError
 from penstock.local import doctor as checks
 from penstock.local import usage
 from penstock.local.platform import Platform, as_running
+from penstock.observe.health import ill
 from penstock.observe.views import Overview
 from penstock.observe.words import duration
 from penstock.settings import settings
@@ -86,10 +87,12 @@ def status(as_json: AsJson = False) -> None:
     platform = Platform(as_running(settings()))
     view, rows, away = _control(platform)
     used = usage.parts(platform.parts, rows)
-    well = all(p.state == "running" for p in used) and not away
+    runs = all(p.state == "running" for p in used) and not away
+    wrong = ill(s for app in view.apps for s in app.streams) if view else {}
+    well = runs and not wrong
     if as_json:
         apps = [] if view is None else [asdict(app) for app in view.apps]
-        emit({"ok": well, "parts": [asdict(p) for p in used], "apps": apps, "control": away or "ok"})
+        emit({"ok": well, "parts": [asdict(p) for p in used], "apps": apps, "control": away or "ok", "ill": wrong})
         raise typer.Exit(0 if well else 1)
     out = console()
     out.print(_parts_table(used))
@@ -100,8 +103,10 @@ def status(as_json: AsJson = False) -> None:
         out.print(Text(f"Nothing is known of the streams: {away}", style="yellow"))
     if not any(p.state == "running" for p in used):
         out.print("Nothing runs; `make up` starts it.")
-    elif not well:
+    elif not runs:
         out.print("Not all parts run; `make up` starts what is missing.", style="yellow")
+    for name, why in wrong.items():
+        out.print(Text(f"{name}: {why}", style="red"))
     raise typer.Exit(0 if well else 1)
 
 

@@ -126,6 +126,7 @@ def release(
     with clear_errors():
         control = connect()
         app_view, _ = _find(_view(control), name)
+        typer.echo(f"the code of {app_view.name} is tried first: some seconds", err=True)
         number = releases.release(control, app_view.name, actor(), note, accept_state=accept_state)
     also = ", ".join(stream.name for stream in app_view.streams)
     typer.echo(f"release {number} of {app_view.name} is recorded; its driver drains and is replaced ({also})")

@@ -11,6 +11,9 @@ from penstock.control import schema as s
 from penstock.control.database import Database, one, rows
 from penstock.control.rows import DriverRow
 
+# Why a driver ended that was told to: the next one is no restart. A release says its number.
+TOLD_TO_LEAVE = ("no stream of the app is wanted", "SIGTERM", "SIGINT", "the platform was taken down")
+
 
 class Drivers(Database):
     """One row for each driver that was ever launched, by incarnation."""
@@ -21,6 +24,8 @@ class Drivers(Database):
         expected: the incarnation this decision was based on; a launch under any other one is refused.
         """
         incarnation = uuid.uuid4().hex
+        before = self.driver(expected) if expected else None
+        told = before is None or before.reason in TOLD_TO_LEAVE or (before.reason or "").startswith("release ")
         with self.begin() as c:
             is_expected = s.app.c.incarnation.is_(None) if expected is None else s.app.c.incarnation == expected
             won = c.execute(
@@ -28,7 +33,7 @@ class Drivers(Database):
                 .where(s.app.c.name == app, is_expected)
                 .values(
                     incarnation=incarnation,
-                    restarts=s.app.c.restarts + (0 if expected is None else 1),
+                    restarts=s.app.c.restarts + (0 if told else 1),
                 )
             ).rowcount
             if not won:

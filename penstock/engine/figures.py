@@ -42,7 +42,9 @@ class Figures:
             if progress["batchId"] < 0 or "addBatch" not in progress["durationMs"]:
                 return False
             row = self.row
-            row.rows_in += progress["numInputRows"]
+            metrics = progress.get("observedMetrics", {}).values()
+            # A beat is no record of anybody's.
+            row.rows_in += progress["numInputRows"] - sum(m.get("beats", 0) for m in metrics)
             ended: bool = progress["batchId"] != row.batch_id
             if ended:
                 row.batch_id = progress["batchId"]
@@ -56,7 +58,9 @@ class Figures:
             return ended
 
     def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
-        """Set the lag, in records, from the offsets done and the topics' ends."""
+        """Set the lag, in records, from the offsets done and the topics' ends; without offsets nothing is known."""
+        if not offsets:
+            return
         topics = {
             topic: {
                 "lag": sum(max(0, ends.get((topic, p), at) - at) for p, at in parts.items()),

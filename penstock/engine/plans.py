@@ -51,9 +51,11 @@ class Plan:
     def __init__(self, spark: SparkSession, stream: str, path: str) -> None:
         self._stream, self._folder = stream, Folder(spark, path)
 
-    def check(self, found: DataFrame) -> None:
-        """Blocked if a checkpoint with batches has the state of another plan, and nobody accepted this one."""
-        lines = jvm.kept(found)
+    def check(self, lines: list[str]) -> None:
+        """Blocked if a checkpoint with batches has the state of another plan, and nobody accepted this one.
+
+        lines: what `jvm.kept` says of it.
+        """
         known = self._lines(KNOWN)
         if known is not None and known != lines and self._lines(ACCEPTED) != lines and self._folder.names("commits"):
             raise Blocked(
@@ -64,20 +66,19 @@ class Plan:
                 f"`penstock streams release {self._stream} --accept-state`",
             )
 
-    def keep(self, found: DataFrame) -> None:
+    def keep(self, lines: list[str]) -> None:
         """Say that the state is from now on that of this plan."""
-        lines = jvm.kept(found)
         if self._lines(KNOWN) != lines:
             self._write(KNOWN, lines)
         if self._lines(ACCEPTED) is not None:
             self._folder.delete(ACCEPTED)
 
-    def accept(self, found: DataFrame) -> None:
+    def accept(self, lines: list[str]) -> None:
         """Let the next start go on with the state there is."""
         try:
-            self.check(found)
+            self.check(lines)
         except Blocked:
-            self._write(ACCEPTED, jvm.kept(found))
+            self._write(ACCEPTED, lines)
 
     def _write(self, name: str, lines: list[str]) -> None:
         self._folder.replace(name, orjson.dumps({"spark": pyspark.__version__, "state": lines}).decode())
@@ -109,9 +110,9 @@ def refused(app: str, *, accept: bool) -> list[str]:
         spark = session_for(base, stream)
         try:
             empty = {n: spark.createDataFrame([], tablefeed.ddl(t.fields)) for n, t in stream.tables.items()}
-            made = rows(spark, stream, settings().bootstrap, empty)
+            lines = jvm.kept(rows(spark, stream, settings().bootstrap, empty))
             plan = Plan(spark, name, f"{settings().checkpoint_root.rstrip('/')}/{name}")
-            plan.accept(made) if accept else plan.check(made)
+            plan.accept(lines) if accept else plan.check(lines)
         except PenstockError as e:
             said.append(str(e))
         except Exception as e:

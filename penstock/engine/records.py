@@ -116,8 +116,17 @@ def good(rows: DataFrame, metric: str) -> DataFrame:
     at = F.when(F.col(BAD) & (size <= BAD_BYTES), record.offset)
     some = F.call_function("min_by", shown, at, F.lit(BAD_HELD))
     # As text: the way of a metric's rows to Python is slow.
-    watched = rows.observe(metric, F.count_if(BAD).alias("n"), F.to_json(some).alias("some"))
+    watched = rows.observe(metric, F.count_if(BAD).alias("n"), F.to_json(some).alias("some"), _beats())
     return watched.where(~F.col(BAD)).drop(KEPT, BAD)
+
+
+def raw(rows: DataFrame, metric: str) -> DataFrame:
+    """The rows of an input without a schema, all of them good; an observed metric counts the beats."""
+    return rows.observe(metric, _beats()).drop(KEPT, BAD)
+
+
+def _beats() -> Column:
+    return F.count_if(BEAT).alias("beats")
 
 
 def bad(metric: Any) -> tuple[int, list[dict[str, Any]] | None]:

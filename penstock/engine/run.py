@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from penstock.control.gaps import Memory
-from penstock.engine import jvm, plans, refusals
+from penstock.engine import jvm, plans, refusals, source
 from penstock.engine.batches import Batches, Written
 from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.figures import Figures
@@ -63,6 +63,9 @@ class StreamRun:
         self._query: StreamingQuery | None = None
         self._failures = 0
         self._retry_at = 0.0
+        self._tended = False
+        # It failed or was blocked, and since then neither has a batch ended well nor was there nothing to read.
+        self._ill = False
 
     @property
     def figures(self) -> ProgressRow:
@@ -71,7 +74,7 @@ class StreamRun:
     @property
     def running(self) -> bool:
         """Started and not stopped; its query may have failed and wait to be tended."""
-        return self._query is not None or self._loading is not None
+        return self._tended
 
     @property
     def active(self) -> bool:
@@ -83,17 +86,20 @@ class StreamRun:
 
     def start(self) -> None:
         """Load the tables, and start the query from its checkpoint."""
+        self._tended = True
         self._tables.load()
         self._begin()
 
     def _begin(self) -> None:
         """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
-        if self.figures.state != "blocked":
-            self._figures.set(state="starting")
+        self._becomes("starting")
         try:
             self._batches.open()
+            if not self.offsets:
+                self.offsets = source.begins(self.stream, self._batches.committed.offsets, self._bootstrap)
             rows = plans.rows(self._spark, self.stream, self._bootstrap, self._tables.frames(self._spark))
-            self._plan.check(rows)
+            state = jvm.kept(rows)
+            self._plan.check(state)
             writer = (
                 self._batches.encode(rows)
                 .writeStream.queryName(self.stream.name)
@@ -105,13 +111,13 @@ class StreamRun:
                 writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
             self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.stream.name)
             self._query = writer.start()
-            self._plan.keep(rows)
+            self._plan.keep(state)
         except BaseException as e:
             self._batches.close()
             if isinstance(e, AnalysisException) and (told := refusals.refused(self.stream.name, e)):
                 raise told from e
             raise
-        self._figures.set(state="idle")
+        self._becomes("idle")
         log.info("stream %s started from batch %d", self.stream.name, self._batches.committed.batch + 1)
 
     def stop(self, timeout: float = 30.0) -> None:
@@ -132,7 +138,8 @@ class StreamRun:
             self._query = None
         self._batches.close()
         self._tables.close()
-        self._retry_at = 0.0
+        self._failures, self._retry_at = 0, 0.0
+        self._tended = self._ill = False
         self._figures.set(state="stopped", rows_per_s=0.0)
 
     def settle(self) -> None:
@@ -148,12 +155,14 @@ class StreamRun:
 
     def tend(self) -> None:
         """Start what should run and restart what failed. LeaseLost from the output comes through to the caller."""
-        if self._query is not None:
-            if self._query.isActive:
+        self._tended = True
+        if (query := self._query) is not None:
+            if query.isActive:
                 return
-            self._failed(self._batches.blocked or self._query.exception())
+            # What ended well before it failed is no sign that it is well now.
             self._catch_up()
             self._query = None
+            self._failed(self._batches.blocked or query.exception())
             self._batches.close()
         if time.monotonic() < self._retry_at:
             return
@@ -192,7 +201,12 @@ class StreamRun:
         if self.figures.lag:
             self._figures.set(state="loading")
         elif self.figures.state == "loading":
-            self._figures.set(state="idle")
+            self._figures.set(state="failing" if self._ill else "idle")
+
+    def _becomes(self, state: str) -> None:
+        """What its query does now; one that is ill stays so until it has shown that it is not."""
+        if not self._ill:
+            self._figures.set(state=state)
 
     def _failed(self, cause: BaseException | None) -> None:
         if isinstance(cause, Blocked):
@@ -200,6 +214,7 @@ class StreamRun:
             return
         delay = BACKOFF[min(self._failures, len(BACKOFF) - 1)]
         self._failures += 1
+        self._ill = True
         self._retry_at = time.monotonic() + delay
         message = _root_message(cause)
         self._figures.set(state="failing", error=message, error_at=int(time.time() * 1000))
@@ -208,6 +223,7 @@ class StreamRun:
 
     def _blocked(self, why: Blocked) -> None:
         self._retry_at = time.monotonic() + BLOCKED_FOR
+        self._ill = True
         if (self.figures.state, self.figures.error) != ("blocked", str(why)):
             log.error("stream %s is blocked: %s", self.stream.name, why)
             self._figures.set(state="blocked", error=str(why), error_at=int(time.time() * 1000))
@@ -218,7 +234,7 @@ class StreamRun:
 
     def _waits(self, said: str | None) -> None:
         if said is None:
-            self._figures.set(state="idle")
+            self._becomes("idle")
         else:
             self._figures.set(state="failing", error=said, error_at=int(time.time() * 1000))
 
@@ -231,8 +247,12 @@ class StreamRun:
         if self._query is None:
             return
         for progress in jvm.progress(self._query, self._figures.progress_at):
-            if self._figures.take(progress):
-                self._failures = 0
+            self._figures.take(progress)
+            # A trigger that failed leaves none.
+            self._failures = 0
+            if self._ill:
+                self._ill = False
+                self._figures.set(state="idle")
 
     def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
         if self.figures.state != "loading":

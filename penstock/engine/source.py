@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.engine import records
+from penstock.errors import BrokerError
+from penstock.kafka.admin import admin, first_offsets, partitions
 from penstock.records import columns
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.declare.inputs import Input
@@ -25,7 +29,8 @@ EARLIEST = -2
 def stream(spark: SparkSession, of: Stream, name: str, bootstrap: str) -> DataFrame:
     """What the transform gets for the input of this name: good rows, with the watermark on their event time.
 
-    The observed metric `bad_<name>` holds the bad ones.
+    The observed metric `bad_<name>` holds the bad ones; `beats` in it, or in `beats_<name>` of a raw input, how many
+    of the records were heartbeats.
     """
     given = of.sources[name]
     reader = spark.readStream.format("kafka").options(**_options(given, bootstrap))
@@ -33,7 +38,7 @@ def stream(spark: SparkSession, of: Stream, name: str, bootstrap: str) -> DataFr
         reader = reader.option("maxOffsetsPerTrigger", of.max_records)
     reader = reader.option("startingOffsets", "earliest").option("groupIdPrefix", f"{of.group}-reader")
     rows = records.decoded(reader.load(), given, F.current_timestamp())
-    rows = records.good(rows, f"bad_{name}") if given.schema else rows.drop(columns.BAD, columns.KEPT)
+    rows = records.good(rows, f"bad_{name}") if given.schema else records.raw(rows, f"beats_{name}")
     delay = f"{of.promise.delay.total_seconds()} seconds"
     return records.without_beats(rows.withWatermark(columns.EVENT_TIME, delay))
 
@@ -50,6 +55,25 @@ def read(given: Input, of: Batch) -> Ends:
     """The ends of a batch in the topics of one input."""
     topics = [given.topic.name] if given.topic else [t for t in of.ends if re.fullmatch(given.pattern, t)]
     return {topic: of.ends.get(topic, {}) for topic in topics}
+
+
+def begins(of: Stream, written: Mapping[str, Mapping[int, int]], bootstrap: str) -> dict[str, dict[int, int]]:
+    """Next offsets of all inputs before the first batch: those that are written, else those of the first records.
+
+    Nothing of a topic that the broker does not tell.
+    """
+    try:
+        there = partitions(admin(bootstrap), bootstrap)
+        given = of.sources.values()
+        mine = {t for t in there if any(t == i.topic.name if i.topic else re.fullmatch(i.pattern, t) for i in given)}
+        wanted = {(t, p) for t in mine for p in range(there[t]) if p not in written.get(t, {})}
+        first = first_offsets(admin(bootstrap), wanted, bootstrap)
+    except BrokerError:
+        return {}
+    found: dict[str, dict[int, int]] = {t: dict(written.get(t, {})) for t in mine}
+    for (topic, partition), offset in first.items():
+        found[topic][partition] = offset
+    return found
 
 
 def _options(given: Input, bootstrap: str) -> dict[str, str]:

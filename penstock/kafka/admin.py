@@ -35,6 +35,8 @@ LEADERLESS = KafkaError._NOENT
 # For a moment after its start the broker knows no leaders, or other ones than the client does.
 STARTING = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, LEADERLESS}
 PATIENCE = 5.0
+# After this a client is given up whose leaders are newer than those of a broker that crashed: it keeps them for ever.
+RENEWED_AFTER = 2.0
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ def _offsets(
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[tuple[str, int], int]:
     found_at: dict[tuple[str, int], int] = {}
-    left, deadline = set(wanted), time.monotonic() + PATIENCE
+    left, began, renewed = set(wanted), time.monotonic(), False
     while left:
         asked, left = {TopicPartition(t, p): which for t, p in left}, set()
         found = client.list_offsets(asked, isolation_level=isolation, request_timeout=TIMEOUT)
@@ -168,12 +170,15 @@ def _offsets(
             try:
                 found_at[at.topic, at.partition] = future.result(TIMEOUT).offset
             except KafkaException as e:
-                if e.args[0].code() in STARTING and time.monotonic() < deadline:
+                if e.args[0].code() in STARTING and time.monotonic() < began + PATIENCE:
                     left.add((at.topic, at.partition))
                 elif e.args[0].code() not in {*COMING_AND_GOING, LEADERLESS}:
                     raise unreachable(bootstrap, e.args[0]) from e
         if left:
             time.sleep(0.1)
+            if not renewed and time.monotonic() > began + RENEWED_AFTER:
+                admin.cache_clear()
+                client, renewed = admin(bootstrap), True
             # Asking for topics also renews what the client knows of leaders.
             partitions(client, bootstrap)
     return found_at

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import ClassVar, Protocol
@@ -14,8 +14,8 @@ from typing import ClassVar, Protocol
 import psutil
 
 from penstock.catalog import BrokenFile, Catalog, survey
-from penstock.control import Control, connect
-from penstock.errors import ControlError, LocalError
+from penstock.control import Actor, Control, connect
+from penstock.errors import ControlError, LocalError, ReleaseRefused
 from penstock.kafka.admin import ensure_topics
 from penstock.local import mariadb
 from penstock.local.airflow import Airflow, ApiServer
@@ -24,6 +24,7 @@ from penstock.local.part import Part
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine import aot, jars, java, process
 from penstock.machine.files import locked, private
+from penstock.observe.health import FAILING
 from penstock.observe.overview import overview
 from penstock.observe.snapshot import read
 from penstock.observe.states import Limits
@@ -31,6 +32,7 @@ from penstock.observe.views import Overview
 from penstock.settings import Settings, settings
 from penstock.supervision import launch
 from penstock.supervision import processes as drivers
+from penstock.supervision.releases import release
 
 GIB = 1024**3
 NEEDED_DISK = 3 * GIB
@@ -38,6 +40,8 @@ DRAIN = 15.0
 """Seconds drivers get to end their batch when the platform goes down."""
 FIRST_FIGURES = 240.0
 """Seconds until every wanted stream must have reported."""
+GIVEN_UP = 45.0
+"""Seconds after which streams that fail are no longer waited for, if all others run."""
 FRESH_MS = 60_000
 """Age of a last batch up to which it counts as of now."""
 
@@ -107,6 +111,7 @@ class Platform:
         self.mariadb = None if s.control_url.get_secret_value() else MariaDB(s.home, s.mariadb_port)
         self.airflow = Airflow(s.home, s.airflow_port, s.project)
         self.meter = Meter(s.home, s.metrics_port)
+        self._refused: dict[str, ReleaseRefused] = {}
 
     @property
     def parts(self) -> list[Part]:
@@ -133,7 +138,14 @@ class Platform:
             self._start_all(report, self.airflow.parts, "Starting Airflow")
             self._start_all(report, [self.meter], "Starting the meter")
             with report.step("Waiting for the first figures of the streams") as step:
-                return self._first_figures(connect(self.settings.control), step)
+                view = self._first_figures(connect(self.settings.control), step)
+            if self._refused:
+                raise LocalError(
+                    "not all that is declared runs: what is new waits for a release of its app",
+                    got="; ".join(map(str, self._refused.values())),
+                    fix="mend it, then `make up` again; all else runs",
+                )
+            return view
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -197,27 +209,47 @@ class Platform:
     def _declare(self, catalog: Catalog, wrong: Sequence[BrokenFile]) -> str:
         control = connect(self.settings.control)
         control.migrate()
+        before = control.desired()
         control.sync(catalog, forget=not wrong)
+        taken = self._take_up(control, control.desired().keys() - before.keys())
         if self.mariadb:
             Demo(self.mariadb.url_of("demo"), self.settings.project / "sql" / "tables").create()
         done = ensure_topics(catalog.topics.values(), self.settings.bootstrap)
         said = f"{len(catalog.topics)} topics" + (f", {len(done)} of them changed" if done else "")
+        said += f"; released for what is new: {', '.join(taken)}" if taken else ""
         return f"{said}; left out: {'; '.join(map(str, wrong))}" if wrong else said
+
+    def _take_up(self, control: Control, new: Set[str]) -> list[str]:
+        """Release the apps whose running drivers do not know a stream or capture that is new; their names."""
+        taken = []
+        for app in control.apps():
+            fresh = sorted(new & control.desired(app.name).keys())
+            driver = control.driver(app.incarnation) if app.incarnation else None
+            if not fresh or driver is None or not drivers.alive(driver):
+                continue
+            try:
+                release(control, app.name, Actor("make up", "cli"), f"new: {', '.join(fresh)}")
+                taken.append(app.name)
+            except ReleaseRefused as e:
+                self._refused[app.name] = e
+        return taken
 
     def _first_figures(self, control: Control, step: Step) -> Overview:
         """Wait until every wanted stream runs and the first of them has read something."""
-        deadline = time.monotonic() + FIRST_FIGURES
+        deadline, well_at = time.monotonic() + FIRST_FIGURES, time.monotonic()
         while True:
             view = self.view(control)
-            wanted = [s for app in view.apps for s in app.streams if s.desired == "on"]
+            wanted = [s for app in view.apps if app.name not in self._refused for s in app.streams if s.desired == "on"]
             waiting = [s for s in wanted if s.state not in ("running", "idle")]
             reading = [s for s in wanted if s.rows_in and s.batch_age_ms is not None and s.batch_age_ms < FRESH_MS]
             if not waiting and (reading or not wanted):
                 step.say(f"{len(wanted)} streams, {sum(s.rows_in for s in wanted):,} records read")
                 return view
-            if time.monotonic() > deadline and waiting:
+            if not waiting or any(s.state not in FAILING for s in waiting):
+                well_at = time.monotonic()
+            if waiting and (time.monotonic() > deadline or time.monotonic() - well_at > GIVEN_UP):
                 raise LocalError(
-                    f"after {FIRST_FIGURES:.0f} s not every stream has reported",
+                    "not every stream runs",
                     got="; ".join(f"{s.name} is {s.state}" + (f": {s.why}" if s.why else "") for s in waiting),
                     fix="look at `penstock streams logs <stream>` and at the DAGs in Airflow; the platform stays up",
                 )

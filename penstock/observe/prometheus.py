@@ -52,7 +52,7 @@ APP = {
     "penstock_app_wanted": "1 if a stream of the app is wanted on.",
     "penstock_app_up": "1 if the app's own driver runs or drains and beat lately.",
     "penstock_app_release": "Number of the release that is asked for.",
-    "penstock_app_restarts_total": "Drivers launched after the first.",
+    "penstock_app_restarts_total": "Drivers launched because one had ended without being told to.",
 }
 DRIVER = {
     "penstock_driver_up": "1 if the driver runs or drains and beat lately.",

@@ -20,12 +20,16 @@ YOUNG = 30.0
 # Seconds to wait after the n-th young death in a row: a crash loop must not eat the machine.
 BACKOFF = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 60.0)
 
-Do = Literal["rest", "wait", "clear", "launch"]
+# A driver reports each of its streams every few seconds: one that it has not reported for so long is new to it.
+LACKING = 20.0
+
+Do = Literal["rest", "wait", "clear", "launch", "release"]
 
 
 @dataclass(frozen=True)
 class Step:
-    """What to do next and why. clear: end what is left of the current driver; wait: seconds until a launch is due."""
+    """What to do next and why. clear: end what is left of the current driver; release: ask for one that knows all that
+    is wanted; wait: seconds until a launch is due."""
 
     do: Do
     why: str
@@ -64,6 +68,8 @@ def _condition(f: Facts, d: DriverRow) -> Step:
         return Step("rest", "not wanted; it drains")
     if d.release_seq < f.app.release_seq:
         return Step("rest", f"it drains for release {f.app.release_seq}")
+    if f.lacks and f.evidence.incarnation == d.incarnation and f.evidence.lacking >= LACKING:
+        return Step("release", f"new to its driver: {', '.join(f.lacks)}")
     where = "" if f.alive else " (not to be seen from here, but it beats)"
     return Step("rest", f"{d.state}{where}")
 

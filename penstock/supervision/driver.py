@@ -198,8 +198,15 @@ class Driver(ABC):
                     run.tend()
             elif run.running:
                 log.info("stream %s is not wanted any more", name)
-                run.stop()
+                self._stop(name, run)
         return None
+
+    def _stop(self, name: str, run: Run) -> None:
+        """Stop a run; one that cannot even end in order must not keep the others from it."""
+        try:
+            run.stop()
+        except Exception:
+            log.exception("stream %s did not stop in order", name)
 
     def _owns(self, name: str) -> bool:
         try:
@@ -267,8 +274,8 @@ class Driver(ABC):
             self._control.driver_set(self.incarnation, state="draining")
         except ControlError as e:
             log.warning("draining could not be reported: %s", e)
-        for run in self._runs.values():
-            run.stop()
+        for name, run in self._runs.items():
+            self._stop(name, run)
         try:
             self._report(keep=True)
             self._leases.drop()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.control import AppRow, Control, DriverRow
+from penstock.control import AppRow, Control, Desired, DriverRow
 from penstock.supervision import processes
+
+# What is recorded of a release that the supervisor asked for by itself and that was refused; for so many ms it is then
+# not asked for again.
+REFUSE, REFUSED_FOR = "refuse", 600_000
 
 
 @dataclass(frozen=True)
@@ -14,20 +18,22 @@ class Evidence:
     """What a watcher saw over time and a single look cannot: it goes with the event that wakes the supervisor.
 
     silent: seconds the beat stayed as it is while the database answered; leaving: seconds since the driver should
-    have begun to leave.
+    have begun to leave; lacking: seconds that the running driver lacked a wanted stream.
     """
 
     incarnation: str | None = None
     beat_at: int = 0
     silent: float = 0.0
     leaving: float = 0.0
+    lacking: float = 0.0
 
 
 @dataclass(frozen=True)
 class Facts:
     """All that a decision is made of.
 
-    recent: the app's drivers, newest first, while it has none that lives; now: the database's clock, epoch ms.
+    recent: the app's drivers, newest first, while it has none that lives; now: the database's clock, epoch ms; lacks:
+    wanted streams that the running driver does not know, unless a release for them was refused lately.
     """
 
     app: AppRow
@@ -38,6 +44,7 @@ class Facts:
     recent: Sequence[DriverRow]
     now: int
     evidence: Evidence = Evidence()
+    lacks: Sequence[str] = ()
 
     @property
     def leaving(self) -> bool:
@@ -54,8 +61,23 @@ def facts_of(control: Control, app: str, evidence: Evidence | None = None) -> Fa
     driver = control.driver(row.incarnation) if row.incarnation else None
     gone = driver is None or driver.state == "ended"
     recent = [d for d in control.drivers(live=False) if d.app == app] if gone else []
-    wanted = "on" in control.desired(app).values()
+    desired = control.desired(app)
     now = control.now()
     alive = processes.alive(driver) if driver else None
     headless = bool(alive and driver and processes.headless(driver))
-    return Facts(row, wanted, driver, alive, headless, recent, now, evidence or Evidence())
+    lacks = _lacking(control, driver, desired, now) if driver and driver.state == "running" else []
+    return Facts(row, "on" in desired.values(), driver, alive, headless, recent, now, evidence or Evidence(), lacks)
+
+
+def _lacking(control: Control, driver: DriverRow, desired: Mapping[str, Desired], now: int) -> list[str]:
+    told = control.progress(driver.app)
+    lacks = [
+        name
+        for name, want in desired.items()
+        if want == "on" and (name not in told or told[name].incarnation != driver.incarnation)
+    ]
+    if lacks and any(
+        a["verb"] == REFUSE and a["target"] == driver.app and now - a["at"] < REFUSED_FOR for a in control.actions(200)
+    ):
+        return []
+    return lacks

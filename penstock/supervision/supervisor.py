@@ -6,12 +6,13 @@ import logging
 from collections.abc import Callable, Sequence
 
 from penstock.control import Actor, Control, DriverRow
-from penstock.errors import ControlError, PenstockError
+from penstock.errors import ControlError, PenstockError, ReleaseRefused
 from penstock.settings import settings
 from penstock.supervision import launch, processes
 from penstock.supervision.decide import Step, decide
-from penstock.supervision.facts import Evidence, Facts, facts_of
+from penstock.supervision.facts import REFUSE, Evidence, Facts, facts_of
 from penstock.supervision.reap import clear
+from penstock.supervision.releases import release
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +40,22 @@ class Supervisor:
                         return Step("wait", "processes of the last driver do not end", 1.0)
                 case "launch":
                     self._launch(found, step.why)
+                case "release":
+                    return self._release(step.why)
                 case _:
                     self._adopt(found)
                     if step.do == "wait":
                         self._record_once("wait", step.why, found)
                     return step
         return Step("wait", "others are at work on this app", 1.0)
+
+    def _release(self, why: str) -> Step:
+        try:
+            release(self.control, self.app, self.actor, why)
+        except ReleaseRefused as e:
+            self.control.record(self.actor, REFUSE, self.app, f"{why}: {e}")
+            return Step("rest", str(e))
+        return Step("rest", f"released: {why}")
 
     def _adopt(self, f: Facts) -> None:
         d = f.driver

@@ -26,7 +26,7 @@ class Watch:
         self.control, self.app, self.clock = control, app, clock
         self.evidence = Evidence()
         self._looked: float | None = None
-        self._silent_since = self._leaving_since = 0.0
+        self._silent_since = self._leaving_since = self._lacking_since = 0.0
 
     def look(self) -> Step:
         """The step that is due. ControlError while the database is away: nothing is known then."""
@@ -51,6 +51,12 @@ class Watch:
         # A driver cannot leave in order while the database is away: its time to do so starts again.
         if blind or old.incarnation != incarnation or not f.leaving:
             self._leaving_since = now
+        if blind or old.incarnation != incarnation or not f.lacks:
+            self._lacking_since = now
         self.evidence = Evidence(
-            incarnation, d.beat_at if d else 0, now - self._silent_since, now - self._leaving_since
+            incarnation,
+            d.beat_at if d else 0,
+            now - self._silent_since,
+            now - self._leaving_since,
+            now - self._lacking_since,
         )

@@ -62,6 +62,7 @@ def api_server(home: Path, control_url: str) -> Iterator[Server]:
         "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
         "PENSTOCK_CONTROL_URL": control_url,
         "PENSTOCK_PROJECT": str(project),
+        "PENSTOCK_HOME": str(home / "penstock"),
         "PYTHONPATH": str(PROJECT),
     }
     airflow = [sys.executable, "-m", "airflow"]

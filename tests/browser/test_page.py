@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -109,12 +110,35 @@ def test_without_confirmation_nothing_happens(visit: Visit, control: Control, wa
     assert control.actions(1)[0]["id"] == before
 
 
+AGENTS = """
+from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+STREAMS = [
+    Stream(name, "agents", {"rows": Input(Topic(f"{name}-in"))}, lambda rows: rows,
+           TopicOutput(Topic(name), value="value"), Each())
+    for name in ("agent-offline", "assignments")
+]
+"""
+
+
+@pytest.fixture
+def agents(server: Server) -> Iterator[None]:
+    """The code of app `agents`, so that it can be released."""
+    folder = server.project / "jobs" / "agents"
+    folder.mkdir()
+    (folder / "streams.py").write_text(AGENTS)
+    yield
+    shutil.rmtree(folder)
+
+
+@pytest.mark.usefixtures("agents")
 def test_an_app_is_released_and_stopped_as_a_whole(visit: Visit, control: Control) -> None:
     view = visit()
     view.frame.get_by_role("button", name="Release agents").click()
     expect(dialog(view)).to_contain_text("agent-offline, assignments")
     dialog(view).get_by_role("button", name="Release").click()
-    expect(view.frame.locator("tr.app", has_text="agents")).to_contain_text("release 1 follows as soon as release 0")
+    expect(view.frame.locator("tr.app", has_text="agents")).to_contain_text(
+        "release 1 follows as soon as release 0", timeout=120_000
+    )
     view.frame.get_by_role("button", name="Stop all of agents").click()
     view.page.keyboard.press("Enter")
     expect(row(view, "assignments")).to_contain_text("wanted off")

@@ -117,6 +117,8 @@ def test_only_json_is_taken(olga: httpx.Client, control: Control) -> None:
         ({**STOP, "name": "nobody"}, 404),
         ({**STOP, "kind": "app", "name": "nobody"}, 404),
         ({**STOP, "verb": "release"}, 422),
+        # Nothing of the project declares this app.
+        ({**STOP, "verb": "release", "kind": "app", "name": "metrics"}, 409),
         ({**STOP, "verb": "drop"}, 422),
         ({**STOP, "note": "x" * 501}, 422),
         ({**STOP, "more": 1}, 422),

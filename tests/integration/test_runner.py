@@ -220,7 +220,7 @@ def test_a_transform_that_raises_stops_only_its_own_stream(spark: SparkSession, 
     run.tend()
     assert run.figures.state == "failing"
     assert "no_such_column" in (run.figures.error or "")
-    assert not run.running
+    assert not run.active
     run.stop()
 
 

@@ -13,10 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.catalog import Catalog, build
+from penstock.cli import app as penstock
 from penstock.cli import streams
 from penstock.cli.streams import app, complete, followed, tail
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.errors import ControlError, ReleaseRefused
+from penstock.local import usage
 from penstock.streams import Final, Input, Stream, Topic, TopicOutput
 from penstock.supervision import releases
 from tests.support import forget
@@ -102,6 +104,20 @@ def test_show_tells_all_of_an_app() -> None:
     assert "bundles" in shown
     assert "summaries" in shown
     assert json.loads(run("show", "metrics", "--json"))["state"] == "failing"
+
+
+def test_status_fails_while_a_wanted_stream_does(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "parts", lambda *_: [])
+
+    def status(code: int) -> dict[str, str]:
+        result = CliRunner().invoke(penstock, ["status", "--json"])
+        assert result.exit_code == code, result.output
+        found: dict[str, str] = json.loads(result.output)["ill"]
+        return found
+
+    assert status(1) == {"summaries": "failing: no broker", "topic-quality": "down: no driver was launched yet"}
+    control.set_desired(["summaries", "topic-quality"], "off", Actor("me", "cli"))
+    assert status(0) == {}
 
 
 def test_stop_and_start_are_recorded_with_the_users_name(control: Control) -> None:

@@ -18,6 +18,24 @@ def progress(batch: int, rows: int, at: str, **durations: int) -> dict[str, Any]
     }
 
 
+def test_beats_are_no_rows() -> None:
+    figures = Figures(ProgressRow("s", "a", "i"))
+    told = {
+        **progress(0, 9, "00", addBatch=1),
+        "observedMetrics": {"bad_a": {"n": 0, "beats": 2}, "beats_b": {"beats": 3}},
+    }
+    assert figures.take(told)
+    assert figures.row.rows_in == 4
+
+
+def test_lag_is_not_known_without_offsets() -> None:
+    figures = Figures(ProgressRow("s", "a", "i"))
+    figures.lag({}, {})
+    assert figures.row.lag is None
+    figures.lag({"t": {0: 5}}, {("t", 0): 1005})
+    assert figures.row.lag == 1000
+
+
 def test_an_idle_query_tells_of_no_batch() -> None:
     """What Spark says of it every ten seconds has the number of the batch that comes next."""
     figures = Figures(ProgressRow("s", "a", "i"))

@@ -121,6 +121,23 @@ def test_release_waits_for_the_drain(p: Platform) -> None:
     assert p.driver().release_seq == 2
 
 
+def test_a_restart_is_a_launch_that_nobody_asked_for(p: Platform) -> None:
+    def restarts(reason: str) -> int:
+        p.control.driver_ended(p.driver().incarnation, reason)
+        processes.kill(p.driver())
+        p.control.release("a", ME)  # so that nothing slows the next launch down
+        p.supervisor().tick()
+        row = p.control.app("a")
+        assert row
+        return row.restarts
+
+    p.supervisor().tick()
+    for told in ("release 1", "no stream of the app is wanted", "SIGTERM", "the platform was taken down"):
+        assert restarts(told) == 0
+    assert restarts("its process is gone") == 1
+    assert restarts("release 6") == 1
+
+
 def test_unwanted_is_not_launched_again(p: Platform) -> None:
     s = p.supervisor()
     s.tick()

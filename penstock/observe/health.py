@@ -1,0 +1,33 @@
+"""Which streams and captures are ill, for who must say so by an exit code or a failed run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.control import Control
+from penstock.observe.moments import take
+from penstock.observe.states import Limits, State
+from penstock.observe.views import StreamView
+from penstock.settings import settings
+
+# Of what is wanted. The supervisor mends the first two by itself, or says why not.
+ILL: frozenset[State] = frozenset({"hung", "down", "failing", "blocked"})
+FAILING: frozenset[State] = frozenset({"failing", "blocked"})
+# Nothing is known of it yet, or not any more.
+UNSETTLED: frozenset[State] = frozenset({"down", "starting", "unknown"})
+
+
+def ill(streams: Iterable[StreamView], states: frozenset[State] = ILL) -> dict[str, str]:
+    """What is wrong with wanted streams, by name."""
+    return {s.name: f"{s.state}: {s.why}" for s in streams if s.desired == "on" and s.state in states}
+
+
+def failing(control: Control, app: str) -> dict[str, str]:
+    """What is wrong with an app's streams that its driver cannot run, by name."""
+    return ill((s for s in take(control, Limits.of(settings())).streams if s.app == app), FAILING)
+
+
+def settled(control: Control, name: str) -> bool:
+    """Whether it can be said of a stream or capture how it is."""
+    found = [s for s in take(control, Limits.of(settings())).streams if s.name == name]
+    return bool(found) and (found[0].desired == "off" or found[0].state not in UNSETTLED)

@@ -1,0 +1,137 @@
+"""State that other code made is not taken for this code's: neither at a start nor by a release."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock import catalog
+from penstock.control import ProgressRow
+from penstock.engine import jvm, plans, tablefeed
+from penstock.engine.plans import Plan
+from penstock.engine.run import StreamRun
+from penstock.engine.session import session_for
+from penstock.local.parts import Broker
+from penstock.settings import PROJECT
+from penstock.streams import F, Input, Stream, Topic, TopicOutput, Updates
+from penstock.testing import Record, create, read, running, send
+from tests.chaos.projects import other_project
+from tests.support import tended, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.integration
+
+SALES, TOTALS = Topic("plan-sales", partitions=1), Topic("plan-totals", partitions=1, compacted=True)
+SALE = "shop STRING NOT NULL, amount DOUBLE NOT NULL, at TIMESTAMP NOT NULL"
+MINUTE = timedelta(minutes=1)
+Transform = Callable[..., Any]
+
+
+def by_shop(length: str, *values: str) -> Transform:
+    def transform(sales: DataFrame) -> DataFrame:
+        windows = sales.groupBy("shop", F.window("event_time", length).alias("w"))
+        return windows.agg(*(F.expr(value).alias(f"v{n}") for n, value in enumerate(values))).withColumnRenamed(
+            "v0", "total"
+        )
+
+    return transform
+
+
+def stream(transform: Transform, window: timedelta = MINUTE, **changed: Any) -> Stream:
+    given = {"grace": MINUTE, "schema": SALE, **changed}
+    return Stream(
+        name="plan-totals", app="plans", inputs={"sales": Input(SALES, schema=given["schema"], event_time="at")},
+        transform=transform, output=TopicOutput(TOTALS, key="shop", value="total"),
+        promise=Updates(window=window, late_by=given["grace"]),
+    )  # fmt: skip
+
+
+def kept(spark: SparkSession, of: Stream) -> list[str]:
+    return jvm.kept(plans.rows(session_for(spark, of), of, "127.0.0.1:1", {}))
+
+
+SUM = stream(by_shop("1 minute", "sum(amount)"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        stream(by_shop("1 minute", "max(amount)")),
+        stream(by_shop("2 minutes", "sum(amount)"), 2 * MINUTE),
+        stream(by_shop("1 minute", "sum(amount)", "count(*)")),
+        stream(by_shop("1 minute", "sum(amount)"), schema=SALE.replace("amount DOUBLE", "amount BIGINT")),
+        stream(lambda sales: by_shop("1 minute", "sum(amount)")(sales.withColumn("shop", F.length("shop")))),
+    ],
+)
+def test_what_state_means_makes_a_difference(spark: SparkSession, other: Stream) -> None:
+    assert kept(spark, other) != kept(spark, SUM)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        SUM,
+        stream(by_shop("60 seconds", "sum(amount) + 1")),
+        stream(by_shop("1 minute", "sum(amount)"), grace=2 * MINUTE),
+        stream(by_shop("1 minute", "sum(amount)"), schema=f"{SALE}, note STRING"),
+        stream(lambda sales: by_shop("1 minute", "sum(amount)")(sales.where("amount > 0"))),
+    ],
+)
+def test_what_lies_before_and_behind_it_makes_none(spark: SparkSession, other: Stream) -> None:
+    assert kept(spark, other) == kept(spark, SUM)
+
+
+@pytest.mark.parametrize("project", [PROJECT, PROJECT / "tests" / "examples"])
+def test_the_plan_of_every_stream_is_told_the_same_twice(spark: SparkSession, project: Path) -> None:
+    with other_project(project, {}):
+        for name, of in catalog.load().streams.items():
+            own = session_for(spark, of)
+            empty = {n: own.createDataFrame([], tablefeed.ddl(t.fields)) for n, t in of.tables.items()}
+            one, two = (jvm.kept(plans.rows(own, of, "127.0.0.1:1", empty)) for _ in range(2))
+            assert one == two
+            assert bool(one) == bool(of.stateful_steps), name
+            assert not any("#" in line for line in one)
+
+
+def test_a_changed_aggregate_is_blocked_until_it_is_accepted(
+    spark: SparkSession, fresh_broker: Broker, tmp_path: Path
+) -> None:
+    at = fresh_broker.bootstrap
+    create(at, *SUM.topics())
+
+    def sell(amount: float) -> None:
+        value = json.dumps({"shop": "a", "amount": amount, "at": "2026-01-01T00:00:01Z"})
+        send(at, [Record(SALES.name, None, value)])
+
+    sell(2.0)
+    with running(SUM, spark, at, tmp_path) as run:
+        run.settle()
+    sell(5.0)
+    other = replace(SUM, transform=by_shop("1 minute", "max(amount)"))
+    blocked = StreamRun(other, spark, at, str(tmp_path), ProgressRow("plan-totals", "plans", "i"))
+    wait_until(lambda: tended(blocked.tend, lambda: blocked.report().state == "blocked"))
+    said = blocked.report().error or ""
+    assert blocked.offsets == {SALES.name: {0: 1}}, "what waits is known before the first batch"
+    blocked.stop()
+    assert "was step 1, Aggregate: sum(amount): double; is step 1, Aggregate: max(amount): double" in said
+    assert "penstock streams release plan-totals --accept-state" in said
+    with running(SUM, spark, at, tmp_path) as run:
+        run.settle()
+    assert [float(r.value or 0) for r in read(at, TOTALS.name)] == [2.0, 7.0], "the old code goes on"
+    own = session_for(spark, other)
+    Plan(own, "plan-totals", f"{tmp_path}/plan-totals").accept(kept(spark, other))
+    sell(6.0)
+    with running(other, spark, at, tmp_path) as run:
+        run.settle()
+    with running(other, spark, at, tmp_path) as run:
+        run.settle()
+    assert [float(r.value or 0) for r in read(at, TOTALS.name)][2:] == [7.0]

@@ -1,0 +1,64 @@
+"""What a stream says of itself while it fails, when it is well again, and when it is stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.control import ProgressRow
+from penstock.engine import source
+from penstock.engine.run import StreamRun
+from penstock.local.parts import Broker
+from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.testing import Record, create, send
+from tests.support import tended, wait_until
+
+pytestmark = pytest.mark.integration
+
+NUMBERS, COPIES = Topic("state-numbers", partitions=2), Topic("state-copies", partitions=1)
+STREAM = Stream(
+    name="state-copies", app="states", inputs={"numbers": Input(NUMBERS)}, transform=lambda numbers: numbers,
+    output=TopicOutput(COPIES, value="value"), promise=Each(),
+)  # fmt: skip
+
+
+def test_a_stream_that_fails_does_so_until_it_is_well_and_can_be_stopped(
+    spark: SparkSession, fresh_broker: Broker, tmp_path: Path
+) -> None:
+    at = fresh_broker.bootstrap
+    run = StreamRun(STREAM, spark, at, str(tmp_path), ProgressRow(STREAM.name, STREAM.app, "i"))
+
+    def seen() -> list[str]:
+        """The states of a look after it, what it says in between included."""
+        said: list[str] = []
+        setting = run._figures.set
+        run._figures.set = lambda **values: (said.append(values.get("state", "")), setting(**values))[1]  # type: ignore[method-assign, func-returns-value]
+        run._retry_at = 0.0
+        run.tend()
+        run._figures.set = setting  # type: ignore[method-assign]
+        return [*filter(None, said), run.report().state]
+
+    assert seen() == ["starting", "failing", "failing"], "its topics are not there"
+    assert seen() == ["failing", "failing"]
+    assert run.running, "so that it can be stopped"
+    run.stop()
+    assert (run.running, run.report().state) == (False, "stopped")
+    seen()
+    create(at, *STREAM.topics())
+    assert seen() == ["failing"], "that it began says nothing yet"
+    try:
+        wait_until(lambda: tended(run.tend, lambda: run.report().state == "idle"))
+    finally:
+        run.stop()
+    assert run.report().restarts == 3
+
+
+def test_what_waits_is_known_before_the_first_batch(fresh_broker: Broker) -> None:
+    at = fresh_broker.bootstrap
+    assert source.begins(STREAM, {}, at) == {}
+    create(at, *STREAM.topics())
+    send(at, [Record(NUMBERS.name, None, "x", n % 2) for n in range(10)])
+    assert source.begins(STREAM, {}, at) == {NUMBERS.name: {0: 0, 1: 0}}
+    assert source.begins(STREAM, {NUMBERS.name: {1: 4}, COPIES.name: {0: 9}}, at) == {NUMBERS.name: {0: 0, 1: 4}}

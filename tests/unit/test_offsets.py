@@ -1,0 +1,52 @@
+"""Offsets asked of a broker that has just crashed."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from penstock.kafka import admin
+
+
+class Client:
+    """Answers each request for offsets with the same."""
+
+    def __init__(self, answer: Any) -> None:
+        self.answer = answer
+
+    def list_offsets(self, asked: dict[Any, Any], **_: Any) -> dict[Any, Future[Any]]:
+        found: dict[Any, Future[Any]] = {}
+        for at in asked:
+            found[at] = Future()
+            if isinstance(self.answer, Exception):
+                found[at].set_exception(self.answer)
+            else:
+                found[at].set_result(self.answer)
+        return found
+
+    def list_topics(self, **_: Any) -> SimpleNamespace:
+        return SimpleNamespace(topics={})
+
+
+def test_a_client_that_knows_leaders_of_before_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its epoch is higher than the broker's, and librdkafka never takes a lower one."""
+    fenced = Client(KafkaException(KafkaError(KafkaError.FENCED_LEADER_EPOCH)))
+    made: list[Client] = []
+
+    def client(_: Any) -> Client:
+        made.append(Client(SimpleNamespace(offset=1007)))
+        return made[-1]
+
+    monkeypatch.setattr(admin, "AdminClient", client)
+    monkeypatch.setattr(admin, "RENEWED_AFTER", 0.0)
+    admin.admin.cache_clear()
+    try:
+        found = admin.end_offsets(fenced, [("t", 0)], "nowhere:1")  # type: ignore[arg-type]
+        assert found == {("t", 0): 1007}
+        assert admin.admin("nowhere:1") is made[0], "the next one asks the new client at once"  # type: ignore[comparison-overlap]
+    finally:
+        admin.admin.cache_clear()

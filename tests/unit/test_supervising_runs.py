@@ -1,0 +1,241 @@
+"""What a supervising run tells Airflow of failing streams, and how new ones are taken up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import catalog
+from penstock.control import Actor, Control, ProgressRow, connect
+from penstock.errors import LocalError, ReleaseRefused
+from penstock.local import platform
+from penstock.observe.health import settled
+from penstock.settings import PROJECT
+from penstock.supervision import processes, supervisor
+from penstock.supervision.facts import Evidence, facts_of
+from penstock.supervision.watch import Watch
+from tests.chaos.projects import other_project
+from tests.unit.supervised import Platform
+from tests.unit.test_dags import context, first
+
+ME = Actor("me", "cli")
+
+
+@pytest.fixture
+def control(tmp_path: Path, airflow_home: None) -> Iterator[Control]:  # noqa: ARG001
+    """App `chaos`, whose driver runs the stream `totals` and `finals`."""
+    variables = {
+        "PENSTOCK_CONTROL_URL": f"sqlite:///{tmp_path}/control.db",
+        "PENSTOCK_HOME": tmp_path / "home",
+        "PENSTOCK_SUPERVISE_EVERY": 0.05,
+    }
+    with other_project(PROJECT / "tests" / "chaos" / "project", variables):
+        made = connect()
+        made.migrate()
+        made.sync(catalog.load())
+        incarnation = made.claim("chaos", None, host="elsewhere", spec_hash="", owner="me", log="")
+        assert incarnation
+        made.driver_running(incarnation)
+        yield made
+        made.engine.dispose()
+
+
+def report(control: Control, **states: str) -> None:
+    app = control.app("chaos")
+    assert app
+    assert app.incarnation
+    rows = [ProgressRow(name, "chaos", app.incarnation, state=s, error="no room") for name, s in states.items()]
+    control.report(rows, keep=False)
+
+
+# Failing streams
+
+
+def run(control: Control, monkeypatch: pytest.MonkeyPatch, ill: list[str], *, lasts: float = 5.0) -> dict[str, Any]:
+    """The event that ends the wait of a run that began with these streams ill."""
+    import time
+
+    import penstock_triggers
+
+    monkeypatch.setattr(penstock_triggers, "ILL_EVERY", 0.01)
+    monkeypatch.setattr(penstock_triggers, "ILL_FOR", 0.1)
+    made = penstock_triggers.StreamsTrigger("chaos", "me", time.time() + lasts, ill)
+    _, kwargs = made.serialize()
+    assert control
+    event: dict[str, Any] = asyncio.run(first(penstock_triggers.StreamsTrigger(**json.loads(json.dumps(kwargs)))))
+    return event
+
+
+def operator() -> Any:
+    from penstock_operators import SuperviseStreams
+
+    return SuperviseStreams(task_id="supervise", app="chaos")
+
+
+@pytest.mark.parametrize("state", ["failing", "blocked"])
+def test_a_stream_that_begins_to_fail_fails_the_run(
+    control: Control, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    report(control, totals=state, finals="idle")
+    event = run(control, monkeypatch, [])
+    assert event == {"do": "ill", "why": f"stream totals: {state}: no room", "evidence": None}
+    with pytest.raises(AirflowFailException, match="no room"):
+        operator().resume(context(), event)
+
+
+def test_a_stream_that_still_fails_fails_a_run_at_its_end_only(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from airflow.sdk.exceptions import AirflowFailException
+
+    report(control, totals="failing", finals="idle")
+    event = run(control, monkeypatch, ["totals"], lasts=0.5)
+    assert event["do"] == "epoch"
+    with pytest.raises(AirflowFailException, match="stream totals: failing: no room"):
+        operator().resume(context(), event)
+    report(control, totals="running", finals="idle")
+    operator().resume(context(), event)
+    control.set_desired(["totals"], "off", ME)
+    report(control, totals="failing", finals="idle")
+    operator().resume(context(), event)
+
+
+def test_a_run_knows_what_failed_before(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+
+    report(control, totals="failing", finals="blocked")
+    task = operator()
+    monkeypatch.setattr(task, "_command", lambda _: ["true"])
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context())
+    assert deferred.value.trigger.ill == ["finals", "totals"]
+
+
+# Captures that begin
+
+
+def test_a_check_waits_for_a_driver_that_begins(control: Control) -> None:
+    from airflow.sdk.exceptions import TaskDeferred
+    from penstock_operators import OperateCapture
+
+    assert not settled(control, "totals"), "its driver has not reported yet"
+    with pytest.raises(TaskDeferred) as deferred:
+        OperateCapture(task_id="t", capture="totals").execute(context(action="check"))
+    report(control, totals="idle")
+    assert settled(control, "totals")
+    trigger = deferred.value.trigger
+    _, kwargs = trigger.serialize()
+    assert asyncio.run(first(type(trigger)(**json.loads(json.dumps(kwargs))))) == {"why_not": ""}
+
+
+def test_a_check_does_not_wait_for_ever(control: Control) -> None:  # noqa: ARG001
+    from penstock_triggers import SettledTrigger
+
+    assert asyncio.run(first(SettledTrigger("totals", 0.0))) == {"why_not": ""}
+
+
+# New streams
+
+
+def released(control: Control, app: str, actor: Actor, why: str) -> int:
+    """A release of code that loads and fits."""
+    return control.release(app, actor, why)
+
+
+@pytest.fixture
+def running(p: Platform, monkeypatch: pytest.MonkeyPatch) -> Platform:
+    """Its driver reports `s`; a release of its app is accepted."""
+    p.supervisor().tick()
+    p.control.driver_running(p.driver().incarnation)
+    p.control.report([ProgressRow("s", "a", p.driver().incarnation, state="idle")], keep=False)
+    monkeypatch.setattr(supervisor, "release", released)
+    return p
+
+
+def new_stream(p: Platform) -> None:
+    from penstock.control import schema
+
+    with p.control.engine.begin() as c:
+        c.execute(schema.stream.insert().values(name="fresh", app="a", desired="on"))
+
+
+def test_a_driver_that_lacks_a_stream_is_released(running: Platform) -> None:
+    now = [0.0]
+    watch = Watch(running.control, "a", clock=lambda: now[0])
+    found = [watch.look().do]
+    new_stream(running)
+    for _ in range(22):
+        now[0] += 1.0
+        found.append(watch.look().do)
+    assert found == ["rest"] * 20 + ["release"] * 3, "it may be about to report it"
+    assert running.supervisor().tick(watch.evidence).why == "released: new to its driver: fresh"
+    assert [(a["verb"], a["source"], a["detail"]) for a in running.control.actions(1)] == [
+        ("release", "supervisor", "new to its driver: fresh")
+    ]
+    assert watch.look().do == "rest"
+
+
+def test_a_stream_that_is_not_wanted_is_not_lacked(running: Platform) -> None:
+    new_stream(running)
+    running.control.set_desired(["fresh"], "off", ME)
+    found = facts_of(running.control, "a")
+    assert found
+    assert found.lacks == []
+
+
+def test_a_release_that_was_refused_is_not_asked_for_again_at_once(
+    running: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise ReleaseRefused("the code of app a cannot be read")
+
+    new_stream(running)
+    monkeypatch.setattr(supervisor, "release", refuse)
+    d = running.driver()
+    evidence = Evidence(d.incarnation, d.beat_at, lacking=99)
+    assert "cannot be read" in running.supervisor().tick(evidence).why
+    assert running.verbs()[-1] == "refuse"
+    assert running.supervisor().tick(evidence).why == "running"
+    assert running.verbs()[-1] == "refuse"
+    assert processes.alive(running.driver())
+
+
+class Quiet:
+    """A step that tells nobody."""
+
+    def tick(self, done: int, total: int) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+def test_up_releases_an_app_whose_driver_lacks_a_stream(running: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise ReleaseRefused("app a cannot go on with this code")
+
+    monkeypatch.setattr(platform, "release", released)
+    new_stream(running)
+    made = platform.Platform()
+    assert made._take_up(running.control, {"s2"}) == []
+    assert made._take_up(running.control, {"fresh"}) == ["a"]
+    assert running.control.actions(1)[0]["detail"] == "new: fresh"
+    monkeypatch.setattr(platform, "release", refuse)
+    assert made._take_up(running.control, {"fresh"}) == []
+    assert "cannot go on" in str(made._refused["a"])
+    assert made._first_figures(running.control, Quiet()), "what waits for a release is not waited for"
+    processes.kill(running.driver())
+    assert platform.Platform()._take_up(running.control, {"fresh"}) == [], "the next driver knows it"
+
+
+def test_up_gives_up_streams_that_fail(running: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "GIVEN_UP", 0.0)
+    row = ProgressRow("s", "a", running.driver().incarnation, state="failing", error="no room")
+    running.control.report([row], keep=False)
+    with pytest.raises(LocalError, match="s is failing: no room"):
+        platform.Platform()._first_figures(running.control, Quiet())
