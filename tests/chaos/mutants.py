@@ -42,7 +42,7 @@ class Mutant:
     file: str = ""
     old: str = ""
     new: str = ""
-    kills: int = 2
+    kills: int = 1
     kinds: str = "driver"
 
     def put(self, project: Path) -> None:
@@ -64,8 +64,8 @@ MUTANTS = [
         OUTPUT,
         "return NOTHING if found is None else Mark.read(found)",
         "return NOTHING",
-        kills=15,
-        kinds="driver,jvm",
+        kills=4,
+        kinds="aimed",
     ),
     Mutant(
         "a commit is left out",
@@ -90,8 +90,8 @@ MUTANTS = [
         TRANSACTIONS,
         "self._send(Message(self._place.topic, self.name.encode(), mark, partition=self._place.partition))",
         "self.what",
-        kills=15,
-        kinds="driver,jvm",
+        kills=4,
+        kinds="aimed",
     ),
     Mutant(
         "rows are written without a transaction",
@@ -101,8 +101,8 @@ MUTANTS = [
         "                if count % 5 == 0:\n"
         "                    self._producer.commit_transaction(TIMEOUT)\n"
         "                    self._producer.begin_transaction()\n",
-        kills=15,
-        kinds="driver,jvm",
+        kills=4,
+        kinds="aimed",
     ),
     Mutant(
         "a page of a capture is left out",

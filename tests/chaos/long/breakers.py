@@ -10,6 +10,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+
 from penstock.control import DriverRow
 from penstock.declare.capture import APP as CAPTURES
 from penstock.errors import PenstockError
@@ -20,6 +22,7 @@ from tests.chaos.long.keeper import command
 from tests.chaos.long.world import APP, LEASE, STUCK, World, parts_of
 from tests.support import wait_until
 
+COMMITS = "penstock.commits"
 Breaker = Callable[[World, random.Random], str]
 
 
@@ -87,6 +90,32 @@ def twice(world: World, chance: random.Random) -> str:
     return f"again {wait:.1f} s after the next began"
 
 
+def aimed(world: World, chance: random.Random) -> str:  # noqa: ARG001
+    """At the very moment a batch is committed to its topics, of which Spark has written down nothing yet."""
+    d = running(world)
+    consumer = Consumer(
+        {
+            "bootstrap.servers": world.broker.bootstrap,
+            "group.id": "chaos-aim",
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "fetch.wait.max.ms": 10,
+            "log_level": 0,
+        }
+    )
+    try:
+        marks = consumer.list_topics(COMMITS, timeout=30).topics[COMMITS]
+        consumer.assign([TopicPartition(COMMITS, p, OFFSET_END) for p in marks.partitions])
+        pids = [member.pid for member in processes.members(d)]
+        seen = consumer.poll(60.0)
+        for pid in pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    finally:
+        consumer.close()
+    return f"{len(pids)} processes, at a batch of {(seen.key() or b'').decode() if seen else 'nobody'}"
+
+
 def starting(world: World, chance: random.Random) -> str:
     first = running(world)
     signalled(first, signal.SIGKILL)
@@ -131,7 +160,9 @@ def launched(world: World, before: DriverRow) -> DriverRow:
     made = world.control.claim(
         before.app, before.incarnation, host=processes.host(), spec_hash="zombie", owner="zombie", log=str(log)
     )
-    assert made, "somebody else took it over"
+    if made is None:
+        # Who looks after the drivers was faster.
+        return heir(world, before)
     pid, started = launch.start(command(before.app, made), log=log)
     world.control.driver_set(made, pid=pid, pid_started=started)
     found = world.control.driver(made)
@@ -154,6 +185,7 @@ KILLS: dict[str, Breaker] = {
     "python": _killed(python),
     "jvm": _killed(java),
     "workers": _killed(worker),
+    "aimed": aimed,
     "twice": twice,
     "starting": starting,
     "paused": paused,

@@ -33,6 +33,7 @@ class Topics:
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,
+                "log_level": 0,
                 "auto.offset.reset": "earliest",
             }
         )

@@ -128,7 +128,10 @@ class World:
         for app in (APP, CAPTURES):
             d = self.driver(app)
             said.append(f"{app}: {d.state if d else 'no driver'} {d.log if d else ''}")
-            said += [f"{p.name} {p.state}: {p.error}" for p in self.control.progress(app).values() if p.error]
+            try:
+                said += [f"{p.name} {p.state}: {p.error}" for p in self.control.progress(app).values() if p.error]
+            except PenstockError as e:
+                said.append(str(e))
         return "; ".join(said)
 
     def timely(self, grace: float) -> bool:
