@@ -41,6 +41,13 @@ class LeaseLost(PenstockError):
     """This driver no longer owns the stream and must stop writing."""
 
 
+class Blocked(PenstockError):
+    """To go on would lose or falsify something: the stream stops by itself until the cause is gone or accepted.
+
+    fix: the one command that goes on.
+    """
+
+
 class SinkError(PenstockError):
     """A store outside Kafka refused or did not answer."""
 

@@ -21,7 +21,8 @@ from penstock.errors import PenstockError
 
 COLOURS = {
     "running": "green", "idle": "green", "starting": "blue", "loading": "blue", "draining": "blue",
-    "unknown": "yellow", "failing": "red", "hung": "red", "down": "red", "stopped": "bright_black",
+    "unknown": "yellow", "failing": "red", "blocked": "red", "hung": "red", "down": "red",
+    "stopped": "bright_black",
 }  # fmt: skip
 
 

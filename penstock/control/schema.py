@@ -104,7 +104,7 @@ progress = Table(
     _name(primary_key=True),  # stream
     Column("app", String(120), nullable=False),
     Column("incarnation", String(32), nullable=False),
-    Column("state", String(10), nullable=False),  # starting | running | idle | failing | stopped
+    Column("state", String(10), nullable=False),  # starting | loading | running | idle | failing | blocked | stopped
     Column("reported_at", BigInteger, nullable=False),
     Column("batch_id", BigInteger),
     Column("batch_at", BigInteger),  # when the last batch was committed

@@ -19,7 +19,7 @@ from penstock.declare.stream import TAG
 from penstock.declare.topic import COMMITS
 from penstock.engine.jvm import Execution
 from penstock.engine.rejects import Rejects
-from penstock.errors import DeclarationError, LeaseLost, Wait
+from penstock.errors import Blocked, DeclarationError, LeaseLost, Wait
 from penstock.kafka.admin import admin, partitions, topic_ids
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ class Batches:
         self._since: float | None = None
         self.given: int | None = None
         """The number of the batch that Spark gave last since it was opened."""
+        self.blocked: Blocked | None = None
+        """Why the present query may not go on: Spark hands on no more than the error's text."""
 
     @property
     def committed(self) -> Mark:
@@ -98,6 +100,7 @@ class Batches:
         """Open the stores, which fences earlier writers of the same stream, and find what is written."""
         self._stopping.clear()
         self.given = None
+        self.blocked = None
         by_store: dict[Hashable, list[Output]] = {}
         outputs = [*self._stream.outputs.values(), *self._stream.beside.values()]
         if not any(output.delivery == "exactly once" for output in outputs):
@@ -149,6 +152,13 @@ class Batches:
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """Write one batch of the encoded rows; Spark calls it."""
+        try:
+            self._write(frame, batch_id)
+        except Blocked as e:
+            self.blocked = e
+            raise
+
+    def _write(self, frame: DataFrame, batch_id: int) -> None:
         with self._writing:
             if not self._stores or self._stopping.is_set():
                 raise LeaseLost(f"stream {self._stream.name} is being stopped")

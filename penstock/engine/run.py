@@ -15,6 +15,7 @@ from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.figures import Figures
 from penstock.engine.session import session_for
 from penstock.engine.tables import Tables
+from penstock.errors import Blocked
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 
 # A failing query is tried again at once, then ever more slowly: a broker that is away must not fill the log.
 BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+# What only time or a person mends is looked at again after this.
+BLOCKED_FOR = 30.0
 
 
 class StreamRun:
@@ -75,7 +78,8 @@ class StreamRun:
 
     def _begin(self) -> None:
         """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
-        self._figures.set(state="starting")
+        if self.figures.state != "blocked":
+            self._figures.set(state="starting")
         try:
             self._batches.open()
             rows = self._rows()
@@ -130,6 +134,7 @@ class StreamRun:
             self._query = None
         self._batches.close()
         self._tables.close()
+        self._retry_at = 0.0
         self._figures.set(state="stopped", rows_per_s=0.0)
 
     def settle(self) -> None:
@@ -148,7 +153,7 @@ class StreamRun:
         if self._query is not None:
             if self._query.isActive:
                 return
-            self._failed(self._query.exception())
+            self._failed(self._batches.blocked or self._query.exception())
             self._catch_up()
             self._query = None
             self._batches.close()
@@ -192,6 +197,9 @@ class StreamRun:
             self._figures.set(state="idle")
 
     def _failed(self, cause: BaseException | None) -> None:
+        if isinstance(cause, Blocked):
+            self._blocked(cause)
+            return
         delay = BACKOFF[min(self._failures, len(BACKOFF) - 1)]
         self._failures += 1
         self._retry_at = time.monotonic() + delay
@@ -199,6 +207,12 @@ class StreamRun:
         self._figures.set(state="failing", error=message, error_at=int(time.time() * 1000))
         self._figures.add(restarts=1)
         log.error("stream %s failed and is tried again in %g s: %s", self.stream.name, delay, message)
+
+    def _blocked(self, why: Blocked) -> None:
+        self._retry_at = time.monotonic() + BLOCKED_FOR
+        if (self.figures.state, self.figures.error) != ("blocked", str(why)):
+            log.error("stream %s is blocked: %s", self.stream.name, why)
+            self._figures.set(state="blocked", error=str(why), error_at=int(time.time() * 1000))
 
     def _wrote(self, batch: Written) -> None:
         self._figures.add(rows_out=batch.rows, dead=batch.dead, late=batch.late)

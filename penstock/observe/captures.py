@@ -42,7 +42,7 @@ def health(control: Control, name: str) -> Health:
     }
     if stream.desired == "off":
         return Health(warnings=["it is stopped, as somebody wanted"], figures=figures)
-    if stream.state in ("failing", "down", "hung"):
+    if stream.state in ("failing", "blocked", "down", "hung"):
         return Health(f"{stream.state}: {stream.why}", figures=figures)
     return Health(warnings=list(_warnings(stream, row, now.view.now)), figures=figures)
 

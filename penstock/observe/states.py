@@ -10,13 +10,17 @@ from penstock.observe.words import duration, first_line, host_name
 from penstock.settings import Settings
 from penstock.supervision.decide import START_TIMEOUT
 
-State = Literal["running", "idle", "loading", "starting", "draining", "failing", "hung", "down", "unknown", "stopped"]
+State = Literal[
+    "running", "idle", "loading", "starting", "draining", "failing", "blocked", "hung", "down", "unknown", "stopped"
+]  # fmt: skip
 
 # Worst first: the state of an app whose driver is well is that of its worst stream.
 STATES: dict[State, str] = {
     "hung": "The driver is there but has shown no sign of life for longer than it may; the supervisor kills it.",
     "down": "Wanted, but no driver runs; the supervisor launches the next one.",
     "failing": "The query ended with an error, or its store asks to wait; it is tried again, the last error says why.",
+    "blocked": "It stopped by itself because going on would lose or falsify something; the reason says what, and which "
+    "command goes on.",
     "unknown": "Nothing was heard lately; it may well be running, and is not taken for dead.",
     "starting": "Wanted; its driver is being launched, or has not finished the first batch.",
     "loading": "Its tables are read to the ends that their topics had; batches begin after that.",
@@ -91,8 +95,9 @@ def stream_state(
     age = max(0, now - row.reported_at)
     if age > limits.fresh_ms:
         return "unknown", f"its driver lives, but has not reported on it for {duration(age)}"
-    if reported == "failing":
-        return "failing", first_line(row.error) if row.error else "no error was reported"
+    if reported in ("failing", "blocked"):
+        ill: State = "failing" if reported == "failing" else "blocked"
+        return ill, first_line(row.error) if row.error else "no error was reported"
     if reported == "loading":
         read = sum(sum(topic["offsets"].values()) for topic in row.topics.values())
         return "loading", f"{read:,} of {read + (row.lag or 0):,} records of its tables are read"

@@ -71,6 +71,7 @@ ENDED = driver(state="ended", ended_at=NOW - 4_000, reason="exit code 137\nsecon
         ({"row": row(state="idle")}, "idle", ""),
         ({"row": row(state="failing", error="boom\n  at x")}, "failing", "boom"),
         ({"row": row(state="failing")}, "failing", "no error was reported"),
+        ({"row": row(state="blocked", error="a gap")}, "blocked", "a gap"),
         (
             {"row": row(state="loading", lag=250, topics={"shops": {"lag": 250, "offsets": {"0": 700, "1": 50}}})},
             "loading",
