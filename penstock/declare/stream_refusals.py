@@ -36,7 +36,7 @@ def kinds_fit(stream: Stream) -> None:
 
 def numbers_fit(stream: Stream) -> None:
     """Its numbers are in their range."""
-    for what, least in (("shuffle_partitions", 1), ("every", 0), ("max_records", 0)):
+    for what, least in (("shuffle_partitions", 1), ("every", 0), ("max_records", 0), ("poison", 0)):
         given = getattr(stream, what)
         if not given >= least:
             raise DeclarationError(f"stream {stream.name}: {what} is too small", got=given, fix=f"give {least} or more")

@@ -6,7 +6,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,11 +16,12 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner, Writer, open_store
 from penstock.declare.stream import TAG
-from penstock.declare.topic import COMMITS
+from penstock.declare.topic import ASIDE
 from penstock.engine.jvm import Execution
-from penstock.engine.rejects import Rejects
-from penstock.errors import Blocked, DeclarationError, LeaseLost, Wait
-from penstock.kafka.admin import admin, partitions, topic_ids
+from penstock.engine.quarantine import Quarantine
+from penstock.engine.rejects import Rejects, letters
+from penstock.errors import Blocked, DeclarationError, LeaseLost, Refused, Wait
+from penstock.kafka.admin import admin, ensure_topics, partitions, topic_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.declare.stream import Stream
     from penstock.engine.checkpoint import Batch, Checkpoint
+    from penstock.engine.source import Place
     from penstock.engine.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -77,6 +79,7 @@ class Batches:
         self._stores: list[Store] = []
         self._rejects: Rejects
         self._recreated: set[str] = set()
+        self._quarantine = Quarantine(stream, spark, bootstrap, self._made)
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = threading.Event()
@@ -91,6 +94,11 @@ class Batches:
         """The mark of the last batch that is written."""
         return max((store.mark for store in self._stores), key=lambda mark: mark.batch, default=NOTHING)
 
+    @property
+    def left_out(self) -> Collection[Place]:
+        """Places of records that make their batch fail: the query is not to read them."""
+        return self._quarantine.left_out
+
     def writing_for(self) -> float:
         """Seconds since a store was given the present batch; 0 if none is being written."""
         since = self._since
@@ -103,9 +111,8 @@ class Batches:
         self.blocked = None
         by_store: dict[Hashable, list[Output]] = {}
         outputs = [*self._stream.outputs.values(), *self._stream.beside.values()]
-        if not any(output.delivery == "exactly once" for output in outputs):
-            # Somebody must keep the mark: it tells a topic that was deleted and made again.
-            outputs.append(Beside(COMMITS))
+        # Where there is no other topic, this one's writer keeps the mark: it tells a topic deleted and made again.
+        outputs.append(Beside(ASIDE))
         for output in sorted(outputs, key=lambda o: o.delivery == "exactly once"):
             by_store.setdefault(output.store, []).append(output)
         owner = Owner(self._stream.name, self._stream.group, self._bootstrap)
@@ -119,7 +126,7 @@ class Batches:
         if self._recreated:
             self._checkpoint.forget(self._recreated)
             self._recreated = set()
-        self._rejects = Rejects(self._stream, self._spark, self._bootstrap)
+        self._rejects = Rejects(self._stream, self._spark, self._bootstrap, self.left_out)
 
     def settle(self, timeout: float) -> None:
         """Let no further batch begin, and wait for the present one."""
@@ -150,6 +157,10 @@ class Batches:
         ]
         return rows.select(F.col(TAG).alias("_tag"), *structs)
 
+    def _made(self, frames: dict[str, DataFrame]) -> DataFrame:
+        """The encoded rows of some frames of the inputs: a batch, run apart from its query."""
+        return self.encode(self._stream.transform(**frames, **self._tables.frames(self._spark)))
+
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """Write one batch of the encoded rows; Spark calls it."""
         try:
@@ -166,31 +177,33 @@ class Batches:
             query = self._query()
             self._tables.advance(str(query.id), batch_id, self._stopping.is_set)
             todo = self._todo(str(query.id), batch_id)
+            batch, stopping = self._checkpoint.batch(batch_id), self._stopping.is_set
             if not todo:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
-                frame.write.format("noop").mode("append").save()
+                self._quarantine.watch(batch, frame.write.format("noop").mode("append").save, stopping)
                 log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
                 return
-            batch = self._checkpoint.batch(batch_id)
             ids = self._same_topics(batch)
-            rows = self._split(frame.toArrow())
-            rejects = self._rejects.of(batch, Execution.last(query))
+            rows = self._split(self._quarantine.watch(batch, frame.toArrow, stopping))
+            rejects = self._rejects.of(batch, Execution.last(query)) + self._quarantine.letters(batch)
             # Nobody takes them where the store that does has this batch already.
             takes = any(output.name in self._stream.beside for store in todo for output in store.outputs)
             of_tables, dead, first = self._tables.dead() if takes else ({}, 0, "")
             known = self.committed.offsets
             of_marks = self._tables.offsets if takes else {t: known[t] for t in self._tables.ids if t in known}
             mark = Mark(str(query.id), batch_id, {**batch.ends, **of_marks}, {**ids, **self._tables.ids})
+            beside = _joined(rejects.rows, of_tables)
+            refused = 0
             for store in todo:
-                self._give(store, {**rows, **rejects.rows, **of_tables}, mark)
+                refused += self._give(store, rows, beside, mark)
                 store.mark = mark
             if takes:
                 self._tables.written()
             made = sum(table.num_rows for table in rows.values())
-            self._done(Written(made, rejects.dead + dead, rejects.late, batch.ends))
+            self._done(Written(made, rejects.dead + dead + refused, rejects.late, batch.ends))
             if rejects.dead or dead:
                 log.warning(
-                    "stream %s: %d records of batch %d are no records of its inputs, the first: %s",
+                    "stream %s: %d records of batch %d are put aside, the first: %s",
                     self._stream.name, rejects.dead + dead, batch_id, rejects.first or first,
                 )  # fmt: skip
 
@@ -201,14 +214,19 @@ class Batches:
                 return self._stores[place + 1 :]
         return self._stores
 
-    def _give(self, store: Store, rows: dict[str, pa.Table], mark: Mark) -> None:
+    def _give(self, store: Store, rows: dict[str, pa.Table], beside: dict[str, pa.Table], mark: Mark) -> int:
+        """Give a store its part of a batch; how many rows it can never take, which are moved beside the others."""
         names = {output.name for output in store.outputs}
-        own = {name: table for name, table in rows.items() if name in names}
-        waited = False
+        waited, refused = False, 0
         while True:
+            own = {name: table for name, table in {**rows, **beside}.items() if name in names}
+            if ASIDE.name in own:
+                ensure_topics([ASIDE], self._bootstrap)
             self._since = time.monotonic()
             try:
                 store.writer.write(own, mark)
+            except Refused as e:
+                refused += self._put_aside(e, rows, beside)
             except Wait as e:
                 self._since = None
                 log.warning("stream %s waits: %s", self._stream.name, e)
@@ -219,9 +237,21 @@ class Batches:
             else:
                 if waited:
                     self._waits(None)
-                return
+                return refused
             finally:
                 self._since = None
+
+    def _put_aside(self, refused: Refused, rows: dict[str, pa.Table], beside: dict[str, pa.Table]) -> int:
+        count = 0
+        for name, why in refused.rows.items():
+            table = rows[name]
+            made = letters(table.take(list(why)), self._stream.name, name, list(why.values()))
+            beside |= _joined(beside, {ASIDE.name: made})
+            rows[name] = table.filter(pa.array([at not in why for at in range(table.num_rows)]))
+            count += len(why)
+            first = next(iter(why.values()))
+            log.warning("stream %s: %d rows are put aside, the first: %s", self._stream.name, len(why), first)
+        return count
 
     def _split(self, rows: pa.Table) -> dict[str, pa.Table]:
         """Rows by the name of the output they are for."""
@@ -274,3 +304,12 @@ class Batches:
     def _query(self) -> StreamingQuery:
         # The callback may run before the query's start() has returned.
         return next(query for query in self._spark.streams.active if query.name == self._stream.name)
+
+
+def _joined(*parts: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """The rows of all parts, by the name of their output."""
+    tables: dict[str, list[pa.Table]] = {}
+    for part in parts:
+        for name, table in part.items():
+            tables.setdefault(name, []).append(table)
+    return {name: pa.concat_tables(found) for name, found in tables.items()}

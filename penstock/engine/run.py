@@ -15,6 +15,7 @@ from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.figures import Figures
 from penstock.engine.session import session_for
 from penstock.engine.tables import Tables
+from penstock.engine.words import root_message
 from penstock.errors import Blocked
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ class StreamRun:
         log.info("stream %s started from batch %d", self.stream.name, self._batches.committed.batch + 1)
 
     def _rows(self) -> DataFrame:
-        frames = {name: source.stream(self._spark, self.stream, name, self._bootstrap) for name in self.stream.sources}
+        spark, of, left_out = self._spark, self.stream, self._batches.left_out
+        frames = {name: source.stream(spark, of, name, self._bootstrap, left_out) for name in of.sources}
         if self.stream.tables:
             # Spark would broadcast a table: it takes it for small, and broadcasts before the table is up to date.
             self._spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
@@ -129,7 +131,7 @@ class StreamRun:
                 query.stop()
             except StreamingQueryException as e:
                 # A batch that was about to be written; it is run again at the next start.
-                log.info("stream %s was stopped in the middle of a batch: %s", self.stream.name, _root_message(e))
+                log.info("stream %s was stopped in the middle of a batch: %s", self.stream.name, root_message(e))
             self._catch_up()
             self._query = None
         self._batches.close()
@@ -203,7 +205,7 @@ class StreamRun:
         delay = BACKOFF[min(self._failures, len(BACKOFF) - 1)]
         self._failures += 1
         self._retry_at = time.monotonic() + delay
-        message = _root_message(cause)
+        message = root_message(cause)
         self._figures.set(state="failing", error=message, error_at=int(time.time() * 1000))
         self._figures.add(restarts=1)
         log.error("stream %s failed and is tried again in %g s: %s", self.stream.name, delay, message)
@@ -244,20 +246,3 @@ class StreamRun:
         """The figures as they stand: a copy, with the rate over the last seconds."""
         self._catch_up()
         return self._figures.report()
-
-
-def _root_message(cause: BaseException | None) -> str:
-    """The one line that says what went wrong: Spark wraps an error in layers of stack trace, ours and its own."""
-    if cause is None:
-        return "the query ended by itself"
-    lines = str(cause).splitlines()
-    found = next((line.strip() for line in lines if line.strip()), type(cause).__name__)
-    behind_traceback = False
-    for line in lines:
-        if "Traceback (most recent call last):" in line:
-            behind_traceback = True
-        elif behind_traceback and line[:1].strip():
-            found, behind_traceback = line, False
-        elif line.startswith("Caused by: "):
-            found = line.removeprefix("Caused by: ")
-    return found.removeprefix("penstock.errors.")[:1000]
