@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +18,7 @@ from penstock.settings import settings
 
 app = typer.Typer(no_args_is_help=True, help="Records that streams put aside: which, why, and sending them again.")
 
-# Of each topic's partitions; what is older is counted by nobody.
+# Offsets of each partition that are looked at.
 NEWEST = 100_000
 WIDTH = 100
 AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
@@ -29,10 +29,13 @@ OfStream = Annotated[str, typer.Option("--stream", help="Only those that this st
 @app.command("list")
 def list_letters(as_json: AsJson = False) -> None:
     """How many letters lie in each topic, by stream and reason, and when the newest came."""
+    groups: Counter[tuple[str, str, str]] = Counter()
+    newest: dict[tuple[str, str, str], int] = {}
     with clear_errors():
-        letters = read(load().dead_letters, settings().bootstrap, NEWEST)
-    groups = Counter((one.topic, one.stream, _kind(one)) for one in letters)
-    newest = {(one.topic, one.stream, _kind(one)): one.at for one in letters}
+        for one in read(load().dead_letters, settings().bootstrap, NEWEST):
+            group = one.topic, one.stream, _kind(one)
+            groups[group] += 1
+            newest[group] = max(one.at, newest.get(group, 0))
     if as_json:
         names = ("topic", "stream", "reason")
         emit([{**dict(zip(names, of, strict=True)), "count": n, "newest": newest[of]} for of, n in groups.items()])
@@ -57,8 +60,8 @@ def show(
 ) -> None:
     """The newest letters of a topic: place, reason and text, with all that is no text escaped."""
     with clear_errors():
-        letters = [one for one in read([_known(topic)], settings().bootstrap, NEWEST) if stream in ("", one.stream)]
-    letters = letters[-newest:]
+        every = read([_known(topic)], settings().bootstrap, NEWEST)
+        letters = deque((one for one in every if stream in ("", one.stream)), newest)
     if as_json:
         emit([_data(one) for one in letters])
         return
@@ -92,12 +95,12 @@ def send_again(
     """
     with clear_errors():
         catalog = load()
-        everything = read(catalog.dead_letters, settings().bootstrap, NEWEST)
         chosen = [
             one
-            for one in everything
-            if one.topic == _known(topic) and stream in ("", one.stream) and (not place or _place(one) in place)
+            for one in read([_known(topic)], settings().bootstrap, NEWEST)
+            if stream in ("", one.stream) and (not place or _place(one) in place)
         ]
+        everything = read(catalog.dead_letters, settings().bootstrap, NEWEST)
         for name in again_for or ():
             catalog.stream(name)
         found = replay(

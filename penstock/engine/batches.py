@@ -79,7 +79,7 @@ class Batches:
         self._stores: list[Store] = []
         self._rejects: Rejects
         self._recreated: set[str] = set()
-        self._quarantine = Quarantine(stream, spark, bootstrap, self._made)
+        self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path)
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = threading.Event()
@@ -159,6 +159,8 @@ class Batches:
 
     def _made(self, frames: dict[str, DataFrame]) -> DataFrame:
         """The encoded rows of some frames of the inputs: a batch, run apart from its query."""
+        if self._stream.tables:
+            frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
         return self.encode(self._stream.transform(**frames, **self._tables.frames(self._spark)))
 
     def write(self, frame: DataFrame, batch_id: int) -> None:

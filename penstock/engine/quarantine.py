@@ -20,6 +20,7 @@ from penstock.engine import jvm, records, source
 from penstock.engine.parts import Parts, Unclear
 from penstock.engine.rejects import Found, clock, origin
 from penstock.engine.source import Place
+from penstock.engine.trial import Trial, copied
 from penstock.engine.words import root_message
 from penstock.errors import Blocked, LeaseLost
 from penstock.kafka.admin import admin, first_offsets
@@ -75,13 +76,14 @@ class Order:
 class Quarantine:
     """What of one stream is in quarantine. rows: the encoded rows that the transform makes of frames by input's name.
 
-    left_out: the places of the records that the query is not to read, with the reason.
+    checkpoint: the URI of its own; left_out: the places of the records that the query is not to read, with the reason.
     """
 
     stream: Stream
     spark: SparkSession
     bootstrap: str
     rows: Callable[[dict[str, DataFrame]], DataFrame]
+    checkpoint: str
     left_out: dict[Place, str] = field(default_factory=dict)
     _failed: tuple[int, Any] | None = None
     _failures: int = 0
@@ -117,6 +119,12 @@ class Quarantine:
         except Unclear as e:
             log.warning("stream %s: no record makes batch %d fail: %s", self.stream.name, batch.batch_id, e)
             return
+        except (Blocked, LeaseLost):
+            raise
+        except Exception as e:
+            # What made the batch fail is to be told, not what happened in the search.
+            log.warning("stream %s: no record was found: %s", self.stream.name, root_message(e))
+            return
         self.left_out |= found
         self._in_a_row += len(found)
         for place, why in found.items():
@@ -138,21 +146,36 @@ class Quarantine:
 
     def _search(self, batch: Batch, stopped: Callable[[], bool]) -> dict[Place, str]:
         order = self._order(batch)
-        left = dict(self.left_out)
+        try:
+            return self._found(batch, order, self._fails, stopped)
+        except Unclear as e:
+            log.info("stream %s: %s; the batch is tried with the stream's state", self.stream.name, e)
+        with copied(self.checkpoint) as copy:
+            if copy is None:
+                raise Unclear("its checkpoint is on no disk of this machine's, so it cannot be tried with its state")
+
+            def fails(part: Batch, without: list[Place]) -> str:
+                return self._fails_with_state(part, without, Trial(self.stream, copy, stopped))
+
+            return self._found(batch, order, fails, stopped)
+
+    def _found(
+        self, batch: Batch, order: Order, run: Callable[[Batch, list[Place]], str], stopped: Callable[[], bool]
+    ) -> dict[Place, str]:
+        left = list(self.left_out)
 
         def fails(count: int, without: frozenset[int]) -> str:
             if stopped():
                 raise LeaseLost(f"stream {self.stream.name} is being stopped")
-            return self._fails(order.first(count, batch), [*left, *map(order.place, without)])
+            return run(order.first(count, batch), [*left, *map(order.place, without)])
 
-        most = self.stream.poison - self._in_a_row
-        found, all_of_them = Parts(len(order), fails).found(max(0, most))
+        most = max(0, self.stream.poison - self._in_a_row)
+        found, all_of_them = Parts(len(order), fails).found(most)
         if not all_of_them:
-            said = list(found.values()) or list(left.values())
+            said = next(iter(found.values()), "") or next(iter(self.left_out.values()), "")
             self._blocked = Blocked(
                 f"stream {self.stream.name}: more records make their batches fail than are put aside in a row",
-                got=f"{self.stream.poison} and more of batch {batch.batch_id}"
-                + (f", the last: {said[-1]}" if said else ""),
+                got=f"more than {self.stream.poison}, up to batch {batch.batch_id}" + (f": {said}" if said else ""),
                 fix=f"mend the transform and release app {self.stream.app}, or declare a larger poison=",
             )
             raise self._blocked
@@ -188,6 +211,17 @@ class Quarantine:
                 raise Unclear(root_message(e)) from e
             return root_message(e)
         return ""
+
+    def _fails_with_state(self, part: Batch, without: list[Place], trial: Trial) -> str:
+        """As `_fails`, in a query of its own that goes on from the copy of the checkpoint."""
+        of = self.stream
+        frames = {name: source.stream(self.spark, of, name, self.bootstrap, without, part.ends) for name in of.sources}
+        trial.run(self.rows(frames))
+        if trial.error is None:
+            return ""
+        if _outside(trial.error):
+            raise Unclear(root_message(trial.error))
+        return root_message(trial.error)
 
     def letters(self, batch: Batch) -> Found:
         """The records of a batch that were put aside, as their topics take them."""

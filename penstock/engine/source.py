@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from penstock.declare.inputs import Input
     from penstock.declare.stream import Stream
-    from penstock.engine.checkpoint import Batch
+    from penstock.engine.checkpoint import Batch, Ends
 
 EARLIEST = -2
 
@@ -32,17 +32,27 @@ class Place(NamedTuple):
     offset: int
 
 
-def stream(spark: SparkSession, of: Stream, name: str, bootstrap: str, without: Collection[Place] = ()) -> DataFrame:
+def stream(
+    spark: SparkSession,
+    of: Stream,
+    name: str,
+    bootstrap: str,
+    without: Collection[Place] = (),
+    upto: Ends | None = None,
+) -> DataFrame:
     """What the transform gets for the input of this name: good rows, with the watermark on their event time.
 
-    The observed metric `bad_<name>` holds the bad ones. without: places of records that it is not to get.
+    The observed metric `bad_<name>` holds the bad ones. without: places of records that it is not to get; upto: next
+    offsets, if it is to get only those before.
     """
     given = of.sources[name]
     reader = spark.readStream.format("kafka").options(**_options(given, bootstrap))
     if of.max_records:
         reader = reader.option("maxOffsetsPerTrigger", of.max_records)
     reader = reader.option("startingOffsets", "earliest").option("groupIdPrefix", f"{of.group}-reader")
-    rows = records.decoded(left_out(reader.load(), without), given, F.current_timestamp())
+    raw = left_out(reader.load(), without)
+    raw = raw if upto is None else raw.where(_before(upto))
+    rows = records.decoded(raw, given, F.current_timestamp())
     rows = records.good(rows, f"bad_{name}") if given.schema else rows.drop(columns.BAD, columns.KEPT)
     delay = f"{of.promise.delay.total_seconds()} seconds"
     return records.without_beats(rows.withWatermark(columns.EVENT_TIME, delay))
@@ -61,6 +71,16 @@ def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch, without:
 def left_out(rows: DataFrame, places: Collection[Place]) -> DataFrame:
     """Records without those at some places."""
     return rows.where(~at(places)) if places else rows
+
+
+def _before(ends: Ends) -> Column:
+    """Whether a record lies before the ends."""
+    parts = (
+        (F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") < end)
+        for topic, parts in ends.items()
+        for partition, end in parts.items()
+    )
+    return reduce(or_, parts)
 
 
 def at(places: Collection[Place]) -> Column:

@@ -86,19 +86,16 @@ def shown(data: bytes | str | None, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def read(topics: Iterable[str], bootstrap: str, newest: int) -> list[Letter]:
-    """The newest letters of each partition of some topics, so many at most, oldest first; a missing topic has none."""
+def read(topics: Iterable[str], bootstrap: str, newest: int) -> Iterator[Letter]:
+    """The letters among the newest so many offsets of each partition, oldest first; a missing topic has none."""
     client = admin(bootstrap)
     there = partitions(client, bootstrap)
     wanted = [(topic, p) for topic in dict.fromkeys(topics) for p in range(there.get(topic, 0))]
     starts, ends = first_offsets(client, wanted, bootstrap), end_offsets(client, wanted, bootstrap)
-    found: list[Letter] = []
     with consumer(bootstrap) as reader:
         for place in wanted:
-            if place in starts and place in ends:
-                taken = [_letter(m) for m in between(reader, *place, starts[place], ends[place])][-newest:]
-                found += taken
-    return sorted(found, key=lambda letter: (letter.at, letter.topic, letter.offset))
+            start, end = starts.get(place, 0), ends.get(place, 0)
+            yield from map(_letter, between(reader, *place, max(start, end - newest), end))
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def put_aside(bootstrap: str, *records: tuple[str, int, int, str], topic: str = 
 
 
 def letters(bootstrap: str) -> list[Letter]:
-    return read_letters([DEAD.name, ASIDE.name], bootstrap, 1000)
+    return list(read_letters([DEAD.name, ASIDE.name], bootstrap, 1000))
 
 
 def sent_again(bootstrap: str, readers: Iterable[str] = ("a",), again_for: Iterable[str] = ()) -> list[Replay]:

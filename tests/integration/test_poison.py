@@ -127,6 +127,25 @@ def test_records_that_make_a_batch_fail_are_put_aside_and_all_others_count(
     assert (read(bootstrap, SHARES.name), read(bootstrap, DEAD.name)) == before
 
 
+def test_a_record_that_fails_with_the_streams_state_is_put_aside(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """The batch passes by itself: it is the sum with what was counted before that is too large."""
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        send(bootstrap, [order(2**62)])
+        run.settle()
+        send(bootstrap, [order(1), order(2**62), order(2)])
+        until(run, dead=1)
+        run.settle()
+        send(bootstrap, [order(3)])
+        run.settle()
+        assert (run.figures.dead, run.figures.restarts) == (1, 2)
+    assert sums(bootstrap) == {str(MINUTE): str(2**62 + 6)}
+    (letter,) = read(bootstrap, DEAD.name)
+    assert (place(letter), "overflow" in why(letter)) == ("orders[0]@2", True)
+    assert [entry.name for entry in tmp_path.iterdir()] == [STREAM.name]
+
+
 def raw_stream(**more: object) -> Stream:
     """Reads topics of a pattern, whatever they hold, and takes all of it for numbers."""
     given = {"records": Input(pattern="orders.?")}
@@ -242,3 +261,19 @@ def test_what_fails_without_a_record_is_tried_again(spark: SparkSession, bootstr
     with running(of, spark, bootstrap, tmp_path) as run:
         wait_until(lambda: tended(run.tend, lambda: run.figures.restarts >= 3), 120)
         assert (run.figures.state, run.figures.dead) == ("failing", 0)
+
+
+def test_what_is_broken_in_the_brokers_log_is_named(
+    spark: SparkSession, broker: Broker, bootstrap: str, tmp_path: Path
+) -> None:
+    for text in ("1", "victim", "3"):
+        send(bootstrap, [Record(ORDERS.name, None, text)])
+    (segment,) = broker.home.rglob(f"{ORDERS.name}-0/*.log")
+    with segment.open("r+b") as log:
+        log.seek(segment.read_bytes().index(b"victim"))
+        log.write(b"vactim")
+    with running(raw_stream(), spark, bootstrap, tmp_path) as run:
+        until(run, "blocked")
+        said = run.figures.error or ""
+        assert "got: topic orders, partition 0, offset 1: " in said
+        assert "penstock streams reset sharing --to" in said
