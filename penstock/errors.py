@@ -1,5 +1,9 @@
 """The errors a caller can act on. Each says what is wrong, what was got and what to do."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+
 
 class PenstockError(Exception):
     """Base of every error Penstock raises on purpose.
@@ -68,3 +72,11 @@ class Wait(PenstockError):
     ) -> None:
         super().__init__(what, got=got, fix=fix)
         self.seconds = seconds
+
+
+class Refused(PenstockError):
+    """A store can never take some rows of a batch, and has taken none of it. rows: why, by output and row number."""
+
+    def __init__(self, what: str, *, rows: Mapping[str, Mapping[int, str]], got: object = None) -> None:
+        super().__init__(what, got=got, fix="nothing: they are put aside, and the rest is given again")
+        self.rows = rows

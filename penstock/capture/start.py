@@ -60,7 +60,9 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             "last values behind",
         )
     with ExitStack() as undo:
-        output = TransactionalWriter(capture.name, group(capture), bootstrap, POSITIONS, "capture")
+        output = TransactionalWriter(
+            capture.name, group(capture), bootstrap, POSITIONS, "capture", [capture.topic.name]
+        )
         undo.callback(output.close)
         fresh = Position(capture.fingerprint, topic_id, count, (*capture.key, capture.cursor), snapshot=Snapshot())
         kept = output.mark()

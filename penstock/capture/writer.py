@@ -14,7 +14,8 @@ from penstock.capture.reconcile import Reconcile
 from penstock.capture.records import Records, columns_of, records
 from penstock.capture.seen import Seen
 from penstock.declare.capture import Capture
-from penstock.kafka.transactions import Message, TransactionalWriter
+from penstock.kafka.sizes import Message
+from penstock.kafka.transactions import TransactionalWriter
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from penstock.declare.backfill import Backfill
 from penstock.declare.declared import Declared
 from penstock.declare.promises import Due
 from penstock.declare.stream import Stream
-from penstock.declare.topic import Topic
+from penstock.declare.topic import ASIDE, Topic
 from penstock.declare.view import View
 from penstock.errors import DeclarationError
 
@@ -73,6 +73,16 @@ class Catalog:
 
     def app(self, name: str) -> list[Supervised]:
         return _named("app", name, self.apps)
+
+    @property
+    def dead_letters(self) -> list[str]:
+        """The topics that records are put aside in."""
+        inputs = (given for stream in self.streams.values() for given in stream.inputs.values())
+        return [*sorted({given.rejected.name for given in inputs if given.rejected}), ASIDE.name]
+
+    def readers(self, topic: str) -> list[str]:
+        """The streams that read a topic."""
+        return sorted(name for name, stream in self.streams.items() if stream.takes(topic))
 
     def windowed(self) -> Windowed:
         """Topics that need heartbeats: those read by a stream whose promise waits for the clock."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from penstock.cli import captures, catalog, demo, local, meter, streams, topics, ways_out
+from penstock.cli import captures, catalog, dead_letters, demo, local, meter, streams, topics, ways_out
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,6 +15,7 @@ local.register(app)
 ways_out.register(streams.app)
 app.add_typer(streams.app, name="streams")
 app.add_typer(captures.app, name="capture")
+app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(demo.app, name="demo")
 app.command("catalog")(catalog.catalog)
 app.command("topics")(topics.topics)

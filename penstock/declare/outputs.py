@@ -77,8 +77,9 @@ class Writer(Protocol):
         """Write a batch, by output's name, with its mark; the number of rows written.
 
         It returns when all of it is safe. LeaseLost if a newer writer has fenced this one, Wait if the store asks to
-        be left alone for a while (the same batch is given again then), any other PenstockError if it refused: the
-        batch is given again after a pause.
+        be left alone for a while (the same batch is given again then), Refused, before anything is written, for rows
+        that it can never take (the rest is given again at once), any other PenstockError if it refused: the batch is
+        given again after a pause.
         """
 
     def close(self) -> None:

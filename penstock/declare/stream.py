@@ -12,6 +12,7 @@ A stream file holds three things::
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING
@@ -45,6 +46,8 @@ class Stream:
     every: seconds between batches; 0 takes a batch as soon as there is something to read.
     max_records: what a batch takes at most, of each partition in proportion to what waits there; 0 for all there is.
         The watermark waits until a batch has read to the end, so nothing that waits becomes late.
+    poison: how many records that make their batch fail are put aside in a row, of one batch and those right behind it;
+        beyond that the stream is blocked.
     steps: how many stateful steps the transform has, where it is not as many as the promise says.
 
     DeclarationError, with the way out, if it cannot be kept: names, inputs and outputs that do not fit, or what Spark
@@ -60,6 +63,7 @@ class Stream:
     shuffle_partitions: int = 1
     every: float = 0.0
     max_records: int = 0
+    poison: int = 100
     steps: int | None = None
     # What a declaration of before 0.2 said here.
     key: InitVar[object] = None
@@ -248,6 +252,11 @@ class Stream:
     @property
     def keeps_late(self) -> bool:
         return any(given.late == "keep" for given in self.sources.values())
+
+    def takes(self, topic: str) -> bool:
+        """Whether it reads a topic, by name or by a pattern."""
+        names = {given.topic.name for given in self.inputs.values() if given.topic}
+        return topic in names or any(i.pattern and re.fullmatch(i.pattern, topic) for i in self.sources.values())
 
     @property
     def stateful_steps(self) -> int:

@@ -47,7 +47,12 @@ def _takes_inputs(transform: object) -> bool:
 def numbers_fit(stream: Stream) -> None:
     """Its numbers are in their range."""
     check_kind(f"stream {stream.name}", "steps", stream.steps, int, type(None))
-    for what, least, kind in (("shuffle_partitions", 1, int), ("every", 0, float), ("max_records", 0, int)):
+    for what, least, kind in (
+        ("shuffle_partitions", 1, int),
+        ("every", 0, float),
+        ("max_records", 0, int),
+        ("poison", 0, int),
+    ):
         given = getattr(stream, what)
         check_kind(f"stream {stream.name}", what, given, kind)
         if not given >= least:

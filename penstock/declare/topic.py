@@ -102,3 +102,6 @@ def beside(name: str) -> Topic:
 # A stream's mark and a capture's position must stay in their partition: never change the numbers.
 COMMITS = Topic("penstock.commits", partitions=16, compacted=True, beat_every=0)
 POSITIONS = Topic("penstock.captures", partitions=4, compacted=True, beat_every=0)
+# What is put aside and has no dead-letter topic of its own: records of raw inputs and rows that no output takes. It is
+# made when it is first needed.
+ASIDE = beside("penstock.aside")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,15 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner, Writer, open_store
 from penstock.declare.stream import TAG
-from penstock.declare.topic import COMMITS
+from penstock.declare.topic import ASIDE
 from penstock.engine.gaps import Inputs
 from penstock.engine.jvm import Execution
 from penstock.engine.offsetlog import Plan
-from penstock.engine.rejects import Rejects
+from penstock.engine.quarantine import Quarantine
+from penstock.engine.rejects import Rejects, letters
 from penstock.engine.watermark import Watermark
-from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError, Wait
-from penstock.kafka.admin import admin, partitions
+from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError, Refused, Wait
+from penstock.kafka.admin import admin, ensure_topics, partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from penstock.control.gaps import Book
     from penstock.declare.stream import Stream
     from penstock.engine.checkpoint import Batch, Checkpoint
+    from penstock.engine.source import Place
     from penstock.engine.tables import Tables
 
 log = logging.getLogger(__name__)
@@ -82,6 +84,7 @@ class Batches:
         self._rejects: Rejects
         self._inputs = Inputs(stream, bootstrap, checkpoint, book)
         self._watermark: Watermark
+        self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path)
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = threading.Event()
@@ -96,6 +99,11 @@ class Batches:
         """The mark of the last batch that is written."""
         return max((store.mark for store in self._stores), key=lambda mark: mark.batch, default=NOTHING)
 
+    @property
+    def left_out(self) -> Collection[Place]:
+        """Places of records that make their batch fail: the query is not to read them."""
+        return self._quarantine.left_out
+
     def writing_for(self) -> float:
         """Seconds since a store was given the present batch; 0 if none is being written."""
         since = self._since
@@ -108,9 +116,8 @@ class Batches:
         self.blocked = None
         by_store: dict[Hashable, list[Output]] = {}
         outputs = [*self._stream.outputs.values(), *self._stream.beside.values()]
-        if not any(output.delivery == "exactly once" for output in outputs):
-            # Somebody must keep the mark: it tells a topic that was deleted and made again.
-            outputs.append(Beside(COMMITS))
+        # Where there is no other topic, this one's writer keeps the mark: it tells a topic deleted and made again.
+        outputs.append(Beside(ASIDE))
         for output in sorted(outputs, key=lambda o: o.delivery == "exactly once"):
             by_store.setdefault(output.store, []).append(output)
         owner = Owner(self._stream.name, self._stream.group, self._bootstrap)
@@ -123,7 +130,7 @@ class Batches:
                 self._tables.settle(store.mark)
         self._checkpoint.fits(self.committed, stateful=self._stream.stateful_steps > 0)
         self._mend()
-        self._rejects = Rejects(self._stream, self._spark, self._bootstrap)
+        self._rejects = Rejects(self._stream, self._spark, self._bootstrap, self.left_out)
         self._watermark = Watermark(self._stream)
 
     def settle(self, timeout: float) -> None:
@@ -155,6 +162,12 @@ class Batches:
         ]
         return rows.select(F.col(TAG).alias("_tag"), *structs)
 
+    def _made(self, frames: dict[str, DataFrame]) -> DataFrame:
+        """The encoded rows of some frames of the inputs: a batch, run apart from its query."""
+        if self._stream.tables:
+            frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
+        return self.encode(self._stream.transform(**frames, **self._tables.frames(self._spark)))
+
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """Write one batch of the encoded rows; Spark calls it."""
         try:
@@ -170,18 +183,18 @@ class Batches:
             self.given = batch_id
             query = self._query()
             self._tables.advance(str(query.id), batch_id, self._stopping.is_set)
-            batch = self._checkpoint.batch(batch_id)
+            batch, stopping = self._checkpoint.batch(batch_id), self._stopping.is_set
             todo = self._todo(str(query.id), batch)
             if not todo:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
-                frame.write.format("noop").mode("append").save()
+                self._quarantine.watch(batch, frame.write.format("noop").mode("append").save, stopping)
                 self._watermark.settle(batch, Execution.last(query))
                 log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
                 return
             ids = self._inputs.before(batch, self.committed, str(query.id))
-            rows = self._split(frame.toArrow())
+            rows = self._split(self._quarantine.watch(batch, frame.toArrow, stopping))
             self._watermark.settle(batch, Execution.last(query))
-            rejects = self._rejects.of(batch, Execution.last(query))
+            rejects = self._rejects.of(batch, Execution.last(query)) + self._quarantine.letters(batch)
             self._inputs.after(batch)
             # Nobody takes them where the store that does has this batch already.
             takes = any(output.name in self._stream.beside for store in todo for output in store.outputs)
@@ -197,16 +210,18 @@ class Batches:
                 self._checkpoint.copy,
             )
             self._checkpoint.sync()
+            beside = _joined(rejects.rows, of_tables)
+            refused = 0
             for store in todo:
-                self._give(store, {**rows, **rejects.rows, **of_tables}, mark)
+                refused += self._give(store, rows, beside, mark)
                 store.mark = mark
             if takes:
                 self._tables.written()
             made = sum(table.num_rows for table in rows.values())
-            self._done(Written(made, rejects.dead + dead, rejects.late, batch.ends))
+            self._done(Written(made, rejects.dead + dead + refused, rejects.late, batch.ends))
             if rejects.dead or dead:
                 log.warning(
-                    "stream %s: %d records of batch %d are no records of its inputs, the first: %s",
+                    "stream %s: %d records of batch %d are put aside, the first: %s",
                     self._stream.name, rejects.dead + dead, batch_id, rejects.first or first,
                 )  # fmt: skip
 
@@ -240,14 +255,19 @@ class Batches:
             fix="nothing: the query starts again from what its mark says",
         )
 
-    def _give(self, store: Store, rows: dict[str, pa.Table], mark: Mark) -> None:
+    def _give(self, store: Store, rows: dict[str, pa.Table], beside: dict[str, pa.Table], mark: Mark) -> int:
+        """Give a store its part of a batch; how many rows it can never take, which are moved beside the others."""
         names = {output.name for output in store.outputs}
-        own = {name: table for name, table in rows.items() if name in names}
-        waited = False
+        waited, refused = False, 0
         while True:
+            own = {name: table for name, table in {**rows, **beside}.items() if name in names}
+            if ASIDE.name in own:
+                ensure_topics([ASIDE], self._bootstrap)
             self._since = time.monotonic()
             try:
                 store.writer.write(own, mark)
+            except Refused as e:
+                refused += self._put_aside(e, rows, beside)
             except Wait as e:
                 self._since = None
                 log.warning("stream %s waits: %s", self._stream.name, e)
@@ -258,9 +278,21 @@ class Batches:
             else:
                 if waited:
                     self._waits(None)
-                return
+                return refused
             finally:
                 self._since = None
+
+    def _put_aside(self, refused: Refused, rows: dict[str, pa.Table], beside: dict[str, pa.Table]) -> int:
+        count = 0
+        for name, why in refused.rows.items():
+            table = rows[name]
+            made = letters(table.take(list(why)), self._stream.name, name, list(why.values()))
+            beside |= _joined(beside, {ASIDE.name: made})
+            rows[name] = table.filter(pa.array([at not in why for at in range(table.num_rows)]))
+            count += len(why)
+            first = next(iter(why.values()))
+            log.warning("stream %s: %d rows are put aside, the first: %s", self._stream.name, len(why), first)
+        return count
 
     def _split(self, rows: pa.Table) -> dict[str, pa.Table]:
         """Rows by the name of the output they are for."""
@@ -319,3 +351,12 @@ class Batches:
     def _query(self) -> StreamingQuery:
         # The callback may run before the query's start() has returned.
         return next(query for query in self._spark.streams.active if query.name == self._stream.name)
+
+
+def _joined(*parts: dict[str, pa.Table]) -> dict[str, pa.Table]:
+    """The rows of all parts, by the name of their output."""
+    tables: dict[str, list[pa.Table]] = {}
+    for part in parts:
+        for name, table in part.items():
+            tables.setdefault(name, []).append(table)
+    return {name: pa.concat_tables(found) for name, found in tables.items()}

@@ -28,31 +28,17 @@ log = logging.getLogger(__name__)
 class Batch:
     """A batch as planned; it may not have been committed yet.
 
-    before: the plan of the one before, None of the first, which began at `initial`.
+    at_ms: its clock; watermark_ms: what it dropped late records by; offsets are next ones. plan: what the log says of
+    it; before: the same of the batch before it, None for the first.
     """
 
     batch_id: int
+    at_ms: int
+    watermark_ms: int
+    starts: Ends
+    ends: Ends
     plan: Plan
     before: Plan | None
-    initial: Ends
-
-    @property
-    def at_ms(self) -> int:
-        """Its clock."""
-        return self.plan.at_ms
-
-    @property
-    def watermark_ms(self) -> int:
-        """What it dropped late records by."""
-        return self.before.watermark_ms if self.before else 0
-
-    @property
-    def starts(self) -> Ends:
-        return self.before.ends if self.before else self.initial
-
-    @property
-    def ends(self) -> Ends:
-        return self.plan.ends
 
     @property
     def plans(self) -> dict[int, str]:
@@ -106,7 +92,15 @@ class Checkpoint:
         before = self._plan(batch_id - 1) if batch_id else None
         plan = self._plan(batch_id)
         self._last = (batch_id, plan)
-        return Batch(batch_id, plan, before, self._initial() if before is None else {})
+        return Batch(
+            batch_id,
+            at_ms=plan.at_ms,
+            watermark_ms=before.watermark_ms if before else 0,
+            starts=before.ends if before else self._initial(),
+            ends=plan.ends,
+            plan=plan,
+            before=before,
+        )
 
     def plans(self, batch_id: int) -> dict[int, str]:
         """What a mark of this batch says of the log."""

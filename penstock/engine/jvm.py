@@ -73,6 +73,16 @@ def progress(query: StreamingQuery, after: str) -> list[dict[str, Any]]:
     return found[::-1]
 
 
+def causes(error: BaseException) -> list[tuple[str, str]]:
+    """The class and the message of an error of the JVM's and of each of its causes; none if it is another's."""
+    thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+    found: list[tuple[str, str]] = []
+    while thrown is not None:
+        found.append((str(thrown.getClass().getName()), str(thrown.getMessage() or "")))
+        thrown = thrown.getCause()
+    return found
+
+
 def stateful_steps(frame: DataFrame) -> list[str]:
     """The operators of a streaming frame's plan that keep state, by name."""
     plan = frame._jdf.queryExecution().analyzed()

@@ -22,16 +22,26 @@ from penstock.errors import Blocked, PenstockError
 from penstock.settings import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.declare.stream import Stream
+    from penstock.engine.source import Place
 
 KNOWN, ACCEPTED = "plan.json", "plan-accepted.json"
 
 
-def rows(spark: SparkSession, stream: Stream, bootstrap: str, tables: dict[str, DataFrame]) -> DataFrame:
-    """The frame that a stream's transform gives. DeclarationError if it is not what the stream promises."""
-    frames = {name: source.stream(spark, stream, name, bootstrap) for name in stream.sources}
+def rows(
+    spark: SparkSession,
+    stream: Stream,
+    bootstrap: str,
+    tables: dict[str, DataFrame],
+    without: Collection[Place] = (),
+) -> DataFrame:
+    """The frame that a stream's transform gives, of all but some records. DeclarationError if it is not what the
+    stream promises."""
+    frames = {name: source.stream(spark, stream, name, bootstrap, without) for name in stream.sources}
     if stream.tables:
         # Spark would broadcast a table: it takes it for small, and broadcasts before the table is up to date.
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)

@@ -5,7 +5,7 @@ A good batch pays for neither: Spark counts both while it runs, and only a batch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,12 @@ class Found:
     first: str = ""
     kept: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
+    def __add__(self, more: Found) -> Found:
+        kept = {topic: list(rows) for topic, rows in self.kept.items()}
+        for topic, rows in more.kept.items():
+            kept.setdefault(topic, []).extend(rows)
+        return Found(self.dead + more.dead, self.late + more.late, self.first or more.first, kept)
+
     @property
     def rows(self) -> dict[str, pa.Table]:
         return {topic: pa.Table.from_pylist(rows, schema=KEPT) for topic, rows in self.kept.items()}
@@ -44,8 +50,8 @@ class Found:
 class Rejects:
     """Finds the dead letters and the late records of one run of a query."""
 
-    def __init__(self, stream: Stream, spark: SparkSession, bootstrap: str) -> None:
-        self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
+    def __init__(self, stream: Stream, spark: SparkSession, bootstrap: str, left_out: Collection[source.Place]) -> None:
+        self._stream, self._spark, self._bootstrap, self._left_out = stream, spark, bootstrap, left_out
         self._late_places: list[tuple[int, ...]] | None = None
 
     def of(self, batch: Batch, execution: Execution) -> Found:
@@ -74,7 +80,8 @@ class Rejects:
                     self._keep(found, record, given.rejected.name, "reason", record["reason"])
 
     def _again(self, given: Input, batch: Batch) -> Iterator[dict[str, Any]]:
-        rows = records.rejected(source.batch(self._spark, given, self._bootstrap, batch), given, _at(batch))
+        again = source.batch(self._spark, given, self._bootstrap, batch, self._left_out)
+        rows = records.rejected(again, given, clock(batch))
         return (row.asDict() for row in rows.toLocalIterator())
 
     def _late(self, batch: Batch, execution: Execution, found: Found) -> None:
@@ -90,8 +97,8 @@ class Rejects:
         at, passed = F.unix_micros(columns.EVENT_TIME), batch.watermark_ms * 1000
         end = at + size - F.pmod(at - phase, F.lit(size)) if size else at + promise.taken_for // micros
         for given in self._stream.sources.values():
-            again = source.batch(self._spark, given, self._bootstrap, batch)
-            rows = records.decoded(again, given, _at(batch), keep="all", combine=False)
+            again = source.batch(self._spark, given, self._bootstrap, batch, self._left_out)
+            rows = records.decoded(again, given, clock(batch), keep="all", combine=False)
             late = records.without_beats(rows.where(~F.col(columns.BAD))).where(end <= passed)
             if given.late == "count":
                 found.late += late.count()
@@ -124,5 +131,15 @@ def origin(record: Mapping[str, Any], stream: str, header: str, text: str) -> li
     return [(f"penstock.{name}", what.encode()) for name, what in said.items()]
 
 
-def _at(batch: Batch) -> Column:
+def letters(rows: pa.Table, stream: str, output: str, why: Sequence[str]) -> pa.Table:
+    """Rows that an output never takes, `key` and `value`, as they are put aside."""
+    said = [{"output": output, "stream": stream, "reason": reason} for reason in why]
+    headers = [[(f"penstock.{name}", text.encode()) for name, text in one.items()] for one in said]
+    key, value = (rows[name].cast(pa.binary()) for name in ("key", "value"))
+    kept = pa.chunked_array([pa.array(headers, KEPT.field("headers").type)])
+    return pa.Table.from_arrays([key, value, kept], schema=KEPT)
+
+
+def clock(batch: Batch) -> Column:
+    """The time of a batch."""
     return F.timestamp_millis(F.lit(batch.at_ms))

@@ -17,6 +17,7 @@ from penstock.engine.figures import Figures
 from penstock.engine.plans import Plan
 from penstock.engine.session import session_for
 from penstock.engine.tables import Tables
+from penstock.engine.words import root_message
 from penstock.errors import Blocked
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ class StreamRun:
             self._batches.open()
             if not self.offsets:
                 self.offsets = source.begins(self.stream, self._batches.committed.offsets, self._bootstrap)
-            rows = plans.rows(self._spark, self.stream, self._bootstrap, self._tables.frames(self._spark))
+            tables, left_out = self._tables.frames(self._spark), self._batches.left_out
+            rows = plans.rows(self._spark, self.stream, self._bootstrap, tables, left_out)
             state = jvm.kept(rows)
             self._plan.check(state)
             writer = (
@@ -133,7 +135,7 @@ class StreamRun:
                 query.stop()
             except StreamingQueryException as e:
                 # A batch that was about to be written; it is run again at the next start.
-                log.info("stream %s was stopped in the middle of a batch: %s", self.stream.name, _root_message(e))
+                log.info("stream %s was stopped in the middle of a batch: %s", self.stream.name, root_message(e))
             self._catch_up()
             self._query = None
         self._batches.close()
@@ -216,7 +218,7 @@ class StreamRun:
         self._failures += 1
         self._ill = True
         self._retry_at = time.monotonic() + delay
-        message = _root_message(cause)
+        message = root_message(cause)
         self._figures.set(state="failing", error=message, error_at=int(time.time() * 1000))
         self._figures.add(restarts=1)
         log.error("stream %s failed and is tried again in %g s: %s", self.stream.name, delay, message)
@@ -262,20 +264,3 @@ class StreamRun:
         """The figures as they stand: a copy, with the rate over the last seconds."""
         self._catch_up()
         return self._figures.report()
-
-
-def _root_message(cause: BaseException | None) -> str:
-    """The one line that says what went wrong: Spark wraps an error in layers of stack trace, ours and its own."""
-    if cause is None:
-        return "the query ended by itself"
-    lines = str(cause).splitlines()
-    found = next((line.strip() for line in lines if line.strip()), type(cause).__name__)
-    behind_traceback = False
-    for line in lines:
-        if "Traceback (most recent call last):" in line:
-            behind_traceback = True
-        elif behind_traceback and line[:1].strip():
-            found, behind_traceback = line, False
-        elif line.startswith("Caused by: "):
-            found = line.removeprefix("Caused by: ")
-    return found.removeprefix("penstock.errors.")[:1000]

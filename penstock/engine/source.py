@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Collection
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -16,7 +19,7 @@ from penstock.records import columns
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from penstock.declare.inputs import Input
     from penstock.declare.stream import Stream
@@ -26,29 +29,76 @@ if TYPE_CHECKING:
 EARLIEST = -2
 
 
-def stream(spark: SparkSession, of: Stream, name: str, bootstrap: str) -> DataFrame:
+class Place(NamedTuple):
+    """Of one record."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+def stream(
+    spark: SparkSession,
+    of: Stream,
+    name: str,
+    bootstrap: str,
+    without: Collection[Place] = (),
+    upto: Ends | None = None,
+) -> DataFrame:
     """What the transform gets for the input of this name: good rows, with the watermark on their event time.
 
     The observed metric `bad_<name>` holds the bad ones; `beats` in it, or in `beats_<name>` of a raw input, how many
     of the records were heartbeats.
+
+    without: places of records that it is not to get; upto: next offsets, if it is to get only those before.
     """
     given = of.sources[name]
     reader = spark.readStream.format("kafka").options(**_options(given, bootstrap))
     if of.max_records:
         reader = reader.option("maxOffsetsPerTrigger", of.max_records)
     reader = reader.option("startingOffsets", "earliest").option("groupIdPrefix", f"{of.group}-reader")
-    rows = records.decoded(reader.load(), given, F.current_timestamp())
+    raw = left_out(reader.load(), without)
+    raw = raw if upto is None else raw.where(_before(upto))
+    rows = records.decoded(raw, given, F.current_timestamp())
     rows = records.good(rows, f"bad_{name}") if given.schema else records.raw(rows, f"beats_{name}")
     delay = f"{of.promise.delay.total_seconds()} seconds"
     return records.without_beats(rows.withWatermark(columns.EVENT_TIME, delay))
 
 
-def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch) -> DataFrame:
+def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch, without: Collection[Place] = ()) -> DataFrame:
     """The raw records that a batch took from an input."""
     ends = read(given, of)
     starts = {t: {p: of.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
     reader = spark.read.format("kafka").options(**_options(given, bootstrap))
-    return reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends)).load()
+    reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
+    return left_out(reader.load(), without)
+
+
+def left_out(rows: DataFrame, places: Collection[Place]) -> DataFrame:
+    """Records without those at some places."""
+    return rows.where(~at(places)) if places else rows
+
+
+def _before(ends: Ends) -> Column:
+    """Whether a record lies before the ends."""
+    parts = (
+        (F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") < end)
+        for topic, parts in ends.items()
+        for partition, end in parts.items()
+    )
+    return reduce(or_, parts)
+
+
+def at(places: Collection[Place]) -> Column:
+    """Whether a record lies at one of the places, one at least."""
+    offsets: dict[tuple[str, int], list[int]] = {}
+    for place in places:
+        offsets.setdefault((place.topic, place.partition), []).append(place.offset)
+    parts = (
+        (F.col("topic") == topic) & (F.col("partition") == partition) & F.col("offset").isin(found)
+        for (topic, partition), found in offsets.items()
+    )
+    return reduce(or_, parts)
 
 
 def read(given: Input, of: Batch) -> Ends:

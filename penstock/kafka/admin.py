@@ -207,6 +207,19 @@ def setting(topic: str, name: str, bootstrap: str) -> str:
         raise unreachable(bootstrap, e.args[0]) from e
 
 
+def settings_of(topics: Iterable[str], bootstrap: str) -> dict[str, dict[str, str]]:
+    """The broker's settings of topics, of those that are there and that it tells of."""
+    asked = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(set(topics))]
+    found: dict[str, dict[str, str]] = {}
+    for resource, future in (admin(bootstrap).describe_configs(asked) if asked else {}).items():
+        try:
+            found[resource.name] = {name: entry.value for name, entry in future.result(TIMEOUT).items()}
+        except KafkaException as e:
+            if e.args[0].code() not in {*COMING_AND_GOING, KafkaError.TOPIC_AUTHORIZATION_FAILED}:
+                raise unreachable(bootstrap, e.args[0]) from e
+    return found
+
+
 def _configs(client: AdminClient, topics: Iterable[Topic]) -> dict[str, dict[str, str]]:
     resources = [ConfigResource(ResourceType.TOPIC, t.name) for t in topics]
     if not resources:

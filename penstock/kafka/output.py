@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from penstock.declare.outputs import NOTHING, Mark, Offsets, Output
+from penstock.declare.outputs import NOTHING, Beside, Mark, Offsets, Output
 from penstock.declare.topic import COMMITS
-from penstock.errors import DeclarationError
-from penstock.kafka.transactions import Message, TransactionalWriter
+from penstock.errors import DeclarationError, Refused
+from penstock.kafka.sizes import LARGEST, Limit, Message, as_bytes
+from penstock.kafka.transactions import TransactionalWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,14 +37,17 @@ class TopicWriter(TransactionalWriter):
         declared = [topic for output in outputs for topic in output.topics()]
         # Its own marks are given by another way.
         self._compacted = {t.name for t in declared if t.compacts} - {COMMITS.name}
-        super().__init__(name, group, bootstrap, COMMITS, "stream")
+        self._cut = {output.name for output in outputs if isinstance(output, Beside)}
+        super().__init__(name, group, bootstrap, COMMITS, "stream", self._topics)
 
     def committed(self) -> Mark:
         found = self.mark()
         return NOTHING if found is None else Mark.read(found)
 
     def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
-        """As `commit`; DeclarationError, before anything is written, for rows without a key where they need one."""
+        """As `commit`. Before anything is written: DeclarationError for rows without a key where they need one,
+        Refused for rows larger than their topic takes. What is kept beside the rows is cut instead.
+        """
         for topic in self._compacted & rows.keys():
             if nameless := rows[topic]["key"].null_count:
                 raise DeclarationError(
@@ -51,11 +55,25 @@ class TopicWriter(TransactionalWriter):
                     got=f"{nameless} rows whose key is NULL",
                     fix="let the transform leave them out or name them, with coalesce(key, ...)",
                 )
-        count = self.commit(
-            chain.from_iterable(_messages(topic, rows.get(topic)) for topic in self._topics), mark.value()
-        )
+        self._large(rows)
+        count = self.commit(chain.from_iterable(self._messages(t, rows.get(t)) for t in self._topics), mark.value())
         self._publish(mark.offsets)
         return count
+
+    def _large(self, rows: Mapping[str, pa.Table]) -> None:
+        refused = {}
+        for topic in rows.keys() & self._limits.keys() - self._cut:
+            limit = self._limits[topic]
+            if found := limit.too_large(rows[topic]):
+                takes = f"bytes, more than topic {topic} takes ({LARGEST}={limit.largest})"
+                refused[topic] = {at: f"a row of {size} {takes}" for at, size in found.items()}
+        if refused:
+            raise Refused(f"{self.what}: rows are too large for their topic", rows=refused)
+
+    def _messages(self, topic: str, rows: pa.Table | None) -> Iterator[Message]:
+        made = _messages(topic, rows)
+        # A topic that was not there when the writer was opened takes what topics take unless they say otherwise.
+        return map(self._limits.get(topic, Limit(topic)).cut, made) if topic in self._cut else made
 
     def _publish(self, offsets: Offsets) -> None:
         """Tell Kafka's own tools how far the stream is. Nothing depends on it, so nothing waits for it."""
@@ -71,8 +89,4 @@ def _messages(topic: str, rows: pa.Table | None) -> Iterator[Message]:
         columns = [chunk.column(name).to_pylist() for name in ("key", "value")]
         headers = chunk.column("headers").to_pylist() if "headers" in chunk.schema.names else repeat(())
         for key, value, more in zip(*columns, headers, strict=False):
-            yield Message(topic, _bytes(key), _bytes(value), tuple(more))
-
-
-def _bytes(given: str | bytes | None) -> bytes | None:
-    return given.encode() if isinstance(given, str) else given
+            yield Message(topic, as_bytes(key), as_bytes(value), tuple(more))

@@ -14,9 +14,8 @@ from __future__ import annotations
 import time
 import warnings
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple
 
 from confluent_kafka import (
     OFFSET_BEGINNING,
@@ -30,11 +29,18 @@ from confluent_kafka import (
 from penstock.declare.topic import Topic
 from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka.admin import admin, log_ends
+from penstock.kafka.sizes import FRAME, LARGEST, Message, limits
 
 # Each call to the broker; longer than its own restart takes.
 TIMEOUT = 30.0
 # A transaction is open only while its records are sent; the broker ends one whose driver died in it after this time.
 TRANSACTION_TIMEOUT_MS = 30_000
+# Of the records that are sent together, in bytes; a topic that takes less gets less.
+BATCH = 1_000_000
+# Of a key, in a message.
+SHOWN = 100
+# The client's own limit is of no use: what decides is the topic's, behind compression.
+ANY_SIZE = 1_000_000_000
 
 FENCED = {
     KafkaError._FENCED,
@@ -43,26 +49,28 @@ FENCED = {
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
 }
 
-
-class Message(NamedTuple):
-    """A record to be written: key and value as bytes, None for none (a value None is a tombstone)."""
-
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    headers: tuple[tuple[str, bytes], ...] = ()
-    partition: int = -1
+COMES_BACK = "nothing, if the broker comes back: the batch is run again"
+# What to do about an error that the broker's return does not mend.
+WAYS = {
+    KafkaError.MSG_SIZE_TOO_LARGE: f"raise {LARGEST} of the topic, if it stays: it is asked again at each new try",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "let the broker's ACLs allow Penstock to write to the topic",
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "let the broker's ACLs allow the transactional id",
+}
 
 
 class TransactionalWriter:
     """A producer that writes records and one mark atomically; opening it fences every earlier one of the same group.
 
-    name: the mark's key; marks: the compacted topic it lies in; what: who writes, for messages.
+    name: the mark's key; marks: the compacted topic it lies in; what: who writes, for messages; topics: those it writes
+    to.
     """
 
-    def __init__(self, name: str, group: str, bootstrap: str, marks: Topic, what: str) -> None:
+    def __init__(
+        self, name: str, group: str, bootstrap: str, marks: Topic, what: str, topics: Sequence[str] = ()
+    ) -> None:
         self.name, self.what, self._bootstrap = name, f"{what} {name}", bootstrap
         self._place = TopicPartition(marks.name, zlib.crc32(name.encode()) % marks.partitions, OFFSET_BEGINNING)
+        self._limits = limits(topics, bootstrap)
         shared = {"bootstrap.servers": bootstrap, "client.id": group, "log_level": 2}
         self._producer = Producer(
             {
@@ -72,6 +80,8 @@ class TransactionalWriter:
                 "compression.type": "lz4",
                 "linger.ms": 2,
                 "queue.buffering.max.messages": 500_000,
+                "message.max.bytes": ANY_SIZE,
+                "batch.size": max(1, min([BATCH, *(limit.largest - FRAME for limit in self._limits.values())])),
                 # The Java clients' partitioner: a key must land where any other client would look for it.
                 "partitioner": "murmur2_random",
             }
@@ -145,6 +155,7 @@ class TransactionalWriter:
         try:
             self._producer.begin_transaction()
             for message in messages:
+                self._fits(message)
                 self._send(message)
                 count += 1
             self._send(Message(self._place.topic, self.name.encode(), mark, partition=self._place.partition))
@@ -153,11 +164,25 @@ class TransactionalWriter:
             raise self._error("could not commit a batch", e) from e
         return count
 
+    def _fits(self, message: Message) -> None:
+        """BrokerError for a record that its topic does not take: the broker would not say which one it is."""
+        limit = self._limits.get(message.topic)
+        if limit is None or limit.takes(message):
+            return
+        key = (message.key or b"")[:SHOWN].decode(errors="replace")
+        raise BrokerError(
+            f"{self.what}: a record is larger than topic {message.topic} takes",
+            got=f"key {key!r}, a value of {len(message.value or b''):,} bytes, {LARGEST}={limit.largest}",
+            fix=f"raise {LARGEST} of topic {message.topic}, or leave out what is large; it is tried again by itself",
+        )
+
     def _send(self, message: Message) -> None:
-        topic, key, value, headers, partition = message
+        topic, key, value, headers, partition, timestamp = message
         while True:
             try:
-                self._producer.produce(topic, key=key, value=value, headers=list(headers), partition=partition)
+                self._producer.produce(
+                    topic, key=key, value=value, headers=list(headers), partition=partition, timestamp=timestamp
+                )
             except BufferError:
                 self._producer.poll(0.1)
             else:
@@ -171,11 +196,7 @@ class TransactionalWriter:
                 got=error,
                 fix="nothing: nothing of the batch is visible, and whoever comes next goes on from the last mark",
             )
-        return BrokerError(
-            f"{self.what} {what}",
-            got=error,
-            fix="nothing, if the broker comes back: the batch is run again",
-        )
+        return BrokerError(f"{self.what} {what}", got=error, fix=WAYS.get(error.code(), COMES_BACK))
 
     def close(self) -> None:
         """Leave at once: an open transaction is left to the next owner, who aborts it.

@@ -100,9 +100,9 @@ def test_dead_letters_hold_the_record_as_it_came(
     read_again: list[Batch] = []
     ranged: Callable[..., DataFrame] = source.batch
 
-    def noted(spark: SparkSession, given: Input, bootstrap: str, batch: Batch) -> DataFrame:
+    def noted(spark: SparkSession, given: Input, bootstrap: str, batch: Batch, *more: object) -> DataFrame:
         read_again.append(batch)
-        return ranged(spark, given, bootstrap, batch)
+        return ranged(spark, given, bootstrap, batch, *more)
 
     monkeypatch.setattr(source, "batch", noted)
     rubbish = ['{"n": 1}', "grün", "{", '{"n":"x","at":60000}', None, FUTURE, NANOSECONDS, *more]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.run import _root_message
+from penstock.engine.words import root_message
 
 PYTHON = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
   File "x.py", line 1, in call
@@ -37,4 +37,4 @@ BROKEN = "BrokerError: stream a could not commit a batch; got: timed out"
     ],
 )
 def test_root_message(cause: BaseException | None, shown: str) -> None:
-    assert _root_message(cause) == shown
+    assert root_message(cause) == shown

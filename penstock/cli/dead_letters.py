@@ -1,0 +1,152 @@
+"""`penstock dead-letters`: what streams put aside, and sending it again."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from penstock.catalog import load
+from penstock.cli.output import clear_errors, console, emit, table, unknown
+from penstock.kafka.letters import Letter, read, shown
+from penstock.kafka.replay import Replay, replay
+from penstock.observe.words import duration
+from penstock.settings import settings
+
+app = typer.Typer(no_args_is_help=True, help="Records that streams put aside: which, why, and sending them again.")
+
+# Offsets of each partition that are looked at.
+NEWEST = 100_000
+WIDTH = 100
+AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
+OfTopic = Annotated[str, typer.Argument(help="The topic that they lie in, as `list` shows it.")]
+OfStream = Annotated[str, typer.Option("--stream", help="Only those that this stream put aside.")]
+
+
+@app.command("list")
+def list_letters(as_json: AsJson = False) -> None:
+    """How many letters lie in each topic, by stream and reason, and when the newest came."""
+    groups: Counter[tuple[str, str, str]] = Counter()
+    newest: dict[tuple[str, str, str], int] = {}
+    with clear_errors():
+        for one in read(load().dead_letters, settings().bootstrap, NEWEST):
+            group = one.topic, one.stream, _kind(one)
+            groups[group] += 1
+            newest[group] = max(one.at, newest.get(group, 0))
+    if as_json:
+        names = ("topic", "stream", "reason")
+        emit([{**dict(zip(names, of, strict=True)), "count": n, "newest": newest[of]} for of, n in groups.items()])
+        return
+    if not groups:
+        console().print("No record is put aside.")
+        return
+    made = table(["topic", "stream", "count", "newest", "reason"], right=["count"])
+    now = int(time.time() * 1000)
+    for (topic, stream, kind), n in sorted(groups.items()):
+        age = f"{duration(max(0, now - newest[topic, stream, kind]))} ago"
+        made.add_row(topic, Text(shown(stream, WIDTH)), str(n), age, Text(kind))
+    console().print(made)
+
+
+@app.command()
+def show(
+    topic: OfTopic,
+    newest: Annotated[int, typer.Option("--newest", "-n", min=1, help="So many.")] = 10,
+    stream: OfStream = "",
+    as_json: AsJson = False,
+) -> None:
+    """The newest letters of a topic: place, reason and text, with all that is no text escaped."""
+    with clear_errors():
+        every = read([_known(topic)], settings().bootstrap, NEWEST)
+        letters = deque((one for one in every if stream in ("", one.stream)), newest)
+    if as_json:
+        emit([_data(one) for one in letters])
+        return
+    made = table(["place", "stream", "reason", "key", "text"])
+    for one in letters:
+        text = shown(one.value, WIDTH) + (f" (cut: {shown(one.cut, WIDTH)})" if one.cut else "")
+        texts = (one.place, one.stream, one.reason, one.key, text)
+        made.add_row(*(Text(shown(text, WIDTH + 40)) for text in texts))
+    console().print(made)
+
+
+@app.command("replay")
+def send_again(
+    topic: OfTopic,
+    place: Annotated[
+        list[str] | None,
+        typer.Option("--place", help="Only the record of this PARTITION:OFFSET of its own topic; may be repeated."),
+    ] = None,
+    stream: OfStream = "",
+    again_for: Annotated[
+        list[str] | None,
+        typer.Option("--again-for", help="A stream that may read the records though it did not put them aside."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be done.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Send what was put aside to its own topic once more, behind a fix of the stream, each record once.
+
+    Every stream that reads the topic reads it then. So a record is refused as long as one of them did not put it aside,
+    for that one would count it twice: unless --again-for says that it may.
+    """
+    with clear_errors():
+        catalog = load()
+        chosen = [
+            one
+            for one in read([_known(topic)], settings().bootstrap, NEWEST)
+            if stream in ("", one.stream) and (not place or _place(one) in place)
+        ]
+        everything = read(catalog.dead_letters, settings().bootstrap, NEWEST)
+        for name in again_for or ():
+            catalog.stream(name)
+        found = replay(
+            chosen, everything, catalog.readers, settings().bootstrap, again_for=again_for or (), dry=dry_run
+        )
+    _told(found, dry=dry_run, as_json=as_json)
+    if any(one.refused for one in found):
+        raise typer.Exit(1)
+
+
+def _told(found: list[Replay], *, dry: bool, as_json: bool) -> None:
+    if as_json:
+        said = ({"sent": bool(one.record) and not dry, "refused": one.refused, "done": one.done} for one in found)
+        emit([{**_data(one.letter), **more} for one, more in zip(found, said, strict=True)])
+        return
+    out = console()
+    sent, done = sum(bool(one.record) for one in found), sum(one.done for one in found)
+    out.print(f"{sent} records {'would be' if dry else 'are'} sent again, {done} were before.")
+    for one in found:
+        if one.refused:
+            out.print(Text(f"{shown(one.letter.place, WIDTH)} is not: {shown(one.refused, 400)}", style="yellow"))
+
+
+def _known(topic: str) -> str:
+    known = load().dead_letters
+    if topic not in known:
+        raise unknown("topic of dead letters", topic, known)
+    return topic
+
+
+def _kind(letter: Letter) -> str:
+    """What letters of one kind have in common: their reason without the value it names."""
+    return shown(letter.reason.partition(": ")[0], WIDTH)
+
+
+def _place(letter: Letter) -> str:
+    return f"{letter.origin.partition}:{letter.origin.offset}" if letter.origin else ""
+
+
+def _data(letter: Letter) -> dict[str, Any]:
+    return {
+        "place": letter.place,
+        "stream": letter.stream,
+        "reason": letter.reason,
+        "at": letter.at,
+        "key": None if letter.key is None else letter.key.decode(errors="backslashreplace"),
+        "text": None if letter.value is None else letter.value.decode(errors="backslashreplace"),
+        "cut": letter.cut,
+    }

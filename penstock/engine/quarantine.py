@@ -1,0 +1,271 @@
+"""Records that make a batch fail: found, left out, and put aside as dead letters.
+
+A transform is pure, so a batch that failed twice can be run on parts of its offsets, without output and state, until
+the records are found. What is found is left out of the stream's query from its next start on, and is written aside in
+the transaction of the batch: so once, and after a kill it is found again.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.declare.topic import ASIDE
+from penstock.engine import jvm, records, source
+from penstock.engine.parts import Parts, Unclear
+from penstock.engine.rejects import Found, clock, origin
+from penstock.engine.source import Place
+from penstock.engine.trial import Trial, copied
+from penstock.engine.words import root_message
+from penstock.errors import Blocked, LeaseLost
+from penstock.kafka.admin import admin, first_offsets
+from penstock.records import columns
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.declare.stream import Stream
+    from penstock.engine.checkpoint import Batch
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+# Classes of errors that no record causes: of the broker, the disk, the memory. The words may be a record's own.
+OUTSIDE = re.compile(
+    r"org\.apache\.(kafka|spark\.sql\.kafka010)\..*|java\.io\.IOException|java\.lang\.OutOfMemoryError"
+)
+# Spark's reader of Kafka cannot get past a batch of the log that is broken.
+BROKEN = re.compile(r"fetching the next record from (?P<topic>\S+)-(?P<partition>\d+)\. If needed, please seek past")
+AT = re.compile(r"for partition \S+ at offset (?P<offset>\d+) is invalid")
+
+
+@dataclass(frozen=True)
+class Order:
+    """The records of a batch in a row, partition behind partition, by their offsets."""
+
+    parts: list[tuple[str, int, int, int]]
+    """topic, partition, first offset, next offset"""
+
+    def __len__(self) -> int:
+        return sum(end - start for _, _, start, end in self.parts)
+
+    def place(self, number: int) -> Place:
+        ends = list(accumulate(end - start for _, _, start, end in self.parts))
+        which = bisect_right(ends, number)
+        topic, partition, _, end = self.parts[which]
+        return Place(topic, partition, end - (ends[which] - number))
+
+    def first(self, count: int, of: Batch) -> Batch:
+        """The batch as if it held only the first records."""
+        starts: dict[str, dict[int, int]] = {}
+        ends: dict[str, dict[int, int]] = {}
+        for topic, partition, start, end in self.parts:
+            taken = min(count, end - start)
+            starts.setdefault(topic, {})[partition] = start
+            ends.setdefault(topic, {})[partition] = start + taken
+            count -= taken
+        return replace(of, starts=starts, ends=ends)
+
+
+@dataclass
+class Quarantine:
+    """What of one stream is in quarantine. rows: the encoded rows that the transform makes of frames by input's name.
+
+    checkpoint: the URI of its own; left_out: the places of the records that the query is not to read, with the reason.
+    """
+
+    stream: Stream
+    spark: SparkSession
+    bootstrap: str
+    rows: Callable[[dict[str, DataFrame]], DataFrame]
+    checkpoint: str
+    left_out: dict[Place, str] = field(default_factory=dict)
+    _failed: tuple[int, Any] | None = None
+    _failures: int = 0
+    _in_a_row: int = 0
+    _blocked: Blocked | None = None
+
+    def watch(self, batch: Batch, work: Callable[[], T], stopped: Callable[[], bool]) -> T:
+        """What the work on a batch's rows gives; if it fails for the second time, the records that cause it are found.
+
+        The error comes through all the same: Blocked if they are too many.
+        """
+        try:
+            return work()
+        except Exception as e:
+            if not stopped():
+                self._note(batch, e, stopped)
+            raise
+
+    def _note(self, batch: Batch, error: Exception, stopped: Callable[[], bool]) -> None:
+        if self._failed != (batch.batch_id, batch.ends):
+            self._failed, self._failures, self._blocked = (batch.batch_id, batch.ends), 0, None
+        self._failures += 1
+        if self._blocked:
+            raise self._blocked from error
+        self._readable(error)
+        # The second time, and then ever more seldom: it may be nobody's fault.
+        if self._failures < 2 or self._failures & (self._failures - 1) or _outside(error):
+            return
+        log.warning("stream %s: batch %d failed %d times; looking for records that cause it",
+                    self.stream.name, batch.batch_id, self._failures)  # fmt: skip
+        try:
+            found = self._search(batch, stopped)
+        except Unclear as e:
+            log.warning("stream %s: no record makes batch %d fail: %s", self.stream.name, batch.batch_id, e)
+            return
+        except (Blocked, LeaseLost):
+            raise
+        except Exception as e:
+            # What made the batch fail is to be told, not what happened in the search.
+            log.warning("stream %s: no record was found: %s", self.stream.name, root_message(e))
+            return
+        self.left_out |= found
+        self._in_a_row += len(found)
+        for place, why in found.items():
+            log.warning("stream %s: a record makes its batch fail and is put aside: %s",
+                        self.stream.name, why, extra=place._asdict())  # fmt: skip
+
+    def _readable(self, error: Exception) -> None:
+        said = [text for name, text in jvm.causes(error) if name.startswith("org.apache.kafka.")]
+        if not (broken := next(filter(None, map(BROKEN.search, said)), None)):
+            return
+        at = next(filter(None, map(AT.search, said)), None)
+        offset = f", offset {at['offset']}" if at else ""
+        raise Blocked(
+            f"stream {self.stream.name} cannot read what is broken in the broker's log",
+            got=f"topic {broken['topic']}, partition {broken['partition']}{offset}: {said[-1][:300]}",
+            fix="restore the partition from a replica; or go on behind the broken batch, which is then lost, with "
+            f"`penstock streams reset {self.stream.name} --to`, which takes offsets",
+        ) from error
+
+    def _search(self, batch: Batch, stopped: Callable[[], bool]) -> dict[Place, str]:
+        order = self._order(batch)
+        try:
+            return self._found(batch, order, self._fails, stopped)
+        except Unclear as e:
+            log.info("stream %s: %s; the batch is tried with the stream's state", self.stream.name, e)
+        with copied(self.checkpoint) as copy:
+            if copy is None:
+                raise Unclear("its checkpoint is on no disk of this machine's, so it cannot be tried with its state")
+
+            def fails(part: Batch, without: list[Place]) -> str:
+                return self._fails_with_state(part, without, Trial(self.stream, copy, stopped))
+
+            return self._found(batch, order, fails, stopped)
+
+    def _found(
+        self, batch: Batch, order: Order, run: Callable[[Batch, list[Place]], str], stopped: Callable[[], bool]
+    ) -> dict[Place, str]:
+        left = list(self.left_out)
+
+        def fails(count: int, without: frozenset[int]) -> str:
+            if stopped():
+                raise LeaseLost(f"stream {self.stream.name} is being stopped")
+            return run(order.first(count, batch), [*left, *map(order.place, without)])
+
+        most = max(0, self.stream.poison - self._in_a_row)
+        found, all_of_them = Parts(len(order), fails).found(most)
+        if not all_of_them:
+            said = next(iter(found.values()), "") or next(iter(self.left_out.values()), "")
+            self._blocked = Blocked(
+                f"stream {self.stream.name}: more records make their batches fail than are put aside in a row",
+                got=f"more than {self.stream.poison}, up to batch {batch.batch_id}" + (f": {said}" if said else ""),
+                fix=f"mend the transform and release app {self.stream.app}, or declare a larger poison=",
+            )
+            raise self._blocked
+        if not found:
+            raise Unclear("its records pass by themselves")
+        return {order.place(number): why for number, why in found.items()}
+
+    def _order(self, batch: Batch) -> Order:
+        every = [(topic, p) for topic, parts in batch.ends.items() for p in parts]
+        firsts = first_offsets(admin(self.bootstrap), every, self.bootstrap)
+        known = {(topic, p): at for topic, parts in batch.starts.items() for p, at in parts.items()}
+        starts = {at: max(known.get(at, 0), firsts.get(at, 0)) for at in every}
+        return Order([(t, p, min(starts[t, p], batch.ends[t][p]), batch.ends[t][p]) for t, p in sorted(every)])
+
+    def _fails(self, part: Batch, without: list[Place]) -> str:
+        """Why a part of a batch fails; nothing if it passes. Unclear if it is not the records' fault."""
+        frames = {}
+        for name, given in self.stream.sources.items():
+            raw = source.batch(self.spark, given, self.bootstrap, part, without)
+            rows = records.decoded(raw, given, clock(part))
+            rows = rows.where(~rows[columns.BAD]).drop(columns.BAD, columns.KEPT)
+            frames[name] = records.without_beats(rows)
+        # State with timers asks where states are kept, which is known once Spark manages streams.
+        _ = self.spark.streams
+        try:
+            encoded = self.rows(frames)
+        except Exception as e:
+            raise Unclear(f"its transform cannot be run on parts: {root_message(e)}") from e
+        try:
+            encoded.write.format("noop").mode("append").save()
+        except Exception as e:
+            if _outside(e):
+                raise Unclear(root_message(e)) from e
+            return root_message(e)
+        return ""
+
+    def _fails_with_state(self, part: Batch, without: list[Place], trial: Trial) -> str:
+        """As `_fails`, in a query of its own that goes on from the copy of the checkpoint."""
+        of = self.stream
+        frames = {name: source.stream(self.spark, of, name, self.bootstrap, without, part.ends) for name in of.sources}
+        trial.run(self.rows(frames))
+        if trial.error is None:
+            return ""
+        if _outside(trial.error):
+            raise Unclear(root_message(trial.error))
+        return root_message(trial.error)
+
+    def letters(self, batch: Batch) -> Found:
+        """The records of a batch that were put aside, as their topics take them."""
+        found = Found()
+        for place in list(self.left_out):
+            if place.offset < batch.starts.get(place.topic, {}).get(place.partition, 0):
+                # Its batch is behind; the next start reads without a filter.
+                del self.left_out[place]
+        mine = [p for p in self.left_out if p.offset < batch.ends.get(p.topic, {}).get(p.partition, 0)]
+        if not mine:
+            # Spark runs batches without records too.
+            self._in_a_row = self._in_a_row if batch.starts == batch.ends else 0
+            return found
+        found.first = self.left_out[mine[0]]
+        known: set[Place] = set()
+        for given in self.stream.sources.values():
+            rows = source.batch(self.spark, given, self.bootstrap, _around(mine, batch)).where(source.at(mine))
+            for row in rows.select("topic", "partition", "offset", "key", "value").toLocalIterator():
+                place = Place(row.topic, row.partition, row.offset)
+                if place in known:
+                    continue
+                known.add(place)
+                found.dead += 1
+                target = given.rejected or (None if given.schema else ASIDE)
+                if target:
+                    headers = origin(row.asDict(), self.stream.name, "reason", self.left_out[place])
+                    letter = {"key": row.key, "value": row.value, "headers": headers}
+                    found.kept.setdefault(target.name, []).append(letter)
+        return found
+
+
+def _outside(error: Exception) -> bool:
+    """Whether no record can be its cause."""
+    found = jvm.causes(error)
+    return not found or any(OUTSIDE.fullmatch(name) for name, _ in found)
+
+
+def _around(places: list[Place], batch: Batch) -> Batch:
+    """The batch as if it held no more than lies between the places."""
+    starts: dict[str, dict[int, int]] = {}
+    ends: dict[str, dict[int, int]] = {}
+    for topic, parts in batch.ends.items():
+        for partition, end in parts.items():
+            offsets = [p.offset for p in places if (p.topic, p.partition) == (topic, partition)]
+            starts.setdefault(topic, {})[partition] = min(offsets, default=end)
+            ends.setdefault(topic, {})[partition] = max(offsets, default=end - 1) + 1
+    return replace(batch, starts=starts, ends=ends)

@@ -1,0 +1,20 @@
+"""What an error of Spark's says, in one line."""
+
+from __future__ import annotations
+
+
+def root_message(cause: BaseException | None) -> str:
+    """The one line that says what went wrong: Spark wraps an error in layers of stack trace, ours and its own."""
+    if cause is None:
+        return "the query ended by itself"
+    lines = str(cause).splitlines()
+    found = next((line.strip() for line in lines if line.strip()), type(cause).__name__)
+    behind_traceback = False
+    for line in lines:
+        if "Traceback (most recent call last):" in line:
+            behind_traceback = True
+        elif behind_traceback and line[:1].strip():
+            found, behind_traceback = line, False
+        elif line.startswith("Caused by: "):
+            found = line.removeprefix("Caused by: ")
+    return found.removeprefix("penstock.errors.")[:1000]

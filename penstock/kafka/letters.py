@@ -1,0 +1,161 @@
+"""Dead letters as they lie in their topics: what a stream put aside, whence and why."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as Taken
+
+from penstock.errors import BrokerError
+from penstock.kafka.admin import admin, end_offsets, first_offsets, partitions
+
+# Seconds without an answer of the broker.
+PATIENCE = 20.0
+PREFIX = "penstock."
+
+
+class Origin(NamedTuple):
+    """The place of the record that was put aside."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One dead letter. topic, offset: where it lies; at: epoch ms; said: its headers of Penstock's, without prefix."""
+
+    topic: str
+    offset: int
+    at: int
+    key: bytes | None
+    value: bytes | None
+    said: Mapping[str, str]
+
+    @property
+    def stream(self) -> str:
+        """Whose it is."""
+        return self.said.get("stream", "")
+
+    @property
+    def reason(self) -> str:
+        return self.said.get("reason", "")
+
+    @property
+    def origin(self) -> Origin | None:
+        """None if it is a row that was too large for its output."""
+        if not {"topic", "partition", "offset"} <= self.said.keys():
+            return None
+        return Origin(self.said["topic"], int(self.said["partition"]), int(self.said["offset"]))
+
+    @property
+    def place(self) -> str:
+        """Its origin for people; the output of a row."""
+        return str(self.origin or f"row for {self.said.get('output', '?')}")
+
+    @property
+    def cut(self) -> str:
+        """Which of key and value are not whole."""
+        return self.said.get("cut", "")
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the whole key and value."""
+        return self.said.get("sha256") or digest(self.key, self.value)
+
+
+def digest(key: bytes | None, value: bytes | None) -> str:
+    return hashlib.sha256((key or b"") + (value or b"")).hexdigest()
+
+
+def shown(data: bytes | str | None, width: int) -> str:
+    """A text that a terminal takes for text alone: what cannot be printed is escaped; cut to a width."""
+    if data is None:
+        return "(none)"
+    text = data.decode(errors="backslashreplace") if isinstance(data, bytes) else data
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: width + 1])
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def read(topics: Iterable[str], bootstrap: str, newest: int) -> Iterator[Letter]:
+    """The letters among the newest so many offsets of each partition, oldest first; a missing topic has none."""
+    client = admin(bootstrap)
+    there = partitions(client, bootstrap)
+    wanted = [(topic, p) for topic in dict.fromkeys(topics) for p in range(there.get(topic, 0))]
+    starts, ends = first_offsets(client, wanted, bootstrap), end_offsets(client, wanted, bootstrap)
+    with consumer(bootstrap) as reader:
+        for place in wanted:
+            start, end = starts.get(place, 0), ends.get(place, 0)
+            yield from map(_letter, between(reader, *place, max(start, end - newest), end))
+
+
+@contextmanager
+def consumer(bootstrap: str) -> Iterator[Consumer]:
+    """A reader of what is committed, of no group."""
+    made = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "penstock.dead-letters",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "log_level": 2,
+        }
+    )
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def between(reader: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[Taken]:
+    """The records of a partition from an offset up to another, or to where it ends."""
+    if start >= end:
+        return
+    try:
+        reader.assign([TopicPartition(topic, partition, start)])
+        while True:
+            message = reader.poll(PATIENCE)
+            if message is None:
+                raise BrokerError(f"topic {topic} cannot be read", got=f"no answer for {PATIENCE:g} s")
+            if error := message.error():
+                if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+                    return
+                raise BrokerError(f"topic {topic} cannot be read", got=error)
+            if (message.offset() or 0) >= end:
+                return
+            yield message
+    except KafkaException as e:
+        raise BrokerError(f"topic {topic} cannot be read", got=e.args[0]) from e
+
+
+def headers_of(message: Taken) -> list[tuple[str, bytes]]:
+    found = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+    return [(name, value) for name, value in found if value is not None]
+
+
+def _letter(message: Taken) -> Letter:
+    said = {
+        name.removeprefix(PREFIX): value.decode(errors="replace")
+        for name, value in headers_of(message)
+        if name.startswith(PREFIX)
+    }
+    key, value = message.key(), message.value()
+    return Letter(
+        message.topic() or "",
+        message.offset() or 0,
+        message.timestamp()[1],
+        key.encode() if isinstance(key, str) else key,
+        value.encode() if isinstance(value, str) else value,
+        said,
+    )

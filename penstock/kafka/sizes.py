@@ -1,0 +1,109 @@
+"""What a topic takes of a record: what is too large for it is known before it is sent, and can be cut."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.kafka.admin import settings_of
+
+LARGEST = "max.message.bytes"
+# A record by itself goes in a batch of its own, whose frame takes so much; headers take as much each beside their text.
+FRAME, HEADER = 512, 12
+# Our LZ4 and librdkafka's come to the same within 100 bytes of a megabyte; this is more.
+UNSURE = 1.005
+# With these the broker keeps what it is sent; with others it packs anew, and that size decides.
+AS_SENT = {"producer", "lz4"}
+
+
+class Message(NamedTuple):
+    """A record to be written: key and value as bytes, None for none (a value None is a tombstone).
+
+    timestamp: epoch ms, 0 for now.
+    """
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    partition: int = -1
+    timestamp: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes as sent, without compression, frame included."""
+        headers = sum(len(name) + len(value) + HEADER for name, value in self.headers)
+        return len(self.key or b"") + len(self.value or b"") + headers + FRAME
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The largest batch of records that a topic takes, in bytes. packed: whether it is measured as sent, in LZ4."""
+
+    topic: str
+    largest: int = 1_048_588
+    packed: bool = True
+
+    def takes(self, message: Message) -> bool:
+        size = message.size
+        if size <= self.largest:
+            return True
+        if not self.packed:
+            return False
+        packed = pa.compress((message.key or b"") + (message.value or b""), codec="lz4", asbytes=True)
+        return size - len(message.key or b"") - len(message.value or b"") + len(packed) * UNSURE <= self.largest
+
+    def too_large(self, rows: pa.Table) -> dict[int, int]:
+        """The rows that it does not take, with their bytes. rows: `key` and `value`, STRING or BINARY."""
+        lengths = [pc.fill_null(pc.binary_length(rows[name]).cast(pa.int64()), 0) for name in ("key", "value")]
+        sizes = pc.add(*lengths)
+        if not len(rows) or pc.max(sizes).as_py() + FRAME <= self.largest:
+            return {}
+        keys, values = (rows[name].to_pylist() for name in ("key", "value"))
+        found = {}
+        for at, (size, key, value) in enumerate(zip(sizes.to_pylist(), keys, values, strict=True)):
+            if size + FRAME > self.largest and not self.takes(Message(self.topic, as_bytes(key), as_bytes(value))):
+                found[at] = size
+        return found
+
+    def cut(self, message: Message) -> Message:
+        """The message, its key and value cut so that the topic takes it; headers say how large it was.
+
+        The hash is that of the whole key followed by the whole value.
+        """
+        if self.takes(message):
+            return message
+        key, value = message.key or b"", message.value or b""
+        said = (
+            *message.headers,
+            ("penstock.size", str(len(key) + len(value)).encode()),
+            ("penstock.sha256", hashlib.sha256(key + value).hexdigest().encode()),
+            ("penstock.cut", b"key, value"),
+        )
+        room = max(0, self.largest - Message(message.topic, None, None, said).size)
+        # A key is short or no key to go by.
+        kept = key[: room // 4] if len(key) > room // 4 else key
+        rest = value[: room - len(kept)]
+        names = ", ".join(name for name, was, now in (("key", key, kept), ("value", value, rest)) if was != now)
+        return message._replace(
+            key=None if message.key is None else kept,
+            value=None if message.value is None else rest,
+            headers=(*said[:-1], ("penstock.cut", names.encode())),
+        )
+
+
+def limits(topics: Iterable[str], bootstrap: str) -> dict[str, Limit]:
+    """What each topic takes, of those that are there."""
+    return {
+        name: Limit(name, int(found[LARGEST]), found["compression.type"] in AS_SENT)
+        for name, found in settings_of(topics, bootstrap).items()
+    }
+
+
+def as_bytes(given: str | bytes | None) -> bytes | None:
+    return given.encode() if isinstance(given, str) else given

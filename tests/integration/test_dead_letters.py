@@ -1,0 +1,158 @@
+"""Dead letters read and sent again: each record once, to nobody who has taken it, whatever happens in between."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from typer.testing import CliRunner
+
+from penstock import cli
+from penstock.catalog import build
+from penstock.declare.topic import ASIDE, COMMITS, beside
+from penstock.kafka import replay as replays
+from penstock.kafka.admin import admin
+from penstock.kafka.letters import Letter
+from penstock.kafka.letters import read as read_letters
+from penstock.kafka.replay import Replay, replay
+from penstock.kafka.sizes import Limit, Message
+from penstock.kafka.transactions import TransactionalWriter
+from penstock.local.parts import Broker
+from penstock.settings import settings
+from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.testing import Record, create, read, send
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.integration
+
+SALES = Topic("sales", partitions=2, config={"retention.ms": "-1"})
+DEAD = beside(SALES.dead_letters)
+
+
+@pytest.fixture
+def bootstrap(fresh_broker: Broker) -> str:
+    create(fresh_broker.bootstrap, SALES, DEAD, COMMITS)
+    return fresh_broker.bootstrap
+
+
+def put_aside(bootstrap: str, *records: tuple[str, int, int, str], topic: str = DEAD.name, most: int = 0) -> None:
+    """Letters of records, as (stream, partition, offset, value), cut to a size if one is given."""
+    producer = Producer({"bootstrap.servers": bootstrap})
+    for stream, partition, offset, value in records:
+        said = {"topic": SALES.name, "partition": partition, "offset": offset, "stream": stream, "reason": "no: it"}
+        headers = tuple((f"penstock.{name}", str(text).encode()) for name, text in said.items())
+        letter = Message(topic, b"k", value.encode(), headers)
+        letter = Limit(topic, most).cut(letter) if most else letter
+        producer.produce(topic, key=letter.key, value=letter.value, headers=list(letter.headers))
+    assert producer.flush(30) == 0
+
+
+def letters(bootstrap: str) -> list[Letter]:
+    return list(read_letters([DEAD.name, ASIDE.name], bootstrap, 1000))
+
+
+def sent_again(bootstrap: str, readers: Iterable[str] = ("a",), again_for: Iterable[str] = ()) -> list[Replay]:
+    every = letters(bootstrap)
+    return replay(every, every, lambda _topic: list(readers), bootstrap, again_for=list(again_for))
+
+
+def of_sales(bootstrap: str) -> list[tuple[int, str | None, str]]:
+    """Partition, value and where it comes from, of what was sent again."""
+    found = read(bootstrap, SALES.name)
+    return [(r.partition, r.value, said) for r in found if (said := dict(r.headers).get("penstock.replayed", ""))]
+
+
+def test_a_record_is_sent_again_once_to_where_it_was(bootstrap: str) -> None:
+    send(bootstrap, [Record(SALES.name, "k", text, 1, timestamp=1_700_000_000_000) for text in ("zero", "one", "two")])
+    # Two streams have put it aside, and one of the records is gone.
+    put_aside(bootstrap, ("a", 1, 1, "one"), ("b", 1, 1, "one"), ("a", 1, 0, "zero"), ("b", 1, 0, "zero"))
+    for done in admin(bootstrap).delete_records([TopicPartition(SALES.name, 1, 1)]).values():
+        done.result(30)
+    assert [one.refused for one in sent_again(bootstrap, "ab")] == ["", ""]
+    assert of_sales(bootstrap) == [(1, "zero", "sales[1]@0"), (1, "one", "sales[1]@1")]
+    assert read(bootstrap, SALES.name)[-1].timestamp == 1_700_000_000_000
+    assert [one.done for one in sent_again(bootstrap, "ab")] == [True, True]
+    assert len(of_sales(bootstrap)) == 2
+
+
+def test_no_stream_reads_a_record_twice_unless_somebody_says_so(bootstrap: str) -> None:
+    put_aside(bootstrap, ("a", 0, 7, "seven"))
+    (one,) = sent_again(bootstrap, ["a", "b", "c"])
+    assert one.refused == "it would be read twice by b, c, which did not keep it aside (--again-for b)"
+    assert sent_again(bootstrap, ["a", "b", "c"], ["b"])[0].refused
+    assert of_sales(bootstrap) == []
+    assert not sent_again(bootstrap, ["a", "b", "c"], ["b", "c"])[0].refused
+    assert of_sales(bootstrap) == [(0, "seven", "sales[0]@7")]
+
+
+def test_of_a_cut_letter_the_record_itself_is_sent_or_nothing(bootstrap: str) -> None:
+    long = random.Random(0).randbytes(5000).hex()
+    send(bootstrap, [Record(SALES.name, "k", long), Record(SALES.name, "k", "another")])
+    put_aside(bootstrap, ("a", 0, 0, long), ("a", 0, 1, long), most=2000)
+    assert all(one.cut == "value" and len(one.value or b"") < 2000 for one in letters(bootstrap))
+    first, second = sent_again(bootstrap)
+    assert (first.refused, second.refused) == ("", "its copy is cut, and the record itself is no longer in the topic")
+    assert of_sales(bootstrap) == [(0, long, "sales[0]@0")]
+
+
+def test_a_replay_that_is_killed_half_way_goes_on_behind_it(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_aside(bootstrap, *(("a", 0, n, f"record {n}") for n in range(5)))
+    monkeypatch.setattr(replays, "TOGETHER", 2)
+    commit, left = TransactionalWriter.commit, [None, None]
+
+    def struck(self: TransactionalWriter, messages: Iterable[Message], mark: bytes) -> int:
+        if left:
+            left.pop()
+            return commit(self, messages, mark)
+        self._producer.begin_transaction()
+        for message in messages:
+            self._send(message)
+        self._producer.flush(10)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TransactionalWriter, "commit", struck)
+        with pytest.raises(KeyboardInterrupt):
+            sent_again(bootstrap)
+    assert len(of_sales(bootstrap)) == 4
+    assert sum(one.done for one in sent_again(bootstrap)) == 4
+    assert sorted(value or "" for _, value, _ in of_sales(bootstrap)) == [f"record {n}" for n in range(5)]
+
+
+def transform(sales: DataFrame) -> DataFrame:
+    return sales
+
+
+@pytest.mark.usefixtures("home")
+def test_the_command_line_tells_and_sends(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = Input(SALES, schema="n BIGINT NOT NULL, timestamp TIMESTAMP NOT NULL")
+    made = build([Stream("a", "tests", {"sales": given}, transform, TopicOutput(Topic("out"), value="n"), Each())])
+    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
+    settings.cache_clear()
+    monkeypatch.setattr(cli.dead_letters, "load", lambda: made)
+
+    def told(*command: str, code: int = 0) -> str:
+        done = CliRunner().invoke(cli.app, ["dead-letters", *command])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    assert "No record is put aside" in told("list")
+    put_aside(bootstrap, ("a", 0, 3, "three\x1b[31m\nforged line"), ("gone", 0, 4, "four"))
+    (one, two) = json.loads(told("list", "--json"))
+    assert (one["topic"], one["stream"], one["reason"], one["count"]) == (DEAD.name, "a", "no", 1)
+    assert two["stream"] == "gone"
+    text = told("show", DEAD.name, "--stream", "a")
+    assert r"three\x1b[31m\nforged line" in text
+    assert "sales[0]@3" in text
+    assert "there are: penstock.aside, sales-dead-letter" in told("show", "nothing-like-it", code=2)
+    assert "1 records would be sent" in told("replay", DEAD.name, "--place", "0:3", "--dry-run")
+    assert "1 records are sent" in told("replay", DEAD.name, "--place", "0:3")
+    # The other one is of a stream that is no more: stream a has taken it.
+    assert "sales[0]@4 is not: it would be read twice by a" in told("replay", DEAD.name, code=1)
+    assert [place for _, _, place in of_sales(bootstrap)] == ["sales[0]@3"]

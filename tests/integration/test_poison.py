@@ -1,0 +1,279 @@
+"""Records and rows that would stop a stream: they are put aside, told of, and everything else is written once."""
+
+from __future__ import annotations
+
+import json
+import random
+import string
+from dataclasses import replace
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from pyspark.sql import SparkSession
+
+from penstock.declare.topic import ASIDE, COMMITS
+from penstock.engine.run import StreamRun
+from penstock.errors import BrokerError
+from penstock.kafka.admin import admin, partitions
+from penstock.kafka.sizes import Message
+from penstock.kafka.transactions import TransactionalWriter
+from penstock.local.parts import Broker
+from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput, Updates
+from penstock.testing import Record, create, latest, read, running, send
+from tests.support import tended, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.integration
+
+MINUTE = 1_700_000_400_000
+FOR_EVER = {"retention.ms": "-1"}
+ORDERS = Topic("orders", partitions=2, config=FOR_EVER)
+SHARES = Topic("shares", partitions=1, config=FOR_EVER)
+DEAD = Topic(ORDERS.dead_letters, partitions=1)
+
+
+def transform(orders: DataFrame) -> DataFrame:
+    """Nobody thought of orders among no people at all."""
+    share = F.expr("CAST(amount AS BIGINT) DIV people").alias("share")
+    rows = orders.select("event_time", share)
+    minutes = rows.groupBy(F.window("event_time", "1 minute").alias("w"))
+    return minutes.agg(F.sum("share").alias("sum")).select(F.unix_millis("w.start").alias("window"), "sum")
+
+
+GIVEN = Input(
+    ORDERS,
+    schema="amount BIGINT NOT NULL, people BIGINT NOT NULL, at BIGINT NOT NULL",
+    event_time="timestamp_millis(at)",
+)
+STREAM = Stream(
+    name="sharing",
+    app="tests",
+    inputs={"orders": GIVEN},
+    transform=transform,
+    output=TopicOutput(SHARES, key="window", value="sum"),
+    promise=Updates(window=timedelta(minutes=1), late_by=timedelta(days=10_000)),
+)
+
+
+@pytest.fixture
+def bootstrap(fresh_broker: Broker) -> str:
+    create(fresh_broker.bootstrap, ORDERS, DEAD, SHARES, COMMITS)
+    return fresh_broker.bootstrap
+
+
+def order(amount: int, people: int = 1, partition: int = 0) -> Record:
+    value = json.dumps({"amount": amount, "people": people, "at": MINUTE})
+    return Record(ORDERS.name, None, value, partition, timestamp=MINUTE)
+
+
+def until(run: StreamRun, state: str | None = None, dead: int | None = None) -> None:
+    """Look after a stream until it says so."""
+
+    def holds() -> bool:
+        run.tend()
+        now = run.report()
+        return (state is None or now.state == state) and (dead is None or now.dead == dead)
+
+    wait_until(holds, 120, what=f"the stream is {state or ''}, {dead} dead")
+
+
+def why(letter: Record) -> str:
+    return dict(letter.headers)["penstock.reason"]
+
+
+def place(letter: Record) -> str:
+    said = dict(letter.headers)
+    return f"{said['penstock.topic']}[{said['penstock.partition']}]@{said['penstock.offset']}"
+
+
+def sums(bootstrap: str) -> dict[str | None, str | None]:
+    return latest(read(bootstrap, SHARES.name))
+
+
+def test_records_that_make_a_batch_fail_are_put_aside_and_all_others_count(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    good = [order(n, partition=n % 2) for n in range(1, 9)]
+    send(bootstrap, [*good[:4], order(70, 0, 1), *good[4:], order(80, 0, 1)])
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        until(run, dead=2)
+        run.settle()
+        send(bootstrap, [order(100)])
+        run.settle()
+        assert run.figures.dead == 2
+    assert sums(bootstrap) == {str(MINUTE): "136"}
+    letters = read(bootstrap, DEAD.name)
+    assert [place(one) for one in letters] == ["orders[1]@2", "orders[1]@5"]
+    assert [json.loads(one.value or "")["amount"] for one in letters] == [70, 80]
+    assert all("Division by zero" in why(one) for one in letters)
+    # As if the driver had died behind the first batch's transaction: it is run again, and finds its records anew.
+    before = read(bootstrap, SHARES.name), letters
+    commits = tmp_path / STREAM.name / "commits"
+    for log in ("commits", "offsets"):
+        for entry in (tmp_path / STREAM.name / log).glob("*[0-9]"):
+            if entry.name != "0" or log == "commits":
+                entry.unlink()
+                entry.with_name(f".{entry.name}.crc").unlink(missing_ok=True)
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: tended(run.tend, (commits / "0").exists), 120)
+        run.settle()
+        assert run.figures.dead == 0
+    assert (read(bootstrap, SHARES.name), read(bootstrap, DEAD.name)) == before
+
+
+def test_a_record_that_fails_with_the_streams_state_is_put_aside(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """The batch passes by itself: it is the sum with what was counted before that is too large."""
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        send(bootstrap, [order(2**62)])
+        run.settle()
+        send(bootstrap, [order(1), order(2**62), order(2)])
+        until(run, dead=1)
+        run.settle()
+        send(bootstrap, [order(3)])
+        run.settle()
+        assert (run.figures.dead, run.figures.restarts) == (1, 2)
+    assert sums(bootstrap) == {str(MINUTE): str(2**62 + 6)}
+    (letter,) = read(bootstrap, DEAD.name)
+    assert (place(letter), "overflow" in why(letter)) == ("orders[0]@2", True)
+    assert [entry.name for entry in tmp_path.iterdir()] == [STREAM.name]
+
+
+def raw_stream(**more: object) -> Stream:
+    """Reads topics of a pattern, whatever they hold, and takes all of it for numbers."""
+    given = {"records": Input(pattern="orders.?")}
+    made = replace(STREAM, inputs=given, transform=numbers, output=TopicOutput(SHARES, value="n"), promise=Each())
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+def numbers(records: DataFrame) -> DataFrame:
+    return records.select(F.expr("CAST(CAST(value AS STRING) AS INT)").alias("n"))
+
+
+def test_a_raw_record_is_put_aside_where_all_streams_put_theirs(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    send(bootstrap, [Record(ORDERS.name, None, text) for text in ("1", "two", "3")])
+    with running(raw_stream(), spark, bootstrap, tmp_path) as run:
+        until(run, dead=1)
+        run.settle()
+    assert [r.value for r in read(bootstrap, SHARES.name)] == ["1", "3"]
+    (letter,) = read(bootstrap, ASIDE.name)
+    assert (letter.value, place(letter)) == ("two", "orders[0]@1")
+    assert "'two'" in why(letter)
+
+
+def test_more_than_declared_block_the_stream_until_it_is_mended(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    send(bootstrap, [Record(ORDERS.name, None, text) for text in ("1", "two", "three", "four")])
+    with running(raw_stream(poison=2), spark, bootstrap, tmp_path) as run:
+        until(run, "blocked")
+        assert "release app tests, or declare a larger poison=" in (run.figures.error or "")
+        assert (run.figures.dead, read(bootstrap, SHARES.name)) == (0, [])
+    assert ASIDE.name not in partitions(admin(bootstrap), bootstrap)
+    with running(raw_stream(poison=3), spark, bootstrap, tmp_path) as run:
+        until(run, dead=3)
+        run.settle()
+    assert [r.value for r in read(bootstrap, SHARES.name)] == ["1"]
+
+
+def noise(length: int) -> str:
+    """Text that no compression makes smaller than three quarters."""
+    return "".join(random.Random(length).choices(string.ascii_letters + string.digits + "-_", k=length))
+
+
+def test_a_dead_letter_too_large_for_its_topic_is_cut(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    set_largest(DEAD.name, 50_000, bootstrap)
+    # Larger than the client's own limit, than the topic's, and one that only compression makes small enough.
+    sent = [noise(1_000_100), noise(60_000), "x" * 900_000, "small"]
+    send(bootstrap, [*(Record(ORDERS.name, "k", text) for text in sent), order(5)])
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        run.settle()
+        assert (run.figures.dead, run.figures.restarts) == (4, 0)
+    assert sums(bootstrap) == {str(MINUTE): "5"}
+    letters = {place(one): one for one in read(bootstrap, DEAD.name)}
+    for offset, text in enumerate(sent):
+        letter = letters[f"orders[0]@{offset}"]
+        said = dict(letter.headers)
+        if offset < 2:
+            assert (said["penstock.cut"], said["penstock.size"]) == ("value", str(len(text) + 1))
+            assert said["penstock.sha256"] == sha256(f"k{text}".encode()).hexdigest()
+            assert 40_000 < len(letter.value or "") < 50_000
+            assert text.startswith(letter.value or "nothing")
+        else:
+            assert (letter.value, "penstock.cut" in said) == (text, False)
+
+
+def set_largest(topic: str, size: int, bootstrap: str) -> None:
+    entry = ConfigEntry("max.message.bytes", str(size), incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+    for done in admin(bootstrap).incremental_alter_configs([resource]).values():
+        done.result(30)
+    asked = ConfigResource(ResourceType.TOPIC, topic)
+
+    def is_set() -> bool:
+        found = admin(bootstrap).describe_configs([asked])[asked].result(30)
+        return str(found["max.message.bytes"].value) == str(size)
+
+    wait_until(is_set, what="the broker's setting")
+
+
+def test_a_row_too_large_for_its_topic_is_put_aside(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    set_largest(SHARES.name, 20_000, bootstrap)
+    # Many small ones go in batches that the topic takes.
+    texts = [noise(30_000), *(str(n) for n in range(20_000)), "y" * 100_000]
+    send(bootstrap, [Record(ORDERS.name, None, text) for text in texts])
+    copied = replace(raw_stream(), transform=lambda records: records.select(F.col("value").alias("n")))
+    with running(copied, spark, bootstrap, tmp_path) as run:
+        run.settle()
+        assert (run.figures.dead, run.figures.rows_out, run.figures.restarts) == (1, 20_001, 0)
+    assert sorted(r.value or "" for r in read(bootstrap, SHARES.name)) == sorted(texts[1:])
+    (letter,) = read(bootstrap, ASIDE.name)
+    assert (letter.value, dict(letter.headers)["penstock.output"]) == (texts[0], SHARES.name)
+    assert "more than topic shares takes (max.message.bytes=20000)" in why(letter)
+
+
+def test_a_writer_names_the_record_that_its_topic_does_not_take(bootstrap: str) -> None:
+    set_largest(SHARES.name, 20_000, bootstrap)
+    writer = TransactionalWriter("rows", "penstock.rows", bootstrap, COMMITS, "capture", [SHARES.name])
+    try:
+        with pytest.raises(BrokerError, match=r"key 'id=7', a value of 30,000 bytes.*raise max\.message\.bytes"):
+            writer.commit([Message(SHARES.name, b"id=7", noise(30_000).encode())], b"{}")
+    finally:
+        writer.close()
+
+
+def test_what_fails_without_a_record_is_tried_again(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    def wrong(records: DataFrame) -> DataFrame:
+        return records.groupBy().agg(F.count("*").alias("n")).select(F.expr("raise_error('never')").alias("n"))
+
+    output = TopicOutput(SHARES, key="n", value="n")
+    of = replace(raw_stream(), transform=wrong, promise=STREAM.promise, output=output)
+    send(bootstrap, [Record(ORDERS.name, None, "1")])
+    with running(of, spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: tended(run.tend, lambda: run.figures.restarts >= 3), 120)
+        assert (run.figures.state, run.figures.dead) == ("failing", 0)
+
+
+def test_what_is_broken_in_the_brokers_log_is_named(
+    spark: SparkSession, broker: Broker, bootstrap: str, tmp_path: Path
+) -> None:
+    for text in ("1", "victim", "3"):
+        send(bootstrap, [Record(ORDERS.name, None, text)])
+    (segment,) = broker.home.rglob(f"{ORDERS.name}-0/*.log")
+    with segment.open("r+b") as log:
+        log.seek(segment.read_bytes().index(b"victim"))
+        log.write(b"vactim")
+    with running(raw_stream(), spark, bootstrap, tmp_path) as run:
+        until(run, "blocked")
+        said = run.figures.error or ""
+        assert "got: topic orders, partition 0, offset 1: " in said
+        assert "penstock streams reset sharing --to" in said

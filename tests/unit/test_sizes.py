@@ -1,0 +1,69 @@
+"""What a topic takes, and what is left of a record that it does not take."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+
+import pyarrow as pa
+import pytest
+
+from penstock.kafka.letters import shown
+from penstock.kafka.sizes import Limit, Message
+
+NOISE = random.Random(0).randbytes(2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "taken"),
+    [
+        (Limit("t"), NOISE[:1_048_000], True),
+        (Limit("t"), NOISE[:1_048_588], False),
+        (Limit("t"), b"abc" * 1_000_000, True),
+        (Limit("t", packed=False), b"abc" * 1_000_000, False),
+        (Limit("t", 2_100_000), NOISE, True),
+    ],
+)
+def test_the_packed_size_decides_where_the_broker_keeps_it(limit: Limit, value: bytes, taken: bool) -> None:
+    assert limit.takes(Message("t", None, value)) is taken
+    rows = pa.table({"key": ["k", None], "value": pa.array([b"small", value])})
+    assert limit.too_large(rows) == ({} if taken else {1: len(value)})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "cut"),
+    [(b"key", NOISE[:9000], b"value"), (NOISE[:9000], b"v", b"key"), (NOISE[:9000], NOISE[:9000], b"key, value"),
+     (None, NOISE[:9000], b"value"), (NOISE[:9000], None, b"key")],
+)  # fmt: skip
+def test_what_is_cut_says_what_it_was(key: bytes | None, value: bytes | None, cut: bytes) -> None:
+    limit = Limit("t", 4000)
+    was = Message("t", key, value, (("penstock.reason", b"no"),))
+    now = limit.cut(was)
+    assert limit.takes(now)
+    whole = (key or b"") + (value or b"")
+    assert dict(now.headers) == {
+        "penstock.reason": b"no",
+        "penstock.size": str(len(whole)).encode(),
+        "penstock.sha256": hashlib.sha256(whole).hexdigest().encode(),
+        "penstock.cut": cut,
+    }
+    assert (now.key is None, now.value is None) == (key is None, value is None)
+    assert (key or b"").startswith(now.key or b"")
+    assert (value or b"").startswith(now.value or b"")
+    assert now.size > 3900 or cut == b"key"
+
+
+def test_what_fits_is_left_alone() -> None:
+    message = Message("t", b"k", b"v" * 3000, (("h", b"x"),))
+    assert Limit("t", 4000).cut(message) is message
+
+
+def test_a_limit_below_what_headers_take_leaves_headers_alone() -> None:
+    now = Limit("t", 100).cut(Message("t", b"key", b"value"))
+    assert (now.key, now.value) == (b"", b"")
+
+
+def test_a_shown_text_is_text_alone() -> None:
+    assert shown(b"a\x1b[31m\n\xff\xe2\x80\xae\xc3\xbc", 100) == r"a\x1b[31m\n\xff\u202eü"
+    assert shown(None, 9) == "(none)"
+    assert shown("x" * 20, 10) == "x" * 9 + "…"
