@@ -8,6 +8,7 @@ offsets, never by the number of a batch alone.
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING
 
 from penstock.engine.offsetlog import Plan, commit, watermark_of
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
     from penstock.declare.outputs import Mark
     from penstock.engine.jvm import Folder
 
+# Spark's words, and where it reads state. A store that another thread has not yet left is not damaged.
+STATE = re.compile(
+    r"CANNOT_LOAD_STATE_STORE(?!\.UNRELEASED)|STATEFUL_OPERATOR_MISSING_STATE|StateSchemaCompatibilityChecker"
+)
 RESET = "`penstock streams reset {name} --to ...` says where to begin instead; `--dry-run` shows what that means"
 
 
@@ -188,12 +193,18 @@ class Recovery:
         return Blocked(f"stream {self._name} {what}", got=got, fix=RESET.format(name=self._name))
 
 
+def unreadable_state(error: str) -> bool:
+    """Whether a query failed because its state cannot be read. error: Spark's, with its stack."""
+    return bool(STATE.search(error))
+
+
 def damaged(name: str, what: str) -> Blocked:
     """A checkpoint that cannot be mended."""
     return Blocked(
         f"the checkpoint of stream {name} is damaged",
         got=what,
-        fix=f"put the folder back as it was, if there is a copy; else {RESET.format(name=name)}",
+        fix="nothing, if the disk is full or away: it is tried again. Else put the folder back as it was, if there is "
+        f"a copy; or {RESET.format(name=name)}",
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from penstock.control.gaps import Memory
-from penstock.engine import jvm, plans, refusals, source
+from penstock.engine import jvm, plans, recovery, refusals, source
 from penstock.engine.batches import Batches, Written
 from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.figures import Figures
@@ -211,6 +211,8 @@ class StreamRun:
             self._figures.set(state=state)
 
     def _failed(self, cause: BaseException | None) -> None:
+        if not isinstance(cause, Blocked) and recovery.unreadable_state(_with_stacks(cause)):
+            cause = recovery.damaged(self.stream.name, f"its state: {root_message(cause)}")
         if isinstance(cause, Blocked):
             self._blocked(cause)
             return
@@ -264,3 +266,12 @@ class StreamRun:
         """The figures as they stand: a copy, with the rate over the last seconds."""
         self._catch_up()
         return self._figures.report()
+
+
+def _with_stacks(cause: BaseException | None) -> str:
+    """All that an error says, with the stacks of the JVM below it."""
+    said = []
+    while cause is not None:
+        said += [str(cause), str(getattr(cause, "_stackTrace", ""))]
+        cause = getattr(cause, "_cause", None)
+    return "\n".join(said)

@@ -151,3 +151,21 @@ def test_of_two_copies_the_one_left_behind_stops(spark: SparkSession, bootstrap:
     with running(EACH, spark, bootstrap, tmp_path / "there") as run:
         run.settle()
     assert values(bootstrap) == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("name", ["0/0/3.changelog", "0/0/_metadata/schema", ""], ids=["a change", "its schema", "all"])
+def test_state_that_cannot_be_read_is_said_in_a_sentence(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, name: str
+) -> None:
+    folder = three_batches(COUNTS, spark, bootstrap, tmp_path)
+    if name:
+        emptied(folder, f"state/{name}")
+    else:
+        shutil.rmtree(folder / "state")
+    send(bootstrap, events(4))
+    with running(COUNTS, spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: tended(run.tend, lambda: run.figures.error), what="the query fails")
+        assert run.figures.state == "blocked"
+        assert "the checkpoint of stream counts is damaged; got: its state: " in (run.figures.error or "")
+        assert run.figures.restarts == 0
+    assert values(bootstrap) == [1, 2, 3]
