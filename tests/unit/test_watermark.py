@@ -6,7 +6,7 @@ import math
 import random
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -18,6 +18,15 @@ from penstock.streams import Input, Stream, Topic, TopicOutput, Updates
 MINUTE = timedelta(minutes=1)
 NOW = 1_700_000_000_000
 Ends = dict[str, dict[int, int]]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What of a batch has a part in it."""
+
+    starts: Ends
+    ends: Ends
+    at_ms: int = NOW
 
 
 @dataclass
@@ -41,12 +50,8 @@ def held(limit: int, starts: Ends, ends: Ends) -> int | None:
         "s", "a", {"one": one, "more": more}, lambda one, more: one.union(more), output,
         Updates(MINUTE, MINUTE), max_records=limit,
     )  # fmt: skip
-    # Whatever else a batch says has no part in it.
-    batch: Any = Batch.__new__(Batch)
-    for name, value in {"at_ms": NOW, "starts": starts, "ends": ends}.items():
-        object.__setattr__(batch, name, value)
     execution = Executed()
-    Watermark(stream).settle(batch, cast(Execution, execution))
+    Watermark(stream).settle(cast(Batch, Planned(starts, ends)), cast(Execution, execution))
     return execution.held[0]
 
 
