@@ -17,7 +17,7 @@ def alarms(row: ProgressRow, before: Mapping[str, int] | None, now: int) -> list
     found = []
     if row.watermark is not None and (ahead := row.watermark - now) > AHEAD_MS:
         found.append(f"its watermark is {duration(ahead)} ahead of the clock, and until then what comes is late")
-    for name, said in (("late", "came too late"), ("dead", "were no records of its inputs")):
+    for name, what in (("late", "late records"), ("dead", "dead letters")):
         if before is not None and (rise := getattr(row, name) - before[name]) > 0:
-            found.append(f"{rise:,} {said} in the last {duration(LATELY_MS)}")
+            found.append(f"{what} in the last {duration(LATELY_MS)}: {rise:,}")
     return found

@@ -199,8 +199,8 @@ def test_some_figures_are_old_and_named() -> None:
     ("given", "said"),
     [
         ({"before": {"late": 3, "dead": 1}}, []),
-        ({"before": {"late": 1, "dead": 1}}, ["2 came too late in the last 10 min"]),
-        ({"before": {"late": 3, "dead": 0}}, ["1 were no records of its inputs in the last 10 min"]),
+        ({"before": {"late": 1, "dead": 1}}, ["late records in the last 10 min: 2"]),
+        ({"before": {"late": 3, "dead": 0}}, ["dead letters in the last 10 min: 1"]),
         ({"row": row(watermark=NOW + 9_000)}, []),
         (
             {"row": row(watermark=NOW + 240_000)},

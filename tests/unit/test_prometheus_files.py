@@ -96,7 +96,7 @@ HEALTHY = {
     f"penstock_stream_up{STREAM}": "1+0x60",
     f"penstock_stream_lag_records{TOPIC}": "20000-10x60",
     f"penstock_stream_batch_age_seconds{STREAM}": "2+0x60",
-    f"penstock_stream_watermark_age_seconds{STREAM}": "30+0x60",
+    f"penstock_stream_watermark_age_seconds{STREAM}": "3630+0x60",
     f"penstock_stream_late_records_total{STREAM}": "5+0x60",
     f"penstock_stream_dead_letters_total{STREAM}": "5+0x60",
     'penstock_app_restarts_total{app="metrics"}': "1+0x60",
