@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.control import ProgressRow
+from penstock.declare.promises import Due
 from penstock.engine import source
 from penstock.engine.run import StreamRun
 from penstock.local.parts import Broker
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
-from penstock.testing import Record, create, send
+from penstock.supervision.heartbeats import Beater
+from penstock.testing import Record, create, running, send
 from tests.support import tended, wait_until
 
 pytestmark = pytest.mark.integration
@@ -53,6 +56,18 @@ def test_a_stream_that_fails_does_so_until_it_is_well_and_can_be_stopped(
     finally:
         run.stop()
     assert run.report().restarts == 3
+
+
+def test_beats_are_no_rows(spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
+    at = fresh_broker.bootstrap
+    create(at, *STREAM.topics())
+    beater = Beater({NUMBERS.name: (NUMBERS, [Due(timedelta(minutes=1), timedelta())])}, None, at)
+    beater.run_once()
+    send(at, [Record(NUMBERS.name, None, "x", n % 2) for n in range(3)])
+    with running(STREAM, spark, at, tmp_path) as run:
+        run.settle()
+        assert run.report().rows_in == 3
+    beater.close()
 
 
 def test_what_waits_is_known_before_the_first_batch(fresh_broker: Broker) -> None:

@@ -194,6 +194,23 @@ def test_a_driver_without_anything_to_run_says_why(project: Path, control: Contr
     assert "rates.py cannot be imported" in (row.reason or "")
 
 
+def test_a_stream_that_does_not_stop_in_order_keeps_no_other_from_it(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = driver(control, "shop")
+    made._leases.take()
+    made._open_runs()
+    made._look()
+    monkeypatch.setattr(made._runs["returns"], "stop", lambda: 1 / 0)
+    made._leave("release 1")
+    made._drain()
+    row = control.driver(made.incarnation)
+    assert row
+    assert (row.state, row.reason) == ("ended", "release 1")
+    assert control.progress("shop")["sales"].state == "stopped"
+    assert control.leases() == {}
+
+
 # Releases
 
 
