@@ -158,13 +158,6 @@ async def not_declared(_: Request, error: DeclarationError) -> JSONResponse:
     return JSONResponse({"code": "declarations", "detail": detail}, 500)
 
 
-@app.exception_handler(RequestValidationError)
-async def not_understood(_: Request, error: RequestValidationError) -> JSONResponse:
-    """What is wrong, but not what was sent: that may be long, and is known to its sender."""
-    said = [{"loc": [str(at)[:40] for at in e["loc"]], "msg": e["msg"][:200]} for e in error.errors()[:5]]
-    return JSONResponse({"detail": said}, 422)
-
-
 @app.exception_handler(AnyHTTPException)
 async def refused(request: Request, error: AnyHTTPException) -> Response:
     """Send a person who opened the page itself to sign in; answer everything else as it is."""
@@ -172,6 +165,13 @@ async def refused(request: Request, error: AnyHTTPException) -> Response:
         home = request.scope.get("root_path", "").removesuffix(PREFIX)
         return RedirectResponse(f"{home}/api/v2/auth/login?next={quote(f'{home}/plugin/penstock')}", 303)
     return await http_exception_handler(request, error)
+
+
+@app.exception_handler(RequestValidationError)
+async def not_understood(_: Request, error: RequestValidationError) -> JSONResponse:
+    """What is wrong, but not what was sent: that may be long, and is known to its sender."""
+    said = [{"loc": [str(at)[:40] for at in e["loc"]], "msg": e["msg"][:200]} for e in error.errors()[:5]]
+    return JSONResponse({"detail": said}, 422)
 
 
 @app.get("/")
