@@ -60,6 +60,8 @@ def unchanged(control: Control) -> bool:
         "/penstock/api/overview",
         "/penstock/api/history",
         "/penstock/api/catalog",
+        "/penstock/api/letters",
+        "/penstock/api/log?app=metrics",
         "/penstock/static/x/page.js",
     ],
 )
