@@ -41,6 +41,11 @@ def printable(text: str) -> str:
     return _UNSEEN.sub(lambda found: ascii(found[0])[1:-1], text)
 
 
+def printable_json(line: str) -> str:
+    """A line of JSON that means the same and has no such character: outside its texts there is none."""
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", line)
+
+
 def lines(text: str) -> str:
     """As `printable`, but its own lines are kept; all but the first are indented, so that none begins a record."""
     return f"\n{INDENT}".join(printable(line) for line in text.split("\n"))
@@ -90,8 +95,7 @@ class Json(logging.Formatter):
         }
         if record.exc_info:
             found["exception"] = self.formatException(record.exc_info)
-        # Outside its texts JSON has none of these characters.
-        return _UNSEEN.sub(lambda c: f"\\u{ord(c[0]):04x}", json.dumps(found, default=str, ensure_ascii=False))
+        return printable_json(json.dumps(found, default=str, ensure_ascii=False))
 
 
 @dataclass(frozen=True)

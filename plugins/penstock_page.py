@@ -1,32 +1,46 @@
 """The operator page: a FastAPI app inside Airflow's api-server, shown as a view of its UI.
 
-Airflow does not authenticate plugin apps: every route here depends on Airflow's own checks, the static files too.
+Airflow does not authenticate plugin apps: every route here depends on Airflow's own checks, the static files too. No
+route declares a body, as FastAPI would read that first: `asked` does, behind the checks.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import ipaddress
 import logging
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from threading import BoundedSemaphore
+from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
 
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
 from airflow.configuration import conf
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exception_handlers import http_exception_handler
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from penstock.control import Actor, connect
-from penstock.errors import ControlError, DeclarationError, ReleaseRefused
+from penstock.control.captures import Captures
+from penstock.declare.capture import APP as CAPTURES
+from penstock.errors import BrokerError, ControlError, DeclarationError, ReleaseRefused
+from penstock.logs import printable
+from penstock.machine import process
+from penstock.observe import letters
+from penstock.observe.cures import CURES
 from penstock.observe.history import HISTORY_MS, downsample
 from penstock.observe.overview import overview
 from penstock.observe.snapshot import read
@@ -35,10 +49,18 @@ from penstock.settings import PROJECT, settings
 from penstock.supervision import launch, releases
 
 log = logging.getLogger(__name__)
+# Each reads from the broker for seconds: more at once would leave the api-server without threads.
+reading = BoundedSemaphore(2)
 
 OPERATE_DAG = "operate_streams"  # who may trigger this DAG may start, stop and release here
 PREFIX = "/penstock"
 CATALOG_PATIENCE = 60.0
+LOG_LINES = 200
+HASH_EVERY = 10.0
+"""Seconds for which the hash of the files on disk is kept."""
+BODY_LIMIT = 16 * 1024
+BODY_PATIENCE = 10.0
+"""Seconds in which a body must be there."""
 ROOT = Path(__file__).resolve().parent / "penstock_static"
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 FILES = {path.relative_to(ROOT).as_posix(): path for path in sorted(ROOT.rglob("*")) if path.suffix in TYPES}
@@ -64,10 +86,10 @@ def from_this_page(request: Request) -> None:
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
     own = {request.headers.get("host", ""), urlsplit(conf.get("api", "base_url", fallback="")).netloc} - {""}
     bearer = request.headers.get("authorization", "").lower().startswith("bearer ")
-    foreign = origin is not None and urlsplit(origin).netloc not in own
+    foreign = origin is not None and origin.partition("://")[2] not in own
     # A browser sends at least one of both headers; a script that holds a token of its own needs neither.
     if site not in (None, "same-origin") or foreign or (origin is None and site is None and not bearer):
-        log.warning("refused an action from a foreign origin: Origin %s, Sec-Fetch-Site %s", origin, site)
+        log.warning("refused an action from a foreign origin: Origin %.200r, Sec-Fetch-Site %.40r", origin, site)
         raise HTTPException(403, "an action must come from this page: foreign or missing Origin")
 
 
@@ -76,15 +98,46 @@ class Action(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    verb: Literal["start", "stop", "release"]
-    kind: Literal["stream", "app"]
+    verb: Literal["start", "stop", "release", "poll", "reconcile", "snapshot", "continue"]
+    kind: Literal["stream", "app", "capture"]
     name: str = Field(max_length=120)
-    note: str = Field("", max_length=500)
+    note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
+
+
+async def asked(request: Request) -> Action:
+    """The body of an action, read once its sender is known, and no more of it than an action can be."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_PATIENCE):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > BODY_LIMIT:
+                    raise HTTPException(413, f"an action is at most {BODY_LIMIT} bytes")
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {BODY_PATIENCE:g} s") from None
+    try:
+        return Action.model_validate_json(bytes(body))
+    except ValidationError as e:
+        raise RequestValidationError(e.errors(include_input=False, include_url=False)) from None
+
+
+def own_host(given: str) -> bool:
+    """Whether a Host header names this server: another's name would be a foreign page's, which it led here by DNS."""
+    with suppress(ValueError):
+        name = urlsplit(f"//{given}").hostname or ""
+        if name in ("localhost", urlsplit(conf.get("api", "base_url", fallback="")).hostname):
+            return True
+        return ipaddress.ip_address(name).is_loopback
+    return False
 
 
 @app.middleware("http")
 async def add_headers(request: Request, call_next: Callable[[Request], Awaitable[Response]]) -> Response:
-    response = await call_next(request)
+    if own_host(request.headers.get("host", "")):
+        response = await call_next(request)
+    else:
+        detail = "This server is not known by that name: Airflow's setting [api] base_url says which it has."
+        response = JSONResponse({"detail": detail}, 421)
     response.headers.update(HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")
     return response
@@ -120,6 +173,13 @@ async def refused(request: Request, error: AnyHTTPException) -> Response:
     return await http_exception_handler(request, error)
 
 
+@app.exception_handler(RequestValidationError)
+async def not_understood(_: Request, error: RequestValidationError) -> JSONResponse:
+    """What is wrong, but not what was sent: that may be long, and is known to its sender."""
+    said = [{"loc": [str(at)[:40] for at in e["loc"]], "msg": e["msg"][:200]} for e in error.errors()[:5]]
+    return JSONResponse({"detail": said}, 422)
+
+
 @app.get("/")
 def page() -> HTMLResponse:
     return HTMLResponse((ROOT / "page.html").read_text().replace("{version}", VERSION))
@@ -146,7 +206,13 @@ def get_overview(request: Request, user: GetUserDep) -> JSONResponse:
         allowed = False
     view = overview(read(connect()), Limits.of(settings()))
     viewer: dict[str, Any] = {"name": user.get_name(), "may_act": allowed}
-    return JSONResponse({"viewer": viewer, "states": STATES, **view.as_dict()})
+    more = {"cures": CURES, "disk_hash": _disk_hash(time.monotonic() // HASH_EVERY)}
+    return JSONResponse({"viewer": viewer, "states": STATES, **more, **view.as_dict()})
+
+
+@lru_cache(maxsize=1)
+def _disk_hash(_: float) -> str:
+    return launch.spec_hash()
 
 
 @app.get("/api/history")
@@ -155,6 +221,40 @@ def get_history() -> JSONResponse:
     control = connect()
     now = control.now()
     return JSONResponse(downsample(control.history(now - HISTORY_MS), now))
+
+
+@app.get("/api/letters", dependencies=[Depends(may_act)])
+def get_letters(stream: Annotated[str, Query(max_length=120)], kind: letters.Kind) -> JSONResponse:
+    """What a stream put aside, the newest first; see penstock.observe.letters. They hold data: not for every viewer."""
+    row = connect().progress().get(stream)
+    if row is None:
+        raise HTTPException(404, "there is no such stream, or it has not begun")
+    if not reading.acquire(timeout=letters.PATIENCE):
+        raise HTTPException(503, "others are reading; try again")
+    try:
+        found = letters.newest(settings().bootstrap, stream, letters.topics(kind, stream, row.topics))
+    except BrokerError as e:
+        log.error("%s", e)
+        raise HTTPException(503, "The broker does not answer.") from None
+    finally:
+        reading.release()
+    return JSONResponse({"letters": [asdict(one) for one in found]})
+
+
+@app.get("/api/log", dependencies=[Depends(may_act)])
+def get_log(app: Annotated[str, Query(max_length=120)]) -> JSONResponse:
+    """The last lines of the log of an app's driver, which may quote records: not for every viewer."""
+    control = connect()
+    row = control.app(app)
+    driver = control.driver(row.incarnation) if row and row.incarnation else None
+    if driver is None:
+        raise HTTPException(404, "this app has had no driver yet")
+    path = Path(driver.log).resolve()
+    # The database only says which of the logs it is.
+    if not path.is_relative_to(settings().logs.resolve()) or not path.is_file():
+        raise HTTPException(404, "the log is not here: `penstock streams logs` on the driver's host shows it")
+    lines = [printable(line) for line in process.tail(path, LOG_LINES).split("\n")]
+    return JSONResponse({"name": path.name, "lines": lines, "at": int(path.stat().st_mtime * 1000)})
 
 
 @app.get("/api/catalog")
@@ -181,9 +281,20 @@ def _catalog(spec: str) -> bytes:  # noqa: ARG001
 
 
 @app.post("/api/actions", dependencies=[Depends(may_act), Depends(from_this_page)])
-def act(action: Action, user: GetUserDep) -> JSONResponse:
-    """Start or stop a stream, or all streams of an app; release an app. 404 for a name that is not declared."""
+def act(action: Annotated[Action, Depends(asked)], user: GetUserDep) -> JSONResponse:
+    """Start or stop a stream, or all streams of an app; release an app; ask something of a capture.
+
+    404 for a name that is not declared.
+    """
     control, actor = connect(), Actor(user.get_name(), "page")
+    if action.verb in ("poll", "reconcile", "snapshot", "continue"):
+        if action.kind != "capture":
+            raise HTTPException(422, f"{action.verb} is asked of a capture")
+        if action.name not in control.desired(CAPTURES):
+            raise HTTPException(404, f"there is no capture named {action.name!r}")
+        return JSONResponse({"request": Captures(control).ask(action.name, action.verb, actor, action.note)})
+    if action.kind == "capture":
+        raise HTTPException(422, "a capture is started and stopped as a stream")
     desired = control.desired(action.name if action.kind == "app" else None)
     known = bool(desired) if action.kind == "app" else action.name in desired
     if not known:

@@ -23,7 +23,8 @@ NOT_RUN = "declared only: nothing runs it in this version"
 
 @dataclass(frozen=True)
 class Row:
-    """runs: whether this version runs it; where: file and line, within the project if it lies there."""
+    """runs: whether this version runs it; where: file and line, within the project if it lies there; behind_ms: by how
+    much its watermark lies behind its records, as declared."""
 
     kind: Kind
     name: str
@@ -34,19 +35,21 @@ class Row:
     runs: bool
     where: str
     description: str = ""
+    behind_ms: int = 0
 
 
 def rows(catalog: Catalog) -> list[Row]:
     """Everything but the topics, by kind and name."""
     promises = {name: promise(stream.promise) for name, stream in catalog.streams.items()}
     promises |= {name: _captured(capture) for name, capture in catalog.captures.items()}
+    behind = {name: stream.promise.delay // timedelta(milliseconds=1) for name, stream in catalog.streams.items()}
     described = {name: backfill.description for name, backfill in catalog.backfills.items()}
     found = sorted(catalog.declared.values(), key=lambda one: (_rank(one), one.name))
     return [
         Row(
             one.kind, one.name, one.app, one.reads, one.writes, promises.get(one.name, ""),
             one.name in catalog.supervised, one.where.removeprefix(f"{settings().project}/"),
-            described.get(one.name, ""),
+            described.get(one.name, ""), behind.get(one.name, 0),
         )
         for one in found
     ]  # fmt: skip

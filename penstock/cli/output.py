@@ -19,7 +19,7 @@ from rich.text import Text
 
 from penstock.control import Actor
 from penstock.errors import PenstockError
-from penstock.logs import printable
+from penstock.logs import printable, printable_json
 
 COLOURS = {
     "running": "green", "idle": "green", "starting": "blue", "loading": "blue", "draining": "blue",
@@ -53,7 +53,8 @@ def echo(text: str, *, err: bool = False) -> None:
 
 def emit(data: Any) -> None:
     """Data as indented JSON on standard output."""
-    sys.stdout.write(orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode() + "\n")
+    text = orjson.dumps(data, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
+    sys.stdout.write("\n".join(map(printable_json, text.split("\n"))) + "\n")
 
 
 def table(columns: Iterable[str], right: Iterable[str] = ()) -> Table:

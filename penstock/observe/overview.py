@@ -6,11 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from penstock.control import AppRow, Desired, DriverRow
+from penstock.control.captures import CaptureRow
 from penstock.control.gaps import GapRow, lost
+from penstock.declare.capture import APP as CAPTURES
 from penstock.observe.alarms import alarms
 from penstock.observe.snapshot import Snapshot
 from penstock.observe.states import STATES, Limits, State, driver_state, stream_state
-from penstock.observe.views import AppView, DriverView, Freshness, GapView, Overview, StreamView, TopicView, Totals
+from penstock.observe.views import (
+    AppView,
+    CaptureView,
+    DriverView,
+    Freshness,
+    GapView,
+    Overview,
+    StreamView,
+    TopicView,
+    Totals,
+)
 from penstock.observe.words import duration, host_name
 
 # Of each stream, the newest.
@@ -27,7 +39,8 @@ def overview(snap: Snapshot, limits: Limits) -> Overview:
     actions: list[Mapping[str, Any]] = [
         {**action, "age_ms": max(0, snap.now - action["at"])} for action in snap.actions
     ]
-    return Overview(snap.now, apps, _totals(apps, streams), _freshness(snap, streams), actions, beats)
+    captures = [_capture(snap, stream) for stream in streams if stream.app == CAPTURES]
+    return Overview(snap.now, apps, _totals(apps, streams), _freshness(snap, streams), actions, beats, captures)
 
 
 def _app(snap: Snapshot, app: AppRow, limits: Limits) -> AppView:
@@ -66,6 +79,32 @@ def _driver(row: DriverRow, now: int) -> DriverView:
         max(0, now - row.beat_at),
         None if row.ended_at is None else max(0, now - row.ended_at),
         row.reason,
+        row.spec_hash,
+    )
+
+
+def _capture(snap: Snapshot, s: StreamView) -> CaptureView:
+    row = snap.captures.get(s.name) or CaptureRow(s.name)
+    reading = row.phase == "snapshot" and row.snapshot_total
+    waiting = row.asked_id is not None and row.asked_id != row.answered_id
+    return CaptureView(
+        s.name,
+        s.state,
+        s.desired,
+        s.stale,
+        s.why,
+        row.phase,
+        row.why or "",
+        s.watermark_age_ms,
+        s.rows_in,
+        s.rows_out,
+        s.batch_age_ms,
+        (row.snapshot_rows, row.snapshot_total) if reading else None,
+        None if row.oldest_at is None else max(0, snap.now - row.oldest_at),
+        row.debt_until is not None,
+        row.drift,
+        row.asked if waiting else None,
+        "" if waiting else row.answer or "",
     )
 
 

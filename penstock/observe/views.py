@@ -83,6 +83,37 @@ class DriverView:
     beat_age_ms: int
     ended_age_ms: int | None
     reason: str | None
+    spec_hash: str
+    """Of the code it was made of."""
+
+
+@dataclass(frozen=True)
+class CaptureView:
+    """What a capture says of itself, beside its figures as a stream.
+
+    waits: for what, or why it was refused; snapshot: rows read of about so many, while it takes one; open_ms: age of
+    the oldest open transaction; debt: transactions are open that are no longer waited for; drift: rows that the last
+    comparison found missing, differing or extra, of how many; asked: what is asked and not answered yet; answer: why
+    what was asked last could not be done, empty if it was.
+    """
+
+    name: str
+    state: State
+    desired: Desired
+    stale: bool
+    why: str
+    phase: str
+    waits: str
+    lag_ms: int | None
+    rows_in: int
+    rows_out: int
+    poll_age_ms: int | None
+    snapshot: tuple[int, int] | None
+    open_ms: int | None
+    debt: bool
+    drift: Mapping[str, Any] | None
+    asked: str | None
+    answer: str
 
 
 @dataclass(frozen=True)
@@ -131,6 +162,7 @@ class Overview:
     freshness: Freshness
     actions: list[Mapping[str, Any]]
     beats: list[Mapping[str, Any]]
+    captures: list[CaptureView]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -11,13 +11,13 @@ export class Failure extends Error {
   }
 }
 
-const call = async (path, options) => {
+const call = async (path, { patience = PATIENCE_MS, ...options } = {}) => {
   let answer;
   try {
     answer = await fetch(new URL(path, BASE), {
       cache: "no-store",
       credentials: "same-origin",
-      signal: AbortSignal.timeout(PATIENCE_MS),
+      signal: AbortSignal.timeout(patience),
       ...options,
     });
   } catch {
@@ -35,6 +35,9 @@ const call = async (path, options) => {
 export const overview = () => call("overview");
 export const history = () => call("history");
 export const catalog = () => call("catalog");
+const named = (values) => new URLSearchParams(values).toString();
+export const letters = (stream, kind) => call(`letters?${named({ stream, kind })}`, { patience: 30000 });
+export const log = (app) => call(`log?${named({ app })}`);
 export const act = (action) =>
   call("actions", {
     method: "POST",

@@ -1,7 +1,8 @@
 // The unfolded view of one stream: eight charts over the last hour, its topics, its last error.
 import * as charts from "./charts.js";
-import { attr, h, text } from "./dom.js";
+import { attr, h, marked, text } from "./dom.js";
 import * as f from "./format.js";
+import { showLetters } from "./letters.js";
 
 const CHARTS = [
   ["rows_per_s", "Rows per second", f.count],
@@ -14,18 +15,32 @@ const CHARTS = [
   ["dead", "Dead-lettered, each 30 s", f.count, true],
 ];
 
+// A starred column holds numbers.
+const tabled = (kind, columns, body) =>
+  h(
+    "table",
+    { class: kind },
+    h("thead", {}, h("tr", {}, ...columns.map((c) => h("th", { scope: "col", class: c.startsWith("*") && "n" }, c.replace("*", ""))))),
+    body,
+  );
 const latest = (values) => values.findLast((value) => value != null) ?? null;
 const highest = (values) => values.reduce((most, value) => (value != null && value > most ? value : most), 0);
 
 export class Detail {
-  constructor(name) {
+  constructor(name, table) {
     this.name = name;
+    this.table = table;
+    this.letters = Object.entries({ dead: "Dead letters", late: "Late records" }).map(([kind, label]) =>
+      h("button", { type: "button", "aria-haspopup": "dialog", "aria-label": `${label} of ${name}`, onclick: () => showLetters(name, kind) }, `${label} …`),
+    );
     this.charts = new Map();
     this.grid = h("div", { class: "charts" });
     this.facts = h("dl", { class: "facts" });
     this.error = h("pre", { class: "error", tabindex: "0", "aria-label": "Last error" });
     this.errorTitle = h("h4", {});
     this.topics = h("tbody");
+    this.gaps = h("tbody");
+    this.gapsTable = tabled("gaps", ["Gap", "*Records", "Found", "Goes on"], this.gaps);
     this.node = h(
       "div",
       { class: "detail" },
@@ -33,14 +48,10 @@ export class Detail {
       h(
         "div",
         { class: "beside" },
-        this.facts,
-        h(
-          "table",
-          { class: "topics" },
-          h("thead", {}, h("tr", {}, ...["Topic", "Lag", "Partitions", "Next offsets"].map((t) => h("th", { scope: "col" }, t)))),
-          this.topics,
-        ),
+        h("div", { class: "known" }, this.facts, h("div", { class: "buttons" }, ...this.letters)),
+        tabled("topics", ["Topic", "*Lag", "*Partitions", "Next offsets"], this.topics),
       ),
+      this.gapsTable,
       this.errorTitle,
       this.error,
     );
@@ -83,7 +94,8 @@ export class Detail {
     }
   }
 
-  show(stream) {
+  show(stream, viewer) {
+    for (const button of this.letters) this.table.guard(button, viewer);
     const facts = [
       ["Rows read", f.exact(stream.rows_in)],
       ["Rows written", f.exact(stream.rows_out)],
@@ -111,6 +123,20 @@ export class Detail {
             );
           })
         : [h("tr", {}, h("td", { colspan: 4, class: "muted" }, "No batch has been read yet."))]),
+    );
+    const gaps = stream.gaps ?? [];
+    attr(this.gapsTable, "hidden", !gaps.length);
+    this.gaps.replaceChildren(
+      ...gaps.map((gap) =>
+        h(
+          "tr",
+          {},
+          h("th", { scope: "row" }, gap.said),
+          h("td", { class: "n" }, gap.records == null ? "unknown" : f.exact(gap.records)),
+          h("td", {}, `${f.age(gap.age_ms)} ago`),
+          h("td", {}, ...(gap.accepted_by ? [`let by ${gap.accepted_by}`] : marked(`no: \`penstock streams go-on ${this.name}\``))),
+        ),
+      ),
     );
     attr(this.error, "hidden", !stream.error);
     attr(this.errorTitle, "hidden", !stream.error);

@@ -16,6 +16,13 @@ export const h = (tag, props = {}, ...children) => made(document.createElement(t
 export const svg = (tag, props = {}, ...children) =>
   made(document.createElementNS("http://www.w3.org/2000/svg", tag), props, children);
 
+// Words between backticks or asterisks, as the docs have them.
+export const marked = (words) =>
+  words.split(/(`[^`]+`|\*[^*]+\*)/).map((part) => {
+    if (part.startsWith("`")) return h("code", {}, part.slice(1, -1));
+    return part.startsWith("*") && part.length > 1 ? h("em", {}, part.slice(1, -1)) : part;
+  });
+
 // Writes only what changed, so that selections, focus and screen readers are left alone.
 export const text = (node, value) => {
   if (node.textContent !== value) node.textContent = value;

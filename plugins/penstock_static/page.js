@@ -1,8 +1,9 @@
 // Fetches, shows, and says plainly what it does not know.
 import * as api from "./api.js";
+import { CaptureTable } from "./captures.js";
 import { Catalog } from "./catalog.js";
 import { spark } from "./charts.js";
-import { $, attr, h, text } from "./dom.js";
+import { $, attr, h, marked, text } from "./dom.js";
 import * as f from "./format.js";
 import { StreamTable } from "./streams.js";
 
@@ -10,6 +11,7 @@ const EVERY_MS = 3000;
 const HISTORY_EVERY_MS = 15000;
 const CATALOG_EVERY_MS = 60000;
 const OLD_MS = 12000;
+const LATELY = 20; // steps of the history, ten minutes
 
 let data = null;
 let gotAt = 0; // performance.now() of the last good answer
@@ -30,7 +32,7 @@ const tiles = {
   streams: tile("Streams", "Wanted streams that run or are idle"),
   rows: tile("Rows/s", "Over all streams with current figures"),
   lag: tile("Lag", "Records not read yet, over all streams with current figures"),
-  watermark: tile("Oldest watermark", "The greatest watermark age of all streams with current figures"),
+  watermark: tile("Oldest watermark", "The greatest watermark age of all streams with current figures, each less what it declares to wait for late records"),
   state: tile("State", "Bytes of state of all streams with current figures"),
   late: tile("Late", "Rows that came after their window was closed, since the first start"),
   dead: tile("Dead-lettered", "Records that do not parse, since the first start"),
@@ -41,7 +43,7 @@ const sum = (known) => known.reduce((a, b) => a + b, 0);
 const totalSparks = [
   ["rows_per_s", spark(tiles.rows.note, SPARK), sum],
   ["lag", spark(tiles.lag.note, SPARK), sum],
-  ["watermark_age_ms", spark(tiles.watermark.note, SPARK), (known) => Math.max(...known)],
+  ["watermark_age_ms", spark(tiles.watermark.note, SPARK), (known) => Math.max(0, ...known)],
   ["state_bytes", spark(tiles.state.note, SPARK), sum],
 ];
 
@@ -54,10 +56,12 @@ const showTotals = ({ totals, freshness, apps }) => {
   const note = unwell.map(([state, n]) => `${n} ${state}`).join(", ") || "all running";
   text(tiles.streams.note, note);
   attr(tiles.streams.note, "title", note);
-  attr(tiles.streams.value, "data-bad", Boolean(tally.failing || tally.hung || tally.down));
+  attr(tiles.streams.value, "data-bad", Boolean(tally.failing || tally.blocked || tally.hung || tally.down));
   text(tiles.rows.value, stale ? f.DASH : f.count(totals.rows_per_s));
   text(tiles.lag.value, stale ? f.DASH : f.count(totals.lag));
-  text(tiles.watermark.value, f.age(totals.watermark_age_ms));
+  const current = apps.flatMap((app) => app.streams).filter((s) => s.desired === "on" && !s.stale && s.watermark_age_ms != null);
+  const ages = current.map((s) => s.watermark_age_ms - (streams.behind.get(s.name) ?? 0));
+  text(tiles.watermark.value, f.age(ages.length ? Math.max(...ages) : null));
   text(tiles.state.value, stale ? f.DASH : f.bytes(totals.state_bytes));
   for (const key of ["late", "dead", "restarts"]) {
     text(tiles[key].value, f.count(totals[key]));
@@ -67,7 +71,9 @@ const showTotals = ({ totals, freshness, apps }) => {
 };
 
 const drawTotals = ({ t, streams: found }) => {
-  const every = (key) => Object.values(found).map((stream) => stream[key]);
+  const declared = (key, name) => (key === "watermark_age_ms" ? (streams.behind.get(name) ?? 0) : 0);
+  const every = (key) =>
+    Object.entries(found).map(([name, stream]) => stream[key].map((value) => (value == null ? null : value - declared(key, name))));
   for (const [key, chart, join] of totalSparks) {
     const all = every(key);
     const joined = t.map((_, i) => {
@@ -79,6 +85,7 @@ const drawTotals = ({ t, streams: found }) => {
   for (const key of ["late", "dead"]) {
     const rise = sum(every(key).flat().filter((value) => value != null));
     text(tiles[key].note, `${rise ? f.count(rise) : "none"} in the last hour`);
+    attr(tiles[key].value, "data-warn", every(key).some((values) => values.slice(-LATELY).some((value) => value > 0)));
   }
 };
 
@@ -137,11 +144,11 @@ const showLists = ({ actions, beats, now }) => {
   );
 };
 
-const showStates = ({ states }) =>
-  replace("states", JSON.stringify(states), () => {
+const showStates = ({ states, cures }) =>
+  replace("states", JSON.stringify([states, cures]), () => {
     const all = document.createDocumentFragment();
     for (const [state, meaning] of Object.entries(states)) {
-      all.append(h("dt", {}, h("span", { class: "pill", "data-state": state }, state)), h("dd", {}, meaning));
+      all.append(h("dt", {}, h("span", { class: "pill", "data-state": state }, state)), h("dd", {}, meaning, ...(cures[state] ? [" What to do: ", ...marked(cures[state]), "."] : [])));
     }
     return all;
   });
@@ -205,18 +212,19 @@ const showBanner = () => {
 // The loop
 
 let toastTimer = null;
-const streams = new StreamTable({
-  acted: (message) => {
-    text($("toast"), message);
-    clearTimeout(toastTimer);
-    toastTimer = setTimeout(() => text($("toast"), ""), 6000);
-    refresh();
-  },
-});
+const acted = (message) => {
+  text($("toast"), message);
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(() => text($("toast"), ""), 6000);
+  refresh();
+};
+const streams = new StreamTable({ acted });
+const captures = new CaptureTable({ acted, guard: streams.guard });
 
 const show = () => {
   showTotals(data);
   streams.show(data);
+  captures.show(data);
   showLists(data);
   showStates(data);
   const { name, may_act: mayAct } = data.viewer;
@@ -259,7 +267,10 @@ const refreshCatalog = async () => {
   if (document.hidden || performance.now() - catalogAt < CATALOG_EVERY_MS) return;
   catalogAt = performance.now();
   try {
-    catalog.show(await api.catalog());
+    const found = await api.catalog();
+    streams.behind = new Map(found.declared.map((one) => [one.name, one.behind_ms]));
+    catalog.show(found);
+    if (data) show();
   } catch (error) {
     if (!(error instanceof api.Failure)) throw error;
     catalog.fail(error);

@@ -4,31 +4,31 @@ import { ask } from "./confirm.js";
 import { Detail } from "./detail.js";
 import { $, attr, h, text } from "./dom.js";
 import * as f from "./format.js";
+import { showLog } from "./letters.js";
+import { StateButton } from "./state.js";
 
 const COLUMNS = ["Stream", "State", "Last batch", "Rows/s", "Lag", "Watermark", "State size", "Late", "Dead", "Restarts", ""];
+// Two hosts' clocks may differ by less.
+const AHEAD_MS = 10_000;
+const hash = (given) => given.slice(0, 8);
 const HINTS = {
   "Last batch": "Time since the last batch was committed; how long it took",
   "Rows/s": "Rows read per second, and over the last hour",
   Lag: "Records not read yet, over all topics, and over the last hour",
-  Watermark: "Age of the watermark, by the database's clock",
+  Watermark: "Age of the watermark by the database's clock, less what the stream declares to wait for late records",
   "State size": "Bytes and rows of state",
   Late: "Rows that came after their window was closed, since the first start",
   Dead: "Records that do not parse, sent to the dead-letter topic, since the first start",
   Restarts: "Restarts of the query within its driver",
 };
 
-const pill = () => h("span", { class: "pill" });
-const setPill = (node, state, meaning) => {
-  text(node, state);
-  attr(node, "data-state", state);
-  attr(node, "title", meaning);
-};
-
-const pair = (kind = "n") => {
+const pair = (label) => {
   const first = h("span", { class: "v" });
   const second = h("span", { class: "s" });
-  return { cell: h("td", { class: kind }, first, second), first, second };
+  return { cell: h("td", { class: "n", "data-label": label }, first, second), first, second };
 };
+// What two batches, or two seconds, bring is on its way, not waiting.
+const onItsWay = ({ lag, rows_per_s: rate, batch_ms: took }) => lag <= (rate ?? 0) * Math.max(2, (2 * (took ?? 0)) / 1000);
 
 class StreamRow {
   constructor(table, name) {
@@ -36,15 +36,15 @@ class StreamRow {
     this.name = name;
     this.unfold = h("button", { type: "button", class: "unfold", "aria-expanded": "false", onclick: () => this.toggle() }, name);
     this.why = h("span", { class: "s why" });
-    this.pill = pill();
+    this.state = new StateButton(name);
     this.desired = h("span", { class: "s" });
-    this.cells = Object.fromEntries(["batch", "rows", "lag", "watermark", "size", "late", "dead", "restarts"].map((key) => [key, pair()]));
+    this.cells = Object.fromEntries(["batch", "rows", "lag", "watermark", "size", "late", "dead", "restarts"].map((key, n) => [key, pair(COLUMNS[n + 2])]));
     this.button = h("button", { type: "button", onclick: () => this.confirm() });
     this.node = h(
       "tr",
       { class: "stream" },
       h("th", { scope: "row" }, this.unfold, this.why),
-      h("td", {}, this.pill, this.desired),
+      h("td", {}, this.state.node, this.desired),
       ...Object.values(this.cells).map((entry) => entry.cell),
       h("td", { class: "act" }, this.button),
     );
@@ -57,8 +57,9 @@ class StreamRow {
     this.detail = null;
   }
 
-  show(stream, app, viewer, states) {
+  show(stream, app, { viewer, states, cures }) {
     this.stream = stream;
+    this.viewer = viewer;
     const c = this.cells;
     // What holds for the whole app is said once, at its head.
     const shown = stream.why === app.why ? "" : stream.why;
@@ -66,14 +67,21 @@ class StreamRow {
     attr(this.why, "title", shown || stream.error);
     attr(this.node, "data-state", stream.state);
     attr(this.node, "data-stale", stream.stale);
-    setPill(this.pill, stream.state, states[stream.state]);
+    attr(this.node, "data-alarm", stream.alarms?.length > 0);
+    this.state.show(stream.state, stream.why, { states, cures });
     text(this.desired, stream.desired === "on" ? "wanted on" : "wanted off");
     text(c.batch.first, f.age(stream.batch_age_ms));
     text(c.batch.second, stream.batch_ms == null ? "" : `took ${f.span(stream.batch_ms)}`);
     text(c.rows.first, f.count(stream.rows_per_s));
     text(c.lag.first, f.count(stream.lag));
-    text(c.watermark.first, f.age(stream.watermark_age_ms));
-    text(c.watermark.second, stream.watermark == null ? "none yet" : f.clock(stream.watermark));
+    attr(c.lag.cell, "data-zero", onItsWay(stream));
+    attr(c.lag.cell, "title", onItsWay(stream) ? "No more than a batch or two bring" : null);
+    const behind = this.table.behind.get(this.name) ?? 0;
+    const age = stream.watermark_age_ms;
+    text(c.watermark.first, f.age(age == null ? null : age - behind));
+    text(c.watermark.second, age == null ? "none yet" : age < -AHEAD_MS ? "ahead of the clock" : behind ? `and ${f.age(behind)} declared` : f.clock(stream.watermark));
+    attr(c.watermark.cell, "title", age == null ? null : `${new Date(stream.watermark).toISOString()}: ${f.age(age)} ago`);
+    attr(c.watermark.cell, "data-warn", age < -AHEAD_MS);
     text(c.size.first, f.bytes(stream.state_bytes));
     text(c.size.second, stream.state_rows == null ? "" : `${f.count(stream.state_rows)} rows`);
     for (const key of ["late", "dead", "restarts"]) {
@@ -85,7 +93,7 @@ class StreamRow {
     text(this.button, verb);
     attr(this.button, "aria-label", `${verb} ${stream.name}`);
     this.table.guard(this.button, viewer);
-    this.detail?.show(stream);
+    this.detail?.show(stream, viewer);
   }
 
   draw(history) {
@@ -105,10 +113,10 @@ class StreamRow {
       this.detail = null;
       return;
     }
-    this.detail = new Detail(this.name);
+    this.detail = new Detail(this.name, this.table);
     this.holder.firstChild.append(this.detail.node);
     this.detail.begin(this.table.history);
-    this.detail.show(this.stream);
+    this.detail.show(this.stream, this.viewer);
   }
 
   confirm() {
@@ -135,12 +143,13 @@ class AppHead {
   constructor(table, name) {
     this.table = table;
     this.name = name;
-    this.pill = pill();
+    this.state = new StateButton(name);
     this.facts = h("span", { class: "driver" });
     this.why = h("span", { class: "why" });
     this.start = h("button", { type: "button", "aria-label": `Start all of ${name}`, onclick: () => this.confirm("start") }, "Start all");
     this.stop = h("button", { type: "button", "aria-label": `Stop all of ${name}`, onclick: () => this.confirm("stop") }, "Stop all");
     this.release = h("button", { type: "button", "aria-label": `Release ${name}`, onclick: () => this.confirm("release") }, "Release");
+    this.log = h("button", { type: "button", "aria-label": `Log of ${name}`, "aria-haspopup": "dialog", onclick: () => showLog(name) }, "Log");
     this.node = h(
       "tr",
       { class: "app" },
@@ -151,27 +160,30 @@ class AppHead {
           "div",
           {},
           h("span", { class: "name" }, name),
-          this.pill,
+          this.state.node,
           h("span", { class: "about" }, this.why, this.facts),
-          h("span", { class: "buttons" }, this.start, this.stop, this.release),
+          h("span", { class: "buttons" }, this.start, this.stop, this.release, this.log),
         ),
       ),
     );
   }
 
-  show(app, viewer, states) {
+  show(app, { viewer, states, cures, disk_hash: disk }) {
     this.app = app;
-    setPill(this.pill, app.state, states[app.state]);
+    this.state.show(app.state, app.why, { states, cures });
     text(this.why, app.why);
     const d = app.driver;
     const facts = [`release ${app.release_seq}`, f.plural(app.restarts, "restart")];
     if (d && d.state !== "ended") facts.push(`up ${f.age(d.up_ms)}`, `heard ${f.age(d.beat_age_ms)} ago`, `pid ${d.pid ?? f.DASH} on ${d.host}`);
+    // Changed files restart nothing, so a newer hash is news and no trouble.
+    if (d) facts.push(`code ${hash(d.spec_hash)}${d.spec_hash === disk ? "" : `, on disk ${hash(disk)}`}`);
     text(this.facts, facts.join(" · "));
-    attr(this.facts, "title", d ? `driver ${d.incarnation}\nlog ${d.log}\nowner ${d.owner}` : null);
+    attr(this.facts, "title", d ? `driver ${d.incarnation}\nlog ${d.log}\nowner ${d.owner}\ncode it runs ${d.spec_hash}\ncode on disk ${disk}: a release takes it` : null);
     const on = app.streams.filter((stream) => stream.desired === "on").length;
     attr(this.start, "hidden", on === app.streams.length);
     attr(this.stop, "hidden", on === 0);
-    for (const button of [this.start, this.stop, this.release]) this.table.guard(button, viewer);
+    attr(this.log, "hidden", !d);
+    for (const button of [this.start, this.stop, this.release, this.log]) this.table.guard(button, viewer);
   }
 
   confirm(verb) {
@@ -203,6 +215,7 @@ export class StreamTable {
     this.rows = new Map();
     this.heads = new Map();
     this.history = null;
+    this.behind = new Map();
     window.addEventListener("resize", () => {
       const width = sparkWidth();
       for (const row of this.rows.values()) for (const chart of Object.values(row.sparks)) if (chart.width !== width) chart.setSize({ width, height: chart.height });
@@ -228,11 +241,12 @@ export class StreamTable {
     });
     const empty = h("p", { class: "empty" }, "No streams are declared yet.");
     const head = h("thead", {}, h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c || h("span", { class: "unseen" }, "Action")))));
-    $("streams").replaceChildren(apps.length ? h("table", { class: "streams" }, h("colgroup", {}, ...COLUMNS.map((c) => h("col", { "data-column": c }))), head, ...bodies) : empty);
+    $("streams").replaceChildren(apps.length ? h("table", { class: "streams cards" }, h("colgroup", {}, ...COLUMNS.map((c) => h("col", { "data-column": c }))), head, ...bodies) : empty);
     return open;
   }
 
-  show({ apps, viewer, states }) {
+  show(data) {
+    const { apps } = data;
     const shape = JSON.stringify(apps.map((app) => [app.name, app.streams.map((stream) => stream.name)]));
     let open = new Set();
     if (shape !== this.shape) {
@@ -240,8 +254,8 @@ export class StreamTable {
       this.shape = shape;
     }
     for (const app of apps) {
-      this.heads.get(app.name).show(app, viewer, states);
-      for (const stream of app.streams) this.rows.get(stream.name).show(stream, app, viewer, states);
+      this.heads.get(app.name).show(app, data);
+      for (const stream of app.streams) this.rows.get(stream.name).show(stream, app, data);
     }
     for (const row of this.rows.values()) if (open.has(row.name)) row.toggle();
     if (open.size || (shape === this.shape && this.history)) this.draw(this.history);

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, expect, sync_playwright
 
 from penstock.control import Actor, Control
-from penstock.local.parts import MariaDB
+from penstock.local.parts import Broker, MariaDB
 from penstock.machine.process import free_port
 from tests.browser.chromium import NoChromiumError, find
 from tests.browser.scene import OFF, Scene
@@ -29,8 +29,8 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
 
 
 @pytest.fixture(scope="session")
-def filled(database: MariaDB) -> Iterator[Scene]:
-    scene = Scene(database.url)
+def filled(database: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    scene = Scene(database.url, tmp_path_factory.mktemp("penstock") / "logs")
     scene.fill()
     yield scene
     scene.quiet()
@@ -38,9 +38,12 @@ def filled(database: MariaDB) -> Iterator[Scene]:
 
 
 @pytest.fixture(scope="session")
-def server(filled: Scene, database: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server(
+    filled: Scene, database: MariaDB, broker: Broker, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
     assert filled.live
-    with api_server(tmp_path_factory.mktemp("airflow"), database.url) as found:
+    more = {"PENSTOCK_HOME": str(filled.logs.parent), "PENSTOCK_KAFKA_BOOTSTRAP": broker.bootstrap}
+    with api_server(tmp_path_factory.mktemp("airflow"), database.url, more) as found:
         yield found
 
 
@@ -92,13 +95,21 @@ def visit(browser: Browser, server: Server, scene: Scene) -> Iterator[Callable[.
     assert scene.live
     contexts: list[BrowserContext] = []
 
-    def go(user: str = "olga", *, theme: str = "light", width: int = 1280, height: int = 1000) -> View:
+    def go(
+        user: str = "olga",
+        *,
+        theme: str = "light",
+        width: int = 1280,
+        height: int = 1000,
+        before: Callable[[Page], None] = lambda _: None,
+    ) -> View:
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if theme == "dark" else "light"
         )
         contexts.append(context)
         context.set_default_timeout(30_000)
         page = context.new_page()
+        before(page)
         view = View(page, page.frame_locator("iframe[title=Penstock]"))
         page.on("request", lambda r: view.requests.append(r.url))
         page.goto(server.url)

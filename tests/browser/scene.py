@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import insert, update
@@ -12,10 +13,14 @@ from sqlalchemy import insert, update
 from penstock.catalog import build
 from penstock.control import Actor, Control, ProgressRow
 from penstock.control import schema as s
+from penstock.control.captures import CaptureRow, Captures
+from penstock.declare.capture import APP as CAPTURES
+from penstock.declare.capture import Capture, parse
 from penstock.streams import Final, Input, Stream, Topic, TopicOutput
 
 APPS = {
     "agents": ["agent-offline", "assignments"],
+    "captures": ["accounts", "tests"],
     "metrics": ["bundles", "summaries"],
     "presence": ["enriched-walk-ins", "walk-ins"],
     "quality": ["topic-quality"],
@@ -31,6 +36,12 @@ partition receipts-1 could be determined
 SUPERVISOR = Actor("streams_agents/scheduled__2026-11-21T05:07:38.123456+00:00/supervise/1", "supervisor")
 
 
+def _capture(name: str) -> Capture:
+    select = f"SELECT id, name, changed FROM {name}"
+    text = f"CAPTURE INTO {name} FROM mysql demo KEY (id) CURSOR changed EVERY 1 SECOND OVERLAP 1 SECOND AS {select}"
+    return parse(text, Path(f"{name}.sql"))
+
+
 def _stream(name: str, app: str) -> Stream:
     minute = timedelta(minutes=1)
     output = TopicOutput(Topic(name), "key", "value")
@@ -40,8 +51,9 @@ def _stream(name: str, app: str) -> Stream:
 class Scene:
     """Fills a control database and keeps its live drivers reporting, as real drivers would."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, logs: Path) -> None:
         self.control = Control(url)
+        self.logs = logs
         self.live: list[str] = []
         self.rows: list[ProgressRow] = []
         self._quiet = threading.Event()
@@ -50,7 +62,8 @@ class Scene:
     def fill(self) -> None:
         c = self.control
         c.migrate()
-        c.sync(build(_stream(name, app) for app, names in APPS.items() for name in names))
+        streams = (_stream(name, app) for app, names in APPS.items() for name in names if app != CAPTURES)
+        c.sync(build(streams, map(_capture, APPS[CAPTURES])))
         c.record(Actor("olga", "cli"), "start", "topic-quality")
         c.record(SUPERVISOR, "launch", "quality", "driver of release 0")
         c.release("metrics", Actor("olga", "airflow"), "p90 by nearest rank")
@@ -60,6 +73,7 @@ class Scene:
         for number, (app, names) in enumerate(APPS.items()):
             for offset, name in enumerate(names):
                 self._figures(name, app, incarnations.get(app, ""), number + offset * 0.5, now)
+        self._captures(now)
         self._silence(incarnations[HUNG], [r for r in self.rows if r.app == HUNG], now - 95_000)
         for name, beat in {"receipts": 3, "probe-requests": 1, "check-ins": 12, "browser-sessions": 48}.items():
             c.beat_sent(name, now - beat * 1000, 4, "triggerer@pond:2211")
@@ -105,7 +119,7 @@ class Scene:
             host="pond",
             spec_hash="5d41402a",
             owner=f"supervise_{app}/supervise",
-            log=f"/srv/penstock/logs/{app}.log",
+            log=str(self.logs / f"{app}.log"),
         )
         assert incarnation is not None
         began = now - {"agents": 41 * 60_000, "metrics": 8 * 60_000}.get(app, 3 * 86_400_000)
@@ -116,6 +130,12 @@ class Scene:
         if app != HUNG:
             self.live.append(incarnation)
         return incarnation
+
+    def _captures(self, now: int) -> None:
+        drift = {"missing": 0, "differing": 2, "extra": 1, "rows": 41_200, "ended": now / 1000 - 3600}
+        well = CaptureRow("accounts", phase="polling", polls=911, oldest_at=now - 400_000, drift=drift)
+        Captures(self.control).report(well)
+        Captures(self.control).report(CaptureRow("tests", phase="snapshot", snapshot_rows=9_000, snapshot_total=25_000))
 
     def _figures(self, name: str, app: str, incarnation: str, phase: float, now: int) -> None:
         rate = {"topic-quality": 31_400.0, "bundles": 12_900.0, "assignments": 0.0}.get(name, 840.0)

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,7 +40,7 @@ class Server:
 
 
 @contextmanager
-def api_server(home: Path, control_url: str) -> Iterator[Server]:
+def api_server(home: Path, control_url: str, settings: Mapping[str, str]) -> Iterator[Server]:
     """Start Airflow's api-server on a free port; end its whole process group afterwards."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -64,6 +64,7 @@ def api_server(home: Path, control_url: str) -> Iterator[Server]:
         "PENSTOCK_PROJECT": str(project),
         "PENSTOCK_HOME": str(home / "penstock"),
         "PYTHONPATH": str(PROJECT),
+        **settings,
     }
     airflow = [sys.executable, "-m", "airflow"]
     log = home / "api-server.log"

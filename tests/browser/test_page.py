@@ -43,7 +43,7 @@ def test_the_navigation_leads_to_all_streams_with_state_and_figures(visit: Visit
         expect(quality).to_contain_text(figure)
     expect(row(view, "summaries")).to_contain_text("Job aborted due to stage failure")
     expect(view.frame.locator("tr.app", has_text="presence")).to_contain_text("has shown no sign of life")
-    expect(view.frame.locator("#totals")).to_contain_text("4 of 7")
+    expect(view.frame.locator("#totals")).to_contain_text("6 of 9")
     expect(view.frame.locator("#actions")).to_contain_text("alert rules are being moved")
     expect(view.frame.locator("#beats")).to_contain_text("probe-requests")
     expect(quality.locator("canvas")).to_have_count(2)
@@ -256,7 +256,7 @@ def test_opened_by_itself_it_asks_to_sign_in(browser: Browser, server: Server) -
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [800, 1180, 1600])
+@pytest.mark.parametrize("width", [390, 800, 1180, 1600])
 def test_it_fits_and_is_named_at_every_width(visit: Visit, theme: str, width: int, screenshots: Path) -> None:
     view = visit(theme=theme, width=width)
     expect(row(view, "topic-quality").locator("canvas")).to_have_count(2)
@@ -266,6 +266,10 @@ def test_it_fits_and_is_named_at_every_width(visit: Visit, theme: str, width: in
     assert root.evaluate("node => node.scrollWidth <= node.clientWidth")
     table = view.frame.locator("#streams")
     assert table.evaluate("node => node.scrollWidth <= node.clientWidth")
+    for name in ("Stop topic-quality", "Release quality", "Reconcile accounts"):
+        box = view.frame.get_by_role("button", name=name).bounding_box()
+        assert box
+        assert 0 <= box["x"] <= box["x"] + box["width"] <= width
     nameless = "nodes => nodes.filter(n => n.checkVisibility() && !(n.ariaLabel || n.textContent.trim())).length"
     assert view.frame.locator("button").evaluate_all(nameless) == 0
     view.frame.get_by_role("button", name="topic-quality", exact=True).click()

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from confluent_kafka import Producer
 
 from penstock.control import Control
-from penstock.local.parts import MariaDB
+from penstock.control.captures import Captures
+from penstock.kafka.admin import ensure_topics
+from penstock.local.parts import Broker, MariaDB
 from penstock.settings import PROJECT
+from penstock.streams import Topic
 from tests.browser.scene import Scene
 from tests.browser.server import Server
 
@@ -52,6 +60,8 @@ def unchanged(control: Control) -> bool:
         "/penstock/api/overview",
         "/penstock/api/history",
         "/penstock/api/catalog",
+        "/penstock/api/letters",
+        "/penstock/api/log?app=metrics",
         "/penstock/static/x/page.js",
     ],
 )
@@ -84,6 +94,7 @@ def test_there_is_nothing_else(olga: httpx.Client, path: str) -> None:
         {"Origin": "http://evil.example"},
         {"Origin": "http://127.0.0.1:1"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},
         {},
@@ -134,6 +145,67 @@ def test_what_makes_no_sense_is_refused(
     assert control.actions(1)[0]["id"] == before
 
 
+def sent(server: Server, head: str, body: bytes = b"") -> tuple[int, bytes]:
+    """The status and body of an answer to a request written by hand; the request's own end is never sent."""
+    place = urlsplit(server.url)
+    with socket.create_connection((place.hostname, place.port), timeout=20) as s:
+        s.sendall(head.replace("\n", "\r\n").encode() + b"\r\n" + body)
+        answer = HTTPResponse(s)
+        answer.begin()
+        return answer.status, answer.read()
+
+
+def test_nothing_of_a_strangers_body_is_read(server: Server) -> None:
+    head = f"POST /penstock/api/actions HTTP/1.1\nHost: {urlsplit(server.url).netloc}\nContent-Type: application/json\n"
+    status, _ = sent(server, head + "Content-Length: 1000000000\n", b'{"verb": ')
+    assert status == 401
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example:80", "169.254.169.254", "127.0.0.1.evil.example", "localhost.", "[", ""]
+)
+def test_another_hosts_name_is_refused(server: Server, host: str) -> None:
+    status, body = sent(server, f"GET /penstock/ HTTP/1.1\nHost: {host}\nConnection: close\n")
+    assert status == 421
+    assert b"evil" not in body
+
+
+@pytest.mark.parametrize("host", ["localhost:1", "127.0.0.9", "[::1]:80", "LOCALHOST"])
+def test_this_machines_own_names_are_taken(server: Server, host: str) -> None:
+    assert sent(server, f"GET /penstock/ HTTP/1.1\nHost: {host}\nConnection: close\n")[0] == 401
+
+
+def test_a_body_is_limited_whether_or_not_it_says_its_length(olga: httpx.Client, control: Control) -> None:
+    headers = {**same_origin(olga), "Content-Type": "application/json"}
+    large = json.dumps({**STOP, "note": "x" * 20_000})
+    assert olga.post("/penstock/api/actions", content=large, headers=headers).status_code == 413
+    pieces = (b" " * 1000 for _ in range(1_000_000))
+    assert olga.post("/penstock/api/actions", content=pieces, headers=headers).status_code == 413
+    assert unchanged(control)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"verb": "stop", "kind": "stream", "name": "\\ud800"}',
+        b'{"verb": "stop", "kind": "stream", "name": "bundles", "note": "\\udfff"}',
+        b'{"verb": "stop", "kind": "stream", "name": "bundles", "note": "a\\u0000b\\u001b[2J"}',
+        b'{"verb": "stop", "kind": "stream", "name": "\xff\xfe"}',
+        b"[" * 10_000,
+        b'{"verb": 1e999, "' + b"x" * 15_000 + b'": [1]}',
+        b'{"verb": "' + b"x" * 15_000 + b'"}',
+        b"",
+        b"null",
+    ],
+)
+def test_what_is_broken_is_a_422_that_does_not_repeat_it(olga: httpx.Client, control: Control, content: bytes) -> None:
+    headers = {**same_origin(olga), "Content-Type": "application/json"}
+    answer = olga.post("/penstock/api/actions", content=content, headers=headers)
+    assert answer.status_code == 422
+    assert len(answer.content) < 2_000
+    assert unchanged(control)
+
+
 def test_a_viewer_may_look_but_not_act(vera: httpx.Client, control: Control) -> None:
     assert vera.get("/penstock/api/overview").json()["viewer"] == {"name": "vera", "may_act": False}
     answer = vera.post("/penstock/api/actions", json=STOP, headers=same_origin(vera))
@@ -176,7 +248,7 @@ def test_the_history_is_downsampled(olga: httpx.Client) -> None:
     assert len(found["t"]) == 120
     assert {len(s) for stream in found["streams"].values() for s in stream.values()} == {120}
     assert set(found["streams"]) == {"agent-offline", "assignments", "bundles", "summaries", "enriched-walk-ins",
-                                     "walk-ins", "topic-quality", "session-alerts"}  # fmt: skip
+                                     "walk-ins", "topic-quality", "session-alerts", "accounts", "tests"}  # fmt: skip
 
 
 def test_the_catalog_is_what_the_files_now_say(vera: httpx.Client, server: Server) -> None:
@@ -228,3 +300,102 @@ def test_the_plugin_is_light_in_processes_that_serve_no_page(tmp_path: Path) -> 
         [sys.executable, "-W", "ignore", "-c", code], env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_capture_is_asked_and_recorded(olga: httpx.Client, control: Control) -> None:
+    body = {"verb": "reconcile", "kind": "capture", "name": "accounts", "note": "by test"}
+    answer = olga.post("/penstock/api/actions", json=body, headers=same_origin(olga))
+    assert answer.status_code == 200
+    last = control.actions(1)[0]
+    assert [last[k] for k in ("actor", "source", "verb", "target", "detail")] == [
+        "olga", "page", "reconcile", "accounts", "by test",
+    ]  # fmt: skip
+    [shown] = [c for c in olga.get("/penstock/api/overview").json()["captures"] if c["name"] == "accounts"]
+    assert (shown["phase"], shown["asked"], shown["drift"]["differing"]) == ("polling", "reconcile", 2)
+    Captures(control).answer("accounts", answer.json()["request"], "its table is gone")
+    [shown] = [c for c in olga.get("/penstock/api/overview").json()["captures"] if c["name"] == "accounts"]
+    assert (shown["asked"], shown["answer"]) == (None, "its table is gone")
+    for name, kind, status in (("bundles", "capture", 404), ("accounts", "stream", 422)):
+        answer = olga.post("/penstock/api/actions", json=body | {"name": name, "kind": kind}, headers=same_origin(olga))
+        assert answer.status_code == status
+
+
+def letter(offset: int, stream: str, **more: str) -> list[tuple[str, str | bytes | None]]:
+    said = {"topic": "bundles-in", "partition": "0", "offset": str(offset), "stream": stream, **more}
+    return [(f"penstock.{name}", text) for name, text in said.items()]
+
+
+def test_the_newest_letters_of_a_stream_are_shown_as_text(olga: httpx.Client, fresh_broker: Broker) -> None:
+    servers, dead = fresh_broker.bootstrap, "bundles-in-dead-letter"
+    ensure_topics([Topic(dead, partitions=2), Topic("bundles-late", partitions=1)], servers)
+    producer = Producer({"bootstrap.servers": servers, "transactional.id": "letters", "log_level": 0})
+    producer.init_transactions()
+    for n in range(30):
+        producer.begin_transaction()
+        headers = letter(n, "bundles" if n % 2 else "summaries", reason=f"no number <b>{n}</b>")
+        producer.produce(dead, f"v{n}", key="k", partition=n % 4 // 2, headers=headers, timestamp=n + 1)
+        producer.commit_transaction()
+    producer.begin_transaction()
+    headers = letter(99, "bundles", reason="\x1b[2J")
+    producer.produce(dead, b"\xff\x00" + b"x" * 800_000, partition=0, headers=headers, timestamp=99)
+    producer.commit_transaction()
+    producer.begin_transaction()
+    producer.produce("bundles-late", None, partition=0, headers=letter(3, "bundles", **{"late-ms": "1200"}))
+    producer.commit_transaction()
+    producer.begin_transaction()
+    producer.produce("bundles-late", "aborted", partition=0, headers=letter(4, "bundles"))
+    producer.flush()
+    producer.abort_transaction()
+    answer = olga.get("/penstock/api/letters", params={"stream": "bundles", "kind": "dead"}, timeout=30)
+    assert answer.status_code == 200, answer.text
+    first, *rest = answer.json()["letters"]
+    assert first["value"].startswith("\\xff\\x00xxx")
+    assert len(first["value"]) < 2_010
+    assert (first["size"], first["reason"]) == (800_002, "\\x1b[2J")
+    assert [one["value"] for one in rest] == [f"v{n}" for n in range(29, 0, -2)]
+    assert rest[0]["place"] == "bundles-in, partition 0, offset 29"
+    assert rest[0]["reason"] == "no number <b>29</b>"
+    late = olga.get("/penstock/api/letters", params={"stream": "bundles", "kind": "late"}, timeout=30)
+    assert [one["reason"] for one in late.json()["letters"]] == ["1200 ms after its window was closed"]
+    assert late.json()["letters"][0]["value"] is None
+    none = olga.get("/penstock/api/letters", params={"stream": "walk-ins", "kind": "dead"}, timeout=30)
+    assert none.json() == {"letters": []}
+    assert olga.get("/penstock/api/letters", params={"stream": "nobody", "kind": "dead"}).status_code == 404
+    wrong = olga.get("/penstock/api/letters", params={"stream": "x" * 5000, "kind": "<script>"})
+    assert wrong.status_code == 422
+    assert len(wrong.content) < 1000
+
+
+def test_a_drivers_log_is_read_from_its_end_and_from_the_folder_of_logs_only(
+    olga: httpx.Client, scene: Scene, control: Control
+) -> None:
+    scene.logs.mkdir(exist_ok=True)
+    (scene.logs / "metrics.log").write_text("".join(f"line {n}\n" for n in range(500)) + "odd \x1b[2J\u2028\n")
+    found = olga.get("/penstock/api/log", params={"app": "metrics"}).json()
+    assert found["name"] == "metrics.log"
+    assert found["lines"] == [*(f"line {n}" for n in range(301, 500)), "odd \\x1b[2J\\u2028"]
+    row = control.app("agents")
+    assert row
+    assert row.incarnation
+    before = control.driver(row.incarnation)
+    assert before
+    try:
+        for path in ("/etc/passwd", str(scene.logs / ".." / ".." / "x"), str(scene.logs / "none.log")):
+            control.driver_set(row.incarnation, log=path)
+            answer = olga.get("/penstock/api/log", params={"app": "agents"})
+            assert answer.status_code == 404
+            assert "root" not in answer.text
+    finally:
+        control.driver_set(row.incarnation, log=before.log)
+
+
+def test_records_and_logs_are_not_for_every_viewer(vera: httpx.Client) -> None:
+    for path in ("letters?stream=bundles&kind=dead", "log?app=metrics"):
+        assert vera.get(f"/penstock/api/{path}").status_code == 403
+
+
+def test_the_code_that_runs_and_the_code_on_disk_are_both_told(vera: httpx.Client) -> None:
+    found = vera.get("/penstock/api/overview").json()
+    assert {app["driver"]["spec_hash"] for app in found["apps"] if app["driver"]} == {"5d41402a"}
+    assert len(found["disk_hash"]) == 64
+    assert found["cures"].keys() >= found["states"].keys()

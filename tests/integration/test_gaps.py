@@ -19,6 +19,7 @@ from penstock.engine.batches import Batches
 from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.run import StreamRun
 from penstock.kafka.admin import admin, partitions
+from penstock.kafka.output import TopicWriter
 from penstock.local.parts import Broker
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
@@ -202,7 +203,12 @@ def test_a_log_that_was_cut_is_read_on_from_its_end(
     given, book = Input(EVENTS), Memory()
     has_read(given, spark, bootstrap, tmp_path, 1, 2, 3)
     # As if there had been five records more, which a broker brought back from a backup does not have.
-    Checkpoint(spark, str(tmp_path), "gaps").rebase(lambda *place: place[-1] + 5)
+    checkpoint = Checkpoint(spark, str(tmp_path), "gaps")
+    checkpoint.rebase(lambda *place: place[-1] + 5)
+    writer = TopicWriter("gaps", "penstock.gaps", bootstrap)
+    mark = writer.committed()
+    writer.write({}, replace(mark, offsets={EVENTS.name: {0: 8}}, plans=checkpoint.plans(mark.batch)))
+    writer.close()
     assert "gapped[0]: its log was cut at offset 3" in refused(given, spark, bootstrap, tmp_path, book)
     accept(book)
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:

@@ -9,7 +9,7 @@ import pytest
 from rich.text import Text
 from typer import Exit
 
-from penstock.cli.output import clear_errors, console, echo, table
+from penstock.cli.output import clear_errors, console, echo, emit, table
 from penstock.errors import PenstockError
 from penstock.logs import Json, printable
 from penstock.logs import Text as Plain
@@ -54,6 +54,15 @@ def test_json_holds_the_text_as_it_is_and_no_such_character() -> None:
     assert not UNSEEN & set(said)
     assert "\n" not in said
     assert "ä" in said
+
+
+def test_data_is_printed_as_it_is_and_without_such_a_character(capsys: pytest.CaptureFixture[str]) -> None:
+    text = EVIL.replace("\ud800", "")  # which no JSON of orjson's can hold
+    emit({"why": [text, "ä"]})
+    said = capsys.readouterr().out
+    assert json.loads(said) == {"why": [text, "ä"]}
+    assert not UNSEEN & set(said)
+    assert len(said.splitlines()) == 6
 
 
 def test_what_people_write_stays_as_it_is() -> None:

@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 
 from penstock.control import Actor, AppRow, Control, Desired, DriverRow, ProgressRow
+from penstock.control.captures import CaptureRow
 from penstock.errors import ControlError
+from penstock.observe.cures import CURES
 from penstock.observe.history import POINTS, downsample
 from penstock.observe.overview import overview
 from penstock.observe.snapshot import Snapshot, read
 from penstock.observe.states import STATES, Limits, State
-from penstock.observe.views import Overview
+from penstock.observe.views import CaptureView, Overview
 from penstock.observe.words import duration, first_line
-from penstock.settings import Settings
+from penstock.settings import PROJECT, Settings
 from penstock.supervision.decide import START_TIMEOUT
 
 NOW = 1_800_000_000_000
@@ -325,3 +327,52 @@ def test_first_line_skips_empty_lines_and_is_cut() -> None:
     assert first_line("\n\n  boom \nmore") == "boom"
     assert first_line(None) == ""
     assert first_line("x" * 300) == "x" * 199 + "…"
+
+
+def test_what_to_do_in_a_state_is_what_the_docs_say() -> None:
+    section = (PROJECT / "docs" / "operations.md").read_text().partition("## States\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()[3:] if line]
+    said = {state: cure for state, _, cure in rows}
+    assert said == {state: CURES[state] for state in said}
+    assert said.keys() == STATES.keys() <= CURES.keys()
+
+
+def captured(**changes: Any) -> CaptureView:
+    given = CaptureRow("accounts", phase="polling", drift={"missing": 0, "differing": 2, "extra": 0, "rows": 9})
+    figures = row(name="accounts", app="captures", watermark=NOW - 700)
+    drivers = {"d1": driver(app="captures")}
+    app = AppRow("captures", release_seq=0, incarnation="d1", restarts=0)
+    wanted: dict[str, dict[str, Desired]] = {"captures": {"accounts": "on", "late": "on"}}
+    captures = {"accounts": replace(given, **changes)}
+    view = overview(Snapshot(NOW, [app], wanted, drivers, {"accounts": figures}, captures=captures), Limits())
+    known, unknown = view.captures
+    assert (unknown.name, unknown.phase, unknown.lag_ms, unknown.drift, unknown.asked) == ("late", "", None, None, None)
+    return known
+
+
+def test_a_capture_is_shown_with_what_it_says_of_itself() -> None:
+    plain = captured()
+    assert (plain.state, plain.phase, plain.lag_ms, plain.rows_in, plain.rows_out) == (
+        "running",
+        "polling",
+        700,
+        1000,
+        40,
+    )
+    assert (plain.snapshot, plain.open_ms, plain.debt, plain.poll_age_ms) == (None, None, False, 2_000)
+    assert plain.drift
+    assert plain.drift["differing"] == 2
+    reading = captured(phase="snapshot", snapshot_rows=5, snapshot_total=20, oldest_at=NOW - 90_000, debt_until=NOW)
+    assert (reading.snapshot, reading.open_ms, reading.debt) == ((5, 20), 90_000, True)
+    assert captured(phase="snapshot", snapshot_rows=5).snapshot is None, "of how many is not known yet"
+
+
+def test_what_is_asked_of_a_capture_is_shown_until_it_is_answered() -> None:
+    asked = {"asked": "reconcile", "asked_id": "b", "answer": "of before"}
+    assert (captured(**asked, answered_id="a").asked, captured(**asked, answered_id="a").answer) == ("reconcile", "")
+    done = captured(asked="reconcile", asked_id="b", answered_id="b", answer="no such table")
+    assert (done.asked, done.answer) == (None, "no such table")
+
+
+def test_streams_of_other_apps_are_no_captures() -> None:
+    assert seen().captures == []

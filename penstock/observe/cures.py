@@ -1,0 +1,17 @@
+"""What to do in each state: the sentences of docs/operations.md, for where that file cannot be opened."""
+
+from __future__ import annotations
+
+CURES = {
+    "running": "",
+    "idle": "",
+    "starting": "wait some seconds",
+    "loading": "wait",
+    "draining": "wait; killed after `PENSTOCK_DRAIN_TIMEOUT`",
+    "failing": "read *last error*",
+    "blocked": "read *last error*: it says what is in doubt and which command goes on",
+    "hung": "nothing: it is killed and replaced",
+    "down": "look at `streams_<app>` in Airflow: is it paused? does it back off?",
+    "unknown": "is the control database reachable?",
+    "stopped": "",
+}

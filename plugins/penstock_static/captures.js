@@ -1,0 +1,111 @@
+// Captures: how far each is behind its database, and asking something of it.
+import { ask } from "./confirm.js";
+import { $, attr, h, text } from "./dom.js";
+import * as f from "./format.js";
+import { StateButton } from "./state.js";
+
+const COLUMNS = ["Capture", "State", "Behind", "Rows read", "Written", "Last poll", "Open since", "Drift", ""];
+const HINTS = {
+  Behind: "How far what was read lies behind the database's clock",
+  "Rows read": "Since the first start",
+  Written: "Records written to its topic since the first start",
+  "Open since": "Age of the oldest open transaction of the database; what it writes is read when it has ended",
+  Drift: "Rows that the last comparison of table and topic found missing, differing or extra, and repaired",
+};
+const ASKS = {
+  poll: ["Poll", "It polls at once, instead of when it is next due."],
+  reconcile: ["Reconcile", "It compares all of table and topic, and repairs what differs. That reads the whole table."],
+  snapshot: ["Snapshot", "It reads the whole table anew, and writes each row to its topic."],
+  continue: ["Continue", "It goes on with the changed statement, from where it was: rows that were read before keep their old form."],
+};
+const label = (verb) => ASKS[verb][0];
+// Long enough that a person's own session is one to look at.
+const OPEN_MS = 60_000;
+
+class CaptureRow {
+  constructor(table, name) {
+    this.table = table;
+    this.name = name;
+    this.why = h("span", { class: "s why" });
+    this.state = new StateButton(name);
+    this.phase = h("span", { class: "s" });
+    this.cells = Object.fromEntries(COLUMNS.slice(2, -1).map((column) => [column, h("td", { class: "n", "data-label": column })]));
+    this.buttons = Object.keys(ASKS).map((verb) =>
+      h("button", { type: "button", "data-verb": verb, "aria-label": `${label(verb)} ${name}`, onclick: () => this.ask(verb) }, label(verb)),
+    );
+    this.node = h(
+      "tr",
+      { class: "capture" },
+      h("th", { scope: "row" }, h("span", { class: "v name" }, name), this.why),
+      h("td", {}, this.state.node, this.phase),
+      ...Object.values(this.cells),
+      h("td", { class: "act" }, h("div", { class: "buttons" }, ...this.buttons)),
+    );
+  }
+
+  show(capture, { viewer, states, cures }) {
+    const { snapshot, drift } = capture;
+    attr(this.node, "data-state", capture.state);
+    attr(this.node, "data-stale", capture.stale);
+    this.state.show(capture.state, capture.why, { states, cures });
+    const part = snapshot ? ` ${Math.min(100, Math.floor((100 * snapshot[0]) / snapshot[1]))} %` : "";
+    text(this.phase, capture.phase ? `${capture.phase}${part}` : "");
+    const said = [
+      capture.asked && `${capture.asked} is asked for`,
+      capture.answer && `could not: ${capture.answer}`,
+      capture.waits,
+      capture.debt && "transactions are open too long to be waited for",
+      capture.why,
+    ].filter(Boolean);
+    text(this.why, said.join("; "));
+    attr(this.why, "title", said.join("\n"));
+    const found = drift ? drift.missing + drift.differing + drift.extra : null;
+    const figures = {
+      Behind: f.age(capture.lag_ms),
+      "Rows read": f.count(capture.rows_in),
+      Written: f.count(capture.rows_out),
+      "Last poll": capture.poll_age_ms == null ? f.DASH : `${f.age(capture.poll_age_ms)} ago`,
+      "Open since": f.age(capture.open_ms),
+      Drift: drift ? `${f.count(found)} of ${f.count(drift.rows)}` : "not compared",
+    };
+    for (const [column, cell] of Object.entries(this.cells)) text(cell, figures[column]);
+    attr(this.cells["Open since"], "data-warn", capture.open_ms > OPEN_MS);
+    attr(this.cells.Drift, "data-warn", found > 0);
+    attr(this.cells.Drift, "title", drift && `${drift.missing} missing, ${drift.differing} differing, ${drift.extra} extra`);
+    for (const button of this.buttons) {
+      attr(button, "hidden", button.dataset.verb === "continue" && capture.phase !== "refused");
+      this.table.guard(button, viewer);
+    }
+  }
+
+  ask(verb) {
+    ask({
+      title: `${label(verb)} ${this.name}?`,
+      message: `${ASKS[verb][1]} What was asked of it before and is not answered falls.`,
+      label: label(verb),
+      action: { verb, kind: "capture", name: this.name },
+      done: () => this.table.acted(`${label(verb)} of ${this.name} is asked for.`),
+    });
+  }
+}
+
+export class CaptureTable {
+  constructor({ acted, guard }) {
+    Object.assign(this, { acted, guard });
+    this.shape = null;
+    this.rows = new Map();
+  }
+
+  show(data) {
+    const names = data.captures.map((capture) => capture.name);
+    if (this.shape !== names.join()) {
+      this.shape = names.join();
+      this.rows = new Map(names.map((name) => [name, new CaptureRow(this, name)]));
+      const head = h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c || h("span", { class: "unseen" }, "Ask"))));
+      const body = h("tbody", {}, ...[...this.rows.values()].map((row) => row.node));
+      const empty = h("p", { class: "empty" }, "No captures are declared.");
+      $("captures").replaceChildren(names.length ? h("table", { class: "captures cards" }, h("thead", {}, head), body) : empty);
+    }
+    for (const capture of data.captures) this.rows.get(capture.name).show(capture, data);
+  }
+}

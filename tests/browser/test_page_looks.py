@@ -1,0 +1,122 @@
+"""What the operator page lets one look at: captures, states and their cures, records put aside, logs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+from playwright.sync_api import Locator, Route, expect
+
+from penstock.control import Control
+from penstock.kafka.admin import ensure_topics
+from penstock.local.parts import Broker
+from penstock.streams import Topic
+from tests.browser.conftest import View
+from tests.browser.scene import Scene
+
+pytestmark = pytest.mark.browser
+Visit = Callable[..., View]
+
+
+def capture(view: View, name: str) -> Locator:
+    return view.frame.locator("tr.capture").filter(has=view.frame.get_by_role("rowheader", name=name))
+
+
+def stream(view: View, name: str) -> Locator:
+    return view.frame.locator("tr.stream").filter(has=view.frame.get_by_role("button", name=name, exact=True))
+
+
+def test_captures_say_how_they_are_and_can_be_asked(visit: Visit, control: Control) -> None:
+    view = visit()
+    expect(view.frame.locator("tr.capture")).to_have_count(2)
+    for said in ("running", "polling", "11 s", "3 of 41.2k"):
+        expect(capture(view, "accounts")).to_contain_text(said)
+    expect(capture(view, "tests")).to_contain_text("snapshot 36 %")
+    expect(capture(view, "tests")).to_contain_text("not compared")
+    expect(view.frame.get_by_role("button", name="Continue tests")).to_have_count(0)
+    view.frame.get_by_role("button", name="Reconcile accounts").click()
+    dialog = view.frame.get_by_role("dialog")
+    expect(dialog).to_contain_text("That reads the whole table.")
+    dialog.get_by_label("Note").fill("rows were mended by hand")
+    view.page.keyboard.press("Enter")
+    expect(view.frame.locator("#toast")).to_have_text("Reconcile of accounts is asked for.")
+    expect(capture(view, "accounts")).to_contain_text("reconcile is asked for")
+    last = control.actions(1)[0]
+    assert [last[k] for k in ("actor", "source", "verb", "target", "detail")] == [
+        "olga", "page", "reconcile", "accounts", "rows were mended by hand",
+    ]  # fmt: skip
+    assert view.troubles == []
+
+
+def test_a_state_leads_to_what_it_means_and_what_to_do(visit: Visit) -> None:
+    view = visit()
+    pill = stream(view, "summaries").locator(".pill")
+    pill.focus()
+    view.page.keyboard.press("Enter")
+    dialog = view.frame.get_by_role("dialog", name="summaries is failing")
+    expect(dialog).to_contain_text("Job aborted due to stage failure")
+    expect(dialog.locator("dd", has_text="read last error")).to_be_visible()
+    view.page.keyboard.press("Escape")
+    expect(dialog).to_have_count(0)
+    expect(pill).to_be_focused()
+
+
+def test_records_that_were_put_aside_are_shown_as_text(visit: Visit, fresh_broker: Broker) -> None:
+    topic, value = "bundles-in-dead-letter", '{"name": "<img src=x onerror=alert(1)>"}'
+    ensure_topics([Topic(topic, partitions=1)], fresh_broker.bootstrap)
+    producer = Producer({"bootstrap.servers": fresh_broker.bootstrap, "log_level": 0})
+    place = {"topic": "bundles-in", "partition": "2", "offset": "77", "stream": "bundles", "reason": "no <b>number</b>"}
+    headers: list[tuple[str, str | bytes | None]] = [(f"penstock.{name}", said) for name, said in place.items()]
+    producer.produce(topic, value, headers=headers)
+    producer.flush()
+    view = visit()
+    view.frame.get_by_role("button", name="bundles", exact=True).click()
+    view.frame.get_by_role("button", name="Dead letters of bundles").click()
+    dialog = view.frame.get_by_role("dialog", name="Dead letters of bundles")
+    expect(dialog.locator("article")).to_have_count(1)
+    for said in ("no <b>number</b>", "bundles-in, partition 2, offset 77", value, "penstock dead-letters"):
+        expect(dialog).to_contain_text(said)
+    dialog.get_by_role("button", name="Close").click()
+    view.frame.get_by_role("button", name="Late records of bundles").click()
+    expect(view.frame.get_by_role("dialog", name="Late records of bundles")).to_contain_text("None are kept")
+    assert view.troubles == []
+
+
+def test_the_log_of_a_driver_is_read_from_its_end(visit: Visit, scene: Scene) -> None:
+    scene.logs.mkdir(exist_ok=True)
+    log = scene.logs / "metrics.log"
+    log.write_text("".join(f"line {n}\n" for n in range(300)))
+    view = visit()
+    view.frame.get_by_role("button", name="Log of metrics").click()
+    dialog = view.frame.get_by_role("dialog", name="Log of the driver of metrics")
+    expect(dialog.locator(".log")).to_have_text(re.compile("^line 100\n.*line 299$", re.DOTALL), use_inner_text=True)
+    assert dialog.locator("#look-body").evaluate("n => n.scrollTop + n.clientHeight >= n.scrollHeight - 2")
+    log.unlink()
+    dialog.get_by_role("button", name="Read again").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("Not read: the log is not here")
+
+
+def test_a_viewer_looks_at_no_records_and_asks_nothing(visit: Visit) -> None:
+    view = visit("vera")
+    view.frame.get_by_role("button", name="bundles", exact=True).click()
+    for name in ("Poll accounts", "Log of metrics", "Dead letters of bundles", "Late records of bundles"):
+        expect(view.frame.get_by_role("button", name=name)).to_be_disabled()
+
+
+def test_what_is_normal_does_not_look_ill(visit: Visit) -> None:
+    def declared(route: Route) -> None:
+        answer = route.fetch()
+        found = answer.json()
+        found["declared"].append({**found["declared"][0], "name": "bundles", "behind_ms": 9_000})
+        route.fulfill(response=answer, json=found)
+
+    view = visit(before=lambda page: page.route("**/penstock/api/catalog", declared))
+    watermark = stream(view, "bundles").locator("td").nth(4)
+    expect(watermark).to_have_text(re.compile("^[23] sand 9 s declared$"))
+    expect(stream(view, "summaries").locator("td").nth(4)).to_contain_text("11 s")
+    expect(stream(view, "topic-quality").locator("td").nth(3)).to_have_attribute("data-zero", "")
+    expect(view.frame.locator("tr.app", has_text="quality")).to_contain_text(
+        re.compile("code 5d41402a, on disk [0-9a-f]{8}")
+    )
