@@ -19,6 +19,7 @@ from penstock.declare.topic import COMMITS
 from penstock.engine.gaps import Inputs
 from penstock.engine.jvm import Execution
 from penstock.engine.rejects import Rejects
+from penstock.engine.reset import Reset, take_up
 from penstock.errors import Blocked, DeclarationError, LeaseLost, Wait
 from penstock.kafka.admin import admin, partitions
 
@@ -85,6 +86,8 @@ class Batches:
         self._since: float | None = None
         self.given: int | None = None
         """The number of the batch that Spark gave last since it was opened."""
+        self.reset: Reset | None = None
+        """What it began anew with."""
         self.blocked: Blocked | None = None
         """Why the present query may not go on: Spark hands on no more than the error's text."""
 
@@ -118,8 +121,9 @@ class Batches:
             store.mark = store.writer.committed()
             if any(output.name in self._stream.beside for output in store.outputs):
                 self._tables.settle(store.mark)
+        self.reset = take_up(self._checkpoint, self.committed)
         self._mend()
-        self._rejects = Rejects(self._stream, self._spark, self._bootstrap)
+        self._rejects = Rejects(self._stream, self._spark, self._bootstrap, self.reset)
 
     def settle(self, timeout: float) -> None:
         """Let no further batch begin, and wait for the present one."""

@@ -18,6 +18,8 @@ from penstock.engine.jvm import Folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+RESET = "penstock-reset.json"
+
 Ends = dict[str, dict[int, int]]
 Fit = Callable[[str, int, int], int | None]
 
@@ -39,6 +41,7 @@ class Checkpoint:
     def __init__(self, spark: SparkSession, root: str, stream: str) -> None:
         self.path = f"{root.rstrip('/')}/{stream}"
         self._folder = Folder(spark, self.path)
+        self._waiting = Folder(spark, f"{self.path}.reset")
         local = urlparse(self.path)
         # Each batch reads here, and through the JVM it takes tens of milliseconds.
         self._local = Path(local.path) if local.scheme in ("", "file") else None
@@ -56,6 +59,35 @@ class Checkpoint:
             starts=before[1],
             ends=ends,
         )
+
+    @property
+    def begun(self) -> bool:
+        """Whether a batch was committed."""
+        return bool(self._numbers("commits"))
+
+    def watermark(self) -> int:
+        """The latest watermark that any of its batches had, epoch ms; 0 for none."""
+        last = max(self._numbers("offsets"), default=None)
+        return int(self._entry(last)[0].get("batchWatermarkMs", 0)) if last is not None else 0
+
+    def reset_in_force(self) -> str | None:
+        """The reset that it began with."""
+        return self._folder.read(RESET) if RESET in self._folder.names(".") else None
+
+    def reset_waiting(self) -> str | None:
+        """The reset that its next start takes up."""
+        return self._waiting.read(RESET) if RESET in self._waiting.names(".") else None
+
+    def ask_reset(self, text: str) -> None:
+        """Let the next start take up a reset, in the place of one that waits."""
+        self._waiting.replace(RESET, text)
+
+    def step_aside(self) -> None:
+        """Make room for the reset that waits; what is there is kept until the next one. The query must not run."""
+        if self._folder.exists():
+            self._folder.move(f"{self.path}.before")
+        self._waiting.move(self.path)
+        self._last = None
 
     @property
     def query(self) -> str:

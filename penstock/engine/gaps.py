@@ -8,7 +8,6 @@ as the input declares: by itself, or once somebody has accepted exactly this gap
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -186,8 +185,7 @@ class Inputs:
                 log.warning("gaps of stream %s cannot be counted: %s", self._stream.name, e)
 
     def _readers(self, topic: str) -> list[Input]:
-        sources = self._stream.sources.values()
-        return [i for i in sources if (i.topic.name == topic if i.topic else re.fullmatch(i.pattern, topic))]
+        return [given for given in self._stream.sources.values() if given.reads(topic)]
 
 
 def _gaps(starts: Ends, ends: Ends, known: Ids, there: There) -> Iterator[Gap]:

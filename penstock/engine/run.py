@@ -111,7 +111,12 @@ class StreamRun:
         log.info("stream %s started from batch %d", self.stream.name, self._batches.committed.batch + 1)
 
     def _rows(self) -> DataFrame:
-        frames = {name: source.stream(self._spark, self.stream, name, self._bootstrap) for name in self.stream.sources}
+        reset = self._batches.reset
+        begun = reset is None or self._checkpoint.begun
+        frames = {
+            name: source.stream(self._spark, self.stream, name, self._bootstrap, reset, begun=begun)
+            for name in self.stream.sources
+        }
         if self.stream.tables:
             # Spark would broadcast a table: it takes it for small, and broadcasts before the table is up to date.
             self._spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
