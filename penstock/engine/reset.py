@@ -57,7 +57,9 @@ def take_up(checkpoint: Checkpoint, mark: Mark) -> Reset | None:
     if (text := checkpoint.reset_waiting()) is not None:
         waiting = Reset.read(text)
         if not waiting.ready:
-            waiting = replace(waiting, below=_below(checkpoint, mark, waiting.ids), ready=True)
+            was = checkpoint.reset_in_force()
+            seen = below(None if was is None else Reset.read(was), mark, waiting.ids)
+            waiting = replace(waiting, below=seen, ready=True)
             checkpoint.ask_reset(waiting.text())
         checkpoint.step_aside()
         log.warning("%s begins anew from other offsets; what it was is in %s.before", checkpoint.path, checkpoint.path)
@@ -65,19 +67,19 @@ def take_up(checkpoint: Checkpoint, mark: Mark) -> Reset | None:
     return None if text is None else Reset.read(text)
 
 
-def _below(checkpoint: Checkpoint, mark: Mark, ids: Mapping[str, str]) -> Ends:
-    """The offsets, of topics that are still the same, below which all was looked at."""
+def below(before: Reset | None, mark: Mark, ids: Mapping[str, str]) -> Ends:
+    """The offsets, of topics that are still the same, below which all was looked at.
+
+    before: the reset that is in force: what it passed over was not looked at, and then nothing behind that counts.
+    """
     found: Ends = {}
-    text = checkpoint.reset_in_force()
-    before = Reset.read(text) if text is not None else Reset({})
-    lives = [(before.below, before.ids)]
-    if mark.query == checkpoint.query:
-        lives.append(({topic: dict(parts) for topic, parts in mark.offsets.items()}, mark.ids))
-    for offsets, of in lives:
-        for topic, parts in offsets.items():
-            if topic in ids and of.get(topic, ids[topic]) == ids[topic]:
-                known = found.setdefault(topic, {})
-                known |= {p: max(at, known.get(p, 0)) for p, at in parts.items()}
+    for topic, now in ids.items():
+        was = before if before is not None and before.ids.get(topic) == now else Reset({})
+        seen, starts = was.below.get(topic, {}), was.starts.get(topic, {})
+        read = mark.offsets.get(topic, {}) if mark.ids.get(topic, now) == now else {}
+        behind = {p: at for p, at in read.items() if starts.get(p, 0) <= seen.get(p, 0)}
+        if seen or behind:
+            found[topic] = {p: max(seen.get(p, 0), behind.get(p, 0)) for p in seen.keys() | behind.keys()}
     return found
 
 

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 from penstock.catalog import Catalog, build
 from penstock.cli import app, removal, ways_out
 from penstock.control import Actor, Control, ProgressRow, connect
-from penstock.engine.reset import Reset
+from penstock.declare.outputs import Mark
+from penstock.engine.reset import Reset, below
 from penstock.engine.rewind import Part, Plan
 from penstock.errors import PenstockError
 from penstock.kafka import leftovers
@@ -101,6 +102,26 @@ def test_where_to_begin(text: str, found: object) -> None:
 def test_what_is_no_place_to_begin(text: str) -> None:
     with pytest.raises(PenstockError, match="no place to begin"):
         ways_out.destination(text)
+
+
+SAME = {"t": "x"}
+
+
+@pytest.mark.parametrize(
+    ("before", "mark", "seen"),
+    [
+        (None, Mark("q", 3, {"t": {0: 9}, "gone": {0: 1}}, SAME), {"t": {0: 9}}),
+        (None, Mark("q", 3, {"t": {0: 9}}), {"t": {0: 9}}),
+        (None, Mark("q", 3, {"t": {0: 9}}, {"t": "old"}), {}),
+        (Reset({"t": {0: 2}}, None, SAME, {"t": {0: 9}}), Mark("q", 3, {"t": {0: 4}}, SAME), {"t": {0: 9}}),
+        (Reset({"t": {0: 2}}, None, SAME, {"t": {0: 9}}), Mark("q", 3, {"t": {0: 11}}, SAME), {"t": {0: 11}}),
+        (Reset({"t": {0: 20}}, None, SAME, {"t": {0: 9}}), Mark("q", 3, {"t": {0: 25}}, SAME), {"t": {0: 9}}),
+        (Reset({"t": {0: 20}}, None, {"t": "old"}, {"t": {0: 9}}), Mark("q", 3, {"t": {0: 5}}, SAME), {"t": {0: 5}}),
+    ],
+    ids=["first", "mark of before", "made again", "not there yet", "further", "passed over", "made again since"],
+)
+def test_what_was_looked_at_before_a_reset(before: Reset | None, mark: Mark, seen: dict[str, dict[int, int]]) -> None:
+    assert below(before, mark, SAME) == seen
 
 
 class Broker:
