@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
+from typer.testing import CliRunner
 
+from penstock.catalog import build
+from penstock.cli import app, ways_out
+from penstock.control import Actor, connect
 from penstock.declare.topic import COMMITS
 from penstock.engine import jvm
 from penstock.engine.checkpoint import Checkpoint
@@ -21,6 +25,7 @@ from penstock.kafka.admin import admin
 from penstock.local.parts import Broker
 from penstock.streams import Each, F, Final, Input, Stream, Topic, TopicOutput, Updates
 from penstock.testing import Record, create, read, running, send
+from tests.support import forget
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -167,3 +172,31 @@ def test_what_cannot_be_kept_right_is_said(spark: SparkSession, bootstrap: str, 
     slides = replace(FINAL, transform=sliding)
     assert "would come with less" in plan(slides, spark, bootstrap, tmp_path, minute(0.5)).against[0]
     assert plan(slides, spark, bootstrap, tmp_path, "earliest").against == []
+
+
+def test_the_command_says_what_it_does_and_does_it(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = build([STREAM])
+    monkeypatch.setattr(ways_out, "load", lambda: catalog)
+    monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
+    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
+    monkeypatch.setenv("PENSTOCK_CHECKPOINTS", str(tmp_path))
+    forget()
+    control = connect()
+    try:
+        control.migrate()
+        control.sync(catalog)
+        control.set_desired([STREAM.name], "off", Actor("ann", "cli"))
+        send(bootstrap, at(0, 1))
+        assert sorted(ran(STREAM, spark, bootstrap, tmp_path)) == [(0, 1), (1, 1)]
+        command = ["streams", "reset", STREAM.name, "--to", f"{EVENTS.name}:0=1"]
+        said = CliRunner().invoke(app, [*command, "--dry-run"])
+        assert (said.exit_code, ran(STREAM, spark, bootstrap, tmp_path)) == (0, [])
+        assert "1 records again" in said.output
+        assert "windows that begin before 2023-11-14 22:21:00Z are left as they are" in said.output
+        done = CliRunner().invoke(app, command)
+        assert (done.exit_code, ran(STREAM, spark, bootstrap, tmp_path)) == (0, [(1, 1)])
+    finally:
+        control.engine.dispose()
+        forget()
