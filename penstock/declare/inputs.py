@@ -137,6 +137,10 @@ class Input:
         """Topic name, or the pattern."""
         return self.topic.name if self.topic else self.pattern
 
+    def reads(self, topic: str) -> bool:
+        """Whether a topic is among those that it reads."""
+        return self.topic.name == topic if self.topic else bool(re.fullmatch(self.pattern, topic))
+
     @property
     def stops_at_gap(self) -> bool:
         return (self.gap or ("stop" if self.topic else "go on")) == "stop"

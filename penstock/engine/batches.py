@@ -21,6 +21,7 @@ from penstock.engine.jvm import Execution
 from penstock.engine.offsetlog import Plan
 from penstock.engine.quarantine import Quarantine
 from penstock.engine.rejects import Rejects, letters
+from penstock.engine.reset import Reset, take_up
 from penstock.engine.watermark import Watermark
 from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError, Refused, Wait
 from penstock.kafka.admin import admin, ensure_topics, partitions
@@ -91,6 +92,8 @@ class Batches:
         self._since: float | None = None
         self.given: int | None = None
         """The number of the batch that Spark gave last since it was opened."""
+        self.reset: Reset | None = None
+        """What it began anew with."""
         self.blocked: Blocked | None = None
         """Why the present query may not go on: Spark hands on no more than the error's text."""
 
@@ -128,9 +131,10 @@ class Batches:
             store.mark = store.writer.committed()
             if any(output.name in self._stream.beside for output in store.outputs):
                 self._tables.settle(store.mark)
+        self.reset = take_up(self._checkpoint, self.committed)
         self._checkpoint.fits(self.committed, stateful=self._stream.stateful_steps > 0)
         self._mend()
-        self._rejects = Rejects(self._stream, self._spark, self._bootstrap, self.left_out)
+        self._rejects = Rejects(self._stream, self._spark, self._bootstrap, self.left_out, self.reset)
         self._watermark = Watermark(self._stream)
 
     def settle(self, timeout: float) -> None:

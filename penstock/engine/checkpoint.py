@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.declare.outputs import Mark
 
 log = logging.getLogger(__name__)
+RESET = "penstock-reset.json"
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ class Checkpoint:
         self._stream = stream
         self.path = f"{root.rstrip('/')}/{stream}"
         self._folder = Folder(spark, self.path)
+        self._waiting = Folder(spark, f"{self.path}.reset")
         local = urlparse(self.path)
         # Each batch reads here, and through the JVM it takes tens of milliseconds.
         self._local = Path(local.path) if local.scheme in ("", "file") else None
@@ -105,6 +107,37 @@ class Checkpoint:
     def plans(self, batch_id: int) -> dict[int, str]:
         """What a mark of this batch says of the log."""
         return {n: self._plan(n).text for n in (batch_id - 1, batch_id) if n >= 0}
+
+    @property
+    def begun(self) -> bool:
+        """Whether a batch was committed."""
+        return bool(self._numbers("commits"))
+
+    def watermark(self) -> int:
+        """The latest watermark that any of its batches had, epoch ms; 0 for none."""
+        for number in sorted(self._numbers("offsets"), reverse=True):
+            if plan := Plan.read(self._text(f"offsets/{number}")):
+                return plan.watermark_ms
+        return 0
+
+    def reset_in_force(self) -> str | None:
+        """The reset that it began with."""
+        return self._folder.read(RESET) if RESET in self._folder.names(".") else None
+
+    def reset_waiting(self) -> str | None:
+        """The reset that its next start takes up."""
+        return self._waiting.read(RESET) if RESET in self._waiting.names(".") else None
+
+    def ask_reset(self, text: str) -> None:
+        """Let the next start take up a reset, in the place of one that waits."""
+        self._waiting.replace(RESET, text)
+
+    def step_aside(self) -> None:
+        """Make room for the reset that waits; what is there is kept until the next one. The query must not run."""
+        if self._folder.exists():
+            self._folder.move(f"{self.path}.before")
+        self._waiting.move(self.path)
+        self._last = None
 
     @property
     def query(self) -> str:

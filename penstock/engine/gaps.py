@@ -8,7 +8,6 @@ as the input declares: by itself, or once somebody has accepted exactly this gap
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -111,7 +110,7 @@ class Inputs:
         self._pass(batch)
 
     def _pass(self, batch: Batch) -> dict[str, str]:
-        there, found = self._look(self._starts, batch.ends, self._ids)
+        there, found = self._look(*_read(self._starts, batch.ends), self._ids)
         gaps = [_within(gap, batch.ends) for gap in found]
         if gaps:
             self._decide(gaps)
@@ -187,8 +186,7 @@ class Inputs:
                 log.warning("gaps of stream %s cannot be counted: %s", self._stream.name, e)
 
     def _readers(self, topic: str) -> list[Input]:
-        sources = self._stream.sources.values()
-        return [i for i in sources if (i.topic.name == topic if i.topic else re.fullmatch(i.pattern, topic))]
+        return [given for given in self._stream.sources.values() if given.reads(topic)]
 
 
 def _gaps(starts: Ends, ends: Ends, known: Ids, there: There) -> Iterator[Gap]:
@@ -213,6 +211,16 @@ def _gaps(starts: Ends, ends: Ends, known: Ids, there: There) -> Iterator[Gap]:
                 yield Gap(topic, "removed", partition, at, first, first - at, now)
             if end < upto:
                 yield Gap(topic, "cut", partition, end, upto, max(0, upto - max(at, end)), now)
+
+
+def _read(starts: Ends, ends: Ends) -> tuple[Ends, Ends]:
+    """All topics of a batch, and of their partitions those that it reads: a thousand others may be idle."""
+    wanted = {(t, p) for t, parts in ends.items() for p, end in parts.items() if starts.get(t, {}).get(p) != end}
+
+    def narrow(offsets: Ends) -> Ends:
+        return {t: {p: at for p, at in parts.items() if (t, p) in wanted} for t, parts in offsets.items()}
+
+    return narrow(starts), narrow(ends)
 
 
 def _within(gap: Gap, ends: Ends) -> Gap:

@@ -257,6 +257,16 @@ class Folder:
         self._folder = jvm.org.apache.hadoop.fs.Path(path)
         self._fs = self._folder.getFileSystem(spark._jsc.hadoopConfiguration())
 
+    def exists(self) -> bool:
+        return bool(self._fs.exists(self._folder))
+
+    def move(self, to: str) -> None:
+        """Let the folder take a place, whatever is there."""
+        place = self._jvm.org.apache.hadoop.fs.Path(to)
+        self._fs.delete(place, True)
+        if not self._fs.rename(self._folder, place):
+            raise OSError(f"{self._folder.toString()} could not be moved to {to}")
+
     def names(self, name: str) -> list[str]:
         """What lies in a folder below this one; nothing if it is not there."""
         if not self._fs.exists(self._at(name)):

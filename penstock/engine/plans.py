@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.declare.stream import Stream
+    from penstock.engine.reset import Reset
     from penstock.engine.source import Place
 
 KNOWN, ACCEPTED = "plan.json", "plan-accepted.json"
@@ -38,10 +39,16 @@ def rows(
     bootstrap: str,
     tables: dict[str, DataFrame],
     without: Collection[Place] = (),
+    reset: Reset | None = None,
+    *,
+    begun: bool = True,
 ) -> DataFrame:
     """The frame that a stream's transform gives, of all but some records. DeclarationError if it is not what the
     stream promises."""
-    frames = {name: source.stream(spark, stream, name, bootstrap, without) for name in stream.sources}
+    frames = {
+        name: source.stream(spark, stream, name, bootstrap, without, reset=reset, begun=begun)
+        for name in stream.sources
+    }
     if stream.tables:
         # Spark would broadcast a table: it takes it for small, and broadcasts before the table is up to date.
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)

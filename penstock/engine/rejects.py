@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.declare.stream import Stream
     from penstock.engine.checkpoint import Batch
     from penstock.engine.jvm import Execution
+    from penstock.engine.reset import Reset
 
 KEPT = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", pa.map_(pa.string(), pa.binary()))])
 
@@ -50,8 +51,16 @@ class Found:
 class Rejects:
     """Finds the dead letters and the late records of one run of a query."""
 
-    def __init__(self, stream: Stream, spark: SparkSession, bootstrap: str, left_out: Collection[source.Place]) -> None:
-        self._stream, self._spark, self._bootstrap, self._left_out = stream, spark, bootstrap, left_out
+    def __init__(
+        self,
+        stream: Stream,
+        spark: SparkSession,
+        bootstrap: str,
+        left_out: Collection[source.Place],
+        reset: Reset | None = None,
+    ) -> None:
+        self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
+        self._left_out, self._reset = left_out, reset
         self._late_places: list[tuple[int, ...]] | None = None
 
     def of(self, batch: Batch, execution: Execution) -> Found:
@@ -71,7 +80,7 @@ class Rejects:
                 continue
             for record in self._again(given, batch) if held is None else held:
                 place = (record["topic"], record["partition"], record["offset"])
-                if place in known:
+                if place in known or (self._reset and self._reset.kept(record)):
                     continue
                 known.add(place)
                 found.dead += 1
@@ -105,6 +114,8 @@ class Rejects:
                 continue
             late = late.select(f"{columns.KEPT}.*", F.floor((passed - end) / 1000).alias("late_ms"))
             for row in late.toLocalIterator():
+                if self._reset and self._reset.kept(row.asDict()):
+                    continue
                 found.late += 1
                 self._keep(found, row.asDict(), self._stream.late_topic, "late-ms", str(row.late_ms))
 

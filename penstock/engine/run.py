@@ -98,8 +98,9 @@ class StreamRun:
             self._batches.open()
             if not self.offsets:
                 self.offsets = source.begins(self.stream, self._batches.committed.offsets, self._bootstrap)
-            tables, left_out = self._tables.frames(self._spark), self._batches.left_out
-            rows = plans.rows(self._spark, self.stream, self._bootstrap, tables, left_out)
+            tables, left_out, reset = self._tables.frames(self._spark), self._batches.left_out, self._batches.reset
+            begun = reset is None or self._checkpoint.begun
+            rows = plans.rows(self._spark, self.stream, self._bootstrap, tables, left_out, reset, begun=begun)
             state = jvm.kept(rows)
             self._plan.check(state)
             writer = (

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.engine import records
 from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, first_offsets, partitions
+from penstock.kafka.admin import admin, first_offsets, partitions, topic_ids
 from penstock.records import columns
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from penstock.declare.stream import Stream
     from penstock.engine.checkpoint import Batch
     from penstock.engine.offsetlog import Ends
+    from penstock.engine.reset import Reset
 
 EARLIEST = -2
 
@@ -44,6 +45,9 @@ def stream(
     bootstrap: str,
     without: Collection[Place] = (),
     upto: Ends | None = None,
+    reset: Reset | None = None,
+    *,
+    begun: bool = True,
 ) -> DataFrame:
     """What the transform gets for the input of this name: good rows, with the watermark on their event time.
 
@@ -51,18 +55,35 @@ def stream(
     of the records were heartbeats.
 
     without: places of records that it is not to get; upto: next offsets, if it is to get only those before.
+    begun: whether it has read before; what a reset lets it read again is one batch, for parts of a window would take
+    the place of all of it.
     """
     given = of.sources[name]
     reader = spark.readStream.format("kafka").options(**_options(given, bootstrap))
-    if of.max_records:
+    if of.max_records and (begun or reset is None):
         reader = reader.option("maxOffsetsPerTrigger", of.max_records)
-    reader = reader.option("startingOffsets", "earliest").option("groupIdPrefix", f"{of.group}-reader")
+    starts = "earliest" if begun or reset is None else json.dumps(_starts(given, bootstrap, reset))
+    reader = reader.option("startingOffsets", starts).option("groupIdPrefix", f"{of.group}-reader")
     raw = left_out(reader.load(), without)
     raw = raw if upto is None else raw.where(_before(upto))
     rows = records.decoded(raw, given, F.current_timestamp())
     rows = records.good(rows, f"bad_{name}") if given.schema else records.raw(rows, f"beats_{name}")
+    if reset is not None and reset.floor is not None:
+        rows = rows.where(F.unix_millis(columns.EVENT_TIME) >= reset.floor)
     delay = f"{of.promise.delay.total_seconds()} seconds"
     return records.without_beats(rows.withWatermark(columns.EVENT_TIME, delay))
+
+
+def _starts(given: Input, bootstrap: str, reset: Reset) -> Ends:
+    """For each partition that there is now where a reset lets it begin."""
+    client = admin(bootstrap)
+    counts = {t: n for t, n in partitions(client, bootstrap).items() if given.reads(t)}
+    ids = topic_ids(client, counts, bootstrap)
+    same = {t for t in counts if reset.ids.get(t) == ids.get(t)}
+    return {
+        t: {p: reset.starts.get(t, {}).get(p, EARLIEST) if t in same else EARLIEST for p in range(n)}
+        for t, n in counts.items()
+    }
 
 
 def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch, without: Collection[Place] = ()) -> DataFrame:

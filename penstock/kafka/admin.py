@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -152,6 +152,18 @@ def first_offsets(client: AdminClient, wanted: Iterable[tuple[str, int]], bootst
 def log_ends(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
     """Where each log ends, open transactions included; by (topic, partition); one without leader is left out."""
     return _offsets(client, wanted, bootstrap, OffsetSpec.latest(), IsolationLevel.READ_UNCOMMITTED)  # type: ignore[no-untyped-call]
+
+
+def offsets_at(
+    client: AdminClient, wanted: Mapping[tuple[str, int], int], bootstrap: str
+) -> dict[tuple[str, int], int | None]:
+    """Of each partition the first offset whose record has this timestamp, epoch ms, or a later one; None for none."""
+    found: dict[tuple[str, int], int | None] = {}
+    for at in set(wanted.values()):
+        places = [place for place, ms in wanted.items() if ms == at]
+        answers = _offsets(client, places, bootstrap, OffsetSpec.for_timestamp(at))
+        found |= {place: offset if offset >= 0 else None for place, offset in answers.items()}
+    return found
 
 
 def _offsets(

@@ -13,7 +13,7 @@ from penstock.cli import app
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.control.gaps import Gap
 from penstock.declare.outputs import Mark
-from penstock.engine.gaps import Mended, There, _gaps, _within
+from penstock.engine.gaps import Mended, There, _gaps, _read, _within
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
 from tests.support import forget
 
@@ -52,6 +52,11 @@ def test_what_is_found(
     starts: dict[str, dict[int, int]], ends: dict[str, dict[int, int]], ids: dict[str, str], found: list[Gap]
 ) -> None:
     assert list(_gaps(starts, ends, ids, There({"t": "x"}, LOGS))) == found
+
+
+def test_a_batch_looks_at_the_partitions_that_it_reads() -> None:
+    starts, ends = {"t": {0: 1, 1: 5}, "gone": {0: 3}}, {"t": {0: 9, 1: 5, 2: 0}, "new": {0: 4}}
+    assert _read(starts, ends) == ({"t": {0: 1}, "gone": {}}, {"t": {0: 9, 2: 0}, "new": {0: 4}})
 
 
 def test_a_batch_counts_what_concerns_it() -> None:

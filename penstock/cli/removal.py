@@ -1,0 +1,111 @@
+"""`penstock streams remove`: what a stream that is declared no more has left, kept or removed by choice."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlparse
+
+import typer
+
+from penstock.catalog import Catalog, load
+from penstock.cli.output import actor, clear_errors, console, table
+from penstock.cli.streams import Note
+from penstock.control import connect
+from penstock.declare.declared import Place
+from penstock.declare.topic import COMMITS, POSITIONS, TOPIC_NAME
+from penstock.errors import PenstockError
+from penstock.kafka import leftovers
+from penstock.kafka.admin import admin, partitions
+from penstock.settings import settings
+
+# Beside the checkpoint: its tables, what it was before a reset, and a reset that was not taken up.
+FOLDERS = ("", ".tables", ".before", ".reset")
+
+
+def remove(
+    name: Annotated[str, typer.Argument(help="A stream that is declared no more.")],
+    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Remove its checkpoint and consumer group.")] = False,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", help="Remove this topic, and all its records; may be repeated.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be removed, and change nothing.")] = False,
+    note: Note = "",
+) -> None:
+    """Show what a stream that is gone has left; remove of it what is named, and nothing that others use."""
+    with clear_errors():
+        catalog = load()
+        if name in catalog.declared or not TOPIC_NAME.fullmatch(name):
+            raise PenstockError(
+                f"{name} is no stream that is gone",
+                got="it is declared" if name in catalog.declared else repr(name),
+                fix="take it out of its file, and release its app",
+            )
+        control, client = connect(), admin(settings().bootstrap)
+        lease = control.leases().get(name)
+        if lease is not None and lease.expires_at > control.now():
+            raise PenstockError(
+                f"a driver still holds the lease of {name}",
+                got=f"driver {lease.holder}",
+                fix="release its app, so that a driver without it follows, and try again",
+            )
+        group = f"penstock.{name}"
+        there, read = partitions(client, settings().bootstrap), leftovers.read_by(client, group)
+        folders = [found for suffix in FOLDERS if (found := _folder(f"{name}{suffix}")) is not None]
+        users = {topic: used_by(catalog, topic) for topic in there if not topic.startswith("__")}
+        chosen = set(topics or ())
+        _refuse(chosen, users)
+        made = table(["what", "", "used by", "is"])
+        for folder in folders:
+            made.add_row("checkpoint", str(folder), "", "removed" if checkpoint else "kept")
+        made.add_row("consumer group", group, "", "removed" if checkpoint else "kept")
+        for topic in sorted(users):
+            # What it wrote is not known any more: it is among the topics that nobody uses.
+            if topic in read or not users[topic]:
+                about = "topic it read" if topic in read else "topic of nobody"
+                made.add_row(about, topic, ", ".join(users[topic]), "removed" if topic in chosen else "kept")
+        console().print(made)
+        if dry_run or not (checkpoint or chosen):
+            return
+        if checkpoint:
+            leftovers.delete_group(client, group)
+            for folder in folders:
+                shutil.rmtree(folder)
+        leftovers.delete_topics(client, chosen)
+        said = [*(["checkpoint"] if checkpoint else []), *sorted(chosen)]
+        control.record(actor(), "remove", name, f"{note}: {', '.join(said)}" if note else ", ".join(said))
+    typer.echo(f"removed of {name}: {', '.join(said)}")
+
+
+def used_by(catalog: Catalog, topic: str) -> list[str]:
+    """Who reads or writes a topic; not those who read it by a pattern and go on without it."""
+    if topic in (COMMITS.name, POSITIONS.name):
+        return ["Penstock"]
+    found = {d.name for d in catalog.declared.values() if Place("topic", topic) in (*d.reads, *d.writes)}
+    found |= {
+        stream.name
+        for stream in catalog.streams.values()
+        if any(given.pattern and given.stops_at_gap and given.reads(topic) for given in stream.sources.values())
+    }
+    return sorted(found) or (["the catalog"] if topic in catalog.topics else [])
+
+
+def _refuse(chosen: set[str], users: Mapping[str, list[str]]) -> None:
+    if missing := sorted(chosen - users.keys()):
+        raise PenstockError("the broker does not have these topics", got=", ".join(missing), fix="leave them out")
+    if used := [f"{topic} ({', '.join(users[topic])})" for topic in sorted(chosen) if users[topic]]:
+        raise PenstockError("these topics are used by others", got=", ".join(used), fix="leave them out")
+
+
+def _folder(name: str) -> Path | None:
+    place = urlparse(settings().checkpoint_root)
+    if place.scheme not in ("", "file"):
+        raise PenstockError(
+            "the checkpoints are on no disk of this machine",
+            got=settings().checkpoint_root,
+            fix=f"remove the folder {name} there with that store's own tools",
+        )
+    found = Path(place.path) / name
+    return found if found.is_dir() else None

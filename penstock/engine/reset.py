@@ -1,0 +1,88 @@
+"""A stream begun anew from other offsets, so that what it has written stays right.
+
+A reset is a file in a folder beside the checkpoint, put there whole while the stream is stopped. The next start takes
+it up: the checkpoint steps aside, to `<stream>.before`, and the folder takes its place. Whatever dies in between, the
+next start does what is left to do.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.declare.outputs import Mark
+    from penstock.engine.checkpoint import Checkpoint
+    from penstock.engine.offsetlog import Ends
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Reset:
+    """starts: the first offsets to read; a partition that is not there is read from its first. floor: epoch ms at which
+    a window begins; those that begin before are left as they are, as some of their records may not be read again.
+    below: dead letters and late records of offsets below these were kept before. ids: of the topics that the offsets
+    are of. ready: whether `below` is known.
+    """
+
+    starts: Ends
+    floor: int | None = None
+    ids: Mapping[str, str] = field(default_factory=dict)
+    below: Ends = field(default_factory=dict)
+    ready: bool = False
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def read(cls, text: str) -> Reset:
+        found = json.loads(text)
+        return cls(**found | {name: _ends(found[name]) for name in ("starts", "below")})
+
+    def kept(self, record: Mapping[str, Any]) -> bool:
+        """Whether a record was looked at before the reset, and so kept beside if it was one to keep."""
+        return bool(record["offset"] < self.below.get(record["topic"], {}).get(record["partition"], 0))
+
+
+def take_up(checkpoint: Checkpoint, mark: Mark) -> Reset | None:
+    """Bring the reset that waits, if there is one, into force; the one that is. The query must not run.
+
+    mark: of the last batch that was written.
+    """
+    if (text := checkpoint.reset_waiting()) is not None:
+        waiting = Reset.read(text)
+        if not waiting.ready:
+            was = checkpoint.reset_in_force()
+            seen = below(None if was is None else Reset.read(was), mark, waiting.ids)
+            waiting = replace(waiting, below=seen, ready=True)
+            checkpoint.ask_reset(waiting.text())
+        checkpoint.step_aside()
+        log.warning("%s begins anew from other offsets; what it was is in %s.before", checkpoint.path, checkpoint.path)
+    text = checkpoint.reset_in_force()
+    return None if text is None else Reset.read(text)
+
+
+def below(before: Reset | None, mark: Mark, ids: Mapping[str, str]) -> Ends:
+    """The offsets, of topics that are still the same, below which all was looked at.
+
+    before: the reset that is in force: what it passed over was not looked at, and then nothing behind that counts.
+    """
+    found: Ends = {}
+    for topic, now in ids.items():
+        was = before if before is not None and before.ids.get(topic) == now else Reset({})
+        seen, starts = was.below.get(topic, {}), was.starts.get(topic, {})
+        read = mark.offsets.get(topic, {}) if mark.ids.get(topic, now) == now else {}
+        behind = {p: at for p, at in read.items() if starts.get(p, 0) <= seen.get(p, 0)}
+        if seen or behind:
+            found[topic] = {p: max(seen.get(p, 0), behind.get(p, 0)) for p in seen.keys() | behind.keys()}
+    return found
+
+
+def _ends(found: Mapping[str, Mapping[str, int]]) -> Ends:
+    return {topic: {int(p): at for p, at in parts.items()} for topic, parts in found.items()}

@@ -1,0 +1,197 @@
+"""What a reset of a stream would read again, what becomes of its output, and what cannot be kept right.
+
+A record's event time is taken to lie no further behind its own timestamp than its input's `ahead` says; where records
+were removed, those are taken to be no newer than the first that is left by more than what the promise allows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from penstock.declare.promises import Each, Final, Updates, millis
+from penstock.engine import jvm, source
+from penstock.engine.reset import Reset
+from penstock.engine.tablefeed import ddl
+from penstock.errors import BrokerError, DeclarationError
+from penstock.kafka.admin import admin, end_offsets, first_offsets, offsets_at, partitions, setting, topic_ids
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.declare.stream import Stream
+    from penstock.engine.checkpoint import Checkpoint
+    from penstock.engine.offsetlog import Ends
+
+Place = tuple[str, int]
+To = Literal["earliest", "latest"] | int | Mapping[Place, int]
+"""Where to: epoch ms, or offsets of some partitions; others stay where they are."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One partition. next: the offset that would be read next without a reset."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+    next: int
+    start: int
+
+
+@dataclass
+class Plan:
+    """notes: what becomes of the output; against: why it would not be right afterwards."""
+
+    reset: Reset
+    parts: list[Part]
+    notes: list[str] = field(default_factory=list)
+    against: list[str] = field(default_factory=list)
+
+    @property
+    def again(self) -> int:
+        return sum(max(0, part.next - part.start) for part in self.parts)
+
+    @property
+    def skipped(self) -> int:
+        return sum(max(0, part.start - part.next) for part in self.parts)
+
+
+def planned(stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Checkpoint, to: To) -> Plan:
+    """What a reset would do; nothing is changed. spark: a session for the stream, which does not run."""
+    client = admin(bootstrap)
+    there = partitions(client, bootstrap)
+    counts = {topic: n for topic, n in there.items() if any(given.reads(topic) for given in stream.sources.values())}
+    places = [(topic, p) for topic, count in counts.items() for p in range(count)]
+    firsts, ends = first_offsets(client, places, bootstrap), end_offsets(client, places, bootstrap)
+    if silent := sorted(set(places) - (firsts.keys() & ends.keys())):
+        raise BrokerError("partitions do not answer", got=_places(silent), fix="try again when they do")
+    starts = _starts(stream, bootstrap, {place: (firsts[place], ends[place]) for place in places}, to)
+    read, _ = checkpoint.waiting()
+    parts = []
+    for t, p in places:
+        at = min(max(read.get(t, {}).get(p, 0), firsts[t, p]), ends[t, p])
+        parts.append(Part(t, p, firsts[t, p], ends[t, p], at, starts.get((t, p), at)))
+    offsets: Ends = {}
+    for part in parts:
+        offsets.setdefault(part.topic, {})[part.partition] = part.start
+    plan = Plan(Reset(offsets, None, topic_ids(client, counts, bootstrap)), parts)
+    if compacted := [topic for topic in counts if "compact" in setting(topic, "cleanup.policy", bootstrap)]:
+        plan.against.append(f"{', '.join(compacted)}: compaction has taken records away that were read before")
+    floor = _floor(stream, bootstrap, parts, to if isinstance(to, int) else None)
+    _judge(stream, plan, _windows(stream, spark, bootstrap), checkpoint.watermark(), floor)
+    return plan
+
+
+def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]], to: To) -> dict[Place, int]:
+    if to == "earliest":
+        return {place: first for place, (first, _) in logs.items()}
+    if to == "latest":
+        return {place: end for place, (_, end) in logs.items()}
+    if isinstance(to, int):
+        wanted = {place: max(0, to - _ahead(stream, place[0])) for place in logs}
+        found = offsets_at(admin(bootstrap), wanted, bootstrap)
+        return {place: logs[place][1] if at is None else max(at, logs[place][0]) for place, at in found.items()}
+    assert isinstance(to, Mapping)
+    for place, at in to.items():
+        first, end = logs.get(place, (0, -1))
+        if not first <= at <= end:
+            raise DeclarationError(
+                f"stream {stream.name} cannot begin there",
+                got=f"{_places([place])}={at}",
+                fix="; ".join(f"{_places([p])}={a} to {b}" for p, (a, b) in sorted(logs.items())),
+            )
+    return dict(to)
+
+
+def _ahead(stream: Stream, topic: str) -> int:
+    """How far, in ms, the event time of a topic's records may lie behind their own timestamps."""
+    if isinstance(stream.promise, Each):
+        return 0
+    return max(millis(given.ahead) for given in stream.sources.values() if given.reads(topic))
+
+
+def _floor(stream: Stream, bootstrap: str, parts: list[Part], at: int | None) -> int | None:
+    """From when on, epoch ms, all records are read; None if all are, whatever their time. at: the time asked for."""
+    now = int(time.time() * 1000)
+    # Records before the start; where the log does not begin with its first record, also those that were removed.
+    before = {part: max(part.start, part.first + 1 if part.first else 0) for part in parts if part.start}
+    if at is not None:
+        before = {part: to for part, to in before.items() if part.start == part.first}
+    found = [] if at is None or not any(part.start for part in parts) else [at]
+    newest = _newest(bootstrap, {(p.topic, p.partition): to for p, to in before.items() if p.first < p.end}, now)
+    for part in before:
+        removed = millis(stream.promise.delay) if part.start == part.first else 0
+        found.append(newest.get((part.topic, part.partition), now) + _ahead(stream, part.topic) + removed)
+    return max(found, default=None)
+
+
+def _newest(bootstrap: str, upto: Mapping[Place, int], now: int) -> dict[Place, int]:
+    """Behind the newest timestamp, epoch ms but at most now, of the records before an offset of each partition."""
+    low, high = dict.fromkeys(upto, 0), dict.fromkeys(upto, now)
+    while asked := {place: (low[place] + high[place]) // 2 for place in upto if low[place] < high[place]}:
+        for place, at in offsets_at(admin(bootstrap), asked, bootstrap).items():
+            if at is None or at >= upto[place]:
+                high[place] = asked[place]
+            else:
+                low[place] = asked[place] + 1
+    return high
+
+
+def _windows(stream: Stream, spark: SparkSession, bootstrap: str) -> list[jvm.Windows]:
+    frames = {name: source.stream(spark, stream, name, bootstrap) for name in stream.sources}
+    tables = {name: spark.createDataFrame([], ddl(table.fields)) for name, table in stream.tables.items()}
+    return jvm.windows(stream.transform(**frames, **tables))
+
+
+def _judge(stream: Stream, plan: Plan, windows: list[jvm.Windows], watermark: int, floor: int | None) -> None:
+    """Set the floor of a plan, and say what becomes of the output."""
+    promise, kept = stream.promise, ", ".join(o.name for o in stream.outputs.values() if not o.keyed)
+    if plan.skipped:
+        plan.notes.append(f"{plan.skipped:,} records are never read")
+    if isinstance(promise, Each):
+        if plan.again and kept:
+            plan.against.append(f"{plan.again:,} records give their rows once more; {kept} would hold them twice")
+        elif plan.again:
+            plan.notes.append("rows of records that are read again are written over themselves")
+        return
+    told = isinstance(promise, Updates | Final) and promise.length and stream.stateful_steps == 1
+    if not (told and windows and all(one.length == one.slide for one in windows)):
+        if floor is not None:
+            plan.against.append("what it counts is not of windows one behind the other, so rows would come with less")
+        elif plan.again and kept:
+            plan.against.append(f"all rows come once more; {kept} would hold them twice")
+        return
+    size, phase = millis(promise.length), millis(promise.ends)
+    unfinished = watermark - (watermark - phase) % size if watermark else None
+    if floor is not None:
+        floor += (phase - floor) % size
+    if isinstance(promise, Final) and kept and unfinished is not None:
+        floor = max(floor or 0, unfinished)
+    plan.reset = replace(plan.reset, floor=floor)
+    if floor is not None:
+        plan.notes.append(f"windows that begin before {said(floor)} are left as they are")
+        if unfinished is not None and unfinished < floor:
+            rest = "are never emitted" if isinstance(promise, Final) else "stay as they were when it stopped"
+            plan.notes.append(f"of these, the windows that were open, from {said(unfinished)} on, {rest}")
+    if plan.again:
+        plan.notes.append(
+            "later windows are emitted again once they close, under the same keys and with all of their records"
+            if isinstance(promise, Final) and not kept
+            else "windows that were emitted are not emitted again"
+            if isinstance(promise, Final)
+            else "later windows are counted anew in one batch, and written over what is there"
+        )
+
+
+def said(ms: int) -> str:
+    """A time for people, UTC."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
+
+
+def _places(places: Iterable[Place]) -> str:
+    return ", ".join(f"{topic}:{partition}" for topic, partition in places)

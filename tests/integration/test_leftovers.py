@@ -1,0 +1,38 @@
+"""What a stream leaves at a real broker, found and removed."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.declare.outputs import Mark
+from penstock.declare.topic import COMMITS
+from penstock.errors import BrokerError
+from penstock.kafka import leftovers
+from penstock.kafka.admin import admin, partitions
+from penstock.kafka.output import TopicWriter
+from penstock.local.parts import Broker
+from penstock.streams import Topic
+from penstock.testing import create
+from tests.support import wait_until
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_group_and_topics_are_found_and_deleted(fresh_broker: Broker) -> None:
+    at = fresh_broker.bootstrap
+    create(at, COMMITS, Topic("read", partitions=1), Topic("other", partitions=1))
+    client, group = admin(at), "penstock.leaving"
+    assert leftovers.read_by(client, group) == []
+    writer = TopicWriter("leaving", group, at)
+    writer.committed()
+    # Offsets are published behind a batch, and nothing waits for it.
+    wait_until(lambda: writer.write({}, Mark("q", 0, {"read": {0: 1}})) or leftovers.read_by(client, group) == ["read"])
+    writer.close()
+    assert leftovers.delete_group(client, group)
+    assert not leftovers.delete_group(client, group)
+    assert leftovers.read_by(client, group) == []
+    leftovers.delete_topics(client, ["other"])
+    wait_until(lambda: "other" not in partitions(client, at))
+    assert "read" in partitions(client, at)
+    with pytest.raises(BrokerError, match="topic other could not be deleted"):
+        leftovers.delete_topics(client, ["other"])

@@ -1,0 +1,202 @@
+"""A stream that is reset: what is read again, and that its output is right afterwards."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka import TopicPartition
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from penstock.catalog import build
+from penstock.cli import app, ways_out
+from penstock.control import Actor, connect
+from penstock.declare.topic import COMMITS
+from penstock.engine import jvm
+from penstock.engine.checkpoint import Checkpoint
+from penstock.engine.rewind import Plan, To, planned
+from penstock.engine.session import session_for
+from penstock.kafka.admin import admin
+from penstock.local.parts import Broker
+from penstock.streams import Each, F, Final, Input, Stream, Topic, TopicOutput, Updates
+from penstock.testing import Record, create, read, running, send
+from tests.support import forget
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.integration
+
+MINUTE = 60_000
+BEGIN = 1_700_000_400_000
+EVENTS = Topic("events", partitions=1, config={"retention.ms": "-1"})
+OUT = Topic("counts", partitions=1, config={"retention.ms": "-1"})
+LENGTH = timedelta(minutes=1)
+
+
+def transform(events: DataFrame) -> DataFrame:
+    rows = events.groupBy(F.window("event_time", "1 minute").alias("w")).agg(F.count("*").alias("count"))
+    return rows.select(((F.unix_millis("w.start") - BEGIN) / MINUTE).cast("int").alias("minute"), "count")
+
+
+STREAM = Stream(
+    name="counting",
+    app="tests",
+    inputs={
+        "events": Input(EVENTS, schema="at BIGINT NOT NULL", event_time="timestamp_millis(at)", ahead=timedelta(0))
+    },
+    transform=transform,
+    output=TopicOutput(OUT, key="minute", value="count"),
+    promise=Updates(window=LENGTH, late_by=LENGTH),
+    max_records=3,
+)
+FINAL = replace(STREAM, promise=Final(window=LENGTH, grace=timedelta(0)), max_records=0)
+BARE = replace(FINAL, output=TopicOutput(OUT, value=("minute", "count")))
+EACH = replace(BARE, transform=lambda events: events.selectExpr("1 AS minute", "at AS count"), promise=Each())
+
+
+@pytest.fixture
+def bootstrap(fresh_broker: Broker) -> str:
+    create(fresh_broker.bootstrap, EVENTS, Topic(EVENTS.dead_letters, partitions=1), OUT, COMMITS)
+    return fresh_broker.bootstrap
+
+
+def at(*minutes: float) -> list[Record]:
+    times = [BEGIN + int(minute * MINUTE) for minute in minutes]
+    return [Record(EVENTS.name, None, json.dumps({"at": time}), timestamp=time) for time in times]
+
+
+def rows(bootstrap: str) -> list[tuple[int, int]]:
+    """The minute and count of each row that was written."""
+    found = [(r.key, json.loads(r.value or "")) for r in read(bootstrap, OUT.name)]
+    return [(int(key), value) if key else (value["minute"], value["count"]) for key, value in found]
+
+
+def ran(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> list[tuple[int, int]]:
+    """What a stream writes until all is read."""
+    before = len(rows(bootstrap))
+    with running(stream, spark, bootstrap, folder) as run:
+        run.settle()
+    return rows(bootstrap)[before:]
+
+
+def plan(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path, to: To) -> Plan:
+    checkpoint = Checkpoint(spark, str(folder), stream.name)
+    return planned(stream, session_for(spark, stream), bootstrap, checkpoint, to)
+
+
+def reset(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path, to: To) -> Plan:
+    made = plan(stream, spark, bootstrap, folder, to)
+    assert made.against == []
+    Checkpoint(spark, str(folder), stream.name).ask_reset(made.reset.text())
+    return made
+
+
+def minute(number: float) -> int:
+    return BEGIN + int(number * MINUTE)
+
+
+def test_updates_are_not_overwritten_by_smaller_counts_nor_dead_letters_sent_twice(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rubbish = Record(EVENTS.name, None, "rubbish", timestamp=minute(3))
+    send(bootstrap, [*at(0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5), rubbish])
+    assert dict(ran(STREAM, spark, bootstrap, tmp_path)) == {0: 2, 1: 2, 2: 2, 3: 2}
+    made = reset(STREAM, spark, bootstrap, tmp_path, minute(0.7))
+    assert (made.again, made.skipped, made.reset.floor) == (7, 0, minute(1))
+    send(bootstrap, at(3.9))
+    assert sorted(ran(STREAM, spark, bootstrap, tmp_path)) == [(1, 2), (2, 2), (3, 3)]
+    # The checkpoint goes on as any other.
+    send(bootstrap, at(4))
+    assert ran(STREAM, spark, bootstrap, tmp_path) == [(4, 1)]
+    assert reset(STREAM, spark, bootstrap, tmp_path, {(EVENTS.name, 0): 3}).reset.floor == minute(2)
+    # As if the driver died when the old checkpoint had stepped aside, and the new one was not in place.
+    move, moves = jvm.Folder.move, [1, 0]
+
+    def dying(self: jvm.Folder, to: str) -> None:
+        if not moves.pop(0):
+            raise RuntimeError("killed")
+        move(self, to)
+
+    monkeypatch.setattr(jvm.Folder, "move", dying)
+    with pytest.raises(RuntimeError, match="killed"), running(STREAM, spark, bootstrap, tmp_path):
+        pass
+    monkeypatch.undo()
+    assert sorted(ran(STREAM, spark, bootstrap, tmp_path)) == [(2, 2), (3, 3), (4, 1)]
+    for done in admin(bootstrap).delete_records([TopicPartition(EVENTS.name, 0, 1)]).values():
+        done.result(30)
+    # The one that was removed may have been as late as is allowed.
+    assert reset(STREAM, spark, bootstrap, tmp_path, "earliest").reset.floor == minute(2)
+    assert sorted(ran(STREAM, spark, bootstrap, tmp_path)) == [(2, 2), (3, 3), (4, 1)]
+    assert len(read(bootstrap, EVENTS.dead_letters)) == 1
+
+
+@pytest.mark.parametrize(
+    ("stream", "floor", "again"),
+    [(FINAL, None, [(0, 2), (1, 2), (2, 1)]), (BARE, minute(2), [(2, 1)])],
+    ids=["by key", "without keys"],
+)
+def test_final_windows_are_not_emitted_again_with_less(
+    spark: SparkSession,
+    bootstrap: str,
+    tmp_path: Path,
+    stream: Stream,
+    floor: int | None,
+    again: list[tuple[int, int]],
+) -> None:
+    send(bootstrap, at(0, 0.5, 1, 1.5, 2))
+    assert sorted(ran(stream, spark, bootstrap, tmp_path)) == [(0, 2), (1, 2)]
+    assert reset(stream, spark, bootstrap, tmp_path, "earliest").reset.floor == floor
+    send(bootstrap, at(3))
+    assert sorted(ran(stream, spark, bootstrap, tmp_path)) == again
+    made = reset(stream, spark, bootstrap, tmp_path, "latest")
+    assert any("the windows that were open" in note for note in made.notes)
+    assert ran(stream, spark, bootstrap, tmp_path) == []
+
+
+def test_what_cannot_be_kept_right_is_said(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    send(bootstrap, at(0, 0.5, 1))
+    assert len(ran(EACH, spark, bootstrap, tmp_path)) == 3
+    assert "counts would hold them twice" in plan(EACH, spark, bootstrap, tmp_path, minute(0.5)).against[0]
+    assert plan(EACH, spark, bootstrap, tmp_path, "latest").against == []
+
+    def sliding(events: DataFrame) -> DataFrame:
+        each = events.groupBy(F.window("event_time", "2 minutes", "1 minute").alias("w"))
+        return each.agg(F.count("*").alias("count")).select(F.lit(0).alias("minute"), "count")
+
+    slides = replace(FINAL, transform=sliding)
+    assert "would come with less" in plan(slides, spark, bootstrap, tmp_path, minute(0.5)).against[0]
+    assert plan(slides, spark, bootstrap, tmp_path, "earliest").against == []
+
+
+def test_the_command_says_what_it_does_and_does_it(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    catalog = build([STREAM])
+    monkeypatch.setattr(ways_out, "load", lambda: catalog)
+    monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
+    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
+    monkeypatch.setenv("PENSTOCK_CHECKPOINTS", str(tmp_path))
+    forget()
+    control = connect()
+    try:
+        control.migrate()
+        control.sync(catalog)
+        control.set_desired([STREAM.name], "off", Actor("ann", "cli"))
+        send(bootstrap, at(0, 1))
+        assert sorted(ran(STREAM, spark, bootstrap, tmp_path)) == [(0, 1), (1, 1)]
+        command = ["streams", "reset", STREAM.name, "--to", f"{EVENTS.name}:0=1"]
+        said = CliRunner().invoke(app, [*command, "--dry-run"])
+        assert (said.exit_code, ran(STREAM, spark, bootstrap, tmp_path)) == (0, [])
+        assert "1 records again" in said.output
+        assert "windows that begin before 2023-11-14 22:21:00Z are left as they are" in said.output
+        done = CliRunner().invoke(app, command)
+        assert (done.exit_code, ran(STREAM, spark, bootstrap, tmp_path)) == (0, [(1, 1)])
+    finally:
+        control.engine.dispose()
+        forget()

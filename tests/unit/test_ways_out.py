@@ -1,0 +1,160 @@
+"""`penstock streams reset` and `remove`: what they ask before they do anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.catalog import Catalog, build
+from penstock.cli import app, removal, ways_out
+from penstock.control import Actor, Control, ProgressRow, connect
+from penstock.declare.outputs import Mark
+from penstock.engine.reset import Reset, below
+from penstock.engine.rewind import Part, Plan
+from penstock.errors import PenstockError
+from penstock.kafka import leftovers
+from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from tests.support import forget
+
+ME = Actor("ann", "cli")
+
+
+def stream(name: str, given: Input) -> Stream:
+    return Stream(
+        name, "a", {"rows": given}, lambda rows: rows, TopicOutput(Topic(f"{name}-out"), value="value"), Each()
+    )
+
+
+@pytest.fixture
+def catalog(monkeypatch: pytest.MonkeyPatch) -> Catalog:
+    made = build(
+        [
+            stream("s", Input(Topic("t"))),
+            stream("all", Input(pattern="t.*")),
+            stream("strict", Input(pattern=r"strict\..*", gap="stop")),
+        ]
+    )
+    monkeypatch.setattr(removal, "load", lambda: made)
+    return made
+
+
+@pytest.fixture
+def control(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
+    monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
+    monkeypatch.setenv("PENSTOCK_CHECKPOINTS", str(tmp_path / "checkpoints"))
+    forget()
+    found = connect()
+    found.migrate()
+    found.sync(catalog)
+    yield found
+    found.engine.dispose()
+    forget()
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The resets that were asked for; each would read four records again, and go against one thing."""
+    found: list[str] = []
+    plan = Plan(Reset({"t": {0: 1}}), [Part("t", 0, 0, 9, 5, 1)], ["a note"], ["a reason"])
+    monkeypatch.setattr(ways_out, "_planned", lambda *_: (plan, found.append))
+    return found
+
+
+def run(*args: str, code: int = 0) -> str:
+    result = CliRunner().invoke(app, ["streams", *args])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_a_reset_needs_a_stopped_stream_and_an_output_that_stays_right(control: Control, asked: list[str]) -> None:
+    said = run("reset", "s", "--to", "earliest", "--dry-run")
+    assert all(part in said for part in ("4 records again", "a note", "a reason"))
+    assert "it is wanted on" in run("reset", "s", "--to", "earliest", code=1)
+    control.set_desired(["s"], "off", ME)
+    control.lease_take("s", "i", 60)
+    control.report([ProgressRow("s", "a", "i", state="idle")], keep=False)
+    assert "its driver still runs it" in run("reset", "s", "--to", "earliest", code=1)
+    control.report([ProgressRow("s", "a", "i", state="stopped")], keep=False)
+    assert "would not be right after this reset; got: a reason" in run("reset", "s", "--to", "earliest", code=1)
+    assert asked == []
+    assert "penstock streams start s" in run("reset", "s", "--to", "earliest", "--anyway", "-m", "why")
+    assert Reset.read(asked[0]).starts == {"t": {0: 1}}
+    assert [(a["verb"], a["detail"]) for a in control.actions(1)] == [("reset", "why: to earliest")]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("latest", "latest"),
+        ("1970-01-01T00:01:00", 60_000),
+        ("1970-01-01T01:01:00+01:00", 60_000),
+        ("t:0=5,u:x:1=7", {("t", 0): 5, ("u:x", 1): 7}),
+    ],
+)
+def test_where_to_begin(text: str, found: object) -> None:
+    assert ways_out.destination(text) == found
+
+
+@pytest.mark.parametrize("text", ["", "yesterday", "t=5", "t:0=", "t:a=1"])
+def test_what_is_no_place_to_begin(text: str) -> None:
+    with pytest.raises(PenstockError, match="no place to begin"):
+        ways_out.destination(text)
+
+
+SAME = {"t": "x"}
+
+
+@pytest.mark.parametrize(
+    ("before", "mark", "seen"),
+    [
+        (None, Mark("q", 3, {"t": {0: 9}, "gone": {0: 1}}, SAME), {"t": {0: 9}}),
+        (None, Mark("q", 3, {"t": {0: 9}}), {"t": {0: 9}}),
+        (None, Mark("q", 3, {"t": {0: 9}}, {"t": "old"}), {}),
+        (Reset({"t": {0: 2}}, None, SAME, {"t": {0: 9}}), Mark("q", 3, {"t": {0: 4}}, SAME), {"t": {0: 9}}),
+        (Reset({"t": {0: 2}}, None, SAME, {"t": {0: 9}}), Mark("q", 3, {"t": {0: 11}}, SAME), {"t": {0: 11}}),
+        (Reset({"t": {0: 20}}, None, SAME, {"t": {0: 9}}), Mark("q", 3, {"t": {0: 25}}, SAME), {"t": {0: 9}}),
+        (Reset({"t": {0: 20}}, None, {"t": "old"}, {"t": {0: 9}}), Mark("q", 3, {"t": {0: 5}}, SAME), {"t": {0: 5}}),
+    ],
+    ids=["first", "mark of before", "made again", "not there yet", "further", "passed over", "made again since"],
+)
+def test_what_was_looked_at_before_a_reset(before: Reset | None, mark: Mark, seen: dict[str, dict[int, int]]) -> None:
+    assert below(before, mark, SAME) == seen
+
+
+class Broker:
+    """What is asked of a broker; deleted: what was deleted there."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.deleted: list[str] = []
+        topics = dict.fromkeys(("t", "s-out", "told", "strict.x", "penstock.commits", "__consumer_offsets"), 1)
+        monkeypatch.setattr(removal, "partitions", lambda *_: topics)
+        monkeypatch.setattr(leftovers, "read_by", lambda *_: ["t"])
+        monkeypatch.setattr(leftovers, "delete_group", lambda _, group: self.deleted.append(group))
+        monkeypatch.setattr(leftovers, "delete_topics", lambda _, names: self.deleted.extend(names))
+
+
+def test_what_a_stream_that_is_gone_has_left_is_named_and_removed_by_choice(
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = Broker(monkeypatch)
+    for name in ("gone", "gone.before", "gone-too"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    said = run("remove", "gone")
+    assert "penstock.gone" in said
+    assert [line.split()[3] for line in said.splitlines() if line.startswith("topic of nobody")] == ["told"]
+    assert "it is declared" in run("remove", "s", code=1)
+    for used in ("t", "s-out", "strict.x", "penstock.commits"):
+        assert "used by others" in run("remove", "gone", "--topic", used, code=1)
+    assert "does not have" in run("remove", "gone", "--topic", "nowhere", code=1)
+    control.lease_take("gone", "i", 60)
+    assert "still holds the lease" in run("remove", "gone", "--checkpoint", code=1)
+    control.lease_drop(["gone"], "i")
+    run("remove", "gone", "--checkpoint", "--topic", "told", "--dry-run")
+    assert broker.deleted == []
+    assert "removed of gone: checkpoint, told" in run("remove", "gone", "--checkpoint", "--topic", "told")
+    assert broker.deleted == ["penstock.gone", "told"]
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["gone-too"]
+    assert [action["verb"] for action in control.actions(1)] == ["remove"]
