@@ -79,7 +79,7 @@ class Batches:
         self._stores: list[Store] = []
         self._rejects: Rejects
         self._recreated: set[str] = set()
-        self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path)
+        self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path, waits)
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = threading.Event()
