@@ -85,7 +85,7 @@ class Batches:
         self._rejects: Rejects
         self._inputs = Inputs(stream, bootstrap, checkpoint, book)
         self._watermark: Watermark
-        self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path)
+        self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path, waits)
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = threading.Event()

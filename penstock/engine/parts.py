@@ -1,9 +1,17 @@
-"""The first record in an order that makes something fail, found by trying it on ever smaller parts."""
+"""Parts of a batch: the records that make it fail are found by running it on ever smaller ones."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from penstock.engine.source import Place
+
+if TYPE_CHECKING:
+    from penstock.engine.checkpoint import Batch
 
 # Whether a run over the first n records fails, some of them left out: why, or nothing.
 Fails = Callable[[int, frozenset[int]], str]
@@ -57,3 +65,43 @@ class Parts:
         if not why or self.fails(passes, without):
             raise Unclear("it does not fail each time")
         return passes, why
+
+
+@dataclass(frozen=True)
+class Order:
+    """The records of a batch in a row, partition behind partition, by their offsets."""
+
+    parts: list[tuple[str, int, int, int]]
+    """topic, partition, first offset, next offset"""
+
+    def __len__(self) -> int:
+        return sum(end - start for _, _, start, end in self.parts)
+
+    def place(self, number: int) -> Place:
+        ends = list(accumulate(end - start for _, _, start, end in self.parts))
+        which = bisect_right(ends, number)
+        topic, partition, _, end = self.parts[which]
+        return Place(topic, partition, end - (ends[which] - number))
+
+    def first(self, count: int, of: Batch) -> Batch:
+        """The batch as if it held only the first records."""
+        starts: dict[str, dict[int, int]] = {}
+        ends: dict[str, dict[int, int]] = {}
+        for topic, partition, start, end in self.parts:
+            taken = min(count, end - start)
+            starts.setdefault(topic, {})[partition] = start
+            ends.setdefault(topic, {})[partition] = start + taken
+            count -= taken
+        return replace(of, starts=starts, ends=ends)
+
+
+def around(places: list[Place], batch: Batch) -> Batch:
+    """The batch as if it held no more than lies between the places."""
+    starts: dict[str, dict[int, int]] = {}
+    ends: dict[str, dict[int, int]] = {}
+    for topic, parts in batch.ends.items():
+        for partition, end in parts.items():
+            offsets = [p.offset for p in places if (p.topic, p.partition) == (topic, partition)]
+            starts.setdefault(topic, {})[partition] = min(offsets, default=end)
+            ends.setdefault(topic, {})[partition] = max(offsets, default=end - 1) + 1
+    return replace(batch, starts=starts, ends=ends)

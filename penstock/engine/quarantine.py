@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import logging
 import re
-from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.declare.topic import ASIDE
 from penstock.engine import jvm, records, source
-from penstock.engine.parts import Parts, Unclear
+from penstock.engine.parts import Order, Parts, Unclear, around
 from penstock.engine.rejects import Found, clock, origin
 from penstock.engine.source import Place
 from penstock.engine.trial import Trial, copied
 from penstock.engine.words import root_message
-from penstock.errors import Blocked, LeaseLost
+from penstock.errors import Blocked, BrokerError, LeaseLost
 from penstock.kafka.admin import admin, first_offsets
+from penstock.kafka.broken import broken
 from penstock.records import columns
 
 if TYPE_CHECKING:
@@ -41,42 +40,14 @@ OUTSIDE = re.compile(
 )
 # Spark's reader of Kafka cannot get past a batch of the log that is broken.
 BROKEN = re.compile(r"fetching the next record from (?P<topic>\S+)-(?P<partition>\d+)\. If needed, please seek past")
-AT = re.compile(r"for partition \S+ at offset (?P<offset>\d+) is invalid")
-
-
-@dataclass(frozen=True)
-class Order:
-    """The records of a batch in a row, partition behind partition, by their offsets."""
-
-    parts: list[tuple[str, int, int, int]]
-    """topic, partition, first offset, next offset"""
-
-    def __len__(self) -> int:
-        return sum(end - start for _, _, start, end in self.parts)
-
-    def place(self, number: int) -> Place:
-        ends = list(accumulate(end - start for _, _, start, end in self.parts))
-        which = bisect_right(ends, number)
-        topic, partition, _, end = self.parts[which]
-        return Place(topic, partition, end - (ends[which] - number))
-
-    def first(self, count: int, of: Batch) -> Batch:
-        """The batch as if it held only the first records."""
-        starts: dict[str, dict[int, int]] = {}
-        ends: dict[str, dict[int, int]] = {}
-        for topic, partition, start, end in self.parts:
-            taken = min(count, end - start)
-            starts.setdefault(topic, {})[partition] = start
-            ends.setdefault(topic, {})[partition] = start + taken
-            count -= taken
-        return replace(of, starts=starts, ends=ends)
 
 
 @dataclass
 class Quarantine:
     """What of one stream is in quarantine. rows: the encoded rows that the transform makes of frames by input's name.
 
-    checkpoint: the URI of its own; left_out: the places of the records that the query is not to read, with the reason.
+    checkpoint: the URI of its own; told: is told why the stream stands still; left_out: the places of the records that
+    the query is not to read, with the reason.
     """
 
     stream: Stream
@@ -84,6 +55,7 @@ class Quarantine:
     bootstrap: str
     rows: Callable[[dict[str, DataFrame]], DataFrame]
     checkpoint: str
+    told: Callable[[str], None]
     left_out: dict[Place, str] = field(default_factory=dict)
     _failed: tuple[int, Any] | None = None
     _failures: int = 0
@@ -95,6 +67,7 @@ class Quarantine:
 
         The error comes through all the same: Blocked if they are too many.
         """
+        self._checked_again(batch)
         try:
             return work()
         except Exception as e:
@@ -108,12 +81,14 @@ class Quarantine:
         self._failures += 1
         if self._blocked:
             raise self._blocked from error
-        self._readable(error)
+        if self._unreadable(batch, error):
+            return
         # The second time, and then ever more seldom: it may be nobody's fault.
         if self._failures < 2 or self._failures & (self._failures - 1) or _outside(error):
             return
         log.warning("stream %s: batch %d failed %d times; looking for records that cause it",
                     self.stream.name, batch.batch_id, self._failures)  # fmt: skip
+        self.told(f"batch {batch.batch_id} is searched for records that make it fail: {root_message(error)}")
         try:
             found = self._search(batch, stopped)
         except Unclear as e:
@@ -131,18 +106,38 @@ class Quarantine:
             log.warning("stream %s: a record makes its batch fail and is put aside: %s",
                         self.stream.name, why, extra=place._asdict())  # fmt: skip
 
-    def _readable(self, error: Exception) -> None:
+    def _unreadable(self, batch: Batch, error: Exception) -> bool:
+        """Whether the log is broken, and what is broken of it is left out now; Blocked if that does not help."""
         said = [text for name, text in jvm.causes(error) if name.startswith("org.apache.kafka.")]
-        if not (broken := next(filter(None, map(BROKEN.search, said)), None)):
-            return
-        at = next(filter(None, map(AT.search, said)), None)
-        offset = f", offset {at['offset']}" if at else ""
-        raise Blocked(
-            f"stream {self.stream.name} cannot read what is broken in the broker's log",
-            got=f"topic {broken['topic']}, partition {broken['partition']}{offset}: {said[-1][:300]}",
-            fix="restore the partition from a replica; or go on behind the broken batch, which is then lost, with "
-            f"`penstock streams reset {self.stream.name} --to`, which takes offsets",
-        ) from error
+        if not (where := next(filter(None, map(BROKEN.search, said)), None)):
+            return False
+        topic, partition = where["topic"], int(where["partition"])
+        _, _, start, end = next(p for p in self._order(batch).parts if p[:2] == (topic, partition))
+        again = any(place.broken and place[:2] == (topic, partition) for place in self.left_out)
+        found = [] if again else [at for part in broken(topic, partition, start, end, self.bootstrap) for at in part]
+        if not found:
+            raise Blocked(
+                f"stream {self.stream.name} cannot read what is broken in the broker's log",
+                got=f"topic {topic}, partition {partition}, offsets {start} to {end - 1}: {said[-1][:300]}",
+                fix="restore the partition from a replica; or go on behind these offsets, which are then lost, with "
+                f"`penstock streams reset {self.stream.name} --to`, which takes offsets",
+            ) from error
+        why = f"its batch is broken in the broker's log, and what is left of it may be wrong: {said[-1][:200]}"
+        self.left_out |= {Place(topic, partition, at, broken=True): why for at in found}
+        log.error("stream %s: the broker's log is broken: offsets %d to %d are put aside",
+                  self.stream.name, found[0], found[-1], extra={"topic": topic, "partition": partition})  # fmt: skip
+        return True
+
+    def _checked_again(self, batch: Batch) -> None:
+        """BrokerError, for the query to start again, if it reads without checksums and need not any more."""
+        without = [place for place in self.left_out if place.broken]
+        if without and all(p.offset < batch.starts.get(p.topic, {}).get(p.partition, 0) for p in without):
+            for place in without:
+                del self.left_out[place]
+            raise BrokerError(
+                f"stream {self.stream.name} has read past what is broken in the broker's log",
+                fix="nothing: it starts again, to read with checksums",
+            )
 
     def _search(self, batch: Batch, stopped: Callable[[], bool]) -> dict[Place, str]:
         order = self._order(batch)
@@ -226,7 +221,7 @@ class Quarantine:
     def letters(self, batch: Batch) -> Found:
         """The records of a batch that were put aside, as their topics take them."""
         found = Found()
-        for place in list(self.left_out):
+        for place in [place for place in self.left_out if not place.broken]:
             if place.offset < batch.starts.get(place.topic, {}).get(place.partition, 0):
                 # Its batch is behind; the next start reads without a filter.
                 del self.left_out[place]
@@ -235,19 +230,23 @@ class Quarantine:
             # Spark runs batches without records too.
             self._in_a_row = self._in_a_row if batch.starts == batch.ends else 0
             return found
+        why = {place[:3]: self.left_out[place] for place in mine}
         found.first = self.left_out[mine[0]]
-        known: set[Place] = set()
+        known: set[tuple[str, int, int]] = set()
+        # Nothing lies there; the log is read without checksums all the same.
+        unchecked = [Place("", -1, -1, broken=True)] if any(place.broken for place in mine) else []
         for given in self.stream.sources.values():
-            rows = source.batch(self.spark, given, self.bootstrap, _around(mine, batch)).where(source.at(mine))
+            rows = source.batch(self.spark, given, self.bootstrap, around(mine, batch), unchecked)
+            rows = rows.where(source.at(mine))
             for row in rows.select("topic", "partition", "offset", "key", "value").toLocalIterator():
-                place = Place(row.topic, row.partition, row.offset)
-                if place in known:
+                at = (row.topic, row.partition, row.offset)
+                if at in known:
                     continue
-                known.add(place)
+                known.add(at)
                 found.dead += 1
                 target = given.rejected or (None if given.schema else ASIDE)
                 if target:
-                    headers = origin(row.asDict(), self.stream.name, "reason", self.left_out[place])
+                    headers = origin(row.asDict(), self.stream.name, "reason", why[at])
                     letter = {"key": row.key, "value": row.value, "headers": headers}
                     found.kept.setdefault(target.name, []).append(letter)
         return found
@@ -257,15 +256,3 @@ def _outside(error: Exception) -> bool:
     """Whether no record can be its cause."""
     found = jvm.causes(error)
     return not found or any(OUTSIDE.fullmatch(name) for name, _ in found)
-
-
-def _around(places: list[Place], batch: Batch) -> Batch:
-    """The batch as if it held no more than lies between the places."""
-    starts: dict[str, dict[int, int]] = {}
-    ends: dict[str, dict[int, int]] = {}
-    for topic, parts in batch.ends.items():
-        for partition, end in parts.items():
-            offsets = [p.offset for p in places if (p.topic, p.partition) == (topic, partition)]
-            starts.setdefault(topic, {})[partition] = min(offsets, default=end)
-            ends.setdefault(topic, {})[partition] = max(offsets, default=end - 1) + 1
-    return replace(batch, starts=starts, ends=ends)

@@ -31,11 +31,12 @@ EARLIEST = -2
 
 
 class Place(NamedTuple):
-    """Of one record."""
+    """Of one record. broken: its checksum does not fit, and the log is read without checksums to get past it."""
 
     topic: str
     partition: int
     offset: int
+    broken: bool = False
 
 
 def stream(
@@ -59,7 +60,7 @@ def stream(
     the place of all of it.
     """
     given = of.sources[name]
-    reader = spark.readStream.format("kafka").options(**_options(given, bootstrap))
+    reader = spark.readStream.format("kafka").options(**_options(given, bootstrap, without))
     if of.max_records and (begun or reset is None):
         reader = reader.option("maxOffsetsPerTrigger", of.max_records)
     starts = "earliest" if begun or reset is None else json.dumps(_starts(given, bootstrap, reset))
@@ -90,7 +91,7 @@ def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch, without:
     """The raw records that a batch took from an input."""
     ends = read(given, of)
     starts = {t: {p: of.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
-    reader = spark.read.format("kafka").options(**_options(given, bootstrap))
+    reader = spark.read.format("kafka").options(**_options(given, bootstrap, without))
     reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
     return left_out(reader.load(), without)
 
@@ -147,7 +148,7 @@ def begins(of: Stream, written: Mapping[str, Mapping[int, int]], bootstrap: str)
     return found
 
 
-def _options(given: Input, bootstrap: str) -> dict[str, str]:
+def _options(given: Input, bootstrap: str, without: Collection[Place]) -> dict[str, str]:
     options = {
         "kafka.bootstrap.servers": bootstrap,
         "kafka.isolation.level": "read_committed",
@@ -158,6 +159,7 @@ def _options(given: Input, bootstrap: str) -> dict[str, str]:
         "kafka.fetch.max.wait.ms": "10",
         # Gaps are found and told by penstock.engine.gaps.
         "failOnDataLoss": "false",
+        "kafka.check.crcs": str(not any(place.broken for place in without)).lower(),
     }
     if given.topic:
         return {**options, "subscribe": given.topic.name}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
+from uuid import uuid4
 
 from pyspark.errors import StreamingQueryException
 
@@ -36,6 +38,9 @@ def copied(checkpoint: str) -> Iterator[Path | None]:
     shutil.rmtree(copy, ignore_errors=True)
     try:
         shutil.copytree(place.path, copy, copy_function=_copied)
+        # Spark stops a query when another of its id starts.
+        (copy / ".metadata.crc").unlink(missing_ok=True)
+        (copy / "metadata").write_text(json.dumps({"id": str(uuid4())}))
         yield copy
     finally:
         shutil.rmtree(copy, ignore_errors=True)

@@ -39,6 +39,15 @@ def test_the_jvm_answers(spark: SparkSession) -> None:
     jvm.answers(spark)
 
 
+def test_the_causes_of_an_error_are_told(spark: SparkSession) -> None:
+    with pytest.raises(Exception, match="no way") as raised:
+        spark.range(1).select(F.raise_error(F.lit("no way"))).write.format("noop").mode("append").save()
+    found = jvm.causes(raised.value)
+    assert found[-1][0] == "org.apache.spark.SparkRuntimeException"
+    assert "no way" in found[-1][1]
+    assert jvm.causes(ValueError("of Python")) == []
+
+
 def test_stateful_steps_are_told_by_name(spark: SparkSession) -> None:
     rows = rates(spark)
     assert jvm.stateful_steps(rows.select("value")) == []

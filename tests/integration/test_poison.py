@@ -263,17 +263,40 @@ def test_what_fails_without_a_record_is_tried_again(spark: SparkSession, bootstr
         assert (run.figures.state, run.figures.dead) == ("failing", 0)
 
 
-def test_what_is_broken_in_the_brokers_log_is_named(
-    spark: SparkSession, broker: Broker, bootstrap: str, tmp_path: Path
-) -> None:
-    for text in ("1", "victim", "3"):
-        send(bootstrap, [Record(ORDERS.name, None, text)])
+def damage(broker: Broker, before: int, found: bytes, instead: bytes) -> None:
+    """Write other bytes so many before those that are found in the first partition's log."""
     (segment,) = broker.home.rglob(f"{ORDERS.name}-0/*.log")
     with segment.open("r+b") as log:
-        log.seek(segment.read_bytes().index(b"victim"))
-        log.write(b"vactim")
+        log.seek(segment.read_bytes().index(found) - before)
+        log.write(instead)
+
+
+def test_a_broken_batch_of_the_brokers_log_costs_that_batch(
+    spark: SparkSession, broker: Broker, bootstrap: str, tmp_path: Path
+) -> None:
+    for texts in (["1"], ["victim", "20"], ["3"]):
+        send(bootstrap, [Record(ORDERS.name, None, text) for text in texts])
+    damage(broker, 0, b"victim", b"vactim")
+    with running(raw_stream(), spark, bootstrap, tmp_path) as run:
+        until(run, dead=2)
+        run.settle()
+        send(bootstrap, [Record(ORDERS.name, None, "4")])
+        wait_until(lambda: tended(run.tend, lambda: len(read(bootstrap, SHARES.name)) == 3), 120)
+        assert run.figures.dead == 2
+    assert [r.value for r in read(bootstrap, SHARES.name)] == ["1", "3", "4"]
+    letters = read(bootstrap, ASIDE.name)
+    assert [(place(one), one.value) for one in letters] == [("orders[0]@1", "vactim"), ("orders[0]@2", "20")]
+    assert all("broken in the broker's log" in why(one) for one in letters)
+
+
+def test_a_log_that_cannot_be_read_at_all_is_named(
+    spark: SparkSession, broker: Broker, bootstrap: str, tmp_path: Path
+) -> None:
+    send(bootstrap, [Record(ORDERS.name, None, "1")])
+    send(bootstrap, [Record(ORDERS.name, None, "victim" * 100)])
+    # The record's own length: more than there is.
+    damage(broker, 8, b"victim", b"\xfe\x7f")
     with running(raw_stream(), spark, bootstrap, tmp_path) as run:
         until(run, "blocked")
-        said = run.figures.error or ""
-        assert "got: topic orders, partition 0, offset 1: " in said
-        assert "penstock streams reset sharing --to" in said
+        assert "got: topic orders, partition 0, offsets 0 to 1: " in (run.figures.error or "")
+        assert "penstock streams reset sharing --to" in (run.figures.error or "")
