@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import statistics
 import sys
 import time
@@ -173,6 +174,8 @@ def main(given: Sequence[str] | None = None) -> int:
     asked.home.mkdir(parents=True, exist_ok=True)
     state = State.of(asked.home, asked.seed, max(asked.grace, SHORTEST_GRACE), asked.streams.split(","))
     began = time.monotonic()
+    # Who is told to end leaves nothing running.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     ledgers: list[Ledger] = []
 
     def prepare() -> None:
@@ -184,6 +187,8 @@ def main(given: Sequence[str] | None = None) -> int:
             checker = Checker(world.broker.bootstrap, state.streams)
             Run(world, state, asked, checker, ledgers[0]).rounds()
             checker.topics.close()
+    except KeyboardInterrupt:
+        print("ended; the same --home goes on from here", flush=True)
     finally:
         state.hours += (time.monotonic() - began) / 3600
         state.save(asked.home)
