@@ -77,11 +77,9 @@ class Run:
             self.traffic.late = True
         for _ in range(self.given.round):
             kills, outages = self.left()
-            if max(kills, outages) <= 0 or time.monotonic() > self.end:
+            if self.state.mistakes or max(kills, outages) <= 0 or time.monotonic() > self.end:
                 break
             self._break(outage=outages > 0 and self.chance.random() * (kills + outages) < outages)
-            if self.state.mistakes:
-                break
         self.ledger.stop()
         self._check()
         self.state.rounds += 1
