@@ -20,12 +20,13 @@ PATHS = ["", "static/x/page.js", "static/", "api/", "api/overview", "api/history
 METHODS = ["GET", "POST", "POST", "POST", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"]
 WORDS: list[Any] = [
     "start", "stop", "release", "stream", "app", "bundles", "metrics", "", " ", "x" * 121, "x" * 100_000, "\0", "\n",
-    "é", "日本", "'; DROP TABLE stream; --", "<script>", "%00", "../../..", None, True, 0, -1, 10**30, 1.5,
+    "\ud800", "é", "日本", "'; DROP TABLE stream; --", "<script>", "%00", "../../..", None, True, 0, -1, 10**30, 1.5,
     float("nan"), [], ["stop"], {}, {"verb": "stop"}, [[[[[[]]]]]],
 ]  # fmt: skip
 BODIES = [
     b"", b"{", b"null", b"[]", b"1", b"\xff", b"\x00", b'{"verb": "stop"', b'"stop"', b"{}" * 1000, b"[" * 100_000,
-    b'{"a":' * 10_000, b'{"verb": "stop", "verb": "start"}', b"\xef\xbb\xbf{}", b"NaN",
+    b'{"a":' * 10_000, b'{"verb": "stop", "verb": "start"}', b"\xef\xbb\xbf{}",
+    b'{"name": "\\ud800"}', b"NaN",
 ]  # fmt: skip
 HEADERS = {
     "Content-Type": ["application/json", "application/json", "application/json; charset=utf-7", "text/plain", "",
@@ -62,7 +63,7 @@ def body(chance: random.Random) -> bytes:
     for name in chance.sample(list(given), chance.choice((0, 1, 1, 2))):
         given[name] = chance.choice(WORDS)
     if chance.random() < 0.1:
-        given[chance.choice(["more", "", "__class__"])] = chance.choice(WORDS)
+        given[chance.choice(["more", "", "\ud800", "__class__"])] = chance.choice(WORDS)
     text = bytearray(json.dumps(given).encode())
     if chance.random() < 0.2:
         text[chance.randrange(len(text))] = chance.randrange(256)

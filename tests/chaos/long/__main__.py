@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import statistics
 import sys
 import time
@@ -76,11 +77,9 @@ class Run:
             self.traffic.late = True
         for _ in range(self.given.round):
             kills, outages = self.left()
-            if max(kills, outages) <= 0 or time.monotonic() > self.end:
+            if self.state.mistakes or max(kills, outages) <= 0 or time.monotonic() > self.end:
                 break
             self._break(outage=outages > 0 and self.chance.random() * (kills + outages) < outages)
-            if self.state.mistakes:
-                break
         self.ledger.stop()
         self._check()
         self.state.rounds += 1
@@ -173,6 +172,8 @@ def main(given: Sequence[str] | None = None) -> int:
     asked.home.mkdir(parents=True, exist_ok=True)
     state = State.of(asked.home, asked.seed, max(asked.grace, SHORTEST_GRACE), asked.streams.split(","))
     began = time.monotonic()
+    # Who is told to end leaves nothing running.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     ledgers: list[Ledger] = []
 
     def prepare() -> None:
@@ -184,6 +185,8 @@ def main(given: Sequence[str] | None = None) -> int:
             checker = Checker(world.broker.bootstrap, state.streams)
             Run(world, state, asked, checker, ledgers[0]).rounds()
             checker.topics.close()
+    except KeyboardInterrupt:
+        print("ended; the same --home goes on from here", flush=True)
     finally:
         state.hours += (time.monotonic() - began) / 3600
         state.save(asked.home)

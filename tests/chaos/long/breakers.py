@@ -104,8 +104,8 @@ def aimed(world: World, chance: random.Random) -> str:  # noqa: ARG001
         }
     )
     try:
-        marks = consumer.list_topics(COMMITS, timeout=30).topics[COMMITS]
-        consumer.assign([TopicPartition(COMMITS, p, OFFSET_END) for p in marks.partitions])
+        there = consumer.list_topics(timeout=30).topics
+        consumer.assign([TopicPartition(t, p, OFFSET_END) for t in (COMMITS, "named") for p in there[t].partitions])
         pids = [member.pid for member in processes.members(d)]
         seen = consumer.poll(60.0)
         for pid in pids:
@@ -113,7 +113,7 @@ def aimed(world: World, chance: random.Random) -> str:  # noqa: ARG001
                 os.kill(pid, signal.SIGKILL)
     finally:
         consumer.close()
-    return f"{len(pids)} processes, at a batch of {(seen.key() or b'').decode() if seen else 'nobody'}"
+    return f"{len(pids)} processes, at {seen.topic()} {(seen.key() or b'').decode()}" if seen else "nothing was seen"
 
 
 def starting(world: World, chance: random.Random) -> str:

@@ -29,6 +29,7 @@ APP = "long"
 FOLDER = PROJECT / "tests" / "chaos" / "long" / "project"
 # Short, so that what must outlast them is short too; each still covers several beats.
 LEASE, STUCK = 8.0, 15.0
+WELL = ("running", "idle")
 
 
 class Keeper(Part):
@@ -103,7 +104,7 @@ class World:
             wanted = self.control.desired(app).keys()
             if app == CAPTURES:
                 return {p.name for p in rows} == set(wanted) and all(
-                    p.incarnation == d.incarnation and (p.reported_at or 0) > since_ms and not p.error for p in rows
+                    p.incarnation == d.incarnation and (p.reported_at or 0) > since_ms and p.state in WELL for p in rows
                 )
             return {p.name for p in rows} == set(wanted) and all(
                 p.incarnation == d.incarnation and (p.batch_at or 0) > since_ms for p in rows
