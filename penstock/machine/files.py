@@ -11,6 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+# What a home may hold; Spark makes one of them where it runs.
+OURS = frozenset(
+    {"airflow", "captures", "checkpoints", "influxdb", "kafka", "logs", "mariadb", "run", "spark-warehouse", "tables"}
+)
+
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
@@ -31,14 +36,18 @@ def owner_only() -> Iterator[None]:
         os.umask(before)
 
 
-def private(folder: Path) -> None:
-    """Make a folder that its owner alone may enter. Where others could, all that lies in it is closed to them too."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if not found.st_mode & 0o077 or found.st_uid != os.geteuid():
+def private(home: Path) -> None:
+    """Make a home that its owner alone may enter. Where others could, all that lies in it is closed to them too.
+
+    A folder in which other things lie as well is somebody's, and is left as it is.
+    """
+    home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = home.stat()
+    shared = any(path.name not in OURS for path in home.iterdir())
+    if not found.st_mode & 0o077 or found.st_uid != os.geteuid() or shared:
         return
     # Closed last, so that a walk that was cut off is made again.
-    for place, _, names in os.walk(folder, topdown=False):
+    for place, _, names in os.walk(home, topdown=False):
         for path in (Path(place, name) for name in [*names, "."]):
             with suppress(OSError):  # gone meanwhile, or another's
                 mode = path.lstat().st_mode

@@ -55,7 +55,8 @@ def _spec() -> Iterator[Path]:
 def new_log(app: str) -> Path:
     """A log file for the next driver of an app; all but the last of older ones are removed."""
     folder = settings().logs
-    files.private(folder)
+    with files.owner_only():
+        folder.mkdir(parents=True, exist_ok=True)
     for old in sorted(folder.glob(f"driver-{app}-2*.log"))[: -KEPT_LOGS + 1]:
         old.unlink(missing_ok=True)
     return folder / f"driver-{app}-{datetime.now(UTC):%Y%m%dT%H%M%S%f}.log"
@@ -63,9 +64,9 @@ def new_log(app: str) -> Path:
 
 def properties(app: str, conf: Mapping[str, str]) -> Path:
     """A file of an app's Spark settings, which may hold secrets: every user may read a command line."""
-    folder = settings().home / "run"
-    files.private(folder)
-    path = folder / f"spark-{app}.conf"
+    path = settings().home / "run" / f"spark-{app}.conf"
+    with files.owner_only():
+        path.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"{key.translate(ESCAPED)}={value.translate(ESCAPED)}\n" for key, value in conf.items()]
     files.write_private(path, "".join(lines))
     return path

@@ -148,7 +148,7 @@ const showStates = ({ states, cures }) =>
   replace("states", JSON.stringify([states, cures]), () => {
     const all = document.createDocumentFragment();
     for (const [state, meaning] of Object.entries(states)) {
-      all.append(h("dt", {}, h("span", { class: "pill", "data-state": state }, state)), h("dd", {}, meaning, ...(cures[state] ? [" What to do: ", ...marked(cures[state]), "."] : [])));
+      all.append(h("dt", {}, h("span", { class: "pill", "data-state": state }, state)), h("dd", {}, meaning, ...(cures[state] ? [" What to do: ", ...marked(cures[state]), /[.?]$/.test(cures[state]) ? "" : "."] : [])));
     }
     return all;
   });

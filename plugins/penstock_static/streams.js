@@ -27,8 +27,9 @@ const pair = (label) => {
   const second = h("span", { class: "s" });
   return { cell: h("td", { class: "n", "data-label": label }, first, second), first, second };
 };
-// What two batches, or two seconds, bring is on its way, not waiting.
-const onItsWay = ({ lag, rows_per_s: rate, batch_ms: took }) => lag <= (rate ?? 0) * Math.max(2, (2 * (took ?? 0)) / 1000);
+// Producers send in bursts, and a batch takes what has come meanwhile: so much is on its way, not waiting.
+const ON_ITS_WAY_MS = 30_000;
+const onItsWay = ({ lag, rows_per_s: rate, batch_ms: took }) => lag <= ((rate ?? 0) * Math.max(ON_ITS_WAY_MS, 2 * (took ?? 0))) / 1000;
 
 class StreamRow {
   constructor(table, name) {
@@ -75,7 +76,7 @@ class StreamRow {
     text(c.rows.first, f.count(stream.rows_per_s));
     text(c.lag.first, f.count(stream.lag));
     attr(c.lag.cell, "data-zero", onItsWay(stream));
-    attr(c.lag.cell, "title", onItsWay(stream) ? "No more than a batch or two bring" : null);
+    attr(c.lag.cell, "title", onItsWay(stream) ? "No more than is read in half a minute, or in two batches" : null);
     const behind = this.table.behind.get(this.name) ?? 0;
     const age = stream.watermark_age_ms;
     text(c.watermark.first, f.age(age == null ? null : age - behind));

@@ -105,8 +105,9 @@ def secrets(home: Path) -> set[str]:
 
 
 def test_up_adopted_mended_and_down(penstock: Commands) -> None:
-    penstock.home.mkdir(mode=0o755)
-    (penstock.home / "older.log").write_text("written by a version that let others read")
+    (penstock.home / "logs").mkdir(mode=0o755, parents=True)
+    penstock.home.chmod(0o755)
+    (penstock.home / "logs" / "older.log").write_text("written by a version that let others read")
     said = penstock("up")
     assert "Penstock is up" in said
     assert stat.S_IMODE(penstock.home.stat().st_mode) == 0o700

@@ -86,11 +86,19 @@ def test_a_folder_that_others_could_read_is_closed_to_them_with_all_that_is_in_i
     for name, before in (("airflow.db", 0o644), ("script", 0o755), ("kept", 0o400)):
         (home / "airflow" / name).touch()
         (home / "airflow" / name).chmod(before)
-    (home / "link").symlink_to(outside)
+    (home / "airflow" / "link").symlink_to(outside)
     private(home)
     after = {path.name: mode(path) for path in home.rglob("*") if not path.is_symlink()}
     assert after == {"airflow": 0o700, "airflow.db": 0o600, "script": 0o700, "kept": 0o400}
     assert (mode(home), mode(outside)) == (0o700, 0o644)
+
+
+def test_a_folder_of_other_things_too_is_left_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o755)
+    (tmp_path / "letters-of-mine").mkdir(mode=0o755)
+    tmp_path.chmod(0o755)
+    private(tmp_path)
+    assert {mode(path) for path in (tmp_path, *tmp_path.iterdir())} == {0o755}
 
 
 def test_a_new_folder_is_its_owners(tmp_path: Path) -> None:
