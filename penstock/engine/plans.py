@@ -67,19 +67,22 @@ class Plan:
 
     def __init__(self, spark: SparkSession, stream: str, path: str) -> None:
         self._stream, self._folder = stream, Folder(spark, path)
+        self._reset = Folder(spark, f"{path}.reset")
 
     def check(self, lines: list[str]) -> None:
         """Blocked if a checkpoint with batches has the state of another plan, and nobody accepted this one.
 
         lines: what `jvm.kept` says of it.
         """
+        if self._reset.names("."):
+            return  # the next start begins anew
         known = self._lines(KNOWN)
         if known is not None and known != lines and self._lines(ACCEPTED) != lines and self._folder.names("commits"):
             raise Blocked(
                 f"stream {self._stream} has state of other code, and this code would misread it",
                 got=_difference(known, lines),
-                fix="take the old code back; or give the stream a new name; or begin anew: "
-                f"`penstock streams reset {self._stream}`; or if the old state fits all the same: "
+                fix="take the old code back; or give the stream a new name; or stop it and begin "
+                f"anew, `penstock streams reset {self._stream}`, and release; or if the old state fits all the same: "
                 f"`penstock streams release {self._stream} --accept-state`",
             )
 

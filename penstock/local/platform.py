@@ -15,7 +15,7 @@ import psutil
 
 from penstock.catalog import BrokenFile, Catalog, survey
 from penstock.control import Actor, Control, connect
-from penstock.errors import ControlError, LocalError, ReleaseRefused
+from penstock.errors import ControlError, LocalError, PenstockError, ReleaseRefused
 from penstock.kafka.admin import ensure_topics
 from penstock.local import mariadb
 from penstock.local.airflow import Airflow, ApiServer
@@ -111,7 +111,9 @@ class Platform:
         self.mariadb = None if s.control_url.get_secret_value() else MariaDB(s.home, s.mariadb_port)
         self.airflow = Airflow(s.home, s.airflow_port, s.project)
         self.meter = Meter(s.home, s.metrics_port)
-        self._refused: dict[str, ReleaseRefused] = {}
+        # What of the declarations cannot run now, and the streams that are not waited for because of it.
+        self._amiss: list[PenstockError] = []
+        self._left_out: set[str] = set()
 
     @property
     def parts(self) -> list[Part]:
@@ -139,10 +141,10 @@ class Platform:
             self._start_all(report, [self.meter], "Starting the meter")
             with report.step("Waiting for the first figures of the streams") as step:
                 view = self._first_figures(connect(self.settings.control), step)
-            if self._refused:
+            if self._amiss:
                 raise LocalError(
-                    "not all that is declared runs: what is new waits for a release of its app",
-                    got="; ".join(map(str, self._refused.values())),
+                    "not all that is declared runs",
+                    got="; ".join(map(str, self._amiss)),
                     fix="mend it, then `make up` again; all else runs",
                 )
             return view
@@ -217,7 +219,9 @@ class Platform:
         done = ensure_topics(catalog.topics.values(), self.settings.bootstrap)
         said = f"{len(catalog.topics)} topics" + (f", {len(done)} of them changed" if done else "")
         said += f"; released for what is new: {', '.join(taken)}" if taken else ""
-        return f"{said}; left out: {'; '.join(map(str, wrong))}" if wrong else said
+        self._amiss += wrong
+        self._left_out |= control.desired().keys() - catalog.supervised.keys()
+        return said
 
     def _take_up(self, control: Control, new: Set[str]) -> list[str]:
         """Release the apps whose running drivers do not know a stream or capture that is new; their names."""
@@ -231,7 +235,8 @@ class Platform:
                 release(control, app.name, Actor("make up", "cli"), f"new: {', '.join(fresh)}")
                 taken.append(app.name)
             except ReleaseRefused as e:
-                self._refused[app.name] = e
+                self._amiss.append(e)
+                self._left_out |= set(fresh)
         return taken
 
     def _first_figures(self, control: Control, step: Step) -> Overview:
@@ -239,7 +244,8 @@ class Platform:
         deadline, well_at = time.monotonic() + FIRST_FIGURES, time.monotonic()
         while True:
             view = self.view(control)
-            wanted = [s for app in view.apps if app.name not in self._refused for s in app.streams if s.desired == "on"]
+            streams = [s for app in view.apps for s in app.streams if s.name not in self._left_out]
+            wanted = [s for s in streams if s.desired == "on"]
             waiting = [s for s in wanted if s.state not in ("running", "idle")]
             reading = [s for s in wanted if s.rows_in and s.batch_age_ms is not None and s.batch_age_ms < FRESH_MS]
             if not waiting and (reading or not wanted):

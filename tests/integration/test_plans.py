@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
@@ -18,6 +19,7 @@ from penstock.engine import jvm, plans, tablefeed
 from penstock.engine.plans import Plan
 from penstock.engine.run import StreamRun
 from penstock.engine.session import session_for
+from penstock.errors import Blocked
 from penstock.local.parts import Broker
 from penstock.settings import PROJECT
 from penstock.streams import F, Input, Stream, Topic, TopicOutput, Updates
@@ -127,8 +129,15 @@ def test_a_changed_aggregate_is_blocked_until_it_is_accepted(
     with running(SUM, spark, at, tmp_path) as run:
         run.settle()
     assert [float(r.value or 0) for r in read(at, TOTALS.name)] == [2.0, 7.0], "the old code goes on"
-    own = session_for(spark, other)
-    Plan(own, "plan-totals", f"{tmp_path}/plan-totals").accept(kept(spark, other))
+    plan = Plan(session_for(spark, other), "plan-totals", f"{tmp_path}/plan-totals")
+    waiting = tmp_path / "plan-totals.reset" / "penstock-reset.json"
+    waiting.parent.mkdir()
+    waiting.touch()
+    plan.check(kept(spark, other))
+    shutil.rmtree(waiting.parent)
+    with pytest.raises(Blocked):
+        plan.check(kept(spark, other))
+    plan.accept(kept(spark, other))
     sell(6.0)
     with running(other, spark, at, tmp_path) as run:
         run.settle()

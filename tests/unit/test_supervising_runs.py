@@ -219,16 +219,17 @@ def test_up_releases_an_app_whose_driver_lacks_a_stream(running: Platform, monke
     def refuse(*_: object) -> int:
         raise ReleaseRefused("app a cannot go on with this code")
 
-    monkeypatch.setattr(platform, "release", released)
+    monkeypatch.setattr(platform, "FIRST_FIGURES", 0.0)
+    monkeypatch.setattr(platform, "release", refuse)
     new_stream(running)
     made = platform.Platform()
+    assert made._take_up(running.control, {"fresh"}) == []
+    assert "cannot go on" in str(made._amiss[0])
+    assert made._first_figures(running.control, Quiet()), "what waits for a release is not waited for"
+    monkeypatch.setattr(platform, "release", released)
     assert made._take_up(running.control, {"s2"}) == []
     assert made._take_up(running.control, {"fresh"}) == ["a"]
     assert running.control.actions(1)[0]["detail"] == "new: fresh"
-    monkeypatch.setattr(platform, "release", refuse)
-    assert made._take_up(running.control, {"fresh"}) == []
-    assert "cannot go on" in str(made._refused["a"])
-    assert made._first_figures(running.control, Quiet()), "what waits for a release is not waited for"
     processes.kill(running.driver())
     assert platform.Platform()._take_up(running.control, {"fresh"}) == [], "the next driver knows it"
 
