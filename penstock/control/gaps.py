@@ -15,8 +15,8 @@ from penstock.control.database import Database, insert_if_new, rows
 from penstock.control.rows import Actor
 
 # Removed before they were read; the log's end lies before what was read or planned; another topic of the same name;
-# no topic of the name.
-What = Literal["removed", "cut", "made again", "deleted"]
+# no topic of the name; and of the topic of marks: batches that ended and have none.
+What = Literal["removed", "cut", "made again", "deleted", "unmarked"]
 WHOLE = -1
 
 
@@ -49,6 +49,10 @@ class Gap:
             )
         if self.what == "made again":
             return f"{self.topic}: it was deleted and made again; nobody knows what of the old one was not read"
+        if self.what == "unmarked":
+            return (
+                f"{self.topic}: it has no mark of batches up to {self.end - 1}; what they wrote may be lost, or twice"
+            )
         return f"{self.topic}: it was deleted; nobody knows what of it was not read"
 
 

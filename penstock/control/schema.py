@@ -174,7 +174,7 @@ gap = Table(
     Column("id", String(32), primary_key=True),  # digest of what follows, so that a gap is told and accepted once
     _name(nullable=False, index=True),  # stream
     Column("topic", String(249), nullable=False),
-    Column("what", String(12), nullable=False),  # removed | cut | made again | deleted
+    Column("what", String(12), nullable=False),  # removed | cut | made again | deleted | unmarked
     Column("partition", Integer, nullable=False),  # -1 for the whole topic
     Column("start", BigInteger, nullable=False),  # offsets; the end is not part of it
     Column("end", BigInteger, nullable=False),

@@ -13,13 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.control.gaps import Gap
 from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner, Writer, open_store
 from penstock.declare.stream import TAG
-from penstock.declare.topic import ASIDE
+from penstock.declare.topic import ASIDE, COMMITS
 from penstock.engine.gaps import Inputs
 from penstock.engine.jvm import Execution
 from penstock.engine.offsetlog import Plan
 from penstock.engine.quarantine import Quarantine
+from penstock.engine.recovery import Unmarked
 from penstock.engine.rejects import Rejects, letters
 from penstock.engine.reset import Reset, take_up
 from penstock.engine.watermark import Watermark
@@ -83,7 +85,7 @@ class Batches:
         self._checkpoint, self._tables, self._done, self._waits = checkpoint, tables, done, waits
         self._stores: list[Store] = []
         self._rejects: Rejects
-        self._inputs = Inputs(stream, bootstrap, checkpoint, book)
+        self._book, self._inputs = book, Inputs(stream, bootstrap, checkpoint, book)
         self._watermark: Watermark
         self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path, waits)
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
@@ -132,7 +134,7 @@ class Batches:
             if any(output.name in self._stream.beside for output in store.outputs):
                 self._tables.settle(store.mark)
         self.reset = take_up(self._checkpoint, self.committed)
-        self._checkpoint.fits(self.committed, stateful=self._stream.stateful_steps > 0)
+        self._fits()
         self._mend()
         self._rejects = Rejects(self._stream, self._spark, self._bootstrap, self.left_out, self.reset)
         self._watermark = Watermark(self._stream)
@@ -328,6 +330,24 @@ class Batches:
                 got=", ".join(missing),
                 fix="create them with `penstock topics --apply`",
             )
+
+    def _fits(self) -> None:
+        """See that the checkpoint is that of the mark; one without a mark is marked once somebody has accepted it."""
+        stateful, name = self._stream.stateful_steps > 0, self._stream.name
+        try:
+            self._checkpoint.fits(self.committed, stateful=stateful)
+        except Unmarked as e:
+            query = self._checkpoint.query
+            gap = Gap(COMMITS.name, "unmarked", start=self.committed.batch + 1, end=e.ended + 1, topic_id=query)
+            if gap not in self._book.gaps_found(name, [gap]):
+                raise
+            ends, _ = self._checkpoint.waiting()
+            mark = Mark(query, e.ended, ends, {}, self._checkpoint.plans(e.ended), self._checkpoint.copy)
+            for store in self._stores:
+                store.writer.write({}, mark)
+                store.mark = mark
+            self._book.gaps_passed(name, [gap])
+            self._checkpoint.fits(mark, stateful=stateful)
 
     def _mend(self) -> None:
         """Let reading go on behind gaps that may be passed: the marks and the checkpoint then say the same of it.

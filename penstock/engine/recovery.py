@@ -25,6 +25,14 @@ STATE = re.compile(
 RESET = "`penstock streams reset {name} --to ...` says where to begin instead; `--dry-run` shows what that means"
 
 
+class Unmarked(Blocked):
+    """Batches ended that no mark tells of. ended: the last."""
+
+    def __init__(self, what: str, *, got: str, fix: str, ended: int) -> None:
+        super().__init__(what, got=got, fix=fix)
+        self.ended = ended
+
+
 class Recovery:
     """One look at a checkpoint. said: what was mended, a sentence each.
 
@@ -67,9 +75,10 @@ class Recovery:
                     self._remove(f"offsets/{n}", f"batch {n}, of which nothing is written, is planned anew")
             return False
         if not self._mark.query:
-            raise self._doubt(
+            raise self._unmarked(
                 "has a checkpoint and no mark of what is written: the topic of marks was emptied, or it is another's",
-                f"{len(done)} batches done, the last is {done[-1]}",
+                f"the last batch that ended is {done[-1]}",
+                done[-1],
             )
         raise self._doubt(
             "has a checkpoint of another query than the one that wrote last",
@@ -94,10 +103,11 @@ class Recovery:
     def _behind(self, top: int) -> None:
         ended = top if self._commit(top) is not None else top - 1
         if ended > self._mark.batch:
-            raise self._doubt(
+            raise self._unmarked(
                 "has batches in its checkpoint whose output has no mark: the topic of marks lost them, and perhaps the "
                 "topics of its output did as well",
                 _between(self._plans.get(self._mark.batch), self._plan(ended)),
+                ended,
             )
 
     def _ahead(self, top: int) -> int:
@@ -188,6 +198,10 @@ class Recovery:
 
     def _damaged(self, file: str) -> Blocked:
         return damaged(self._name, f"{self._folder.path}/{file}")
+
+    def _unmarked(self, what: str, got: str, ended: int) -> Unmarked:
+        fix = f"`penstock streams go-on {self._name}` goes on from the checkpoint; what it last wrote may come twice"
+        return Unmarked(f"stream {self._name} {what}", got=got, fix=fix, ended=ended)
 
     def _doubt(self, what: str, got: str) -> Blocked:
         return Blocked(f"stream {self._name} {what}", got=got, fix=RESET.format(name=self._name))

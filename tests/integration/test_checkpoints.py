@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.control.gaps import Memory
 from penstock.declare.topic import COMMITS
 from penstock.errors import Blocked
 from penstock.kafka.admin import admin
@@ -134,8 +135,15 @@ def test_a_checkpoint_without_its_marks_is_not_taken_for_a_new_one(
     admin(bootstrap).delete_topics([COMMITS.name])[COMMITS.name].result(30)
     wait_until(lambda: COMMITS.name not in admin(bootstrap).list_topics(timeout=10).topics)
     create(bootstrap, COMMITS)
-    with pytest.raises(Blocked, match="no mark of what is written"), running(EACH, spark, bootstrap, tmp_path):
+    book = Memory()
+    with pytest.raises(Blocked, match="no mark of what is written"), running(EACH, spark, bootstrap, tmp_path, book):
         pass
+    [asked] = book.asked["each"]
+    book.accepted.add(("each", asked))
+    send(bootstrap, events(4))
+    with running(EACH, spark, bootstrap, tmp_path, book) as run:
+        run.settle()
+    assert values(bootstrap) == [1, 2, 3, 4]
 
 
 def test_of_two_copies_the_one_left_behind_stops(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
