@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ SHOWN = 2000
 @dataclass(frozen=True)
 class Letter:
     """One record that was put aside. at: epoch ms; place: where it came from; key, value: their
-    texts, cut; None is none. size: of the value, bytes."""
+    texts, cut; None is none. size: of the value, bytes. replay: the command that sends it again, empty if none does."""
 
     topic: str
     partition: int
@@ -37,6 +38,7 @@ class Letter:
     key: str | None
     value: str | None
     size: int
+    replay: str = ""
 
 
 def topics(kind: Kind, stream: str, read: Iterable[str]) -> list[str]:
@@ -107,6 +109,7 @@ def _letter(message: Message) -> tuple[Letter, str]:
         _text(message.key()),
         _text(value),
         len(value or b""),
+        _replay(place[0], said),
     )
     return letter, said.get("penstock.stream", "")
 
@@ -116,6 +119,14 @@ def _place(said: Mapping[str, str]) -> str:
         parts = [said.get(f"penstock.{name}", "?") for name in ("topic", "partition", "offset")]
         return printable(f"{parts[0]}, partition {parts[1]}, offset {parts[2]}")[:SHOWN]
     return printable(f"a row for {said.get('penstock.output', 'nothing that is known')}")[:SHOWN]
+
+
+def _replay(topic: str, said: Mapping[str, str]) -> str:
+    """Somebody copies it into a shell, and anybody may write headers: only numbers are taken from them."""
+    place = [said.get(f"penstock.{name}", "") for name in ("partition", "offset")]
+    if not topic.endswith("-dead-letter") or not all(re.fullmatch("[0-9]{1,19}", number) for number in place):
+        return ""
+    return f"penstock dead-letters replay {topic} --place {':'.join(place)}"
 
 
 def _reason(said: Mapping[str, str]) -> str:

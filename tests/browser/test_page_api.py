@@ -336,7 +336,7 @@ def test_the_newest_letters_of_a_stream_are_shown_as_text(olga: httpx.Client, fr
         producer.produce(dead, f"v{n}", key="k", partition=n % 4 // 2, headers=headers, timestamp=n + 1)
         producer.commit_transaction()
     producer.begin_transaction()
-    headers = letter(99, "bundles", reason="\x1b[2J")
+    headers = letter(99, "bundles", reason="\x1b[2J", partition="0; rm -rf ~ #")
     producer.produce(dead, b"\xff\x00" + b"x" * 800_000, partition=0, headers=headers, timestamp=99)
     producer.commit_transaction()
     producer.begin_transaction()
@@ -354,6 +354,8 @@ def test_the_newest_letters_of_a_stream_are_shown_as_text(olga: httpx.Client, fr
     assert (first["size"], first["reason"]) == (800_002, "\\x1b[2J")
     assert [one["value"] for one in rest] == [f"v{n}" for n in range(29, 0, -2)]
     assert rest[0]["place"] == "bundles-in, partition 0, offset 29"
+    assert rest[0]["replay"] == f"penstock dead-letters replay {dead} --place 0:29"
+    assert first["replay"] == "", "what was forged is no command"
     assert rest[0]["reason"] == "no number <b>29</b>"
     late = olga.get("/penstock/api/letters", params={"stream": "bundles", "kind": "late"}, timeout=30)
     assert [one["reason"] for one in late.json()["letters"]] == ["1200 ms after its window was closed"]

@@ -1,0 +1,29 @@
+"""What the page makes of the headers of a record that was put aside: anybody may have written them."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.observe.letters import _replay, topics
+
+
+def test_letters_lie_beside_the_topics_that_were_read() -> None:
+    assert topics("dead", "bundles", ["receipts"]) == ["receipts-dead-letter", "penstock.aside"]
+    assert topics("late", "bundles", ["receipts"]) == ["bundles-late"]
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "offset", "command"),
+    [
+        ("receipts-dead-letter", "3", "17", "penstock dead-letters replay receipts-dead-letter --place 3:17"),
+        ("receipts-dead-letter", "3; rm -rf ~ #", "17", ""),
+        ("receipts-dead-letter", "3", "17\nreboot", ""),
+        ("receipts-dead-letter", "٣", "17", ""),
+        ("receipts-dead-letter", "", "17", ""),
+        ("bundles-late", "3", "17", ""),
+    ],
+)
+def test_only_numbers_reach_the_command_that_somebody_copies(
+    topic: str, partition: str, offset: str, command: str
+) -> None:
+    assert _replay(topic, {"penstock.partition": partition, "penstock.offset": offset}) == command
