@@ -52,7 +52,8 @@ def remove(
                 fix="release its app, so that a driver without it follows, and try again",
             )
         group = f"penstock.{name}"
-        there, read = partitions(client, settings().bootstrap), leftovers.read_by(client, group)
+        there = partitions(client, settings().bootstrap)
+        read = leftovers.read_by(settings().bootstrap, group, there)
         folders = [found for suffix in FOLDERS if (found := _folder(f"{name}{suffix}")) is not None]
         users = {topic: used_by(catalog, topic) for topic in there if not topic.startswith("__")}
         chosen = set(topics or ())

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import TIMEOUT
@@ -23,24 +22,28 @@ COORDINATING = {
 }
 
 
-def read_by(client: AdminClient, group: str) -> list[str]:
-    """The topics of which a consumer group has offsets; none if it is not there."""
-    asked = [ConsumerGroupTopicPartitions(group)]
-    found = _of_group(group, lambda: client.list_consumer_group_offsets(asked, request_timeout=TIMEOUT)[group])
-    return sorted({place.topic for place in found.topic_partitions or ()}) if found is not None else []
+def read_by(bootstrap: str, group: str, there: Mapping[str, int]) -> list[str]:
+    """The topics of which a consumer group has offsets. there: partition counts of the topics that there are."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 2})
+    places = [TopicPartition(topic, p) for topic, count in there.items() for p in range(count)]
+    try:
+        found = _of_group(group, lambda: consumer.committed(places, timeout=TIMEOUT))
+    finally:
+        consumer.close()
+    return sorted({at.topic for at in found or () if at.offset >= 0})
 
 
 def delete_group(client: AdminClient, group: str) -> None:
     """Delete a consumer group, if it is there."""
-    _of_group(group, lambda: client.delete_consumer_groups([group], request_timeout=TIMEOUT)[group])
+    _of_group(group, lambda: client.delete_consumer_groups([group], request_timeout=TIMEOUT)[group].result(TIMEOUT))
 
 
-def _of_group(group: str, ask: Callable[[], Future[T]]) -> T | None:
+def _of_group(group: str, ask: Callable[[], T]) -> T | None:
     """The answer; None if there is no such group. A broker that has just started knows of none for a moment."""
     deadline = time.monotonic() + TIMEOUT
     while True:
         try:
-            return ask().result(TIMEOUT)
+            return ask()
         except KafkaException as e:
             code = e.args[0].code()
             if code == KafkaError.GROUP_ID_NOT_FOUND:

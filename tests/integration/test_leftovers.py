@@ -22,15 +22,19 @@ def test_a_group_and_topics_are_found_and_deleted(fresh_broker: Broker) -> None:
     at = fresh_broker.bootstrap
     create(at, COMMITS, Topic("read", partitions=1), Topic("other", partitions=1))
     client, group = admin(at), "penstock.leaving"
-    assert leftovers.read_by(client, group) == []
+
+    def read() -> list[str]:
+        return leftovers.read_by(at, group, partitions(client, at))
+
+    assert read() == []
     writer = TopicWriter("leaving", group, at)
     writer.committed()
     # Offsets are published behind a batch, and nothing waits for it.
-    wait_until(lambda: writer.write({}, Mark("q", 0, {"read": {0: 1}})) or leftovers.read_by(client, group) == ["read"])
+    wait_until(lambda: writer.write({}, Mark("q", 0, {"read": {0: 1}})) or read() == ["read"])
     writer.close()
     for _ in range(2):
         leftovers.delete_group(client, group)
-    assert leftovers.read_by(client, group) == []
+    assert read() == []
     leftovers.delete_topics(client, ["other"])
     wait_until(lambda: "other" not in partitions(client, at))
     assert "read" in partitions(client, at)
