@@ -10,6 +10,7 @@ from typing import Literal
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from penstock.declare.topic import ASIDE, Topic
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partitions, unreachable
 from penstock.logs import printable
@@ -44,7 +45,7 @@ class Letter:
 def topics(kind: Kind, stream: str, read: Iterable[str]) -> list[str]:
     """Where the letters of a stream may lie; read: the topics that it reads."""
     # Records of raw inputs and rows that no output takes have a topic for all streams.
-    return [f"{stream}-late"] if kind == "late" else [*(f"{topic}-dead-letter" for topic in read), "penstock.aside"]
+    return [f"{stream}-late"] if kind == "late" else [*(Topic(topic).dead_letters for topic in read), ASIDE.name]
 
 
 def newest(bootstrap: str, stream: str, wanted: Iterable[str], limit: int = LIMIT) -> list[Letter]:
