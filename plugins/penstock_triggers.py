@@ -185,6 +185,7 @@ def declared_windows() -> list[dict[str, Any]]:
     they were when all could be read.
     """
     from penstock.catalog import survey
+    from penstock.machine.files import write_private
     from penstock.settings import settings
 
     catalog, wrong = survey(combiners=False)
@@ -199,7 +200,7 @@ def declared_windows() -> list[dict[str, Any]]:
     known = settings().home / "run" / "windows.json"
     if not wrong:
         known.parent.mkdir(parents=True, exist_ok=True)
-        known.write_text(json.dumps(found))
+        write_private(known, json.dumps(found))
     elif known.exists():
         found += [one for one in json.loads(known.read_text()) if one["topic"] not in catalog.windowed()]
     return found

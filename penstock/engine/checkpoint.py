@@ -115,10 +115,8 @@ class Checkpoint:
 
     def watermark(self) -> int:
         """The latest watermark that any of its batches had, epoch ms; 0 for none."""
-        for number in sorted(self._numbers("offsets"), reverse=True):
-            if plan := Plan.read(self._text(f"offsets/{number}")):
-                return plan.watermark_ms
-        return 0
+        plans = (Plan.read(self._folder.read_if_whole(f"offsets/{n}") or "") for n in self._numbers("offsets"))
+        return max((plan.watermark_ms for plan in plans if plan), default=0)
 
     def reset_in_force(self) -> str | None:
         """The reset that it began with."""
@@ -137,7 +135,7 @@ class Checkpoint:
         if self._folder.exists():
             self._folder.move(f"{self.path}.before")
         self._waiting.move(self.path)
-        self._last = None
+        self._last, self._synced = None, {}
 
     @property
     def query(self) -> str:
@@ -172,17 +170,17 @@ class Checkpoint:
         """The offsets at which its sources first began."""
         lines = []
         for source in self._folder.names("sources"):
-            if "0" in self._folder.names(f"sources/{source}"):
-                text = self._text(f"sources/{source}/0")
-                # A zero byte and the version come first.
-                lines.append(json.loads(text[text.index("{") :]))
+            # A zero byte and the version come first.
+            _, brace, text = (self._folder.read_if_whole(f"sources/{source}/0") or "").partition("{")
+            if brace:
+                lines.append(json.loads(brace + text))
         return merged(lines)
 
     def _numbers(self, folder: str) -> list[int]:
         return [int(name) for name in self._folder.names(folder) if name.isdigit()]
 
     def _ends(self, batch_id: int) -> Ends:
-        plan = Plan.read(self._text(f"offsets/{batch_id}"))
+        plan = Plan.read(self._folder.read_if_whole(f"offsets/{batch_id}") or "")
         return plan.ends if plan else {}
 
     def _plan(self, batch_id: int) -> Plan:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.declare.stream import Stream
     from penstock.engine.checkpoint import Batch
+    from penstock.engine.reset import Reset
 
 log = logging.getLogger(__name__)
 
@@ -218,8 +219,8 @@ class Quarantine:
             raise Unclear(root_message(trial.error))
         return root_message(trial.error)
 
-    def letters(self, batch: Batch) -> Found:
-        """The records of a batch that were put aside, as their topics take them."""
+    def letters(self, batch: Batch, reset: Reset | None = None) -> Found:
+        """The records of a batch that were put aside, as their topics take them; not those of before a reset."""
         found = Found()
         for place in [place for place in self.left_out if not place.broken]:
             if place.offset < batch.starts.get(place.topic, {}).get(place.partition, 0):
@@ -240,7 +241,7 @@ class Quarantine:
             rows = rows.where(source.at(mine))
             for row in rows.select("topic", "partition", "offset", "key", "value").toLocalIterator():
                 at = (row.topic, row.partition, row.offset)
-                if at in known:
+                if at in known or (reset and reset.kept(row.asDict())):
                     continue
                 known.add(at)
                 found.dead += 1

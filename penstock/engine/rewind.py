@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from penstock.declare.promises import Each, Final, Updates, millis
-from penstock.engine import jvm, source
+from penstock.engine import jvm, plans
 from penstock.engine.reset import Reset
 from penstock.engine.tablefeed import ddl
 from penstock.errors import BrokerError, DeclarationError
@@ -143,9 +143,8 @@ def _newest(bootstrap: str, upto: Mapping[Place, int], now: int) -> dict[Place, 
 
 
 def _windows(stream: Stream, spark: SparkSession, bootstrap: str) -> list[jvm.Windows]:
-    frames = {name: source.stream(spark, stream, name, bootstrap) for name in stream.sources}
     tables = {name: spark.createDataFrame([], ddl(table.fields)) for name, table in stream.tables.items()}
-    return jvm.windows(stream.transform(**frames, **tables))
+    return jvm.windows(plans.rows(spark, stream, bootstrap, tables))
 
 
 def _judge(stream: Stream, plan: Plan, windows: list[jvm.Windows], watermark: int, floor: int | None) -> None:
