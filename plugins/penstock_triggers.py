@@ -202,8 +202,18 @@ def declared_windows() -> list[dict[str, Any]]:
         known.parent.mkdir(parents=True, exist_ok=True)
         write_private(known, json.dumps(found))
     elif known.exists():
-        found += [one for one in json.loads(known.read_text()) if one["topic"] not in catalog.windowed()]
+        with suppress(ValueError):  # a power cut may leave it empty
+            found = _both(found, json.loads(known.read_text()))
     return found
+
+
+def _both(found: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What is declared, and the readers that were known of each topic."""
+    by_topic = {one["topic"]: one for one in found}
+    for one in known:
+        readers = by_topic.setdefault(one["topic"], {**one, "readers": []})["readers"]
+        readers += [due for due in one["readers"] if due not in readers]
+    return list(by_topic.values())
 
 
 def _windowed(windows: list[dict[str, Any]]) -> Windowed:

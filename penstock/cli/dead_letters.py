@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from penstock.catalog import load
+from penstock.catalog import load, readable
 from penstock.cli.output import clear_errors, console, emit, table, unknown
 from penstock.kafka.letters import Letter, read, shown
 from penstock.kafka.replay import Replay, replay
@@ -32,7 +32,7 @@ def list_letters(as_json: AsJson = False) -> None:
     groups: Counter[tuple[str, str, str]] = Counter()
     newest: dict[tuple[str, str, str], int] = {}
     with clear_errors():
-        for one in read(load().dead_letters, settings().bootstrap, NEWEST):
+        for one in read(readable()[0].dead_letters, settings().bootstrap, NEWEST):
             group = one.topic, one.stream, _kind(one)
             groups[group] += 1
             newest[group] = max(one.at, newest.get(group, 0))
@@ -125,7 +125,7 @@ def _told(found: list[Replay], *, dry: bool, as_json: bool) -> None:
 
 
 def _known(topic: str) -> str:
-    known = load().dead_letters
+    known = readable()[0].dead_letters
     if topic not in known:
         raise unknown("topic of dead letters", topic, known)
     return topic

@@ -15,14 +15,15 @@ from penstock.cli.output import actor, clear_errors, console, table
 from penstock.cli.streams import Note
 from penstock.control import connect
 from penstock.declare.declared import Place
-from penstock.declare.topic import COMMITS, POSITIONS, TOPIC_NAME
+from penstock.declare.topic import ASIDE, COMMITS, POSITIONS, TOPIC_NAME
 from penstock.errors import PenstockError
 from penstock.kafka import leftovers
 from penstock.kafka.admin import admin, partitions
+from penstock.kafka.replay import REPLAYS
 from penstock.settings import settings
 
-# Beside the checkpoint: its tables, what it was before a reset, and a reset that was not taken up.
-FOLDERS = ("", ".tables", ".before", ".reset")
+# Beside the checkpoint: its tables, what it was before a reset, a reset that was not taken up, and what a search left.
+FOLDERS = ("", ".tables", ".before", ".reset", ".trial")
 
 
 def remove(
@@ -82,7 +83,7 @@ def remove(
 
 def used_by(catalog: Catalog, topic: str) -> list[str]:
     """Who reads or writes a topic; not those who read it by a pattern and go on without it."""
-    if topic in (COMMITS.name, POSITIONS.name):
+    if topic in (COMMITS.name, POSITIONS.name, ASIDE.name, REPLAYS.name):
         return ["Penstock"]
     found = {d.name for d in catalog.declared.values() if Place("topic", topic) in (*d.reads, *d.writes)}
     found |= {

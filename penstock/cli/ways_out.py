@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from penstock.catalog import load
+from penstock.catalog import readable
 from penstock.cli.output import actor, clear_errors, console, table
 from penstock.cli.removal import remove
 from penstock.cli.streams import Name, Note
@@ -102,7 +102,7 @@ def _planned(name: str, to: To) -> tuple[Plan, Callable[[str], None]]:
     from penstock.engine.rewind import planned
     from penstock.engine.session import open_session, session_for
 
-    stream = load().stream(name)
+    stream = readable()[0].stream(name)
     spark = session_for(open_session("reset"), stream)
     checkpoint = Checkpoint(spark, settings().checkpoint_root, name)
     return planned(stream, spark, settings().bootstrap, checkpoint, to), checkpoint.ask_reset

@@ -39,7 +39,8 @@ class Apps(Database):
     def sync(self, declared: Declared, *, forget: bool = True) -> None:
         """Bring declared apps, streams and captures in; a new one is wanted on.
 
-        forget: whether undeclared ones are forgotten. Not if a file could not be read: it may declare them.
+        forget: whether undeclared ones are forgotten, and others may go from one app to another. Not if a file could
+        not be read: it may declare them.
         """
         with self.begin() as c:
             apps = set(c.execute(select(s.app.c.name)).scalars())
@@ -49,7 +50,7 @@ class Apps(Database):
             for stream in declared.supervised.values():
                 if stream.name not in known:
                     insert_if_new(c, s.stream, name=stream.name, app=stream.app, desired="on")
-                elif known[stream.name] != stream.app:
+                elif known[stream.name] != stream.app and forget:
                     c.execute(update(s.stream).where(s.stream.c.name == stream.name).values(app=stream.app))
             gone = known.keys() - declared.supervised.keys()
             if gone and forget:

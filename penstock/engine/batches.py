@@ -344,8 +344,9 @@ class Batches:
             ends, _ = self._checkpoint.waiting()
             mark = Mark(query, e.ended, ends, {}, self._checkpoint.plans(e.ended), self._checkpoint.copy)
             for store in self._stores:
-                store.writer.write({}, mark)
-                store.mark = mark
+                if any(output.delivery == "exactly once" for output in store.outputs):
+                    store.writer.write({}, mark)
+                    store.mark = mark
             self._book.gaps_passed(name, [gap])
             self._checkpoint.fits(mark, stateful=stateful)
 
@@ -357,11 +358,13 @@ class Batches:
         """
         mended = self._inputs.at_start(self.committed)
         if mended.gone or mended.logs:
+            self._quarantine.forget(mended)
             # Meanwhile the mark holds no plans: it would say that the log is another's.
             self._remark(lambda mark: replace(mended.within(mark), plans={}))
             self._checkpoint.rebase(
                 lambda topic, partition, at: None if topic in mended.gone else mended.offset(topic, partition, at)
             )
+            self._checkpoint.sync()
             self._remark(lambda mark: replace(mark, plans=self._checkpoint.plans(mark.batch)))
         self._remark(mended.without)
 

@@ -13,7 +13,7 @@ from urllib.parse import urlparse
 
 from penstock.engine import copies
 from penstock.engine.jvm import Folder
-from penstock.engine.offsetlog import Ends, Fit, Plan, merged
+from penstock.engine.offsetlog import Ends, Fit, Plan, fitted, merged
 from penstock.engine.recovery import Recovery
 
 if TYPE_CHECKING:
@@ -82,12 +82,14 @@ class Checkpoint:
         """
         if self._local is None:
             return
-        for folder, _, files in os.walk(self._local):
-            known = self._synced.setdefault(folder, set())
-            if fresh := [name for name in files if name not in known and not name.endswith(".tmp")]:
+        if not self._synced:
+            _sync(self._local.parent)
+        for folder, below, files in os.walk(self._local):
+            known, now = self._synced.setdefault(folder, set()), [*files, *below]
+            if fresh := [name for name in now if name not in known and not name.endswith(".tmp")]:
                 for path in [*(Path(folder, name) for name in fresh), Path(folder)]:
                     _sync(path)
-                self._synced[folder] = set(files)
+                self._synced[folder] = set(now)
 
     def batch(self, batch_id: int) -> Batch:
         """The batch as planned; it may not have been committed yet."""
@@ -119,12 +121,12 @@ class Checkpoint:
         return max((plan.watermark_ms for plan in plans if plan), default=0)
 
     def reset_in_force(self) -> str | None:
-        """The reset that it began with."""
-        return self._folder.read(RESET) if RESET in self._folder.names(".") else None
+        """The reset that it began with; empty if that is damaged."""
+        return self._folder.read_if_whole(RESET)
 
     def reset_waiting(self) -> str | None:
-        """The reset that its next start takes up."""
-        return self._waiting.read(RESET) if RESET in self._waiting.names(".") else None
+        """The reset that its next start takes up; empty if that is damaged."""
+        return self._waiting.read_if_whole(RESET)
 
     def ask_reset(self, text: str) -> None:
         """Let the next start take up a reset, in the place of one that waits."""
@@ -154,6 +156,11 @@ class Checkpoint:
     def rebase(self, fit: Fit) -> None:
         """Change where reading goes on, of the batch that is planned too. The query must not run."""
         done, planned = self._edge()
+        for source in self._folder.names("sources") if done < 0 else ():
+            name = f"sources/{source}/0"
+            head, brace, rest = (self._folder.read_if_whole(name) or "").partition("{")
+            if brace and (changed := fitted(brace + rest, json.loads(brace + rest), fit)) != brace + rest:
+                self._folder.replace(name, head + changed)
         for number in (planned, done):
             if number is not None and number >= 0:
                 plan = self._plan(number)

@@ -30,8 +30,10 @@ def taken(stream: str, folder: Folder, mark: Mark) -> str:
     except ValueError:
         kept = {}
     if kept.get("place") != here:
-        # The last mark may be that of the one this was copied from, until this one writes.
-        kept = {"place": here, "copy": f"{here} {uuid.uuid4().hex[:8]}", "from": kept.get("copy", "")}
+        # The last mark may be that of the one this was copied from, until this one writes; or that of the one before.
+        known = (kept.get("copy", ""), kept.get("from", ""))
+        wrote = mark.checkpoint if mark.checkpoint in known else known[0]
+        kept = {"place": here, "copy": f"{here} {uuid.uuid4().hex[:8]}", "from": wrote}
         folder.replace(FILE, json.dumps(kept))
     if mark.checkpoint and mark.checkpoint not in (kept["copy"], kept["from"]) and _same_query(folder, mark):
         raise Blocked(

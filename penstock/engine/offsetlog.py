@@ -58,11 +58,12 @@ class Plan:
     def fitted(self, fit: Fit) -> str:
         """The entry as text, with other offsets; as it was if none is another."""
         version, metadata, *lines = self.text.split("\n")
-        fresh = [_fitted(line, source, fit) for line, source in zip(lines, self.sources, strict=True)]
+        fresh = [fitted(line, source, fit) for line, source in zip(lines, self.sources, strict=True)]
         return "\n".join([version, metadata, *fresh])
 
 
-def _fitted(line: str, source: Source, fit: Fit) -> str:
+def fitted(line: str, source: Source, fit: Fit) -> str:
+    """A source's line with other offsets; as it was if none is another."""
     if source is None:
         return line
     now = {}

@@ -69,20 +69,22 @@ class Plan:
         self._stream, self._folder = stream, Folder(spark, path)
         self._reset = Folder(spark, f"{path}.reset")
 
-    def check(self, lines: list[str]) -> None:
+    def check(self, lines: list[str], *, anew: bool = False) -> None:
         """Blocked if a checkpoint with batches has the state of another plan, and nobody accepted this one.
 
-        lines: what `jvm.kept` says of it.
+        lines: what `jvm.kept` says of it. anew: whatever was accepted before.
         """
         if self._reset.names("."):
             return  # the next start begins anew
         known = self._lines(KNOWN)
-        if known is not None and known != lines and self._lines(ACCEPTED) != lines and self._folder.names("commits"):
+        accepted = None if anew else self._lines(ACCEPTED)
+        if known is not None and lines not in (known, accepted) and self._folder.names("commits"):
             raise Blocked(
                 f"stream {self._stream} has state of other code, and this code would misread it",
                 got=_difference(known, lines),
-                fix="take the old code back; or give the stream a new name; or stop it and begin "
-                f"anew, `penstock streams reset {self._stream}`, and release; or if the old state fits all the same: "
+                fix="take the old code back; or give the stream a new name; or stop it and begin anew, "
+                f"`penstock streams reset {self._stream} --to ...`, release and start it; or if the old state fits "
+                "all the same, here and in all streams of its app: "
                 f"`penstock streams release {self._stream} --accept-state`",
             )
 
@@ -90,13 +92,14 @@ class Plan:
         """Say that the state is from now on that of this plan."""
         if self._lines(KNOWN) != lines:
             self._write(KNOWN, lines)
-        if self._lines(ACCEPTED) is not None:
+        # What the next release is to bring stays, if this is a restart before it.
+        if self._lines(ACCEPTED) == lines:
             self._folder.delete(ACCEPTED)
 
     def accept(self, lines: list[str]) -> None:
         """Let the next start go on with the state there is."""
         try:
-            self.check(lines)
+            self.check(lines, anew=True)
         except Blocked:
             self._write(ACCEPTED, lines)
 
@@ -124,7 +127,8 @@ def refused(app: str, *, accept: bool) -> list[str]:
     """Why streams of an app cannot go on with the code as it is, a text each."""
     found, _ = catalog.survey(first=app, combiners=False)
     base = open_session("plans")
-    said = []
+    said: list[str] = []
+    accepted: list[tuple[Plan, list[str]]] = []
     for name in (one.name for one in found.app(app)):
         stream = found.stream(name)
         spark = session_for(base, stream)
@@ -132,12 +136,18 @@ def refused(app: str, *, accept: bool) -> list[str]:
             empty = {n: spark.createDataFrame([], tablefeed.ddl(t.fields)) for n, t in stream.tables.items()}
             lines = jvm.kept(rows(spark, stream, settings().bootstrap, empty))
             plan = Plan(spark, name, f"{settings().checkpoint_root.rstrip('/')}/{name}")
-            plan.accept(lines) if accept else plan.check(lines)
+            if accept:
+                accepted.append((plan, lines))
+            else:
+                plan.check(lines, anew=True)
         except PenstockError as e:
             said.append(str(e))
         except Exception as e:
             # A transform may raise anything; the other streams are looked at all the same.
             said.append(f"stream {name}: {type(e).__name__}: {str(e).strip().partition(chr(10))[0]}")
+    # All or none: what is refused is not half accepted.
+    for plan, lines in [] if said else accepted:
+        plan.accept(lines)
     jvm.end(base)
     return said
 

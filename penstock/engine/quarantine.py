@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from penstock.declare.stream import Stream
     from penstock.engine.checkpoint import Batch
+    from penstock.engine.gaps import Mended
     from penstock.engine.reset import Reset
 
 log = logging.getLogger(__name__)
@@ -218,6 +219,13 @@ class Quarantine:
         if _outside(trial.error):
             raise Unclear(root_message(trial.error))
         return root_message(trial.error)
+
+    def forget(self, mended: Mended) -> None:
+        """Drop the places behind which other records lie now."""
+        for place in list(self.left_out):
+            _, end = mended.logs.get(place[:2], (0, place.offset + 1))
+            if place.topic in mended.gone or place.offset >= end:
+                del self.left_out[place]
 
     def letters(self, batch: Batch, reset: Reset | None = None) -> Found:
         """The records of a batch that were put aside, as their topics take them; not those of before a reset."""

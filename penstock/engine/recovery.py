@@ -65,6 +65,8 @@ class Recovery:
         if query is None and (planned or done) and self._mark.query:
             query = self._mark.query
             self._put("metadata", json.dumps({"id": query}), "the query's id is that of its mark")
+        elif query is None and done:
+            raise self._damaged("metadata")
         elif query is None and text is not None:
             self._remove("metadata", "a query that has written nothing gets another id")
         if query == self._mark.query:
@@ -199,8 +201,11 @@ class Recovery:
     def _damaged(self, file: str) -> Blocked:
         return damaged(self._name, f"{self._folder.path}/{file}")
 
-    def _unmarked(self, what: str, got: str, ended: int) -> Unmarked:
-        fix = f"`penstock streams go-on {self._name}` goes on from the checkpoint; what it last wrote may come twice"
+    def _unmarked(self, what: str, got: str, ended: int) -> Blocked:
+        for n in range(max(0, ended - 1), ended + 1):
+            if not self._plan(n):
+                return self._damaged(f"offsets/{n}")
+        fix = f"`penstock streams go-on {self._name}` goes on from the checkpoint; what it wrote may be lost, or twice"
         return Unmarked(f"stream {self._name} {what}", got=got, fix=fix, ended=ended)
 
     def _doubt(self, what: str, got: str) -> Blocked:

@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from penstock.errors import Blocked
+
 if TYPE_CHECKING:
     from penstock.declare.outputs import Mark
     from penstock.engine.checkpoint import Checkpoint
@@ -56,16 +58,22 @@ def take_up(checkpoint: Checkpoint, mark: Mark) -> Reset | None:
     mark: of the last batch that was written.
     """
     if (text := checkpoint.reset_waiting()) is not None:
-        waiting = Reset.read(text)
+        waiting = _whole(text, f"{checkpoint.path}.reset")
         if not waiting.ready:
             was = checkpoint.reset_in_force()
-            seen = below(None if was is None else Reset.read(was), mark, waiting.ids)
+            seen = below(Reset.read(was) if was else None, mark, waiting.ids)
             waiting = replace(waiting, below=seen, ready=True)
             checkpoint.ask_reset(waiting.text())
         checkpoint.step_aside()
         log.warning("%s begins anew from other offsets; what it was is in %s.before", checkpoint.path, checkpoint.path)
     text = checkpoint.reset_in_force()
-    return None if text is None else Reset.read(text)
+    return None if text is None else _whole(text, checkpoint.path)
+
+
+def _whole(text: str, path: str) -> Reset:
+    if not text:
+        raise Blocked("a reset is damaged", got=path, fix="stop the stream and reset it once more")
+    return Reset.read(text)
 
 
 def below(before: Reset | None, mark: Mark, ids: Mapping[str, str]) -> Ends:

@@ -67,6 +67,7 @@ class StreamRun:
         self._tended = False
         # It failed or was blocked, and since then neither has a batch ended well nor was there nothing to read.
         self._ill = False
+        self._catching_up = threading.Lock()
 
     @property
     def figures(self) -> ProgressRow:
@@ -113,6 +114,9 @@ class StreamRun:
             if self.stream.every:
                 writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
             self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.stream.name)
+            if not self._checkpoint.begun:
+                # Of a first state nothing else would tell, if the driver died behind the start.
+                self._plan.keep(state)
             self._query = writer.start()
             self._plan.keep(state)
         except BaseException as e:
@@ -249,15 +253,17 @@ class StreamRun:
         A listener in Python would be told of each batch at once, by a hundred calls between the two languages: that was
         a third of a busy driver's CPU time.
         """
-        if self._query is None:
-            return
-        for progress in jvm.progress(self._query, self._figures.progress_at):
-            self._figures.take(progress)
-            # A trigger that failed leaves none.
-            self._failures = 0
-            if self._ill:
-                self._ill = False
-                self._figures.set(state="idle")
+        # The reporter's thread looks too: each progress is counted once.
+        with self._catching_up:
+            if (query := self._query) is None:
+                return
+            for progress in jvm.progress(query, self._figures.progress_at):
+                self._figures.take(progress)
+                # A trigger that failed leaves none.
+                self._failures = 0
+                if self._ill:
+                    self._ill = False
+                    self._figures.set(state="idle")
 
     def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
         if self.figures.state != "loading":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from penstock.kafka.admin import admin, end_offsets, first_offsets, partitions
 # Seconds without an answer of the broker.
 PATIENCE = 20.0
 PREFIX = "penstock."
+PARTITION, OFFSET = re.compile("[0-9]{1,9}"), re.compile("[0-9]{1,18}")
 
 
 class Origin(NamedTuple):
@@ -53,9 +55,11 @@ class Letter:
     @property
     def origin(self) -> Origin | None:
         """None if it is a row that was too large for its output."""
-        if not {"topic", "partition", "offset"} <= self.said.keys():
+        partition, offset = (self.said.get(name, "") for name in ("partition", "offset"))
+        # Anybody may write headers.
+        if "topic" not in self.said or not PARTITION.fullmatch(partition) or not OFFSET.fullmatch(offset):
             return None
-        return Origin(self.said["topic"], int(self.said["partition"]), int(self.said["offset"]))
+        return Origin(self.said["topic"], int(partition), int(offset))
 
     @property
     def place(self) -> str:

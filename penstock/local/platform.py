@@ -213,10 +213,11 @@ class Platform:
         control.migrate()
         before = control.desired()
         control.sync(catalog, forget=not wrong)
-        taken = self._take_up(control, control.desired().keys() - before.keys())
         if self.mariadb:
             Demo(self.mariadb.url_of("demo"), self.settings.project / "sql" / "tables").create()
         done = ensure_topics(catalog.topics.values(), self.settings.bootstrap)
+        # What is new finds its tables and topics.
+        taken = self._take_up(control, control.desired().keys() - before.keys())
         said = f"{len(catalog.topics)} topics" + (f", {len(done)} of them changed" if done else "")
         said += f"; released for what is new: {', '.join(taken)}" if taken else ""
         self._amiss += wrong

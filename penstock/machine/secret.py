@@ -33,5 +33,7 @@ def kept(path: Path) -> bytes:
     except ValueError:
         found = b""
     if len(found) != BYTES:
-        raise LocalError(f"{path} holds no secret", fix="remove it: another is made")
+        raise LocalError(
+            f"{path} holds no secret", fix="remove it and release all apps: another is made, and all take it up"
+        )
     return found

@@ -115,7 +115,8 @@ class InfluxWriter:
 
     def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:  # noqa: ARG002
         """Write one batch; returns the number of lines. SinkError if any of them is refused, here or by the server."""
-        lines = [line for line in rows[self._output.name]["line"].to_pylist() if line is not None]
+        given = rows.get(self._output.name)
+        lines = [line for line in given["line"].to_pylist() if line is not None] if given is not None else []
         if mute := [line for line in lines if not LINE.fullmatch(line)]:
             raise SinkError(
                 f"{len(mute)} lines for {self._output.name} have no time, or are comments or empty",

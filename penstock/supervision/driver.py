@@ -75,12 +75,16 @@ class Driver(ABC):
         self.incarnation = incarnation
         self._control = control
         self.catalog, self._wrong = catalog.survey(first=app, combiners=False)
-        self._names = [declared.name for declared in self.catalog.apps.get(app, ())]
+        self._names = [declared.name for declared in self.catalog.apps.get(app, ()) if self._is_mine(declared.name)]
         self._leaving = threading.Event()
         self._reason = ""
         self._runs: dict[str, Run] = {}
         self._release = 0
         self._leases = LeaseHolder(control, self._names, incarnation)
+
+    def _is_mine(self, name: str) -> bool:
+        """Whether it is this app's; of two apps that declare one name it is whose it was."""
+        return not self._wrong or self._control.app_of(name) in (None, self.app)
 
     def open(self) -> None:
         """Make ready what all runs share; nothing else runs under the leases yet."""
@@ -130,7 +134,9 @@ class Driver(ABC):
             self._leases.take()
         except LeaseHeld as e:
             log.error("driver of %s leaves: %s", self.app, e)
-            self._control.give_back(self.app, self.incarnation, e.holder)
+            holder = self._control.driver(e.holder)
+            if holder and holder.app == self.app:
+                self._control.give_back(self.app, self.incarnation, e.holder)
             self._control.driver_ended(self.incarnation, str(e))
             return LEASES_ELSEWHERE
         signal.signal(signal.SIGTERM, lambda *_: self._leave("SIGTERM"))

@@ -25,7 +25,8 @@ def release(control: Control, app: str, actor: Actor, note: str = "", *, accept_
     on with the state that its streams have; the second may be accepted, which is recorded."""
     declared = _told(("penstock.catalog", app), READ_TIMEOUT)
     missing = control.desired(app).keys() - set(declared["names"])
-    if wrong := declared["wrong"] or (declared["others"] if missing else []):
+    taken = [name for name in declared["names"] if declared["others"] and control.app_of(name) not in (None, app)]
+    if wrong := declared["wrong"] or (declared["others"] if missing or taken else []):
         raise ReleaseRefused(
             f"the code of app {app} cannot be read, so nothing is released and its driver goes on",
             got="; ".join(wrong),

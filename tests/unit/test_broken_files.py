@@ -113,6 +113,17 @@ def test_an_app_has_its_own_streams_before_those_of_others(project: Path) -> Non
     assert survey(first="bank")[0].streams["sales"].app == "bank"
 
 
+def test_a_name_that_two_apps_declare_stays_with_the_one_that_had_it(project: Path, control: Control) -> None:
+    (project / "jobs" / "bank" / "more.py").write_text(STREAM.format(name="sales", app="bank"))
+    readable.cache_clear()
+    found, wrong = readable()
+    assert wrong
+    control.sync(found, forget=False)
+    assert (control.app_of("sales"), set(control.desired("bank"))) == ("shop", {"rates"})
+    with pytest.raises(ReleaseRefused, match="sales"):
+        releases.release(control, "bank", ME)
+
+
 @pytest.mark.usefixtures("airflow_home")
 def test_nothing_of_the_control_database_is_forgotten(project: Path, control: Control) -> None:
     from penstock_operators import SuperviseStreams

@@ -7,8 +7,11 @@ import random
 import pytest
 
 from penstock.engine.checkpoint import Batch as Taken
+from penstock.engine.gaps import Mended
 from penstock.engine.offsetlog import Plan
 from penstock.engine.parts import Order, Parts, Unclear
+from penstock.engine.quarantine import Quarantine
+from penstock.engine.source import Place
 
 
 class Batch:
@@ -88,3 +91,12 @@ def test_records_are_numbered_partition_behind_partition() -> None:
     assert first.starts == {"a": {0: 5, 1: 3}, "b": {0: 0}}
     assert first.ends == {"a": {0: 8, 1: 3}, "b": {0: 1}}
     assert order.first(0, first).ends == first.starts
+
+
+def test_what_lies_behind_a_topic_made_again_or_cut_is_no_longer_left_out() -> None:
+    kept = Place("kept", 0, 4)
+    places = [Place("again", 0, 1), Place("cut", 0, 9), Place("cut", 1, 9), kept]
+    quarantine = Quarantine(None, None, "", lambda _: None, "", lambda _: None)  # type: ignore[arg-type, return-value]
+    quarantine.left_out = dict.fromkeys(places, "why")
+    quarantine.forget(Mended(frozenset({"again"}), {("cut", 0): (0, 5), ("cut", 1): (0, 50)}, {}))
+    assert set(quarantine.left_out) == {Place("cut", 1, 9), kept}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from penstock.declare.outputs import Mark
+from penstock.engine import copies
 from penstock.engine.offsetlog import commit
 from penstock.engine.recovery import Recovery
 from penstock.errors import Blocked
@@ -143,8 +145,21 @@ def test_a_batch_that_the_older_log_had_begun_is_run_first() -> None:
         (checkpoint(5, 5), Mark("p", 7, {}), "of another query.*q, and p wrote up to batch 7"),
         ({**checkpoint(5, 5), "offsets/5": plan(5, end=70)}, mark(5), r"other offsets.*a\[0\] 70 to 50"),
         (empty("offsets/4", "offsets/5")(checkpoint(5, 5)), Mark("q", 5, {"a": {0: 50}}), "damaged.*offsets/5"),
+        (empty("metadata")(checkpoint(5, 5)), Mark("", -1, {}), "damaged.*metadata"),
+        (lost("metadata")(checkpoint(5, 5)), Mark("", -1, {}), "damaged.*metadata"),
+        (empty("offsets/4")(checkpoint(5, 5)), Mark("", -1, {}), "damaged.*offsets/4"),
     ],
-    ids=["older", "marks cut", "marks gone", "another query", "other offsets", "a mark without plans"],
+    ids=[
+        "older",
+        "marks cut",
+        "marks gone",
+        "another query",
+        "other offsets",
+        "a mark without plans",
+        "marks and the id empty",
+        "marks and the id gone",
+        "marks gone and a plan empty",
+    ],
 )
 def test_what_is_not_certain_stops_the_stream_and_names_the_offsets(files: Files, of: Mark, said: str) -> None:
     folder = Folder(dict(files))
@@ -160,3 +175,24 @@ def test_a_first_start_and_one_that_was_wanted_anew_need_no_mark() -> None:
     assert mended(anew, mark(5)) == anew
     assert mended({**anew, "offsets/0": ""}, mark(5)) == {"metadata": '{"id":"r"}'}
     assert mended({"metadata": ""}, Mark("", -1, {})) == {}
+
+
+def moved(files: Files, place: str, of: Mark) -> str:
+    """What the marks of a checkpoint are called that starts in a place."""
+    folder = Folder(files)
+    folder.path = place
+    return copies.taken("s", folder, of)  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_that_is_moved_goes_on_and_the_copy_left_behind_does_not() -> None:
+    here = checkpoint(5, 5)
+    first = moved(here, "s3://a/s", mark(5))
+    there = dict(here)
+    # Carried on twice without a batch between.
+    assert moved(there, "s3://b/s", replace(mark(5), checkpoint=first)) != first
+    last = moved(there, "s3://c/s", replace(mark(5), checkpoint=first))
+    assert moved(there, "s3://c/s", replace(mark(6), checkpoint=last)) == last
+    assert moved(here, "s3://a/s", replace(mark(5), checkpoint=first)) == first
+    with pytest.raises(Blocked, match=r"(?s)goes on from a copy.*s3://a/s.*s3://c/s"):
+        moved(here, "s3://a/s", replace(mark(6), checkpoint=last))
+    assert moved(here, "s3://a/s", replace(mark(6), query="another", checkpoint=last)) == first
