@@ -159,11 +159,49 @@ def test_final_windows_are_not_emitted_again_with_less(
     assert ran(stream, spark, bootstrap, tmp_path) == []
 
 
+def entries(folder: Path, log: str) -> list[Path]:
+    """Of a log of a checkpoint, oldest first."""
+    return sorted((folder / log).glob("[0-9]*"), key=lambda path: int(path.name))
+
+
+def test_what_was_emitted_is_known_behind_resets_and_not_from_what_was_planned_alone(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    send(bootstrap, at(0, 0.5, 1, 1.5, 2))
+    assert sorted(ran(BARE, spark, bootstrap, tmp_path)) == [(0, 2), (1, 2)]
+    # As if a batch had been planned that nothing was written of.
+    last = entries(tmp_path / BARE.name, "offsets")[-1]
+    version, metadata, offsets = last.read_text().split("\n")
+    later = json.dumps({**json.loads(metadata), "batchWatermarkMs": minute(5)})
+    (last.parent / str(int(last.name) + 1)).write_text("\n".join([version, later, offsets]))
+    assert plan(BARE, spark, bootstrap, tmp_path, "earliest").reset.floor == minute(2)
+    reset(BARE, spark, bootstrap, tmp_path, "latest")
+    # The first batch of the new query, which has no watermark; then one that was asked for and never began.
+    send(bootstrap, at(2.5))
+    assert ran(BARE, spark, bootstrap, tmp_path) == []
+    assert reset(BARE, spark, bootstrap, tmp_path, "earliest").reset.floor == minute(2)
+    send(bootstrap, at(3))
+    assert sorted(ran(BARE, spark, bootstrap, tmp_path)) == [(2, 2)]
+    with running(BARE, spark, bootstrap, tmp_path):
+        pass
+    assert reset(BARE, spark, bootstrap, tmp_path, "earliest").reset.floor == minute(3)
+
+
 def test_what_cannot_be_kept_right_is_said(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     send(bootstrap, at(0, 0.5, 1))
     assert len(ran(EACH, spark, bootstrap, tmp_path)) == 3
     assert "counts would hold them twice" in plan(EACH, spark, bootstrap, tmp_path, minute(0.5)).against[0]
     assert plan(EACH, spark, bootstrap, tmp_path, "latest").against == []
+    # As if the driver had died when the batch was written, and Spark had not noted that.
+    for log in ("commits", "offsets"):
+        last = entries(tmp_path / EACH.name, log)[-1]
+        last.write_text("damaged") if log == "offsets" else last.unlink()
+        (last.parent / f".{last.name}.crc").unlink()
+        stays = plan(EACH, spark, bootstrap, tmp_path, {})
+        assert [(part.next, part.start) for part in stays.parts] == [(3, 3)]
+        assert "3 records give their rows once more" in plan(EACH, spark, bootstrap, tmp_path, "earliest").against[0]
+    (tmp_path / EACH.name / "metadata").write_text("damaged")
+    assert plan(EACH, spark, bootstrap, tmp_path, {}).parts[0].start == 3
 
     def sliding(events: DataFrame) -> DataFrame:
         each = events.groupBy(F.window("event_time", "2 minutes", "1 minute").alias("w"))
