@@ -19,6 +19,7 @@ from penstock.engine.tablefeed import ddl
 from penstock.errors import BrokerError, DeclarationError
 from penstock.kafka.admin import admin, end_offsets, first_offsets, offsets_at, partitions, setting, topic_ids
 from penstock.kafka.marks import mark_of
+from penstock.kafka.replay import replayed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from penstock.declare.stream import Stream
     from penstock.engine.checkpoint import Checkpoint
     from penstock.engine.offsetlog import Ends
+    from penstock.kafka.letters import Origin
 
 Place = tuple[str, int]
 To = Literal["earliest", "latest"] | int | Mapping[Place, int]
@@ -86,6 +88,7 @@ def planned(stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Che
     plan = Plan(Reset(offsets, None, ids, emitted=_emitted(checkpoint, mark, before)), parts)
     if compacted := [topic for topic in counts if "compact" in setting(topic, "cleanup.policy", bootstrap)]:
         plan.against.append(f"{', '.join(compacted)}: compaction has taken records away that were read before")
+    _twice(stream, plan, replayed(bootstrap))
     floor = _floor(stream, bootstrap, parts, to if isinstance(to, int) else None)
     _judge(stream, plan, _windows(stream, spark, bootstrap), floor)
     return plan
@@ -114,6 +117,15 @@ def _emitted(checkpoint: Checkpoint, mark: Mark, before: Reset | None) -> int:
     if not (plans and checkpoint.wrote(mark)):
         found.append(checkpoint.watermark())
     return max(found, default=0)
+
+
+def _twice(stream: Stream, plan: Plan, replayed: Iterable[Origin]) -> None:
+    """Say how many records are read again of which a replay has put another copy into the topic."""
+    again = {(part.topic, part.partition): range(part.start, part.next) for part in plan.parts}
+    if count := sum(origin.offset in again.get(origin[:2], ()) for origin in replayed):
+        over = isinstance(stream.promise, Each) and all(output.keyed for output in stream.outputs.values())
+        said = f"{count:,} of the records that are read again were put aside and replayed"
+        (plan.notes if over else plan.against).append(f"{said}, so each of them is there twice")
 
 
 def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]], to: To) -> dict[Place, int]:

@@ -52,10 +52,11 @@ class Letter:
 
     @property
     def origin(self) -> Origin | None:
-        """None if it is a row that was too large for its output."""
-        if not {"topic", "partition", "offset"} <= self.said.keys():
+        """None if it is a row that was too large for its output, or says no place."""
+        topic, partition, offset = (self.said.get(name, "") for name in ("topic", "partition", "offset"))
+        if not (topic and partition.isdecimal() and offset.isdecimal()):
             return None
-        return Origin(self.said["topic"], int(self.said["partition"]), int(self.said["offset"]))
+        return Origin(topic, int(partition), int(offset))
 
     @property
     def place(self) -> str:
