@@ -201,9 +201,8 @@ class Batches:
             ids = self._inputs.before(batch, self.committed, str(query.id))
             rows = self._split(self._quarantine.watch(batch, frame.toArrow, stopping))
             self._watermark.settle(batch, Execution.last(query))
-            rejects = self._rejects.of(batch, Execution.last(query)) + self._quarantine.letters(
-                batch, self._rejects.kept
-            )
+            rejects = self._rejects.of(batch, Execution.last(query))
+            rejects += self._quarantine.letters(batch, self._rejects.kept)
             self._inputs.after(batch)
             # Nobody takes them where the store that does has this batch already.
             takes = any(output.name in self._stream.beside for store in todo for output in store.outputs)
