@@ -137,6 +137,7 @@ class Batches:
         self._fits()
         self._mend()
         self._rejects = Rejects(self._stream, self._spark, self._bootstrap, self.left_out, self.reset)
+        self._quarantine.reset = self.reset
         self._watermark = Watermark(self._stream)
 
     def settle(self, timeout: float) -> None:
@@ -200,7 +201,8 @@ class Batches:
             ids = self._inputs.before(batch, self.committed, str(query.id))
             rows = self._split(self._quarantine.watch(batch, frame.toArrow, stopping))
             self._watermark.settle(batch, Execution.last(query))
-            rejects = self._rejects.of(batch, Execution.last(query)) + self._quarantine.letters(batch, self.reset)
+            rejects = self._rejects.of(batch, Execution.last(query))
+            rejects += self._quarantine.letters(batch, self._rejects.kept)
             self._inputs.after(batch)
             # Nobody takes them where the store that does has this batch already.
             takes = any(output.name in self._stream.beside for store in todo for output in store.outputs)

@@ -144,6 +144,15 @@ class Checkpoint:
         """The id of its query; empty if it was never started."""
         return str(json.loads(self._text("metadata"))["id"]) if "metadata" in self._folder.names(".") else ""
 
+    def wrote(self, mark: Mark) -> bool:
+        """Whether a mark is of its query; it is taken for it if that cannot be read, unless it just began anew."""
+        try:
+            query = str(json.loads(self._folder.read_if_whole("metadata") or "")["id"])
+        except (ValueError, TypeError, KeyError):
+            fresh = not self._numbers("offsets") and not self._numbers("commits")
+            return not (fresh and self.reset_in_force() is not None)
+        return query == mark.query
+
     def waiting(self) -> tuple[Ends, Ends]:
         """Next offsets of its inputs: behind the last batch that was committed, and behind the one planned since.
 

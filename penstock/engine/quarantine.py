@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.declare.stream import Stream
     from penstock.engine.checkpoint import Batch
     from penstock.engine.gaps import Mended
+    from penstock.engine.kept import Kept
     from penstock.engine.reset import Reset
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,7 @@ class Quarantine:
     """What of one stream is in quarantine. rows: the encoded rows that the transform makes of frames by input's name.
 
     checkpoint: the URI of its own; told: is told why the stream stands still; left_out: the places of the records that
-    the query is not to read, with the reason.
+    the query is not to read, with the reason; reset: what the query began anew with.
     """
 
     stream: Stream
@@ -59,6 +60,7 @@ class Quarantine:
     checkpoint: str
     told: Callable[[str], None]
     left_out: dict[Place, str] = field(default_factory=dict)
+    reset: Reset | None = None
     _failed: tuple[int, Any] | None = None
     _failures: int = 0
     _in_a_row: int = 0
@@ -194,7 +196,7 @@ class Quarantine:
             raw = source.batch(self.spark, given, self.bootstrap, part, without)
             rows = records.decoded(raw, given, clock(part))
             rows = rows.where(~rows[columns.BAD]).drop(columns.BAD, columns.KEPT)
-            frames[name] = records.without_beats(rows)
+            frames[name] = records.without_beats(source.above(rows, self.reset))
         # State with timers asks where states are kept, which is known once Spark manages streams.
         _ = self.spark.streams
         try:
@@ -212,7 +214,10 @@ class Quarantine:
     def _fails_with_state(self, part: Batch, without: list[Place], trial: Trial) -> str:
         """As `_fails`, in a query of its own that goes on from the copy of the checkpoint."""
         of = self.stream
-        frames = {name: source.stream(self.spark, of, name, self.bootstrap, without, part.ends) for name in of.sources}
+        frames = {
+            name: source.stream(self.spark, of, name, self.bootstrap, without, part.ends, self.reset)
+            for name in of.sources
+        }
         trial.run(self.rows(frames))
         if trial.error is None:
             return ""
@@ -227,8 +232,8 @@ class Quarantine:
             if place.topic in mended.gone or place.offset >= end:
                 del self.left_out[place]
 
-    def letters(self, batch: Batch, reset: Reset | None = None) -> Found:
-        """The records of a batch that were put aside, as their topics take them; not those of before a reset."""
+    def letters(self, batch: Batch, kept: Kept) -> Found:
+        """The records of a batch that were put aside, as their topics take them; not those that lie there already."""
         found = Found()
         for place in [place for place in self.left_out if not place.broken]:
             if place.offset < batch.starts.get(place.topic, {}).get(place.partition, 0):
@@ -247,13 +252,13 @@ class Quarantine:
         for given in self.stream.sources.values():
             rows = source.batch(self.spark, given, self.bootstrap, around(mine, batch), unchecked)
             rows = rows.where(source.at(mine))
+            target = given.rejected or (None if given.schema else ASIDE)
             for row in rows.select("topic", "partition", "offset", "key", "value").toLocalIterator():
                 at = (row.topic, row.partition, row.offset)
-                if at in known or (reset and reset.kept(row.asDict())):
+                if at in known or kept.has(row.asDict(), target.name if target else ""):
                     continue
                 known.add(at)
                 found.dead += 1
-                target = given.rejected or (None if given.schema else ASIDE)
                 if target:
                     headers = origin(row.asDict(), self.stream.name, "reason", why[at])
                     letter = {"key": row.key, "value": row.value, "headers": headers}

@@ -6,7 +6,7 @@ A good batch pays for neither: Spark counts both while it runs, and only a batch
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.engine import records, source
+from penstock.engine.kept import Kept
 from penstock.records import columns
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.declare.stream import Stream
     from penstock.engine.checkpoint import Batch
     from penstock.engine.jvm import Execution
+    from penstock.engine.offsetlog import Ends
     from penstock.engine.reset import Reset
 
 KEPT = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", pa.map_(pa.string(), pa.binary()))])
@@ -61,6 +63,7 @@ class Rejects:
     ) -> None:
         self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
         self._left_out, self._reset = left_out, reset
+        self.kept = Kept(stream, bootstrap, reset)
         self._late_places: list[tuple[int, ...]] | None = None
 
     def of(self, batch: Batch, execution: Execution) -> Found:
@@ -78,15 +81,16 @@ class Rejects:
             count, held = records.bad(metric) if metric is not None else (0, None)
             if not count:
                 continue
+            target = given.rejected.name if given.rejected else ""
             for record in self._again(given, batch) if held is None else held:
                 place = (record["topic"], record["partition"], record["offset"])
-                if place in known or (self._reset and self._reset.kept(record)):
+                if place in known or self.kept.has(record, target):
                     continue
                 known.add(place)
                 found.dead += 1
                 found.first = found.first or record["reason"]
-                if given.rejected:
-                    self._keep(found, record, given.rejected.name, "reason", record["reason"])
+                if target:
+                    self._keep(found, record, target, "reason", record["reason"])
 
     def _again(self, given: Input, batch: Batch) -> Iterator[dict[str, Any]]:
         again = source.batch(self._spark, given, self._bootstrap, batch, self._left_out)
@@ -94,30 +98,52 @@ class Rejects:
         return (row.asDict() for row in rows.toLocalIterator())
 
     def _late(self, batch: Batch, execution: Execution, found: Found) -> None:
-        """Spark drops groups and counts those, so the batch is read again for the records."""
+        """Spark drops groups and counts those, so the batch is read again for the records.
+
+        What lies below the floor of a reset is late too, if it was not looked at before that.
+        """
         if self._late_places is None:
             # A query's plan keeps its shape, and to walk all of it each time costs a hundred calls to the JVM.
             self._late_places = execution.late_places()
         if not execution.late(self._late_places):
-            return
+            if not self._old(execution):
+                return
+            batch = self._unseen(batch)
         promise, micros = self._stream.promise, timedelta(microseconds=1)
         size, phase = promise.length // micros, promise.ends // micros
         # Times are finer than the watermark: a record of the same millisecond may lie behind it.
         at, passed = F.unix_micros(columns.EVENT_TIME), batch.watermark_ms * 1000
         end = at + size - F.pmod(at - phase, F.lit(size)) if size else at + promise.taken_for // micros
+        upto = F.lit(passed)
+        if self._reset and self._reset.floor is not None:
+            seen = source.before(self._reset.below, f"{columns.KEPT}.")
+            upto = F.when(seen, upto).otherwise(max(passed, self._reset.floor * 1000))
         for given in self._stream.sources.values():
             again = source.batch(self._spark, given, self._bootstrap, batch, self._left_out)
             rows = records.decoded(again, given, clock(batch), keep="all", combine=False)
-            late = records.without_beats(rows.where(~F.col(columns.BAD))).where(end <= passed)
+            late = records.without_beats(rows.where(~F.col(columns.BAD))).where(end <= upto)
             if given.late == "count":
                 found.late += late.count()
                 continue
-            late = late.select(f"{columns.KEPT}.*", F.floor((passed - end) / 1000).alias("late_ms"))
+            late = late.select(f"{columns.KEPT}.*", F.floor((upto - end) / 1000).alias("late_ms"))
             for row in late.toLocalIterator():
-                if self._reset and self._reset.kept(row.asDict()):
+                if self.kept.has(row.asDict(), self._stream.late_topic):
                     continue
                 found.late += 1
                 self._keep(found, row.asDict(), self._stream.late_topic, "late-ms", str(row.late_ms))
+
+    def _old(self, execution: Execution) -> bool:
+        """Whether records of the batch lay below the floor of a reset."""
+        metrics = (execution.observed(f"old_{name}") for name in self._stream.sources)
+        return any(metric.getLong(0) for metric in metrics if metric is not None)
+
+    def _unseen(self, batch: Batch) -> Batch:
+        """What of a batch was not looked at before the reset, which may let it read all that there is."""
+        starts: Ends = {}
+        for topic, parts in batch.starts.items():
+            ends, seen = batch.ends.get(topic, {}), self._reset.below.get(topic, {}) if self._reset else {}
+            starts[topic] = {p: max(at, min(seen.get(p, 0), ends.get(p, 0))) for p, at in parts.items()}
+        return replace(batch, starts=starts)
 
     def _keep(self, found: Found, record: dict[str, Any], topic: str, header: str, text: str) -> None:
         """A record of the input as it came; headers say whence, and one thing more."""

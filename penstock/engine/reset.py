@@ -28,8 +28,9 @@ log = logging.getLogger(__name__)
 class Reset:
     """starts: the first offsets to read; a partition that is not there is read from its first. floor: epoch ms at which
     a window begins; those that begin before are left as they are, as some of their records may not be read again.
-    below: dead letters and late records of offsets below these were kept before. ids: of the topics that the offsets
-    are of. ready: whether `below` is known.
+    below: records of offsets below these were looked at before. ids: of the topics that the offsets
+    are of. ready: whether `below` is known. emitted: epoch ms; final windows that end by then were emitted, by what it
+    began anew from or earlier.
     """
 
     starts: Ends
@@ -37,6 +38,7 @@ class Reset:
     ids: Mapping[str, str] = field(default_factory=dict)
     below: Ends = field(default_factory=dict)
     ready: bool = False
+    emitted: int = 0
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def text(self) -> str:
@@ -47,8 +49,8 @@ class Reset:
         found = json.loads(text)
         return cls(**found | {name: _ends(found[name]) for name in ("starts", "below")})
 
-    def kept(self, record: Mapping[str, Any]) -> bool:
-        """Whether a record was looked at before the reset, and so kept beside if it was one to keep."""
+    def seen(self, record: Mapping[str, Any]) -> bool:
+        """Whether a record was looked at before the reset."""
         return bool(record["offset"] < self.below.get(record["topic"], {}).get(record["partition"], 0))
 
 

@@ -13,18 +13,22 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
 from penstock.declare.promises import Each, Final, Updates, millis
-from penstock.engine import jvm, plans
+from penstock.engine import jvm, offsetlog, plans
 from penstock.engine.reset import Reset
 from penstock.engine.tablefeed import ddl
 from penstock.errors import BrokerError, DeclarationError
 from penstock.kafka.admin import admin, end_offsets, first_offsets, offsets_at, partitions, setting, topic_ids
+from penstock.kafka.marks import mark_of
+from penstock.kafka.replay import replayed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from penstock.declare.outputs import Mark
     from penstock.declare.stream import Stream
     from penstock.engine.checkpoint import Checkpoint
     from penstock.engine.offsetlog import Ends
+    from penstock.kafka.letters import Origin
 
 Place = tuple[str, int]
 To = Literal["earliest", "latest"] | int | Mapping[Place, int]
@@ -71,7 +75,9 @@ def planned(stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Che
     if silent := sorted(set(places) - (firsts.keys() & ends.keys())):
         raise BrokerError("partitions do not answer", got=_places(silent), fix="try again when they do")
     starts = _starts(stream, bootstrap, {place: (firsts[place], ends[place]) for place in places}, to)
-    read, _ = checkpoint.waiting()
+    ids, mark, text = topic_ids(client, counts, bootstrap), mark_of(stream.name, bootstrap), checkpoint.reset_in_force()
+    before = None if text is None else Reset.read(text)
+    read = _read(checkpoint, mark, before, ids)
     parts = []
     for t, p in places:
         at = min(max(read.get(t, {}).get(p, 0), firsts[t, p]), ends[t, p])
@@ -79,12 +85,47 @@ def planned(stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Che
     offsets: Ends = {}
     for part in parts:
         offsets.setdefault(part.topic, {})[part.partition] = part.start
-    plan = Plan(Reset(offsets, None, topic_ids(client, counts, bootstrap)), parts)
+    plan = Plan(Reset(offsets, None, ids, emitted=_emitted(checkpoint, mark, before)), parts)
     if compacted := [topic for topic in counts if "compact" in setting(topic, "cleanup.policy", bootstrap)]:
         plan.against.append(f"{', '.join(compacted)}: compaction has taken records away that were read before")
+    _twice(stream, plan, replayed(bootstrap))
     floor = _floor(stream, bootstrap, parts, to if isinstance(to, int) else None)
-    _judge(stream, plan, _windows(stream, spark, bootstrap), checkpoint.watermark(), floor)
+    _judge(stream, plan, _windows(stream, spark, bootstrap), floor)
     return plan
+
+
+def _read(checkpoint: Checkpoint, mark: Mark, before: Reset | None, ids: Mapping[str, str]) -> Ends:
+    """The next offsets behind what is written. before: the reset that is in force."""
+    read, _ = checkpoint.waiting()
+    if not checkpoint.wrote(mark):
+        if before is None or checkpoint.begun:
+            return read
+        begun = {t: parts for t, parts in before.starts.items() if before.ids.get(t) == ids.get(t)}
+        return {t: {**begun.get(t, {}), **read.get(t, {})} for t in begun.keys() | read.keys()}
+    found: Ends = {}
+    for topic, now in ids.items():
+        if mark.ids.get(topic, now) == now:
+            behind, done = read.get(topic, {}), mark.offsets.get(topic, {})
+            found[topic] = {p: max(behind.get(p, 0), done.get(p, 0)) for p in behind.keys() | done.keys()}
+    return found
+
+
+def _emitted(checkpoint: Checkpoint, mark: Mark, before: Reset | None) -> int:
+    """The latest watermark, epoch ms, of batches that are written; 0 for none."""
+    plans = [plan for text in mark.plans.values() if (plan := offsetlog.Plan.read(text))]
+    found = [plan.watermark_ms for plan in plans] + ([before.emitted] if before else [])
+    if not (plans and checkpoint.wrote(mark)):
+        found.append(checkpoint.watermark())
+    return max(found, default=0)
+
+
+def _twice(stream: Stream, plan: Plan, replayed: Iterable[Origin]) -> None:
+    """Say how many records are read again of which a replay has put another copy into the topic."""
+    again = {(part.topic, part.partition): range(part.start, part.next) for part in plan.parts}
+    if count := sum(origin.offset in again.get(origin[:2], ()) for origin in replayed):
+        over = isinstance(stream.promise, Each) and all(output.keyed for output in stream.outputs.values())
+        said = f"{count:,} of the records that are read again were put aside and replayed"
+        (plan.notes if over else plan.against).append(f"{said}, so each of them is there twice")
 
 
 def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]], to: To) -> dict[Place, int]:
@@ -147,7 +188,7 @@ def _windows(stream: Stream, spark: SparkSession, bootstrap: str) -> list[jvm.Wi
     return jvm.windows(plans.rows(spark, stream, bootstrap, tables))
 
 
-def _judge(stream: Stream, plan: Plan, windows: list[jvm.Windows], watermark: int, floor: int | None) -> None:
+def _judge(stream: Stream, plan: Plan, windows: list[jvm.Windows], floor: int | None) -> None:
     """Set the floor of a plan, and say what becomes of the output."""
     promise, kept = stream.promise, ", ".join(o.name for o in stream.outputs.values() if not o.keyed)
     if plan.skipped:
@@ -166,7 +207,8 @@ def _judge(stream: Stream, plan: Plan, windows: list[jvm.Windows], watermark: in
             plan.against.append(f"all rows come once more; {kept} would hold them twice")
         return
     size, phase = millis(promise.length), millis(promise.ends)
-    unfinished = watermark - (watermark - phase) % size if watermark else None
+    emitted = plan.reset.emitted
+    unfinished = emitted - (emitted - phase) % size if emitted else None
     if floor is not None:
         floor += (phase - floor) % size
     if isinstance(promise, Final) and kept and unfinished is not None:

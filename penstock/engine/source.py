@@ -53,7 +53,7 @@ def stream(
     """What the transform gets for the input of this name: good rows, with the watermark on their event time.
 
     The observed metric `bad_<name>` holds the bad ones; `beats` in it, or in `beats_<name>` of a raw input, how many
-    of the records were heartbeats.
+    of the records were heartbeats; `old_<name>` how many good rows lay below the floor of a reset.
 
     without: places of records that it is not to get; upto: next offsets, if it is to get only those before.
     begun: whether it has read before; what a reset lets it read again is one batch, for parts of a window would take
@@ -66,11 +66,12 @@ def stream(
     starts = "earliest" if begun or reset is None else json.dumps(_starts(given, bootstrap, reset))
     reader = reader.option("startingOffsets", starts).option("groupIdPrefix", f"{of.group}-reader")
     raw = left_out(reader.load(), without)
-    raw = raw if upto is None else raw.where(_before(upto))
+    raw = raw if upto is None else raw.where(before(upto))
     rows = records.decoded(raw, given, F.current_timestamp())
     rows = records.good(rows, f"bad_{name}") if given.schema else records.raw(rows, f"beats_{name}")
     if reset is not None and reset.floor is not None:
-        rows = rows.where(F.unix_millis(columns.EVENT_TIME) >= reset.floor)
+        old = F.count_if(~_above(reset.floor) & ~F.col(columns.BEAT))
+        rows = above(rows.observe(f"old_{name}", old.alias("n")), reset)
     delay = f"{of.promise.delay.total_seconds()} seconds"
     return records.without_beats(rows.withWatermark(columns.EVENT_TIME, delay))
 
@@ -101,14 +102,24 @@ def left_out(rows: DataFrame, places: Collection[Place]) -> DataFrame:
     return rows.where(~at(places)) if places else rows
 
 
-def _before(ends: Ends) -> Column:
-    """Whether a record lies before the ends."""
+def above(rows: DataFrame, reset: Reset | None) -> DataFrame:
+    """Rows without those below the floor of a reset."""
+    return rows if reset is None or reset.floor is None else rows.where(_above(reset.floor))
+
+
+def _above(floor: int) -> Column:
+    return F.unix_millis(columns.EVENT_TIME) >= floor
+
+
+def before(ends: Ends, record: str = "") -> Column:
+    """Whether a record lies before the ends. record: of what struct its place is, with a dot; of none if empty."""
+    topics, places, offsets = (F.col(f"{record}{name}") for name in ("topic", "partition", "offset"))
     parts = (
-        (F.col("topic") == topic) & (F.col("partition") == partition) & (F.col("offset") < end)
+        (topics == topic) & (places == partition) & (offsets < end)
         for topic, parts in ends.items()
         for partition, end in parts.items()
     )
-    return reduce(or_, parts)
+    return reduce(or_, parts, F.lit(False))
 
 
 def at(places: Collection[Place]) -> Column:

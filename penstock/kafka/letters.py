@@ -54,7 +54,7 @@ class Letter:
 
     @property
     def origin(self) -> Origin | None:
-        """None if it is a row that was too large for its output."""
+        """None if it is a row that was too large for its output, or says no place."""
         partition, offset = (self.said.get(name, "") for name in ("partition", "offset"))
         # Anybody may write headers.
         if "topic" not in self.said or not PARTITION.fullmatch(partition) or not OFFSET.fullmatch(offset):

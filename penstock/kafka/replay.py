@@ -6,6 +6,7 @@ aside, or somebody says that the others may read it twice.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from penstock.kafka.transactions import TransactionalWriter
 
 # Which letters were sent again: key `topic[partition]@offset sha256`.
 REPLAYS = Topic("penstock.replays", partitions=1, compacted=True, beat_every=0)
+NOTED = re.compile(rb"(?P<topic>\S+)\[(?P<partition>\d+)\]@(?P<offset>\d+) ")
 REPLAYED = "penstock.replayed"
 # Records of one transaction.
 TOGETHER = 500
@@ -80,6 +82,13 @@ def replay(
     finally:
         writer.close()
     return found
+
+
+def replayed(bootstrap: str) -> set[Origin]:
+    """Where the records lie that were sent again."""
+    with consumer(bootstrap) as reader:
+        found = (NOTED.match(as_bytes(one.key()) or b"") for one in _noted(reader, bootstrap))
+        return {Origin(m["topic"].decode(), int(m["partition"]), int(m["offset"])) for m in found if m}
 
 
 def _planned(letter: Letter, taken: list[str], reader: Consumer) -> Replay:

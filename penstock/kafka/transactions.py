@@ -58,6 +58,11 @@ WAYS = {
 }
 
 
+def mark_partition(marks: Topic, name: str) -> int:
+    """Where the mark of a name lies."""
+    return zlib.crc32(name.encode()) % marks.partitions
+
+
 class TransactionalWriter:
     """A producer that writes records and one mark atomically; opening it fences every earlier one of the same group.
 
@@ -69,7 +74,7 @@ class TransactionalWriter:
         self, name: str, group: str, bootstrap: str, marks: Topic, what: str, topics: Sequence[str] = ()
     ) -> None:
         self.name, self.what, self._bootstrap = name, f"{what} {name}", bootstrap
-        self._place = TopicPartition(marks.name, zlib.crc32(name.encode()) % marks.partitions, OFFSET_BEGINNING)
+        self._place = TopicPartition(marks.name, mark_partition(marks, name), OFFSET_BEGINNING)
         self._limits = limits(topics, bootstrap)
         shared = {"bootstrap.servers": bootstrap, "client.id": group, "log_level": 2}
         self._producer = Producer(

@@ -76,10 +76,13 @@ class Numbers(threading.Thread):
         self._enough.set()
         self.join()
 
-    def finish(self, later: float) -> None:
-        """Write no more, and close all windows by a record numbered 0 in each partition, so many seconds later."""
+    def finish(self) -> None:
+        """Write no more."""
         self.stop()
         assert self._producer.flush(120) == 0
+
+    def close(self, later: float) -> None:
+        """Let time come up to the clock by a record numbered 0 in each partition, so many seconds ahead of it."""
         for partition in (0, 1):
             self._write({"n": 0, "at": int((time.time() + later) * 1000)}, partition)
         assert self._producer.flush(60) == 0

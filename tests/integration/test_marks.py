@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 
 from penstock.declare.outputs import Mark
 from penstock.declare.topic import COMMITS
+from penstock.kafka.marks import mark_of
 from penstock.kafka.output import TopicWriter
 from penstock.local.parts import Broker
 from penstock.streams import Topic, TopicOutput
@@ -44,5 +45,18 @@ def test_a_mark_behind_the_open_transaction_of_another_is_found(bootstrap: str) 
     assert later.committed().batch == 0
     assert time.monotonic() - since > 1, "it waited for the transaction's end"
     ending.join()
+    other.begin_transaction()
+    other.produce(COMMITS.name, key=b"other", value=b"{}", partition=zlib.crc32(b"mine") % COMMITS.partitions)
+    other.flush(30)
+    later.write({}, Mark("q", 1, {"in": {0: 2}}))
+    ending = threading.Timer(1.5, other.commit_transaction)
+    since = time.monotonic()
+    ending.start()
+    assert mark_of("mine", bootstrap) == Mark("q", 1, {"in": {0: 2}})
+    assert time.monotonic() - since > 1, "it waited for the transaction's end"
+    ending.join()
+    # Nobody is fenced by a look.
+    later.write({}, Mark("q", 2, {"in": {0: 3}}))
+    assert (mark_of("mine", bootstrap).batch, mark_of("nobody", bootstrap).batch) == (2, -1)
     later.close()
     other.close()

@@ -22,10 +22,11 @@ from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.rewind import Plan, To, planned
 from penstock.engine.session import session_for
 from penstock.kafka.admin import admin
+from penstock.kafka.replay import REPLAYS
 from penstock.local.parts import Broker
 from penstock.streams import Each, F, Final, Input, Stream, Topic, TopicOutput, Updates
 from penstock.testing import Record, create, read, running, send
-from tests.support import forget
+from tests.support import forget, tended, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -44,12 +45,11 @@ def transform(events: DataFrame) -> DataFrame:
     return rows.select(((F.unix_millis("w.start") - BEGIN) / MINUTE).cast("int").alias("minute"), "count")
 
 
+EVENT = Input(EVENTS, schema="at BIGINT NOT NULL", event_time="timestamp_millis(at)", ahead=timedelta(0))
 STREAM = Stream(
     name="counting",
     app="tests",
-    inputs={
-        "events": Input(EVENTS, schema="at BIGINT NOT NULL", event_time="timestamp_millis(at)", ahead=timedelta(0))
-    },
+    inputs={"events": EVENT},
     transform=transform,
     output=TopicOutput(OUT, key="minute", value="count"),
     promise=Updates(window=LENGTH, late_by=LENGTH),
@@ -159,11 +159,49 @@ def test_final_windows_are_not_emitted_again_with_less(
     assert ran(stream, spark, bootstrap, tmp_path) == []
 
 
+def entries(folder: Path, log: str) -> list[Path]:
+    """Of a log of a checkpoint, oldest first."""
+    return sorted((folder / log).glob("[0-9]*"), key=lambda path: int(path.name))
+
+
+def test_what_was_emitted_is_known_behind_resets_and_not_from_what_was_planned_alone(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    send(bootstrap, at(0, 0.5, 1, 1.5, 2))
+    assert sorted(ran(BARE, spark, bootstrap, tmp_path)) == [(0, 2), (1, 2)]
+    # As if a batch had been planned that nothing was written of.
+    last = entries(tmp_path / BARE.name, "offsets")[-1]
+    version, metadata, offsets = last.read_text().split("\n")
+    later = json.dumps({**json.loads(metadata), "batchWatermarkMs": minute(5)})
+    (last.parent / str(int(last.name) + 1)).write_text("\n".join([version, later, offsets]))
+    assert plan(BARE, spark, bootstrap, tmp_path, "earliest").reset.floor == minute(2)
+    reset(BARE, spark, bootstrap, tmp_path, "latest")
+    # The first batch of the new query, which has no watermark; then one that was asked for and never began.
+    send(bootstrap, at(2.5))
+    assert ran(BARE, spark, bootstrap, tmp_path) == []
+    assert reset(BARE, spark, bootstrap, tmp_path, "earliest").reset.floor == minute(2)
+    send(bootstrap, at(3))
+    assert sorted(ran(BARE, spark, bootstrap, tmp_path)) == [(2, 2)]
+    with running(BARE, spark, bootstrap, tmp_path):
+        pass
+    assert reset(BARE, spark, bootstrap, tmp_path, "earliest").reset.floor == minute(3)
+
+
 def test_what_cannot_be_kept_right_is_said(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     send(bootstrap, at(0, 0.5, 1))
     assert len(ran(EACH, spark, bootstrap, tmp_path)) == 3
     assert "counts would hold them twice" in plan(EACH, spark, bootstrap, tmp_path, minute(0.5)).against[0]
     assert plan(EACH, spark, bootstrap, tmp_path, "latest").against == []
+    # As if the driver had died when the batch was written, and Spark had not noted that.
+    for log in ("commits", "offsets"):
+        last = entries(tmp_path / EACH.name, log)[-1]
+        last.write_text("damaged") if log == "offsets" else last.unlink()
+        (last.parent / f".{last.name}.crc").unlink()
+        stays = plan(EACH, spark, bootstrap, tmp_path, {})
+        assert [(part.next, part.start) for part in stays.parts] == [(3, 3)]
+        assert "3 records give their rows once more" in plan(EACH, spark, bootstrap, tmp_path, "earliest").against[-1]
+    (tmp_path / EACH.name / "metadata").write_text("damaged")
+    assert plan(EACH, spark, bootstrap, tmp_path, {}).parts[0].start == 3
 
     def sliding(events: DataFrame) -> DataFrame:
         each = events.groupBy(F.window("event_time", "2 minutes", "1 minute").alias("w"))
@@ -172,6 +210,44 @@ def test_what_cannot_be_kept_right_is_said(spark: SparkSession, bootstrap: str, 
     slides = replace(FINAL, transform=sliding)
     assert "would come with less" in plan(slides, spark, bootstrap, tmp_path, minute(0.5)).against[0]
     assert plan(slides, spark, bootstrap, tmp_path, "earliest").against == []
+    create(bootstrap, REPLAYS)
+    send(bootstrap, [Record(REPLAYS.name, f"{EVENTS.name}[0]@{offset} {'0' * 64}", "{}") for offset in (0, 1, 5)])
+    assert plan(EACH, spark, bootstrap, tmp_path, minute(0.5)).against[0].startswith("1 of the records")
+    assert plan(EACH, spark, bootstrap, tmp_path, "latest").against == []
+
+
+def test_new_code_puts_aside_what_was_good_and_what_is_too_old_for_it_is_late(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    def numbered(number: object, when: float) -> Record:
+        return Record(EVENTS.name, None, json.dumps({"at": minute(when), "n": number}), timestamp=minute(when))
+
+    def dividing(events: DataFrame) -> DataFrame:
+        rows = events.groupBy(F.window("event_time", "1 minute").alias("w"))
+        each = rows.agg(F.sum(F.expr("coalesce(10 DIV n, 1)")).alias("count"))
+        return each.select(((F.unix_millis("w.start") - BEGIN) / MINUTE).cast("int").alias("minute"), "count")
+
+    def offsets(topic: str) -> list[int]:
+        return [int(dict(record.headers)["penstock.offset"]) for record in read(bootstrap, topic)]
+
+    rubbish = Record(EVENTS.name, None, "rubbish", timestamp=minute(2))
+    send(bootstrap, [*at(0, 0.5), numbered(0, 0.6), *at(1, 2), rubbish, numbered("a", 2), numbered(0, 2)])
+    assert dict(ran(STREAM, spark, bootstrap, tmp_path)) == {0: 3, 1: 1, 2: 3}
+    given = replace(EVENT, schema="at BIGINT NOT NULL, n BIGINT", late="keep")
+    changed = replace(STREAM, transform=dividing, inputs={"events": given})
+    create(bootstrap, Topic(changed.late_topic, partitions=1))
+    assert reset(changed, spark, bootstrap, tmp_path, {(EVENTS.name, 0): 1}).reset.floor == minute(1)
+    before = len(rows(bootstrap))
+    with running(changed, spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: tended(run.tend, lambda: run.report().dead >= 2), 90, what="two are dead")
+        run.settle()
+        send(bootstrap, at(0.7, 2.5))
+        run.settle()
+        assert (run.figures.dead, run.figures.late) == (2, 1)
+    assert dict(rows(bootstrap)[before:]) == {1: 1, 2: 2}
+    # The one that divides by zero below the floor is not read, and the rubbish lies there already.
+    assert offsets(EVENTS.dead_letters) == [5, 6, 7]
+    assert offsets(changed.late_topic) == [8]
 
 
 def test_the_command_says_what_it_does_and_does_it(

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.kafka.letters import Letter
 from penstock.observe.letters import _replay, topics
 
 
 def test_letters_lie_beside_the_topics_that_were_read() -> None:
     assert topics("dead", "bundles", ["receipts"]) == ["receipts-dead-letter", "penstock.aside"]
     assert topics("late", "bundles", ["receipts"]) == ["bundles-late"]
+
+
+def test_a_letter_that_says_no_place_has_no_origin() -> None:
+    for offset, origin in {"7": ("t", 0, 7), "seven": None, "": None}.items():
+        assert Letter("dead", 0, 0, None, None, {"topic": "t", "partition": "0", "offset": offset}).origin == origin
 
 
 @pytest.mark.parametrize(

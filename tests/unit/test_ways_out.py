@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from typer.testing import CliRunner
@@ -11,13 +12,22 @@ from typer.testing import CliRunner
 from penstock.catalog import Catalog, build
 from penstock.cli import app, removal, ways_out
 from penstock.control import Actor, Control, ProgressRow, connect
-from penstock.declare.outputs import Mark
+from penstock.declare.outputs import NOTHING, Mark
+from penstock.declare.topic import COMMITS
+from penstock.engine import rewind
+from penstock.engine.kept import Kept
+from penstock.engine.offsetlog import Ends
 from penstock.engine.reset import Reset, below
 from penstock.engine.rewind import Part, Plan
-from penstock.errors import PenstockError
-from penstock.kafka import leftovers
+from penstock.errors import BrokerError, PenstockError
+from penstock.kafka import leftovers, letters, marks
+from penstock.kafka.letters import Letter
+from penstock.kafka.transactions import mark_partition
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
 from tests.support import forget
+
+if TYPE_CHECKING:
+    from penstock.engine.checkpoint import Checkpoint
 
 ME = Actor("ann", "cli")
 
@@ -122,6 +132,62 @@ SAME = {"t": "x"}
 )
 def test_what_was_looked_at_before_a_reset(before: Reset | None, mark: Mark, seen: dict[str, dict[int, int]]) -> None:
     assert below(before, mark, SAME) == seen
+
+
+class Asked:
+    """A checkpoint as a reset asks it. wrote: whether the mark is of its query."""
+
+    def __init__(self, *, wrote: bool, begun: bool, behind: Ends) -> None:
+        self._wrote, self.begun, self._behind = wrote, begun, behind
+
+    def wrote(self, _mark: Mark) -> bool:
+        return self._wrote
+
+    def waiting(self) -> tuple[Ends, Ends]:
+        return self._behind, self._behind
+
+
+AGAIN = Reset({"t": {0: 2, 1: 3}}, None, SAME)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "before", "mark", "found"),
+    [
+        (Asked(wrote=True, begun=True, behind={"t": {0: 5}}), None, Mark("q", 3, {"t": {0: 9}}, SAME), {0: 9}),
+        (Asked(wrote=True, begun=True, behind={}), None, Mark("q", 3, {"t": {0: 9, 1: 4}}), {0: 9, 1: 4}),
+        (Asked(wrote=True, begun=True, behind={"t": {0: 9}}), None, Mark("q", 3, {"t": {0: 5}}, SAME), {0: 9}),
+        (Asked(wrote=True, begun=True, behind={"t": {0: 5}}), None, Mark("q", 3, {"t": {0: 9}}, {"t": "old"}), None),
+        (Asked(wrote=False, begun=True, behind={"t": {0: 5}}), AGAIN, Mark("q", 3, {"t": {0: 9}}, SAME), {0: 5}),
+        (Asked(wrote=False, begun=False, behind={}), AGAIN, Mark("q", 3, {"t": {0: 9}}, SAME), {0: 2, 1: 3}),
+    ],
+    ids=["written and not noted", "damaged", "mark lost", "made again", "another's mark", "has not begun"],
+)
+def test_what_would_be_read_next(checkpoint: Asked, before: Reset | None, mark: Mark, found: object) -> None:
+    assert rewind._read(cast("Checkpoint", checkpoint), mark, before, SAME).get("t") == found
+
+
+def test_a_mark_that_stays_behind_an_open_transaction_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = (COMMITS.name, mark_partition(COMMITS, "s"))
+    monkeypatch.setattr(marks, "PATIENCE", 0.2)
+    monkeypatch.setattr(marks, "admin", lambda _: None)
+    monkeypatch.setattr(marks, "partitions", lambda *_: {COMMITS.name: 16})
+    monkeypatch.setattr(marks, "log_ends", lambda *_: {place: 5})
+    monkeypatch.setattr(marks, "end_offsets", lambda *_: {place: 3})
+    with pytest.raises(BrokerError, match="open transaction at 3, and ends at 5"):
+        marks.mark_of("s", "b")
+    monkeypatch.setattr(marks, "partitions", lambda *_: {})
+    assert marks.mark_of("s", "b") == NOTHING
+
+
+def test_only_what_lies_beside_already_is_not_kept_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def letter(of: str, offset: str) -> Letter:
+        return Letter("dead", 0, 0, None, None, {"topic": "t", "partition": "0", "offset": offset, "stream": of})
+
+    monkeypatch.setattr(letters, "read", lambda *_: [letter("s", "3"), letter("other", "4"), letter("s", "?")])
+    kept = Kept(stream("s", Input(Topic("t"))), "b", Reset({}, None, SAME, {"t": {0: 7}}))
+    for offset, target, has in ((3, "dead", 1), (3, "late", 0), (4, "dead", 0), (6, "", 1), (7, "", 0), (9, "dead", 0)):
+        assert kept.has({"topic": "t", "partition": 0, "offset": offset}, target) == bool(has), (offset, target)
+    assert not Kept(stream("s", Input(Topic("t"))), "b", None).has({"topic": "t", "partition": 0, "offset": 3}, "dead")
 
 
 class Broker:

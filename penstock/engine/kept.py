@@ -1,0 +1,36 @@
+"""Records that lie beside already, put there before a reset let them be read again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from penstock.declare.topic import ASIDE
+from penstock.kafka import letters
+
+if TYPE_CHECKING:
+    from penstock.declare.stream import Stream
+    from penstock.engine.reset import Reset
+
+
+class Kept:
+    """Of one run of a query. The letters are read once, when a record is first asked for that was seen before."""
+
+    def __init__(self, stream: Stream, bootstrap: str, reset: Reset | None) -> None:
+        self._stream, self._bootstrap, self._reset = stream, bootstrap, reset
+
+    def has(self, record: Mapping[str, Any], target: str) -> bool:
+        """Whether a record lies in a topic; one that is only counted, whose target is empty, whether it was seen.
+
+        That it was seen is not enough: what was good for the old code may be bad for the new one.
+        """
+        if self._reset is None or not self._reset.seen(record):
+            return False
+        return not target or (target, record["topic"], record["partition"], record["offset"]) in self._letters
+
+    @cached_property
+    def _letters(self) -> set[tuple[str, str, int, int]]:
+        every = letters.read([*self._stream.beside, ASIDE.name], self._bootstrap, sys.maxsize)
+        return {(one.topic, *one.origin) for one in every if one.stream == self._stream.name and one.origin}
