@@ -21,6 +21,12 @@ if TYPE_CHECKING:
     from penstock.declare.outputs import Owner
 
 
+# Why rows are refused, by topic and row number.
+Why = dict[str, dict[int, str]]
+# Rows of a batch without a key that are put aside; more are no slip of the data, but of the transform.
+NAMELESS = 100
+
+
 def open_topics(owner: Owner, outputs: Sequence[Output]) -> TopicWriter:
     """The writer of a stream's topics."""
     return TopicWriter(owner.name, owner.group, owner.bootstrap, outputs)
@@ -45,30 +51,42 @@ class TopicWriter(TransactionalWriter):
         return NOTHING if found is None else Mark.read(found)
 
     def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
-        """As `commit`. Before anything is written: DeclarationError for rows without a key where they need one,
-        Refused for rows larger than their topic takes. What is kept beside the rows is cut instead.
+        """As `commit`. Before anything is written: Refused for rows larger than their topic takes, and for a few
+        without a key where they need one; DeclarationError if these are many. What is kept beside the rows is cut
+        instead.
         """
-        for topic in self._compacted & rows.keys():
-            if nameless := rows[topic]["key"].null_count:
-                raise DeclarationError(
-                    f"{self.what}: {topic} is compacted, and takes no rows without a key",
-                    got=f"{nameless} rows whose key is NULL",
-                    fix="let the transform leave them out or name them, with coalesce(key, ...)",
-                )
-        self._large(rows)
+        refused = self._nameless(rows)
+        for topic, why in self._large(rows).items():
+            refused.setdefault(topic, {}).update(why)
+        if refused:
+            raise Refused(f"{self.what}: rows that their topic never takes", rows=refused)
         count = self.commit(chain.from_iterable(self._messages(t, rows.get(t)) for t in self._topics), mark.value())
         self._publish(mark.offsets)
         return count
 
-    def _large(self, rows: Mapping[str, pa.Table]) -> None:
-        refused = {}
+    def _nameless(self, rows: Mapping[str, pa.Table]) -> Why:
+        refused: Why = {}
+        for topic in self._compacted & rows.keys():
+            keys = rows[topic]["key"]
+            if keys.null_count > NAMELESS:
+                raise DeclarationError(
+                    f"{self.what}: {topic} is compacted, and takes no rows without a key",
+                    got=f"{keys.null_count} rows whose key is NULL",
+                    fix="let the transform leave them out or name them, with coalesce(key, ...)",
+                )
+            if keys.null_count:
+                why = f"its key is NULL, and topic {topic} is compacted"
+                refused[topic] = {at: why for at, none in enumerate(keys.is_null().to_pylist()) if none}
+        return refused
+
+    def _large(self, rows: Mapping[str, pa.Table]) -> Why:
+        refused: Why = {}
         for topic in rows.keys() & self._limits.keys() - self._cut:
             limit = self._limits[topic]
             if found := limit.too_large(rows[topic]):
                 takes = f"bytes, more than topic {topic} takes ({LARGEST}={limit.largest})"
                 refused[topic] = {at: f"a row of {size} {takes}" for at, size in found.items()}
-        if refused:
-            raise Refused(f"{self.what}: rows are too large for their topic", rows=refused)
+        return refused
 
     def _messages(self, topic: str, rows: pa.Table | None) -> Iterator[Message]:
         made = _messages(topic, rows)

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from penstock.declare.topic import COMMITS
+from penstock.declare.topic import ASIDE, COMMITS
 from penstock.local.parts import Broker
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import create, running
@@ -97,15 +97,22 @@ def test_what_is_written_is_read_again(spark: SparkSession, bootstrap: str, tmp_
     assert json.loads(value) == text
 
 
-def test_rows_without_a_key_are_refused_before_a_compacted_topic_refuses_them(
-    spark: SparkSession, bootstrap: str, tmp_path: Path
+@pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
+def test_rows_without_a_key_are_put_aside_before_a_compacted_topic_refuses_them_and_many_are_a_mistake(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
 ) -> None:
     latest = TopicOutput(Topic("out", partitions=1, compacted=True), key="name", value="id")
     send(bootstrap, (None, b'{"id": 1, "name": "a"}'.replace(b"}", b', "at": "2024-01-01T00:00:00Z"}')))
     send(bootstrap, (None, b'{"id": 2, "at": "2024-01-01T00:00:00Z"}'))
-    with pytest.raises(Exception, match="1 rows whose key is NULL; to mend it: let the transform leave them out"):
-        made(stream(THINGS, latest), spark, bootstrap, tmp_path)
-    assert read(bootstrap, "out") == []
+    if many:
+        monkeypatch.setattr("penstock.kafka.output.NAMELESS", 0)
+        with pytest.raises(Exception, match="1 rows whose key is NULL; to mend it: let the transform leave them out"):
+            made(stream(THINGS, latest), spark, bootstrap, tmp_path)
+        assert read(bootstrap, "out") == []
+        return
+    made(stream(THINGS, latest), spark, bootstrap, tmp_path)
+    assert read(bootstrap, "out") == [(b"a", b"1")]
+    assert read(bootstrap, ASIDE.name) == [(None, b"2")]
 
 
 def test_a_raw_record_whose_time_is_not_told_keeps_its_own(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
