@@ -136,6 +136,7 @@ def test_the_command_line_tells_and_sends(bootstrap: str, monkeypatch: pytest.Mo
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     settings.cache_clear()
     monkeypatch.setattr(cli.dead_letters, "load", lambda: made)
+    monkeypatch.setattr(cli.dead_letters, "readable", lambda: (made, []))
 
     def told(*command: str, code: int = 0) -> str:
         done = CliRunner().invoke(cli.app, ["dead-letters", *command])
