@@ -344,7 +344,7 @@ class Batches:
             if gap not in self._book.gaps_found(name, [gap]):
                 raise
             ends, _ = self._checkpoint.waiting()
-            mark = Mark(query, e.ended, ends, {}, self._checkpoint.plans(e.ended), self._checkpoint.copy)
+            mark = Mark(query, e.ended, ends, {}, self._checkpoint.batch(e.ended).plans, self._checkpoint.copy)
             for store in self._stores:
                 if any(output.delivery == "exactly once" for output in store.outputs):
                     store.writer.write({}, mark)
@@ -367,7 +367,7 @@ class Batches:
                 lambda topic, partition, at: None if topic in mended.gone else mended.offset(topic, partition, at)
             )
             self._checkpoint.sync()
-            self._remark(lambda mark: replace(mark, plans=self._checkpoint.plans(mark.batch)))
+            self._remark(lambda mark: replace(mark, plans=self._checkpoint.batch(mark.batch).plans))
         self._remark(mended.without)
 
     def _remark(self, change: Callable[[Mark], Mark]) -> None:

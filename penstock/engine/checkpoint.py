@@ -106,10 +106,6 @@ class Checkpoint:
             before=before,
         )
 
-    def plans(self, batch_id: int) -> dict[int, str]:
-        """What a mark of this batch says of the log."""
-        return {n: self._plan(n).text for n in (batch_id - 1, batch_id) if n >= 0}
-
     @property
     def begun(self) -> bool:
         """Whether a batch was committed."""

@@ -100,7 +100,7 @@ class StreamRun:
             if not self.offsets:
                 self.offsets = source.begins(self.stream, self._batches.committed.offsets, self._bootstrap)
             tables, left_out, reset = self._tables.frames(self._spark), self._batches.left_out, self._batches.reset
-            begun = reset is None or self._checkpoint.begun
+            begun = self._checkpoint.begun
             rows = plans.rows(self._spark, self.stream, self._bootstrap, tables, left_out, reset, begun=begun)
             state = jvm.kept(rows)
             self._plan.check(state)
@@ -114,11 +114,12 @@ class StreamRun:
             if self.stream.every:
                 writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
             self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.stream.name)
-            if not self._checkpoint.begun:
+            if not begun:
                 # Of a first state nothing else would tell, if the driver died behind the start.
                 self._plan.keep(state)
             self._query = writer.start()
-            self._plan.keep(state)
+            if begun:
+                self._plan.keep(state)
         except BaseException as e:
             self._batches.close()
             if isinstance(e, AnalysisException) and (told := refusals.refused(self.stream.name, e)):
