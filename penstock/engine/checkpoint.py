@@ -109,11 +109,11 @@ class Checkpoint:
     @property
     def begun(self) -> bool:
         """Whether a batch was committed."""
-        return bool(self._numbers("commits"))
+        return bool(self._folder.numbers("commits"))
 
     def watermark(self) -> int:
         """The latest watermark that any of its batches had, epoch ms; 0 for none."""
-        plans = (Plan.read(self._folder.read_if_whole(f"offsets/{n}") or "") for n in self._numbers("offsets"))
+        plans = (Plan.read(self._folder.read_if_whole(f"offsets/{n}") or "") for n in self._folder.numbers("offsets"))
         return max((plan.watermark_ms for plan in plans if plan), default=0)
 
     def reset_in_force(self) -> str | None:
@@ -145,7 +145,7 @@ class Checkpoint:
         try:
             query = str(json.loads(self._folder.read_if_whole("metadata") or "")["id"])
         except (ValueError, TypeError, KeyError):
-            fresh = not self._numbers("offsets") and not self._numbers("commits")
+            fresh = not self._folder.numbers("offsets") and not self._folder.numbers("commits")
             return not (fresh and self.reset_in_force() is not None)
         return query == mark.query
 
@@ -175,8 +175,8 @@ class Checkpoint:
 
     def _edge(self) -> tuple[int, int | None]:
         """The number of the last batch that was committed, -1 for none, and of the one that is planned behind it."""
-        done = max(self._numbers("commits"), default=-1)
-        return done, done + 1 if done + 1 in self._numbers("offsets") else None
+        done = max(self._folder.numbers("commits"), default=-1)
+        return done, done + 1 if done + 1 in self._folder.numbers("offsets") else None
 
     def _initial(self) -> Ends:
         """The offsets at which its sources first began."""
@@ -187,9 +187,6 @@ class Checkpoint:
             if brace:
                 lines.append(json.loads(brace + text))
         return merged(lines)
-
-    def _numbers(self, folder: str) -> list[int]:
-        return [int(name) for name in self._folder.names(folder) if name.isdigit()]
 
     def _ends(self, batch_id: int) -> Ends:
         plan = Plan.read(self._folder.read_if_whole(f"offsets/{batch_id}") or "")

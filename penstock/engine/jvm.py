@@ -273,6 +273,10 @@ class Folder:
             return []
         return [status.getPath().getName() for status in self._fs.listStatus(self._at(name))]
 
+    def numbers(self, name: str) -> list[int]:
+        """Those of the entries of a log that lies in a folder below this one, in order."""
+        return sorted(int(entry) for entry in self.names(name) if entry.isdigit())
+
     def read(self, name: str) -> str:
         stream = self._fs.open(self._at(name))
         try:

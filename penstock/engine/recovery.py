@@ -47,7 +47,7 @@ class Recovery:
 
     def run(self) -> list[str]:
         """Mend what can be mended for certain; Blocked, and nothing of it changed any more, where that cannot be."""
-        planned, done = self._numbers("offsets"), self._numbers("commits")
+        planned, done = self._folder.numbers("offsets"), self._folder.numbers("commits")
         self._start_offsets()
         if not self._identified(planned, done):
             return self.said
@@ -137,7 +137,7 @@ class Recovery:
         plan = self._plan(top)
         if plan and top > 0 and self._commit(top - 1) is None:
             self._put(f"commits/{top - 1}", commit(plan.watermark_ms), f"batch {top - 1} had ended")
-        for n in self._numbers("commits"):
+        for n in self._folder.numbers("commits"):
             if n > top or (n == top and self._commit(n) is None):
                 self._remove(f"commits/{n}", f"batch {n} is run again")
 
@@ -163,9 +163,6 @@ class Recovery:
             text = self._read(name)
             if text is not None and "{" not in text:
                 self._remove(name, "where its source began was lost")
-
-    def _numbers(self, folder: str) -> list[int]:
-        return sorted(int(name) for name in self._folder.names(folder) if name.isdigit())
 
     def _plan(self, n: int) -> Plan | None:
         if n < 0:

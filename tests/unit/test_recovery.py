@@ -30,6 +30,9 @@ class Folder:
         below = (name.removeprefix(f"{folder}/") for name in self.files if name.startswith(f"{folder}/"))
         return sorted({name.split("/")[0] for name in below})
 
+    def numbers(self, name: str) -> list[int]:
+        return sorted(int(entry) for entry in self.names(name) if entry.isdigit())
+
     def read_if_whole(self, name: str) -> str | None:
         return self.files.get(name)
 
