@@ -18,7 +18,7 @@ from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner, Write
 from penstock.declare.stream import TAG
 from penstock.declare.topic import ASIDE, COMMITS
 from penstock.engine.gaps import Inputs
-from penstock.engine.jvm import Execution
+from penstock.engine.jvm import Execution, turn
 from penstock.engine.offsetlog import Plan
 from penstock.engine.quarantine import Quarantine
 from penstock.engine.recovery import Unmarked
@@ -92,6 +92,7 @@ class Batches:
         self._writing = threading.Lock()
         self._stopping = threading.Event()
         self._since: float | None = None
+        self._begun: float | None = None
         self.given: int | None = None
         """The number of the batch that Spark gave last since it was opened."""
         self.reset: Reset | None = None
@@ -113,6 +114,11 @@ class Batches:
         """Seconds since a store was given the present batch; 0 if none is being written."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
+
+    def busy_for(self) -> float:
+        """Seconds since Spark gave the present batch; 0 if there is none."""
+        begun = self._begun
+        return 0.0 if begun is None else time.monotonic() - begun
 
     def open(self) -> None:
         """Open the stores, which fences earlier writers of the same stream, and find what is written."""
@@ -177,14 +183,17 @@ class Batches:
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """Write one batch of the encoded rows; Spark calls it."""
+        self._begun = time.monotonic()
         try:
             self._write(frame, batch_id)
         except Blocked as e:
             self.blocked = e
             raise
+        finally:
+            self._begun = None
 
     def _write(self, frame: DataFrame, batch_id: int) -> None:
-        with self._writing:
+        with self._writing, turn(self._spark):
             if not self._stores or self._stopping.is_set():
                 raise LeaseLost(f"stream {self._stream.name} is being stopped")
             self.given = batch_id

@@ -12,6 +12,8 @@ from typing import Any
 from penstock.control import ProgressRow
 
 RATE_WINDOW = 15.0
+# No batch of beats alone is so long, in seconds.
+LONG = 1.0
 EPOCH = "1970-01-01T00:00:00.000Z"
 
 
@@ -70,8 +72,8 @@ class Figures:
         }
         self.set(topics=topics, lag=sum(t["lag"] for t in topics.values()))
 
-    def report(self) -> ProgressRow:
-        """A copy as it stands, with the rate over the last seconds."""
+    def report(self, busy_for: float = 0.0) -> ProgressRow:
+        """A copy as it stands, with the rate over the last seconds. busy_for: seconds since the present batch began."""
         with self._lock:
             now = time.monotonic()
             self._seen.append((now, self.row.rows_in))
@@ -80,7 +82,9 @@ class Figures:
             since, rows = self._seen[0]
             self.row.rows_per_s = round((self.row.rows_in - rows) / (now - since), 1) if now > since else 0.0
             if self.row.state in ("idle", "running"):
-                self.row.state = "running" if self.row.rows_per_s else "idle"
+                # Rows are counted when their batch ends, and the first takes its time.
+                at_work = bool(self.row.lag) and busy_for > LONG
+                self.row.state = "running" if self.row.rows_per_s or at_work else "idle"
             return replace(self.row)
 
 

@@ -6,9 +6,11 @@ test_jvm.py calls each function here, so that a new Spark shows at once what is 
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -40,6 +42,9 @@ SESSIONS = re.compile(r"end, knownnullable\(.{1,500}? \+ cast\((?P<gap>.{1,500}?
 # What Spark makes of `window(...)`: the plan has no other word of it. In microseconds.
 STARTS = r"LongType\) - (?P<start>-?\d+)\) % (?P<slide>\d+)\) \+ \d+\) ELSE .{1,500}? END\) - 0\)"
 WINDOWS = re.compile(STARTS + r" \+ (?P<length>\d+)\), LongType")
+
+POOL = "spark.scheduler.pool"
+_TURNS = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -315,6 +320,27 @@ class Folder:
 
     def _at(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._folder, name)
+
+
+@contextmanager
+def turn(spark: SparkSession) -> Iterator[None]:
+    """Let what this thread computes in here wait for nobody who began later.
+
+    A free core goes to the pool with the fewest running tasks, and among equals, which all that wait are, to the first
+    by name (Spark's `FairSchedulingAlgorithm`). Had each stream a pool, the last by name would starve for as long as
+    the others have work: so each turn has its own, and its name is its number.
+    """
+    context: Any = spark.sparkContext
+    root, scheduler = context._jsc.sc().taskScheduler().rootPool(), context._jvm.org.apache.spark.scheduler
+    name = f"{next(_TURNS):012d}"
+    pool = scheduler.Pool(name, scheduler.SchedulingMode.FIFO(), 0, 1)
+    root.addSchedulable(pool)
+    context.setLocalProperty(POOL, name)
+    try:
+        yield
+    finally:
+        context.setLocalProperty(POOL, None)
+        root.removeSchedulable(pool)
 
 
 def end(spark: SparkSession) -> int:

@@ -113,7 +113,6 @@ class StreamRun:
             )
             if self.stream.every:
                 writer = writer.trigger(processingTime=f"{self.stream.every} seconds")
-            self._spark.sparkContext.setLocalProperty("spark.scheduler.pool", self.stream.name)
             if not begun:
                 # Of a first state nothing else would tell, if the driver died behind the start.
                 self._plan.keep(state)
@@ -273,7 +272,7 @@ class StreamRun:
     def report(self) -> ProgressRow:
         """The figures as they stand: a copy, with the rate over the last seconds."""
         self._catch_up()
-        return self._figures.report()
+        return self._figures.report(self._batches.busy_for())
 
 
 def _with_stacks(cause: BaseException | None) -> str:

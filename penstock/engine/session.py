@@ -55,7 +55,7 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         "spark.sql.session.timeZone": "UTC",
         # An expression says what it says: `${name}` in a text is no variable.
         "spark.sql.variable.substitute": "false",
-        # A long batch of one stream must not starve the others of the app.
+        # A long batch of one stream must not starve the others of the app; see also `jvm.turn`.
         "spark.scheduler.mode": "FAIR",
         "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state"
         ".RocksDBStateStoreProvider",

@@ -8,6 +8,8 @@ import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from threading import Thread
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -140,6 +142,27 @@ def test_a_folder_is_written_whole(spark: SparkSession, tmp_path: Path) -> None:
     folder.delete("offsets/1")
     assert not [name for name in folder.names("offsets") if name.isdigit()]
     assert folder.names("nowhere") == []
+
+
+def test_no_thread_starves_while_others_have_work(spark: SparkSession) -> None:
+    """Six threads with more to do than the cores can; Spark's own order lets those wait that come late by name."""
+    done = dict.fromkeys(range(6), 0)
+
+    def works(number: int) -> None:
+        while sum(done.values()) < 120:
+            with jvm.turn(spark):
+                spark.range(0, 20_000_000, 1, 4).selectExpr("sum(xxhash64(id) % 1000)").collect()
+            done[number] += 1
+
+    threads = [Thread(target=works, args=(number,)) for number in done]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert min(done.values()) > max(done.values()) / 2, done
+    context: Any = spark.sparkContext
+    pools = context._jsc.sc().getAllPools()
+    assert [pools.apply(i).name() for i in range(pools.size())] == ["default"]
 
 
 def test_what_spark_logs_of_a_payload_looks_like_no_other_record(spark: SparkSession) -> None:

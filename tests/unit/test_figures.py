@@ -46,3 +46,12 @@ def test_an_idle_query_tells_of_no_batch() -> None:
     assert figures.take(progress(1, 7, "20", addBatch=100, triggerExecution=200))
     assert (figures.row.batch_id, figures.row.batch_ms, figures.row.rows_in) == (1, 200, 12)
     assert figures.row.batch_at == batch_at + 20_000 - 1000 + 200
+
+
+def test_a_long_batch_runs_although_none_has_ended() -> None:
+    figures = Figures(ProgressRow("s", "a", "i", state="idle"))
+    figures.lag({"t": {0: 5}}, {("t", 0): 1005})
+    assert figures.report(busy_for=0.1).state == "idle", "a beat"
+    assert figures.report(busy_for=5.0).state == "running"
+    figures.lag({"t": {0: 5}}, {("t", 0): 5})
+    assert figures.report(busy_for=5.0).state == "idle"
