@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ from rich.text import Text
 
 from penstock.catalog import load, readable
 from penstock.cli.output import clear_errors, console, emit, table, unknown
+from penstock.errors import PenstockError
 from penstock.kafka.letters import Letter, read, shown
 from penstock.kafka.replay import Replay, replay
 from penstock.observe.words import duration
@@ -78,7 +80,7 @@ def send_again(
     topic: OfTopic,
     place: Annotated[
         list[str] | None,
-        typer.Option("--place", help="Only the record of this PARTITION:OFFSET of its own topic; may be repeated."),
+        typer.Option("--place", help="Only the record of this PLACE, or PARTITION:OFFSET; may be repeated."),
     ] = None,
     stream: OfStream = "",
     again_for: Annotated[
@@ -98,8 +100,9 @@ def send_again(
         chosen = [
             one
             for one in read([_known(topic)], settings().bootstrap, NEWEST)
-            if stream in ("", one.stream) and (not place or _place(one) in place)
+            if stream in ("", one.stream) and (not place or not _places(one).isdisjoint(place))
         ]
+        _unambiguous(chosen, place or ())
         everything = read(catalog.dead_letters, settings().bootstrap, NEWEST)
         for name in again_for or ():
             catalog.stream(name)
@@ -136,8 +139,18 @@ def _kind(letter: Letter) -> str:
     return shown(letter.reason.partition(": ")[0], WIDTH)
 
 
-def _place(letter: Letter) -> str:
-    return f"{letter.origin.partition}:{letter.origin.offset}" if letter.origin else ""
+def _places(letter: Letter) -> set[str]:
+    """Names of its origin: as it is shown, and without the topic."""
+    return {letter.place, f"{letter.origin.partition}:{letter.origin.offset}"} if letter.origin else set()
+
+
+def _unambiguous(chosen: Sequence[Letter], places: Iterable[str]) -> None:
+    for place in places:
+        found = sorted({one.place for one in chosen if place in _places(one)})
+        if len(found) > 1:
+            raise PenstockError(
+                "records of several topics lie at that place", got=place, fix=f"say {' or '.join(found)}"
+            )
 
 
 def _data(letter: Letter) -> dict[str, Any]:

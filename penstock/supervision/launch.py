@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,8 +40,11 @@ def spec_hash() -> str:
     """A hash of all code and declarations a driver is made of, as they lie on the disk now."""
     digest = hashlib.sha256()
     for path in _spec():
-        digest.update(str(path).encode())
-        digest.update(path.read_bytes())
+        # An editor may take it away meanwhile.
+        with suppress(FileNotFoundError):
+            content = path.read_bytes()
+            digest.update(str(path).encode())
+            digest.update(content)
     return digest.hexdigest()
 
 

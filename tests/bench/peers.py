@@ -19,7 +19,7 @@ from typing import Literal
 from zipfile import ZipFile
 
 import psutil
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import LocalError
@@ -253,12 +253,16 @@ def _committed(bootstrap: str, group: str) -> dict[str, int]:
     """
     if not group:
         return {}
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    # The admin client's own way to ask crashes librdkafka 2.16 for a group that is not there yet.
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     try:
-        [future] = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)]).values()
-        found = future.result(10).topic_partitions or []
+        topics = consumer.list_topics(timeout=10).topics.values()
+        places = [TopicPartition(t.topic, p) for t in topics if not t.topic.startswith("__") for p in t.partitions]
+        found = consumer.committed(places, timeout=10)
     except KafkaException:
         return {}
+    finally:
+        consumer.close()
     steps: dict[str, int] = {}
     for at in found:
         steps[at.topic] = steps.get(at.topic, 0) + max(0, at.offset)

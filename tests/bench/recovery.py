@@ -16,12 +16,13 @@ from pathlib import Path
 from rich.progress import track
 
 from penstock.supervision import processes
+from penstock.supervision.decide import YOUNG
 from tests.bench.common import spread, table, write
 from tests.chaos.platform import APP, Platform, started
 from tests.support import wait_until
 
-# Drivers that lived for less count as crashes, which are launched with growing pauses.
-LIVES = 31.0
+# Drivers whose last beat came earlier count as crashes, which are launched with growing pauses.
+LIVES = YOUNG + 10
 
 
 def recovery(platform: Platform) -> tuple[float, float]:

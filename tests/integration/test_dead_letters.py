@@ -152,7 +152,8 @@ def test_the_command_line_tells_and_sends(bootstrap: str, monkeypatch: pytest.Mo
     assert r"three\x1b[31m\nforged line" in text
     assert "sales[0]@3" in text
     assert "there are: penstock.aside, sales-dead-letter" in told("show", "nothing-like-it", code=2)
-    assert "1 records would be sent" in told("replay", DEAD.name, "--place", "0:3", "--dry-run")
+    for place in ("0:3", "sales[0]@3"):
+        assert "1 records would be sent" in told("replay", DEAD.name, "--place", place, "--dry-run")
     assert "1 records are sent" in told("replay", DEAD.name, "--place", "0:3")
     # The other one is of a stream that is no more: stream a has taken it.
     assert "sales[0]@4 is not: it would be read twice by a" in told("replay", DEAD.name, code=1)

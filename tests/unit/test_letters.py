@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.cli.dead_letters import _unambiguous
+from penstock.errors import PenstockError
 from penstock.kafka.letters import Letter
 from penstock.observe.letters import _replay, topics
 
@@ -33,3 +35,11 @@ def test_only_numbers_reach_the_command_that_somebody_copies(
     topic: str, partition: str, offset: str, command: str
 ) -> None:
     assert _replay(topic, {"penstock.partition": partition, "penstock.offset": offset}) == command
+
+
+def test_a_place_of_two_topics_is_none() -> None:
+    """In `penstock.aside` lie records of every topic."""
+    here, there = (Letter("aside", 0, 0, None, None, {"topic": t, "partition": "0", "offset": "7"}) for t in "ab")
+    _unambiguous([here, there], ["a[0]@7"])
+    with pytest.raises(PenstockError, match=r"(?s)0:7.*a\[0\]@7 or b\[0\]@7"):
+        _unambiguous([here, there], ["0:7"])
