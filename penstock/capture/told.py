@@ -64,9 +64,11 @@ def told(capture: Capture, database: Database) -> Told:
     """Ask. SourceError if pages of the capture would not be rows of its tables."""
     found, dialect = Told(), capture.dialect
     _functions(capture, database, found)
-    tables, known = list(capture.select.find_all(exp.Table)), set[str]()
+    # With the view of the statement that leads to it.
+    tables = [(table, "") for table in capture.select.find_all(exp.Table)]
+    known, used = set[str](), {column.name for column in capture.select.find_all(exp.Column)}
     while tables:
-        table = tables.pop(0)
+        table, of = tables.pop(0)
         written = ".".join(part.sql(dialect) for part in table.parts)
         if not table.name or written in known:
             continue
@@ -79,8 +81,11 @@ def told(capture: Capture, database: Database) -> Told:
                 found.elsewhere.append(written)
             if "VIEW" in kind:
                 found.views[written] = kind
-                tables += _view(capture, written, str(text or ""), found)
+                inner = _view(capture, f"'{written}'" + (f" of '{of}'" if of else ""), str(text or ""), found)
+                tables += [(one, of or written) for one in inner]
         for column, text in _rows(database, _GENERATED[dialect], values):
+            if not (of or capture.columns is None or column in used):
+                continue
             found.generated.append(f"{written}.{column}")
             _moments(capture, f"the generated column '{written}.{column}'", str(text or ""))
     return found
@@ -90,7 +95,7 @@ def _view(capture: Capture, name: str, text: str, found: Told) -> list[exp.Table
     """The tables of a view. SourceError if its rows cannot be paged."""
 
     def refuse(what: str, node: exp.Expr, fix: str, word: str = "") -> SourceError:
-        got = f"{word or node.sql(capture.dialect)} in the view '{name}'"
+        got = f"{word or node.sql(capture.dialect)} in the view {name}"
         return SourceError(f"capture {capture.name}: {what}", got=got, fix=f"{fix}; or select from the view's tables")
 
     try:
@@ -103,7 +108,7 @@ def _view(capture: Capture, name: str, text: str, found: Told) -> list[exp.Table
         found.unknown.append(name)
         return []
     check_query(query, capture.dialect, refuse)
-    _moments(capture, f"the view '{name}'", text)
+    _moments(capture, f"the view {name}", text)
     return list(query.find_all(exp.Table))
 
 

@@ -45,7 +45,7 @@ def weakened(capture: Capture, told: Told) -> Iterator[str]:
         yield f"{ONCE}: the text of view {view} is not understood, so nobody has looked for what says other things"
     for column in told.generated:
         yield (
-            f"{SEEN}: {column} is generated, and an ALTER of what it is made of changes rows without their cursor: then "
+            f"{SEEN}: {column} is generated, and an ALTER of how changes rows without their cursor: then "
             f"`penstock capture reconcile {capture.name}`"
         )
     for name in told.functions:
