@@ -18,12 +18,12 @@ from tests import expressions
 NUMBERS = {"mysql": "DOUBLE", "postgres": "double precision", "sqlite": "REAL"}
 TIMES = {"mysql": "DATETIME(6)", "postgres": "timestamp", "sqlite": "TEXT"}
 BYTES = {"mysql": "VARBINARY(9)", "postgres": "bytea", "sqlite": "BLOB"}
-TABLE = """CREATE TABLE expressions (id INT PRIMARY KEY, changed INT, s VARCHAR(20), u VARCHAR(20), n INT, m DECIMAL(9, 3),
-f {number}, d {date}, t {time}, j VARCHAR(99), b {bytes}, z VARCHAR(9))"""
+TABLE = """CREATE TABLE expressions (id INT PRIMARY KEY, changed INT, s VARCHAR(20), u VARCHAR(20), n INT,
+m DECIMAL(9, 3), f {number}, d {date}, t {time}, j VARCHAR(99), b {bytes}, z VARCHAR(9))"""
 ROWS = [
     (1, 1, "abc", "grün 🐟", 1, "12.345", 0.1, "2026-02-03", "2026-02-03 04:05:06", '{"a": 1, "b": [2], "c": "x"}'),
     (2, 2, "ABBA", "", 7, "-0.500", -1e300, "2024-02-29", "2024-02-29 23:59:59", '{"a": null}'),
-    (3, 3, "", "x", 0, "0", 0.0, "1999-12-31", "1999-12-31 00:00:00", "{}"),
+    (3, 3, "", "x", 0, "0", 0.0, "1999-12-31", "1999-12-31 00:00:00.123456", "{}"),
 ]
 
 
