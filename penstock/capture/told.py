@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import sqlglot
@@ -129,6 +129,6 @@ def _functions(capture: Capture, database: Database, found: Told) -> None:
         found.functions.append(str(name))
 
 
-def _rows(database: Database, sql: str, values: dict[str, str | None]) -> Iterator[tuple[str, ...]]:
+def _rows(database: Database, sql: str, values: Mapping[str, str | None]) -> Iterator[tuple[str, ...]]:
     used = {name: values[name] for name in re.findall(r"\{m\}(\w+)", sql)}
     yield from database.page(Query(sql.replace("{m}", PARAMETER), used)).rows
