@@ -39,7 +39,7 @@ def placed(capture: Capture) -> Iterator[None]:
 
 
 def _put(capture: Capture, e: PenstockError) -> None:
-    words, what, fix = list(_words(e)), e.what, ""
+    words, what, fix = [] if "two columns" in e.what else list(_words(e)), e.what, ""
     clauses = {"KEY": capture.key, "CURSOR": (capture.cursor,)}
     clause = next((clause for clause, columns in clauses.items() if set(words).intersection(columns)), "")
     if not (found := _of_select(capture, words)):
@@ -64,7 +64,7 @@ def _words(e: PenstockError) -> Iterator[str]:
     # Behind it is where the database is.
     said = f"{e.what}\n{str(e.got).partition(' at ')[0]}"
     for found in _NAMED.finditer(said):
-        yield next(word for word in found.groups() if word).rpartition(".")[2]
+        yield next(word for word in found.groups() if word).strip('"').rpartition(".")[2]
 
 
 def _of_select(capture: Capture, words: list[str]) -> str:

@@ -83,8 +83,8 @@ class Page:
         return [name for name, _ in self.columns]
 
 
-# MariaDB and MySQL refuse two columns of one name in a derived table.
-TWICE = re.compile(r"Duplicate column name '([^']*)'")
+# MariaDB and MySQL refuse two columns of one name in a derived table, PostgreSQL to name one of them.
+TWICE = re.compile(r"Duplicate column name '([^']*)'|column reference \"([^\"]*)\" is ambiguous\nLINE \d+:.*\bq\.\"")
 
 
 def two_columns(names: str) -> SourceError:
@@ -151,7 +151,7 @@ class Database(ABC):
             except SQLAlchemyError as e:
                 if (twice := TWICE.search(str(e))) is None:
                     raise
-                raise two_columns(twice[1]) from e
+                raise two_columns(twice[1] or twice[2]) from e
             assert found.cursor is not None
             columns = tuple(self.columns(found.cursor))
             names = [name for name, _ in columns]

@@ -18,29 +18,31 @@ from penstock.declare.capture_refusals import LEAVE_OUT, MOMENT, check_query
 
 # (kind, a view's own text, whether rows may be hidden from this login) of a table.
 _TABLES = {
-    "mysql": "SELECT t.TABLE_TYPE, v.VIEW_DEFINITION, NULL FROM information_schema.tables t"
+    "mysql": "SELECT t.TABLE_TYPE, v.VIEW_DEFINITION, NULL AS hides FROM information_schema.tables t"
     " LEFT JOIN information_schema.views v ON v.TABLE_SCHEMA = t.TABLE_SCHEMA AND v.TABLE_NAME = t.TABLE_NAME"
     " WHERE t.TABLE_NAME = {m}name AND t.TABLE_SCHEMA = COALESCE({m}schema, DATABASE())",
     "postgres": "SELECT CASE relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'f' THEN"
-    " 'FOREIGN TABLE' ELSE 'TABLE' END, CASE WHEN relkind IN ('v', 'm') THEN pg_get_viewdef(oid) END,"
-    " CASE WHEN relkind IN ('r', 'p') THEN row_security_active(oid) END"
+    " 'FOREIGN TABLE' ELSE 'TABLE' END AS kind,"
+    " CASE WHEN relkind IN ('v', 'm') THEN pg_get_viewdef(oid) END AS text,"
+    " CASE WHEN relkind IN ('r', 'p') THEN row_security_active(oid) END AS hides"
     " FROM pg_class WHERE oid = to_regclass({m}written)",
-    "sqlite": "SELECT UPPER(type), CASE type WHEN 'view' THEN sql END, NULL FROM sqlite_master"
+    "sqlite": "SELECT UPPER(type) AS kind, CASE type WHEN 'view' THEN sql END AS text, NULL AS hides FROM sqlite_master"
     " WHERE name = {m}name COLLATE NOCASE AND type IN ('table', 'view')",
 }
 # The generated columns of a table, and what they are made of where that is told.
 _GENERATED = {
     "mysql": "SELECT COLUMN_NAME, GENERATION_EXPRESSION FROM information_schema.columns WHERE TABLE_NAME = {m}name"
     " AND TABLE_SCHEMA = COALESCE({m}schema, DATABASE()) AND GENERATION_EXPRESSION <> ''",
-    "postgres": "SELECT attname, NULL FROM pg_attribute WHERE attrelid = to_regclass({m}written)"
+    "postgres": "SELECT attname, NULL AS text FROM pg_attribute WHERE attrelid = to_regclass({m}written)"
     " AND attgenerated <> '' AND NOT attisdropped",
-    "sqlite": "SELECT name, NULL FROM pragma_table_xinfo({m}name) WHERE hidden IN (2, 3)",
+    "sqlite": "SELECT name, NULL AS text FROM pragma_table_xinfo({m}name) WHERE hidden IN (2, 3)",
 }
 # Functions that may say another thing at each call, and whether they come with the engine.
 _VOLATILE = {
-    "mysql": "SELECT ROUTINE_NAME, 0 FROM information_schema.routines WHERE ROUTINE_SCHEMA = DATABASE()"
+    "mysql": "SELECT ROUTINE_NAME, 0 AS built FROM information_schema.routines WHERE ROUTINE_SCHEMA = DATABASE()"
     " AND ROUTINE_TYPE = 'FUNCTION' AND IS_DETERMINISTIC = 'NO' AND ROUTINE_NAME IN ({names})",
-    "postgres": "SELECT p.proname, n.nspname = 'pg_catalog' FROM pg_proc p JOIN pg_namespace n ON n.oid = pronamespace"
+    "postgres": "SELECT p.proname, n.nspname = 'pg_catalog' AS built FROM pg_proc p"
+    " JOIN pg_namespace n ON n.oid = pronamespace"
     " WHERE p.proname IN ({names}) GROUP BY p.proname, n.nspname HAVING bool_and(p.provolatile = 'v')",
     "sqlite": "SELECT name, builtin FROM pragma_function_list WHERE name IN ({names})"
     " GROUP BY name, builtin HAVING MAX(flags & 2048) = 0 AND MAX(type) = 's'",

@@ -103,6 +103,9 @@ def _check_rows(query: exp.Query, refuse: Refuse) -> None:
     if isinstance(query, exp.SetOperation):
         name, fix = type(query).__name__.upper(), "make a capture of each part, each into a topic of its own"
         raise refuse(f"a capture cannot page through {name}", query.expression, fix, name)
+    for word in query.args.get("operation_modifiers") or ():
+        if word.name.upper() != "STRAIGHT_JOIN":
+            raise refuse("this stands only in a SELECT that is sent alone", query, "leave it out", word.name.upper())
     for argument, name in REFUSED.items():
         if part := query.args.get(argument):
             at = part[0] if isinstance(part, list) else part

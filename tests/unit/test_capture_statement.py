@@ -122,6 +122,12 @@ def test_the_fingerprint_changes_with_what_decides_the_rows(before: str, after: 
         ("name,", "SYS_GUID() AS name,", "11:18", "this says another thing at each poll; got: SYS_GUID()"),
         ("name,", "ROWNUM() AS name,", "11:18", "this says another thing at each poll; got: ROWNUM()"),
         ("name,", "CURRENT_USER AS name,", "11:18", "this says another thing at each poll; got: CURRENT_USER"),
+        (
+            "SELECT id",
+            "SELECT STRAIGHT_JOIN SQL_NO_CACHE id",
+            "11:22",
+            "a SELECT that is sent alone; got: SQL_NO",
+        ),
         ("name,", "@x AS name,", "11:18", "a variable is another in each session"),
         ("name,", "@@sql_mode AS name,", "11:18", "a variable is another in each session"),
         ("kind <> 'x'", "kind /*! LIMIT 5 */ <> 'x'", "11:69", "the server would run this comment"),

@@ -179,6 +179,10 @@ KEPT = Archive("kept", ORDERS, bucket="lake")
         ([Backfill("b", "files", ORDERS)], [], "HERE: backfill b names a topic that nothing declares; got: orders"),
         ([stream(), Backfill("b", "files", Topic("orders", 9))], [], "one topic is declared twice, differently"),
         ([stream(), Backfill("b", "files", stream("other"))], [], "names a stream that is not in the catalog"),
+        (
+            [], [captured(), captured(name="too")],
+            "sql/captures/too.sql:1:1: capture too and capture shops of sql/captures/shops.sql:1:1 write to one place",
+        ),
         ([stream(app="captures")], [captured()], "HERE: an app of streams has the name of the captures' app"),
         ([stream(), stream("b", output=TopicOutput(Topic("minutes"), value="v"))], [], "write to one place"),
     ],
