@@ -1,8 +1,9 @@
 """The queries of a capture: its SELECT as a derived table, and around it the conditions that make one page of it.
 
 The SELECT is sent as its author wrote it; conditions and order name its columns as they come out of it. So nothing
-depends on how its text is understood here, and no alias can stand for a column of the table. All engines merge such a
-derived table into the query around it: the index that would serve the plain SELECT serves each page.
+depends on how its text is understood here, and no alias can stand for a column of the table. The engines merge such a
+derived table into the query around it, so the index that would serve the plain SELECT serves each page; but not
+PostgreSQL if a column calls a VOLATILE function.
 
 Paging is by keyset (cursor and key of the last row read), never by OFFSET: rows that change between two pages neither
 hide others nor come twice by themselves. Every query is ordered by what it pages on, so a row that is read once stands
