@@ -316,14 +316,11 @@ def test_a_position_of_a_version_that_rewrote_the_select_goes_on_and_is_compared
     assert source.topic() == source.table(columns)
     rewritten = dict.fromkeys(source.topic(), b'{"id":0}')
     first.commit([], replace(first.position, fingerprint=first.capture.former))
-    first.close()
     source.send(rewritten)
     second = source.poller(columns=columns)
     assert second.position.reconcile == "its SELECT is sent as it is written now"
     until(second, lambda: not second.position.reconcile, "the comparison ends")
     assert source.topic() == source.table(columns)
-    second.commit([], second.position)
-    second.close()
     # What was sent as it is written goes on as it did.
     third = source.poller(columns=columns)
     assert third.position.reconcile == ""

@@ -15,7 +15,7 @@ from penstock.capture.pages import Pages
 from penstock.declare.capture import Capture, parse
 from penstock.local.parts import MariaDB
 from penstock.machine.process import free_port
-from tests.captures import connect
+from tests.captures import Source, connect, polled, until
 from tests.postgres import Postgres
 
 SETUP = """
@@ -171,3 +171,42 @@ def test_what_only_postgresql_has(in_postgres: str, monkeypatch: pytest.MonkeyPa
     assert [w for w in kept if "not what REFRESH brings into st_kept" in w]
     with pytest.raises(SourceError, match=r"another thing at each poll; got: pg_try_advisory_lock_shared"):
         explain.first_row(declared("postgres", "SELECT id, changed, pg_try_advisory_lock_shared(1) AS n FROM st_a"))
+
+
+def test_a_row_that_leaves_the_where_waits_for_a_reconcile_or_is_deleted_at_once(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b'), (NULL)")
+    text = source.declared().replace("DELETED WHEN (gone = 1)", "")
+    poller = source.opened(f"{text} WHERE name <> 'x'")
+    polled(poller, 2)
+    source.sql(f"UPDATE {source.name} SET name = 'x' WHERE id = 1")
+    polled(poller, 2)
+    assert set(source.topic()) == {b'{"id":1}', b'{"id":2}'}
+    poller.compare("test")
+    until(poller, lambda: not poller.position.reconcile, "the comparison ends")
+    assert set(source.topic()) == {b'{"id":2}'}
+    at_once = source.opened(source.declared().replace("(gone = 1)", "((name <> 'x') IS NOT TRUE)"), "snapshot")
+    polled(at_once, 2)
+    source.sql(f"UPDATE {source.name} SET name = 'x' WHERE id = 2")
+    polled(at_once, 2)
+    assert source.topic() == {}
+
+
+def test_a_change_in_a_joined_table_alone_waits_for_a_reconcile(source: Source) -> None:
+    other = f"{source.name}_o"
+    source.sql(
+        f"CREATE OR REPLACE TABLE {other} (id BIGINT PRIMARY KEY, title VARCHAR(9))",
+        f"INSERT INTO {other} VALUES (1, 'old')",
+        f"INSERT INTO {source.name} (name, changed) VALUES ('a', '2026-01-01'), ('b', DEFAULT)",
+    )
+    text = source.declared(columns="s.id, gone, changed, title").replace(
+        f"FROM {source.name}", f"FROM {source.name} s LEFT JOIN {other} o ON o.id = s.id"
+    )
+    poller = source.opened(text)
+    until(poller, lambda: poller.position.low is not None and not poller.position.snapshot, "polls read no more of it")
+    source.sql(f"UPDATE {other} SET title = 'new'")
+    polled(poller, 2)
+    assert b'"title":"old"' in source.topic()[b'{"id":1}']
+    poller.compare("test")
+    until(poller, lambda: not poller.position.reconcile, "the comparison ends")
+    assert b'"title":"new"' in source.topic()[b'{"id":1}']
+    source.sql(f"DROP TABLE {other}")
