@@ -20,6 +20,10 @@ class PenstockError(Exception):
             parts.append(f"to mend it: {fix}")
         super().__init__("; ".join(parts))
 
+    def put(self, what: str, fix: str = "") -> None:
+        """Say the fault otherwise: where it was found, who met it."""
+        PenstockError.__init__(self, what, got=self.got, fix=fix or self.fix)
+
 
 class DeclarationError(PenstockError):
     """A declared topic, stream or rule is wrong; found when the catalog is loaded."""

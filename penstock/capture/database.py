@@ -7,6 +7,7 @@ snapshot in the database between two queries.
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -82,6 +83,24 @@ class Page:
         return [name for name, _ in self.columns]
 
 
+# MariaDB and MySQL refuse two columns of one name in a derived table, PostgreSQL to name one of them.
+TWICE = re.compile(r"Duplicate column name '([^']*)'|column reference \"([^\"]*)\" is ambiguous\nLINE \d+:.*\bq\.\"")
+
+
+def two_columns(names: str) -> SourceError:
+    return SourceError(
+        "a capture selects two columns of one name",
+        got=names,
+        fix="name the columns one by one instead of `*`, each by a name of its own",
+    )
+
+
+def _renamed(name: str, names: list[str]) -> bool:
+    """Whether SQLite gave a second column of one name another, `id:1`."""
+    first, colon, number = name.rpartition(":")
+    return bool(colon) and number.isdigit() and first in names
+
+
 class Database(ABC):
     """One connection to a capture's database. delay: how long a transaction may be open where nobody can tell."""
 
@@ -127,16 +146,17 @@ class Database(ABC):
     def page(self, query: Query) -> Page:
         """All rows of a query. SourceError if two columns have one name."""
         with self._connected() as c:
-            found = c.execute(query.clause, dict(query.values))
+            try:
+                found = c.execute(query.clause, dict(query.values))
+            except SQLAlchemyError as e:
+                if (twice := TWICE.search(str(e))) is None:
+                    raise
+                raise two_columns(twice[1] or twice[2]) from e
             assert found.cursor is not None
             columns = tuple(self.columns(found.cursor))
             names = [name for name, _ in columns]
-            if twice := sorted({name for name in names if names.count(name) > 1}):
-                raise SourceError(
-                    "a capture selects two columns of one name",
-                    got=", ".join(twice),
-                    fix="name the columns one by one instead of `*`, each by a name of its own",
-                )
+            if double := sorted({name for name in names if names.count(name) > 1 or _renamed(name, names)}):
+                raise two_columns(", ".join(double))
             return Page(columns, list(found.cursor.fetchall()))
 
     def value(self, query: Query) -> Any:

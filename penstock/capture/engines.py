@@ -226,6 +226,10 @@ class PostgreSQL(Database):
 
 
 def _scans(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if node["Node Type"] == "Bitmap Heap Scan":
+        # Its index, or one of them, is told below it.
+        yield node["Relation Name"], next((index for child in node["Plans"] for _, index in _scans(child)), "")
+        return
     if "Scan" in node["Node Type"] and "Relation Name" in node:
         yield node["Relation Name"], node.get("Index Name", "")
     elif "Index Name" in node:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
-from sqlglot import exp
-
 from penstock.capture import start
-from penstock.capture.database import Database
+from penstock.capture.blame import placed
+from penstock.capture.database import Database, SourceError
 from penstock.capture.pages import Pages, Query
 from penstock.capture.records import records, require
 from penstock.capture.snapshot import Snapshotting
+from penstock.capture.told import told
+from penstock.capture.weakened import COST, SEEN, weakened
 from penstock.capture.writer import PageWriter
 from penstock.declare.capture import Capture
+
+# What drivers say when nobody answers.
+UNREACHED = re.compile(
+    r"can't connect|connection refused|timed? ?out|timeout expired|could not translate|no route|name or service|"
+    r"failed to resolve|unreachable",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,8 @@ class Explained:
 
 @dataclass
 class Explanation:
+    """warnings: which promise is weakened by what, a sentence each."""
+
     facts: list[str] = field(default_factory=list)
     queries: list[Explained] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
@@ -33,11 +44,12 @@ class Explanation:
 
 def explain(capture: Capture) -> Explanation:
     """Ask the database how it would serve each kind of query. SourceError if it does not answer."""
-    database, pages = start.database(capture), Pages(capture)
-    try:
-        return _explained(capture, database, pages)
-    finally:
-        database.close()
+    with placed(capture):
+        database = start.database(capture)
+        try:
+            return _explained(capture, database, Pages(capture))
+        finally:
+            database.close()
 
 
 def _explained(capture: Capture, database: Database, pages: Pages) -> Explanation:
@@ -55,8 +67,8 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
     if why := database.can_tell:
         delay = capture.delay.total_seconds()
         found.warnings.append(
-            f"{why}: open transactions cannot be seen, so every one is taken to have ended {delay:g} s after it began "
-            "(DELAY); what is open longer may be missed until the next reconcile"
+            f"{SEEN}: {why}, so open transactions cannot be seen; every one is taken to have ended {delay:g} s after "
+            "it began (DELAY), and what is open longer may be missed until the next reconcile"
         )
     kinds: list[tuple[str, Query]] = [
         ("snapshot and reconcile, first page", pages.by_key(None, size)),
@@ -66,19 +78,18 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
         ("poll, first page", pages.since(cursor, None, size)),
         ("poll, further pages", pages.since(cursor, (cursor, *key), size)),
         ("rows without a cursor, at every poll", pages.without_cursor(None, size)),
+        ("reconcile, rows of keys that the table had", pages.exactly([key])),
+        ("before a snapshot, the highest cursor", pages.highest()),
+        ("before a snapshot, how many rows there are", pages.count()),
     ]
+    counted = kinds[-1][1].sql
     for what, query in kinds:
         plan = database.plan(query)
         found.queries.append(Explained(what, query.shown, plan))
-        if scanned := sorted({table or "its rows" for table, index in plan if not index}):
-            found.warnings.append(f"{what}: no index serves {', '.join(scanned)}; all of it is read")
-    if capture.select.args.get("where"):
-        found.warnings.append(
-            "a row that no longer meets the WHERE stays in the topic until the next reconcile; if it tells rows that "
-            "are gone, say so by DELETED WHEN"
-        )
-    if list(capture.select.find_all(exp.Join)):
-        found.warnings.append("a change in a joined table is seen only if it changes the cursor too")
+        scanned = sorted({table or "its rows" for table, index in plan if not index})
+        if scanned and query.sql != counted:
+            found.warnings.append(f"{COST}: no index serves {', '.join(scanned)} in `{what}`; all of it is read")
+    found.warnings += weakened(capture, told(capture, database))
     if capture.reconcile is None:
         found.warnings.append(
             "there is no RECONCILE EVERY: rows deleted for good stay in the topic until it is asked for"
@@ -86,13 +97,29 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
     return found
 
 
+def away(capture: Capture) -> str:
+    """Why the database cannot be reached; empty if somebody answers there, be it with a refusal."""
+    with placed(capture):
+        database = start.database(capture)
+        try:
+            database.clock()
+        except SourceError as e:
+            return str(e.got) if UNREACHED.search(str(e.got)) else ""
+        finally:
+            database.close()
+    return ""
+
+
 def first_row(capture: Capture) -> str:
     """One row, read and encoded as a poll would; what came of it. PenstockError says why it cannot be captured."""
-    database = start.database(capture)
-    try:
-        page = database.page(Pages(capture).by_key(None, 1))
-    finally:
-        database.close()
-    names = require(capture, page)
-    records(capture, page)
+    with placed(capture):
+        database = start.database(capture)
+        try:
+            page = database.page(Pages(capture).by_key(None, 1))
+            database.check(capture)
+            told(capture, database)
+        finally:
+            database.close()
+        names = require(capture, page)
+        records(capture, page)
     return f"topic {capture.topic.name}, columns {', '.join(names)}" + ("" if page.rows else "; there are no rows yet")

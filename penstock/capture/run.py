@@ -7,6 +7,7 @@ import threading
 import time
 from dataclasses import asdict, replace
 
+from penstock.capture.blame import placed
 from penstock.capture.database import READ_TIMEOUT
 from penstock.capture.poller import Poller
 from penstock.capture.start import Decision, PositionRefused, check_topic, open_poller
@@ -138,12 +139,13 @@ class CaptureRun:
 
     def _opened(self, decision: Decision, stopping: threading.Event) -> Decision:
         """Open it and work until it is stopped or to begin anew."""
-        poller = open_poller(self.capture, self._bootstrap, decision)
-        try:
-            return self._poll(poller, stopping)
-        finally:
-            self._before = (self.figures.rows_in, self.figures.rows_out)
-            poller.close()
+        with placed(self.capture):
+            poller = open_poller(self.capture, self._bootstrap, decision)
+            try:
+                return self._poll(poller, stopping)
+            finally:
+                self._before = (self.figures.rows_in, self.figures.rows_out)
+                poller.close()
 
     def _poll(self, poller: Poller, stopping: threading.Event) -> Decision:
         self.row.why = None

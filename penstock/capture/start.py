@@ -84,6 +84,9 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             log.warning("capture %s: another database server, %s; table and topic are compared", capture.name, server)
             position = replace(position, reconcile=f"another server, {server}")
             reconcile.again()
+        if kept is not None and _was_rewritten(capture, position, Position.read(kept)):
+            position = replace(position, reconcile="its SELECT is sent as it is written now")
+            reconcile.again()
         position = replace(position, server=server)
         if decision or kept is None:
             # Decided once: whoever opens it next finds it so.
@@ -110,6 +113,12 @@ def _topic(capture: Capture, bootstrap: str) -> tuple[str, int]:
     return topic_ids(client, [name], bootstrap).get(name, ""), partitions(client, bootstrap).get(name, 0)
 
 
+def _was_rewritten(capture: Capture, position: Position, kept: Position) -> bool:
+    """Whether what is in the topic may come from a SELECT that an earlier version wrote in its own way."""
+    goes_on = position.snapshot is None or position.snapshot == kept.snapshot
+    return goes_on and capture.was_rewritten and kept.fingerprint == capture.former
+
+
 def _resumed(capture: Capture, fresh: Position, kept: Position, decision: Decision) -> Position:
     topic_id = fresh.topic_id
     if kept.topic_id != topic_id:
@@ -118,7 +127,7 @@ def _resumed(capture: Capture, fresh: Position, kept: Position, decision: Decisi
             got=f"topic id {topic_id}, position of {kept.topic_id}",
             fix=f"it was created anew, or the capture names another: `penstock capture run {capture.name} --snapshot`",
         )
-    if kept.fingerprint != capture.fingerprint and decision != "continue":
+    if kept.fingerprint not in (capture.fingerprint, capture.former) and decision != "continue":
         raise PositionRefused(
             f"the statement of capture {capture.name} was changed",
             got=f"fingerprint {capture.fingerprint}, position of {kept.fingerprint}",

@@ -95,7 +95,7 @@ def _one_writer_each(streams: Sequence[Stream], captures: Sequence[Capture], arc
     for one, name in written:
         other = writers.setdefault(name, one)
         if other is not one:
-            what = f"{other.kind} {other.name} and {one.kind} {one.name} write to one place"
+            what = f"{one.kind} {one.name} and {other.kind} {other.name} of {other.where} write to one place"
             raise _wrong(one, what, got=name, fix="give each its own")
 
 

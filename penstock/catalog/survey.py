@@ -95,9 +95,9 @@ def apps(found: Catalog, wrong: Iterable[BrokenFile]) -> dict[str, list[Supervis
 
 
 def _file(where: str) -> str:
-    """The file of a place as a declaration names it, `file:line` or `file`."""
-    file, _, line = where.rpartition(":")
-    return file if line.isdigit() else where
+    """The file of a place as a declaration names it: `file:line:column`, `file:line` or `file`."""
+    file, _, number = where.rpartition(":")
+    return _file(file) if number.isdigit() else where
 
 
 def _part(path: Path, project: Path) -> Part:

@@ -12,6 +12,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from penstock.capture import start
+from penstock.capture.blame import placed
 from penstock.capture.poller import Poller
 from penstock.cli.capture_names import Name, captures
 from penstock.cli.output import clear_errors, console, count
@@ -44,13 +45,14 @@ def run(
             fix = f"stop it first: `penstock streams stop {name}`"
             raise LeaseHeld(f"capture {name} runs already", holder=e.holder, got=e.got, fix=fix) from e
         try:
-            poller = start.open_poller(capture, settings().bootstrap, decision)
-            try:
-                if compare:
-                    poller.compare("asked for")
-                _run(poller, holder, once=once)
-            finally:
-                poller.close()
+            with placed(capture):
+                poller = start.open_poller(capture, settings().bootstrap, decision)
+                try:
+                    if compare:
+                        poller.compare("asked for")
+                    _run(poller, holder, once=once)
+                finally:
+                    poller.close()
         except KeyboardInterrupt:
             pass
         finally:

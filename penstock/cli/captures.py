@@ -36,20 +36,32 @@ PATIENCE = 600.0
 @app.command()
 def check(
     names: Names = None,
-    database: Annotated[bool, typer.Option(help="Ask the database too, for one row of each.")] = True,
+    connected: Annotated[
+        bool | None,
+        typer.Option(
+            "--connected/--no-connected",
+            help="Ask each database too, for its tables, functions and one row; by default if it can be reached.",
+        ),
+    ] = None,
 ) -> None:
     """Read the declarations, and see that each database answers with rows that can be captured."""
     failed = False
     with clear_errors():
         wanted = captures(names)
     for capture in wanted:
+        style = "green"
         try:
-            said = plans.first_row(capture) if database else "declared as it should be"
+            if connected is False:
+                said = "declared as it should be"
+            elif connected is None and (why := plans.away(capture)):
+                said, style = f"declared as it should be; its database was not asked, for it is away: {why}", "yellow"
+            else:
+                said = plans.first_row(capture)
         except PenstockError as e:
-            failed, said = True, str(e)
-            console().print(Text(f"✗ {capture.name}: {said}", style="red"))
+            failed = True
+            console().print(Text(f"✗ {capture.name}: {e}", style="red"))
         else:
-            console().print(Text(f"✓ {capture.name}: {said}", style="green"))
+            console().print(Text(f"✓ {capture.name}: {said}", style=style))
     if not wanted:
         console().print("No captures are declared: see sql/captures/.")
     raise typer.Exit(1 if failed else 0)

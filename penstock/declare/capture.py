@@ -22,25 +22,24 @@ are read at every poll; one open longer than the hold is no longer waited for, a
 its beginning is read again.
 
 The SELECT gives one row per key and says the same whenever it is asked: no GROUP BY, DISTINCT, UNION, LIMIT, ORDER BY,
-aggregates, or functions of the moment. It is paged by conditions added to its WHERE.
+aggregates, or functions of the moment. It is sent as it is written, as a derived table; what makes pages of it, and the
+condition of DELETED, stand outside and know its columns by the names it gives them.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import ClassVar
 
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import TokenError
 
 from penstock.declare import capture_refusals
 from penstock.declare.capture_clauses import Clauses
-from penstock.declare.capture_tokens import excerpt
+from penstock.declare.capture_tokens import place, spelled, tokens
 from penstock.declare.declared import Kind, Place
 from penstock.declare.topic import Topic
 from penstock.errors import DeclarationError
@@ -51,7 +50,11 @@ APP = "captures"
 
 @dataclass(frozen=True)
 class Capture:
-    """One declared capture; see the module. deleted: a condition over the SELECT's columns."""
+    """One declared capture; see the module.
+
+    select, deleted: the SELECT and a condition over its columns, as they are understood; sql, deleted_sql: as they are
+    written, and sent; places: where each clause, and the SELECT, begins: line and column.
+    """
 
     name: str
     path: Path
@@ -61,7 +64,10 @@ class Capture:
     key: tuple[str, ...]
     cursor: str
     select: exp.Select
+    sql: str
+    places: Mapping[str, str]
     deleted: exp.Expr | None = None
+    deleted_sql: str = ""
     every: timedelta = timedelta(seconds=1)
     overlap: timedelta = timedelta(seconds=10)
     delay: timedelta = timedelta(seconds=5)
@@ -76,7 +82,11 @@ class Capture:
 
     @property
     def where(self) -> str:
-        return str(self.path)
+        return self.at("CAPTURE")
+
+    def at(self, clause: str) -> str:
+        """File, line and column of a clause, or of the `SELECT`."""
+        return f"{self.path}:{self.places[clause]}"
 
     @property
     def reads(self) -> Sequence[Place]:
@@ -92,15 +102,26 @@ class Capture:
     @property
     def fingerprint(self) -> str:
         """Changes with whatever decides which rows there are and what they look like in the topic."""
-        parts = (
-            self.dialect,
-            self.connection,
-            self.topic.name,
-            *self.key,
-            self.cursor,
-            self.select.sql(self.dialect),
-            self.deleted.sql(self.dialect) if self.deleted else "",
+        return self._fingerprint(spelled(self.sql, self.dialect), spelled(self.deleted_sql, self.dialect))
+
+    @property
+    def former(self) -> str:
+        """The fingerprint in positions of versions that sent the SELECT as sqlglot writes it."""
+        return self._fingerprint(*self._rewritten())
+
+    @property
+    def was_rewritten(self) -> bool:
+        """Whether those versions sent something else."""
+        return any(
+            spelled(one, self.dialect).upper() != spelled(other, self.dialect).upper()
+            for one, other in zip(self._rewritten(), (self.sql, self.deleted_sql), strict=True)
         )
+
+    def _rewritten(self) -> tuple[str, str]:
+        return self.select.sql(self.dialect), self.deleted.sql(self.dialect) if self.deleted else ""
+
+    def _fingerprint(self, select: str, deleted: str) -> str:
+        parts = (self.dialect, self.connection, self.topic.name, *self.key, self.cursor, select, deleted)
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
     @property
@@ -121,16 +142,16 @@ def read(path: Path) -> Capture:
 
 def parse(text: str, path: Path) -> Capture:
     """As `read`, from the file's text."""
-    try:
-        tokens = sqlglot.tokenize(text)
-    except TokenError as e:
-        # Only what is opened and never closed cannot be taken apart: the last line that opens it is as near as it gets.
-        raise DeclarationError(
-            f"{path}: a quotation or comment is not closed", got=excerpt(str(e)), fix="close it"
-        ) from e
-    clauses = Clauses(text, path, tokens)
+    clauses = Clauses(text, path, tokens(text, path))
     given = clauses.read()
-    topic = Topic(given.pop("topic"), partitions=given.pop("partitions"), compacted=True, beat_every=0, widens=False)
-    made = Capture(name=path.stem, path=path, topic=topic, select=clauses.select(given["dialect"]), **given)
+    name, partitions = given.pop("topic"), given.pop("partitions")
+    try:
+        topic = Topic(name, partitions=partitions, compacted=True, beat_every=0, widens=False)
+    except DeclarationError as e:
+        raise clauses.error(e.what, str(e.got), e.fix, clauses.found["CAPTURE"]) from e
+    select, sql = clauses.select(given["dialect"])
+    places = {clause: place(text, token.start) for clause, token in clauses.found.items()}
+    places["SELECT"] = place(text, clauses.begins)
+    made = Capture(name=path.stem, path=path, topic=topic, select=select, sql=sql, places=places, **given)
     capture_refusals.check(made, clauses)
     return made

@@ -12,12 +12,10 @@ from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from penstock.declare.capture_tokens import Tokens, column_of, excerpt
-from penstock.errors import DeclarationError
+from penstock.declare.capture_tokens import DIALECTS, Tokens, excerpt
 
 T = TypeVar("T")
 
-DIALECTS = ("mysql", "postgres", "sqlite")
 UNITS = {
     "MILLISECOND": timedelta(milliseconds=1),
     "SECOND": timedelta(seconds=1),
@@ -27,13 +25,20 @@ UNITS = {
 }
 CLAUSES = ("CAPTURE", "FROM", "KEY", "CURSOR", "DELETED", "EVERY", "OVERLAP", "DELAY", "HOLD", "RECONCILE")
 NEEDED = ("CAPTURE", "FROM", "KEY", "CURSOR")
+# Topics of Kafka's own and of the platform's begin so.
+RESERVED = ("__", "penstock.")
 
 
 @dataclass
 class Clauses(Tokens):
-    """First its clauses are read, then its SELECT. found: where each clause that there is begins."""
+    """First its clauses are read, then its SELECT.
+
+    found: where each clause that there is begins; condition, begins: where DELETED's condition and the SELECT do.
+    """
 
     found: dict[str, Token] = field(default_factory=dict)
+    condition: int = 0
+    begins: int = 0
 
     def read(self) -> dict[str, Any]:
         """Every clause up to AS: the fields of a Capture, but `topic` is a name and `partitions` a number."""
@@ -43,7 +48,7 @@ class Clauses(Tokens):
             match clause.text.upper():
                 case "CAPTURE":
                     self.word("INTO")
-                    given["topic"] = self.name("the topic's name")
+                    given["topic"] = self._topic()
                     if self.is_word("PARTITIONS"):
                         self.at += 1
                         given["partitions"] = self.number("the number of partitions")
@@ -56,7 +61,7 @@ class Clauses(Tokens):
                     given["cursor"] = self.name("the cursor's column")
                 case "DELETED":
                     self.word("WHEN")
-                    given["deleted"] = self._condition(given["dialect"], clause)
+                    given |= self._condition(given["dialect"], clause)
                 case "RECONCILE":
                     self.word("EVERY")
                     given["reconcile"] = self._duration()
@@ -80,7 +85,14 @@ class Clauses(Tokens):
         self.found[name] = token
         return token
 
-    def _condition(self, dialect: str, clause: Token) -> exp.Expr:
+    def _topic(self) -> str:
+        first = self.peek()
+        name = self.name("the topic's name")
+        if name.startswith(RESERVED):
+            raise self.error("this topic is reserved", name, f"name one that does not begin so: {RESERVED}", first)
+        return name
+
+    def _condition(self, dialect: str, clause: Token) -> dict[str, Any]:
         if not dialect:
             raise self.error("DELETED stands before FROM", clause.text, "say FROM first: it names the dialect", clause)
         first, depth = self.peek(), 1
@@ -90,8 +102,13 @@ class Clauses(Tokens):
             depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
         if self.tokens[self.at - 2] is first:
             raise self.error("DELETED WHEN has no condition", "()", "e.g. DELETED WHEN (deleted = 1)", first)
-        text = self.text[first.start : self.tokens[self.at - 1].end + 1]
-        return self._sql(text, first, lambda: sqlglot.parse_one(text, into=exp.Condition, dialect=dialect))
+        text, self.condition = self.text[first.start : self.tokens[self.at - 1].end + 1], first.start
+        made = self._sql(text, first, lambda: sqlglot.parse_one(text, into=exp.Condition, dialect=dialect))
+        # It knows the SELECT's columns alone, and those have no table.
+        for column in reversed(own_columns(made)):
+            start, end = (column.parts[i].meta.get("start", 0) for i in (0, -1))
+            text = text[:start] + text[end:]
+        return {"deleted": made, "deleted_sql": text}
 
     def _duration(self) -> timedelta:
         count = self.number("a duration")
@@ -105,26 +122,38 @@ class Clauses(Tokens):
         except OverflowError:
             raise self.error("this is longer than time is reckoned", str(count), "give fewer", token) from None
 
-    def select(self, dialect: str) -> exp.Select:
+    def select(self, dialect: str) -> tuple[exp.Select, str]:
+        """The SELECT as it is understood, and as it is written, but for comments and semicolons behind its end."""
         start = self.next("AS")
         if self.at >= len(self.tokens):
             raise self.error("there is no SELECT", "the end of the file", "say it behind AS", start)
-        first = self.peek()
-        text = self.text[first.start :]
+        first, last = self.peek(), self.tokens[-1]
+        for token in reversed(self.tokens[self.at :]):
+            last = token
+            if token.token_type != TokenType.SEMICOLON:
+                break
+        self.begins, text = first.start, self.text[first.start : last.end + 1]
         made = self._sql(text, first, lambda: sqlglot.parse(text, dialect=dialect))
         if len(made) != 1 or not isinstance(made[0], exp.Select):
             kind = "several statements" if len(made) > 1 else type(made[0]).__name__.upper()
             raise self.error("behind AS stands one SELECT", kind, "make it one plain SELECT", first)
-        return made[0]
+        return made[0], text
 
     def _sql(self, text: str, first: Token, parse: Callable[[], T]) -> T:
         try:
             return parse()
         except (ParseError, TokenError) as e:
             known = e.errors[0] if isinstance(e, ParseError) and e.errors else {}
-            line, column = known.get("line") or 1, known.get("col") or 1
-            # The parser counts from the first token of what it is given.
-            place = (first.line + line - 1, column + (column_of(first) - 1 if line == 1 else 0))
             what = known.get("description") or str(e).splitlines()[0]
             what, got = what.split(" but got ")[0], known.get("highlight") or excerpt(text)
-            raise DeclarationError(f"{self.path}:{place[0]}:{place[1]}: {what}", got=got, fix="mend the SQL") from e
+            line, column = known.get("line") or 1, known.get("col") or 1
+            lines = text.splitlines(keepends=True)
+            # The parser says where the token ends.
+            at = first.start + sum(map(len, lines[: line - 1])) + column - len(got)
+            raise self.error_at(what, got, "mend the SQL", max(at, first.start)) from e
+
+
+def own_columns(condition: exp.Expr) -> list[exp.Column]:
+    """The columns that a condition names, but for those of its subqueries; as they stand."""
+    found = (one for one in condition.find_all(exp.Column) if one.find_ancestor(exp.Select) is None)
+    return sorted(found, key=lambda column: int(column.parts[0].meta.get("start", 0)))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from sqlglot import exp
+from sqlglot.tokenizer_core import Token
 
-from penstock.declare.capture_clauses import Clauses
+from penstock.declare.capture_clauses import Clauses, own_columns
+from penstock.declare.capture_moments import WORDS, momentary
+from penstock.declare.capture_tokens import excerpt
+from penstock.errors import DeclarationError, PenstockError
 
 if TYPE_CHECKING:
     from penstock.declare.capture import Capture
 
-# With so many arguments they speak of those alone.
-AT_LEAST = {"UNIX_TIMESTAMP": 1, "UNIXEPOCH": 1, "AGE": 2, "USER": 1}
 # What would make a page of rows other than the rows themselves, by the argument of sqlglot's Select.
 REFUSED = {
     "with_": "WITH",
@@ -27,38 +29,118 @@ REFUSED = {
     "locks": "FOR UPDATE",
     "into": "INTO",
 }
-# What says another thing at each call, by the name sqlglot or the engine gives it.
-MOMENTARY = {
-    "NOW", "SYSDATE", "CURRENT_TIMESTAMP", "CURRENT_DATE", "CURRENT_TIME", "CURRENT_DATETIME", "CURDATE", "CURTIME",
-    "LOCALTIME", "LOCALTIMESTAMP", "UTC_TIMESTAMP", "UTC_DATE", "UTC_TIME", "UNIX_TIMESTAMP", "UNIXEPOCH",
-    "CLOCK_TIMESTAMP", "STATEMENT_TIMESTAMP", "TRANSACTION_TIMESTAMP", "TIMEOFDAY", "AGE",
-    "RAND", "RANDOM", "RANDN", "UUID", "UUID_SHORT", "GEN_RANDOM_UUID", "NEWID",
-    "CURRENT_USER", "SESSION_USER", "USER", "SYSTEM_USER", "CONNECTION_ID", "LAST_INSERT_ID", "ROW_COUNT",
-    "FOUND_ROWS", "NEXTVAL", "SETVAL", "LASTVAL", "SLEEP", "PG_SLEEP", "CHANGES", "TOTAL_CHANGES",
-    "TXID_CURRENT", "PG_BACKEND_PID",
-}  # fmt: skip
+MOMENT = "this says another thing at each poll"
+LEAVE_OUT = "leave it out: each poll would take every row for a changed one"
+AS_THEY_ARE = "select the rows as they are: one per key, in no order"
+
+
+class Refuse(Protocol):
+    """Makes the error of a part. word: the word of SQL that is wrong, where it is not the part itself."""
+
+    def __call__(self, what: str, node: exp.Expr, fix: str, word: str = "") -> PenstockError: ...
 
 
 def check(capture: Capture, clauses: Clauses) -> None:
     """DeclarationError if pages of the capture would not be rows of its table. clauses: as they were read."""
-    select, start = capture.select, clauses.peek()
-    for argument, name in REFUSED.items():
-        if select.args.get(argument):
-            fix = "select the rows as they are: one per key, in no order"
-            raise clauses.error(f"a capture cannot page through {name}", name, fix, start)
-    for node in (*select.walk(), *(capture.deleted.walk() if capture.deleted else ())):
-        if isinstance(node, exp.AggFunc | exp.Window):
-            raise clauses.error("a capture has no aggregates", node.sql(capture.dialect), "leave it out", start)
-        if _momentary(node):
-            fix = "leave it out: each poll would take every row for a changed one"
-            raise clauses.error("this says another thing at each poll", node.sql(capture.dialect), fix, start)
-        if isinstance(node, exp.Placeholder | exp.Parameter):
-            raise clauses.error("a capture has no parameters", node.sql(capture.dialect), "write the value", start)
+    pieces: list[tuple[exp.Expr, str, int]] = [(capture.select, capture.sql, clauses.begins)]
+    if capture.deleted is not None:
+        pieces.append((capture.deleted, capture.deleted_sql, clauses.condition))
+    for tree, text, begins in pieces:
+        end = begins + len(text)
+        given = [token for token in clauses.tokens if begins <= token.start < end]
+        if capture.dialect == "mysql":
+            for token in given:
+                if any(comment.startswith(("!", "M!")) for comment in token.comments):
+                    at = clauses.text.index("/*", token.start)
+                    got = excerpt(clauses.text[at:])
+                    raise clauses.error_at("the server would run this comment", got, "say it without /*! */", at)
+        for token, call in momentary(given, capture.dialect):
+            raise clauses.error(MOMENT, call, LEAVE_OUT, token)
+
+        def refuse(
+            what: str, node: exp.Expr, fix: str, word: str = "", begins: int = begins, given: list[Token] = given
+        ) -> DeclarationError:
+            at = begins + _start(node)
+            named = [token.start for token in given if word and token.text.upper().startswith(word.split()[0])]
+            at = max((start for start in named if start <= at), default=min(named, default=at))
+            return clauses.error_at(what, word if word.isupper() else excerpt(node.sql(capture.dialect)), fix, at)
+
+        check_query(tree, capture.dialect, refuse)
     if capture.delay >= capture.hold:
         fix = "a transaction is waited for as long as HOLD says at most: make it longer than DELAY"
+        start = clauses.found.get("DELAY") or clauses.found.get("HOLD") or clauses.peek()
         raise clauses.error("DELAY is not shorter than HOLD", f"{capture.delay} and {capture.hold}", fix, start)
     if capture.columns is not None:
         _check_columns(capture, capture.columns, clauses)
+
+
+def check_query(tree: exp.Expr, dialect: str, refuse: Refuse) -> None:
+    """Raise what `refuse` makes of a part that pages cannot be made of. tree: a SELECT or a condition."""
+    for node in tree.walk():
+        if isinstance(node, exp.Query) and (node is tree or _in_from(node)):
+            _check_rows(node, refuse)
+        elif isinstance(node, exp.Select) and node.args.get("limit") and not node.args.get("order"):
+            if not isinstance(node.parent, exp.Exists):
+                raise refuse("which rows LIMIT takes is not said", node.args["limit"], "say it by ORDER BY", "LIMIT")
+        elif isinstance(node, exp.TableSample):
+            raise refuse("each poll would see other rows", node, "leave it out", "TABLESAMPLE")
+        elif isinstance(node, exp.Version) and node.args.get("kind") != "AS OF":
+            raise refuse("a key would have as many rows as versions", node.parent or node, "leave the versions out")
+        if isinstance(node, exp.AggFunc | exp.Window):
+            raise refuse("a capture has no aggregates", node, "leave it out")
+        if isinstance(node, exp.Literal) and _now(node, dialect):
+            raise refuse(MOMENT, node, LEAVE_OUT)
+        if isinstance(node, exp.Parameter | exp.SessionParameter):
+            raise refuse("a variable is another in each session", node, "write the value", "@")
+        if isinstance(node, exp.Placeholder):
+            raise refuse("a capture has no parameters", node, "write the value")
+        if isinstance(node, exp.UDTF | exp.Explode | exp.ExplodingGenerateSeries) and _is_column(node, tree):
+            raise refuse("this makes several rows of one", node, "leave it out: a key has one row")
+
+
+def _check_rows(query: exp.Query, refuse: Refuse) -> None:
+    """Of a query whose rows are what is paged."""
+    if isinstance(query, exp.SetOperation):
+        name, fix = type(query).__name__.upper(), "make a capture of each part, each into a topic of its own"
+        raise refuse(f"a capture cannot page through {name}", query.expression, fix, name)
+    for word in query.args.get("operation_modifiers") or ():
+        if word.name.upper() != "STRAIGHT_JOIN":
+            raise refuse("this stands only in a SELECT that is sent alone", query, "leave it out", word.name.upper())
+    for argument, name in REFUSED.items():
+        if part := query.args.get(argument):
+            at = part[0] if isinstance(part, list) else part
+            node = at if isinstance(at, exp.Expr) else query
+            raise refuse(f"a capture cannot page through {name}", node, AS_THEY_ARE, name)
+
+
+def _in_from(query: exp.Query) -> bool:
+    """Whether its rows are a table to the query around it."""
+    around = query.parent
+    while isinstance(around, exp.Subquery | exp.Lateral | exp.SetOperation | exp.Paren):
+        around = around.parent
+    return isinstance(around, exp.From | exp.Join)
+
+
+def _is_column(node: exp.Expr, tree: exp.Expr) -> bool:
+    select = node.find_ancestor(exp.Select, exp.From, exp.Join)
+    return isinstance(select, exp.Select) and (select is tree or _in_from(select))
+
+
+def _now(literal: exp.Literal, dialect: str) -> bool:
+    """Whether a text is a time of now: in a function, a cast, and in PostgreSQL where it is compared."""
+    if not literal.is_string or literal.this.strip().lower() not in WORDS[dialect]:
+        return False
+    around = literal.parent
+    if isinstance(around, exp.Cast) and around.to.is_type(*exp.DataType.TEXT_TYPES):
+        return False
+    compared = dialect == "postgres" and isinstance(around, exp.Predicate)
+    return compared or isinstance(around, exp.Func)
+
+
+def _start(node: exp.Expr) -> int:
+    """Where a part begins in its text: 0 if nobody can say."""
+    found = [one.meta["start"] for one in node.walk() if "start" in one.meta]
+    return min(found, default=0)
 
 
 def _check_columns(capture: Capture, columns: list[str], clauses: Clauses) -> None:
@@ -68,16 +150,8 @@ def _check_columns(capture: Capture, columns: list[str], clauses: Clauses) -> No
         raise clauses.error("columns without a name, or with one name", known, fix, clauses.peek())
     used = [("KEY", name) for name in capture.key] + [("CURSOR", capture.cursor)]
     if capture.deleted is not None:
-        used += [("DELETED", column.name) for column in capture.deleted.find_all(exp.Column)]
+        used += [("DELETED", column.name) for column in own_columns(capture.deleted)]
     for clause, name in used:
         if name not in columns:
             fix = f"take one of the SELECT's columns: {known}"
             raise clauses.error(f"{clause} names a column that is not selected", name, fix, clauses.found[clause])
-
-
-def _momentary(node: exp.Expr) -> bool:
-    if isinstance(node, exp.Literal):
-        return node.is_string and node.this.strip().lower() == "now" and isinstance(node.parent, exp.Func)
-    if isinstance(node, exp.Anonymous):
-        return node.name.upper() in MOMENTARY and len(node.expressions) < AT_LEAST.get(node.name.upper(), 99)
-    return isinstance(node, exp.Func) and not MOMENTARY.isdisjoint(type(node).sql_names())

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import sqlglot
+from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import DeclarationError
+
+DIALECTS = ("mysql", "postgres", "sqlite")
+_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_ENGINE = re.compile(r"\bFROM\s+(\w+)", re.IGNORECASE)
+# What is opened and closed, a comment's end or a backslash taken as each engine does; `open` is what has no end.
+_QUOTED = {
+    "mysql": r"--(?=\s|\Z)[^\n]*|\#[^\n]*|/\*.*?\*/|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`",
+    "postgres": r"--[^\n]*|/\*.*?\*/|\b[eE]'(?:[^'\\]|\\.)*'|'[^']*'|\"[^\"]*\"|(?<!\w)\$(?P<tag>\w*)\$.*?\$(?P=tag)\$",
+    "sqlite": r"--[^\n]*|/\*.*?\*/|'[^']*'|\"[^\"]*\"|`[^`]*`",
+}
+
+
+QUOTED = {TokenType.IDENTIFIER, TokenType.STRING}
+
+
+def tokens(text: str, path: Path) -> list[Token]:
+    """The words of a declaration, taken apart as its engine does. DeclarationError if a quotation is not closed."""
+    engine = _ENGINE.search(_COMMENT.sub(" ", text))
+    dialect = engine[1].lower() if engine and engine[1].lower() in DIALECTS else "sqlite"
+    try:
+        return sqlglot.tokenize(text, dialect)
+    except TokenError as e:
+        pieces = re.compile(rf"{_QUOTED[dialect]}|(?P<open>['\"`]|/\*|\$\w*\$)", re.DOTALL)
+        opened = [found.start() for found in pieces.finditer(text) if found["open"]]
+        at = opened[0] if opened else len(text)
+        raise DeclarationError(
+            f"{path}:{place(text, at)}: a quotation or comment is not closed", got=excerpt(text[at:]), fix="close it"
+        ) from e
 
 
 @dataclass
@@ -33,7 +64,7 @@ class Tokens:
         if self.at >= len(self.tokens):
             return False
         token = self.tokens[self.at]
-        return token.token_type != TokenType.IDENTIFIER and token.text.upper() == word
+        return token.token_type not in QUOTED and token.text.upper() == word
 
     def word(self, word: str) -> None:
         token = self.next(word)
@@ -49,7 +80,9 @@ class Tokens:
     def name(self, what: str) -> str:
         token = self.next(what)
         parts = [token.text]
-        if not (token.token_type in (TokenType.VAR, TokenType.IDENTIFIER) or token.text.isidentifier()):
+        # MySQL takes what stands in double quotes for text, PostgreSQL for a name.
+        quoted = token.token_type in QUOTED and self.text[token.start] != "'"
+        if not (quoted or token.token_type == TokenType.VAR or token.text.isidentifier()):
             raise self.error(f"here stands {what}", token.text, "write a name; quote it if it is no plain word", token)
         # Topics and connections may have a '-' or '.', which SQL takes apart.
         while self._joined():
@@ -82,14 +115,27 @@ class Tokens:
         return int(token.text)
 
     def error(self, what: str, got: str, fix: str, token: Token | None) -> DeclarationError:
-        place = f"{token.line}:{column_of(token)}" if token else "1:1"
-        return DeclarationError(f"{self.path}:{place}: {what}", got=got, fix=fix)
+        return self.error_at(what, got, fix, token.start if token else 0)
+
+    def error_at(self, what: str, got: str, fix: str, at: int) -> DeclarationError:
+        """As `error`, of the character of that number."""
+        return DeclarationError(f"{self.path}:{place(self.text, at)}: {what}", got=got, fix=fix)
 
 
 def excerpt(text: str) -> str:
     return " ".join(text.split())[:60]
 
 
-def column_of(token: Token) -> int:
-    """Where a token begins: sqlglot says where it ends."""
-    return int(token.col) - (token.end - token.start)
+def place(text: str, at: int) -> str:
+    """Line and column of a character, both from 1."""
+    return f"{text.count(chr(10), 0, at) + 1}:{at - text.rfind(chr(10), 0, at)}"
+
+
+def spelled(sql: str, dialect: str) -> str:
+    """SQL without its comments and blanks, words that are no names in capitals: the same says the same."""
+    return " ".join(_spelled(sql, token) for token in sqlglot.tokenize(sql, dialect))
+
+
+def _spelled(sql: str, token: Token) -> str:
+    written = sql[token.start : token.end + 1]
+    return written.upper() if written.isidentifier() and token.token_type != TokenType.VAR else written

@@ -47,7 +47,7 @@ class Declared(Protocol):
 
     @property
     def where(self) -> str:
-        """The file, and the line if it is known, as `file:line`."""
+        """The file, and the line and column if they are known, as `file:line:column`."""
 
 
 def check_name(what: str, name: str) -> None:

@@ -306,3 +306,22 @@ def test_another_cursor_cannot_go_on(source: Source) -> None:
     text = source.declared().replace("CURSOR changed", "CURSOR id")
     with pytest.raises(start.PositionRefused, match=r"cannot go on: its KEY or CURSOR was changed"):
         source.opened(text, "continue")
+
+
+def test_a_position_of_a_version_that_rewrote_the_select_goes_on_and_is_compared(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b')")
+    columns = "id, gone, changed, name RLIKE '^a' AS name"
+    first = source.poller(columns=columns)
+    polled(first, 2)
+    assert source.topic() == source.table(columns)
+    rewritten = dict.fromkeys(source.topic(), b'{"id":0}')
+    first.commit([], replace(first.position, fingerprint=first.capture.former))
+    source.send(rewritten)
+    second = source.poller(columns=columns)
+    assert second.position.reconcile == "its SELECT is sent as it is written now"
+    until(second, lambda: not second.position.reconcile, "the comparison ends")
+    assert source.topic() == source.table(columns)
+    # What was sent as it is written goes on as it did.
+    third = source.poller(columns=columns)
+    assert third.position.reconcile == ""
+    assert third.position.fingerprint == third.capture.fingerprint

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
+from penstock.capture.database import SourceError
 from penstock.capture.engines import SQLite
 from penstock.capture.pages import DELETED, Pages, Query
 from penstock.capture.readers import divided
@@ -122,3 +123,40 @@ def test_what_is_shown_has_parameters_by_name() -> None:
     assert ":p2" in shown
     assert "':x'" in shown
     assert "penstock" not in shown
+
+
+@pytest.mark.parametrize("size", [10, 333])
+def test_an_alias_may_have_the_name_of_another_column(table: SQLite, size: int) -> None:
+    """WHERE would mean the column, ORDER BY the alias: rows would be passed over."""
+    with table._connected() as c:
+        c.exec_driver_sql("CREATE TABLE u (id INTEGER PRIMARY KEY, code INT, changed INT, made INT)")
+        c.exec_driver_sql("INSERT INTO u SELECT rowid, 5000 - rowid, (rowid * 7) % 501, rowid % 3 FROM t")
+    select = "SELECT id AS old_id, code AS id, changed AS made, made AS changed FROM u"
+    pages = Pages(parse(f"CAPTURE INTO t FROM sqlite x KEY (id) CURSOR made AS {select}", Path("t.sql")))
+    by_key = through(table, lambda behind: pages.by_key(behind, size), ["id"])
+    assert sorted(row[0] for row in by_key) == list(range(1, 1001))
+    assert [row[1] for row in by_key] == sorted(row[1] for row in by_key)
+    since = through(table, lambda behind: pages.since(100, behind, size), ["made", "id"])
+    assert sorted(row[0] for row in since) == [i for i in range(1, 1001) if (i * 7) % 501 >= 100]
+    assert table.value(pages.highest(99)) == 99
+    assert [row[:2] for row in table.page(pages.exactly([(4999,), (1,)])).rows] == [(1, 4999)]
+    assert table.value(pages.key_at(0)) == 4000
+
+
+def test_a_column_may_be_called_as_a_keyword_or_hold_a_quote(table: SQLite) -> None:
+    with table._connected() as c:
+        c.exec_driver_sql('CREATE TABLE v ("order" INTEGER PRIMARY KEY, "we""i:rd %s?" INT, "UPPER" INT)')
+        c.exec_driver_sql("INSERT INTO v VALUES (1, 2, 3), (2, 4, 6)")
+    pages = Pages(
+        parse(
+            'CAPTURE INTO t FROM sqlite x KEY ("order") CURSOR "we""i:rd %s?" DELETED WHEN ("UPPER" = 6)'
+            ' AS SELECT "order", "we""i:rd %s?", "UPPER" FROM v -- : ? % end',
+            Path("t.sql"),
+        )
+    )
+    assert through(table, lambda row: pages.since(2, row, 1), ['we"i:rd %s?', "order"]) == [(1, 2, 3, 0), (2, 4, 6, 1)]
+
+
+def test_two_columns_of_one_name_are_refused(table: SQLite) -> None:
+    with pytest.raises(SourceError, match="two columns of one name; got: a:1"):
+        table.page(Pages(declared("SELECT x.a, y.* FROM t AS x JOIN t AS y USING (a, b)", key="b")).by_key(None, 1))

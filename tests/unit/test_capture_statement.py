@@ -23,6 +23,8 @@ AS
 SELECT id, part, name, deleted, updated_at FROM accounts WHERE kind <> 'x'
 """
 LEAST = "CAPTURE INTO accounts FROM sqlite demo KEY id CURSOR at AS SELECT * FROM accounts"
+REWRITTEN = """CAPTURE INTO t FROM mysql x KEY (id) CURSOR at DELETED WHEN (NOT t.id IS NULL)
+AS select id, at, 0x41 AS x, s RLIKE 'a' AS r FROM t"""
 PATH = Path("accounts.sql")
 
 
@@ -86,25 +88,54 @@ def test_the_fingerprint_changes_with_what_decides_the_rows(before: str, after: 
         ("500 MILLISECONDS", "0 SECONDS", "6:7", "a duration is no whole number above 0"),
         ("500 MILLISECONDS", "1 FORTNIGHT", "6:9", "this is no unit of time; got: FORTNIGHT"),
         ("OVERLAP 1 MINUTE", "EVERY 1 MINUTE", "7:1", "a clause stands twice; got: EVERY"),
-        ("SELECT", "SELECT DISTINCT", "11:1", "a capture cannot page through DISTINCT"),
+        ("SELECT", "SELECT DISTINCT", "11:8", "a capture cannot page through DISTINCT"),
         ("SELECT", "WITH q AS (SELECT 1) SELECT", "11:1", "a capture cannot page through WITH"),
         ("SELECT", "UPDATE a SET b = 1; SELECT", "11:1", "behind AS stands one SELECT; got: several statements"),
-        ("WHERE kind <> 'x'", "GROUP BY id", "11:1", "a capture cannot page through GROUP BY"),
-        ("WHERE kind <> 'x'", "ORDER BY id", "11:1", "a capture cannot page through ORDER BY"),
-        ("WHERE kind <> 'x'", "LIMIT 5", "11:1", "a capture cannot page through LIMIT"),
-        ("WHERE kind <> 'x'", "FOR UPDATE", "11:1", "a capture cannot page through FOR UPDATE"),
+        ("WHERE kind <> 'x'", "GROUP BY id", "11:58", "a capture cannot page through GROUP BY"),
+        ("WHERE kind <> 'x'", "ORDER BY id", "11:58", "a capture cannot page through ORDER BY"),
+        ("WHERE kind <> 'x'", "LIMIT 5", "11:58", "a capture cannot page through LIMIT"),
+        ("WHERE kind <> 'x'", "FOR UPDATE", "11:58", "a capture cannot page through FOR UPDATE"),
         ("WHERE kind <> 'x'", "UNION SELECT 1, 2, 3, 4, 5", "11:1", "behind AS stands one SELECT; got: UNION"),
         ("kind <> 'x'", "kind = ?", "11:1", "a capture has no parameters"),
-        ("kind <> 'x'", "at < NOW()", "11:1", "this says another thing at each poll; got: NOW()"),
-        ("name,", "UUID() AS name,", "11:1", "this says another thing at each poll; got: UUID()"),
-        ("name,", "UTC_TIMESTAMP() AS name,", "11:1", "this says another thing at each poll; got: UTC_TIMESTAMP()"),
-        ("name,", "UNIX_TIMESTAMP() AS name,", "11:1", "this says another thing at each poll"),
-        ("name,", "CAST('now' AS DATETIME) AS name,", "11:1", "this says another thing at each poll"),
-        ("deleted = 1", "updated_at < NOW()", "11:1", "this says another thing at each poll; got: NOW()"),
-        ("name,", "COUNT(*) AS name,", "11:1", "a capture has no aggregates; got: COUNT(*)"),
+        ("kind <> 'x'", "at < NOW()", "11:69", "this says another thing at each poll; got: NOW()"),
+        ("name,", "UUID() AS name,", "11:18", "this says another thing at each poll; got: UUID()"),
+        ("name,", "UTC_TIMESTAMP() AS name,", "11:18", "this says another thing at each poll; got: UTC_TIMESTAMP()"),
+        ("name,", "UNIX_TIMESTAMP() AS name,", "11:18", "this says another thing at each poll"),
+        ("name,", "CAST('now' AS DATETIME) AS name,", "11:23", "this says another thing at each poll"),
+        ("deleted = 1", "updated_at < NOW()", "5:28", "this says another thing at each poll; got: NOW()"),
+        ("name,", "COUNT(*) AS name,", "11:18", "a capture has no aggregates; got: COUNT(*)"),
         ("name,", "name, name,", "11:1", "columns without a name, or with one name"),
         ("name,", "1 + 1,", "11:1", "columns without a name, or with one name"),
-        ("FROM accounts", "FROM", "11:53", "Expected table name"),
+        ("FROM accounts", "FROM (SELECT * FROM accounts LIMIT 9) AS q", "11:73", "cannot page through LIMIT"),
+        ("FROM accounts", "FROM (SELECT DISTINCT * FROM accounts) AS q", "11:57", "cannot page through DISTINCT"),
+        (
+            "FROM accounts",
+            "FROM (SELECT * FROM a UNION ALL SELECT * FROM b) AS q",
+            "11:66",
+            "cannot page through UNION",
+        ),
+        ("FROM accounts", "FROM a JOIN (SELECT id FROM b GROUP BY id) AS q", "11:74", "cannot page through GROUP BY"),
+        ("FROM accounts", "FROM (SELECT * FROM (SELECT * FROM a LIMIT 1) AS p) AS q", "11:81", "page through LIMIT"),
+        ("FROM accounts", "FROM (WITH c AS (SELECT 1) SELECT * FROM c) AS q", "11:50", "page through WITH"),
+        ("kind <> 'x'", "id IN (SELECT id FROM b LIMIT 5)", "11:88", "which rows LIMIT takes is not said; got: LIMIT"),
+        ("name,", "RANDOM_BYTES(8) AS name,", "11:18", "another thing at each poll; got: RANDOM_BYTES(...)"),
+        ("name,", "SYS_GUID() AS name,", "11:18", "this says another thing at each poll; got: SYS_GUID()"),
+        ("name,", "ROWNUM() AS name,", "11:18", "this says another thing at each poll; got: ROWNUM()"),
+        ("name,", "CURRENT_USER AS name,", "11:18", "this says another thing at each poll; got: CURRENT_USER"),
+        (
+            "SELECT id",
+            "SELECT STRAIGHT_JOIN SQL_NO_CACHE id",
+            "11:22",
+            "a SELECT that is sent alone; got: SQL_NO",
+        ),
+        ("name,", "@x AS name,", "11:18", "a variable is another in each session"),
+        ("name,", "@@sql_mode AS name,", "11:18", "a variable is another in each session"),
+        ("kind <> 'x'", "kind /*! LIMIT 5 */ <> 'x'", "11:69", "the server would run this comment"),
+        ("my-accounts.v1", "penstock.captures", "1:14", "this topic is reserved; got: penstock.captures"),
+        ("my-accounts.v1", '"my accounts"', "1:1", "a topic's name has a character Kafka refuses"),
+        ("kind <> 'x'", "kind <> 'it\\'s", "11:72", "a quotation or comment is not closed; got: 'it"),
+        ("kind <> 'x'", "kind /* <> 'x'", "11:69", "a quotation or comment is not closed; got: /* <>"),
+        ("FROM accounts", "FROM", "11:49", "Expected table name"),
         ("SELECT id, part, name, deleted, updated_at FROM accounts WHERE kind <> 'x'\n", "", "10:1", "no SELECT"),
     ],
 )
@@ -114,6 +145,54 @@ def test_what_is_not_understood_is_refused_with_its_place(before: str, after: st
         parse(FULL.replace(before, after, 1), PATH)
     assert str(refused.value).startswith(f"accounts.sql:{place}: ")
     assert what in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "said", "got"),
+    [
+        ("sqlite", "hex(randomblob(4))", "randomblob(...)"),
+        ("sqlite", "strftime('%s')", "strftime(...)"),
+        ("sqlite", "date()", "date()"),
+        ("sqlite", "datetime('now')", "'now'"),
+        ("postgres", "user", "user"),
+        ("postgres", "session_user", "session_user"),
+        ("postgres", "'today'::date", "'today'"),
+        ("postgres", "gen_random_uuid()", "gen_random_uuid()"),
+        ("postgres", "pg_catalog.now()", "now()"),
+        ("postgres", "at < 'tomorrow'", "'tomorrow'"),
+        ("postgres", "unnest(tags)", "UNNEST(tags)"),
+        ("mysql", "NEXTVAL(s)", "NEXTVAL(...)"),
+    ],
+)
+def test_what_says_another_thing_each_time_is_refused(dialect: str, said: str, got: str) -> None:
+    with pytest.raises(DeclarationError, match=r"^accounts\.sql:1:\d+: this ") as refused:
+        parse(f"CAPTURE INTO a FROM {dialect} x KEY id CURSOR at AS SELECT id, at, {said} AS x FROM a", PATH)
+    assert refused.value.got == got
+
+
+@pytest.mark.parametrize(
+    ("dialect", "said"),
+    [
+        ("sqlite", "date(at) AS day, strftime('%Y', at) AS year"),
+        ("mysql", "UNIX_TIMESTAMP(at) AS seconds, user AS user, 'now' AS text, DATE(at) AS d"),
+        ("postgres", "\"user\", a.user AS who, CAST('now' AS text) AS text, age(at, at) AS age, tags ? 'x' AS x"),
+        ("mysql", "EXISTS (SELECT 1 FROM b LIMIT 1) AS b, (SELECT c FROM b ORDER BY c LIMIT 1) AS c"),
+        ("mysql", "5--3 AS eight, 'it\\'s' AS its # a comment's quote"),
+        ("postgres", "1 AS one /* a /* nested */ comment's quote */, $$it's$$ AS its, E'it\\'s' AS it"),
+        ("mysql", '`we``ird` AS `wei"rd` -- the end'),
+    ],
+)
+def test_what_says_the_same_each_time_is_taken_as_it_is_written(dialect: str, said: str) -> None:
+    text = f"SELECT id, at, {said}\nFROM accounts a"
+    found = parse(f"CAPTURE INTO a FROM {dialect} x KEY id CURSOR at AS\n{text} ; -- end", PATH)
+    assert found.sql == text
+
+
+def test_names_may_be_quoted_as_the_engine_does() -> None:
+    for dialect, name in {"mysql": "`a b`", "postgres": '"a b"', "sqlite": '"a b"'}.items():
+        text = f'CAPTURE INTO "my-a" FROM {dialect} x KEY ({name}) CURSOR at AS SELECT {name}, at FROM a'
+        found = parse(text, PATH)
+        assert (found.topic.name, found.key) == ("my-a", ("a b",))
 
 
 @pytest.mark.parametrize(("text", "what"), [("", "ends too soon"), (LEAST + " WHERE a = 'x", "is not closed")])
@@ -127,3 +206,33 @@ def test_a_folder_gives_its_captures_by_name(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not SQL")
     assert list(load(tmp_path)) == ["accounts"]
     assert load(tmp_path / "nowhere") == {}
+
+
+def test_a_condition_names_the_columns_of_the_select_and_no_table() -> None:
+    text = "SELECT id, at, gone FROM shop.a AS b"
+    said = "b.gone = 'b.gone' OR shop.b.`gone` > 1 AND EXISTS (SELECT 1 FROM c WHERE c.id = 1)"
+    found = parse(f"CAPTURE INTO a FROM mysql x KEY id CURSOR at DELETED WHEN ({said}) AS {text}", PATH)
+    assert found.deleted_sql == "(gone = 'b.gone' OR `gone` > 1 AND EXISTS (SELECT 1 FROM c WHERE c.id = 1))"
+
+
+@pytest.mark.parametrize(
+    ("text", "former", "rewritten"),
+    [
+        (FULL, "3f13e30cf428b466", False),
+        (LEAST, "7829f29650a5137f", False),
+        (
+            REWRITTEN,
+            "4be1d0fad0b0714e",
+            True,
+        ),
+    ],
+)
+def test_the_fingerprint_of_versions_that_rewrote_the_select_is_known(text: str, former: str, rewritten: bool) -> None:
+    """It stands in positions that they left."""
+    found = parse(text, PATH)
+    assert (found.former, found.was_rewritten) == (former, rewritten)
+
+
+def test_what_sqlglot_writes_alike_has_another_fingerprint() -> None:
+    given = [LEAST.replace("*", f"id, at, {literal} AS x") for literal in ("0x41", "x'41'", "65")]
+    assert len({parse(text.replace("sqlite", "mysql"), PATH).fingerprint for text in given}) == 3

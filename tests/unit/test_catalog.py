@@ -98,7 +98,7 @@ def test_each_knows_where_it_was_declared() -> None:
     made: list[Declared] = [stream(), View("v", SHOPS, "name STRING")]
     assert made[1].where == f"{__file__}:{line + 1}"
     assert made[0].where.startswith(f"{__file__}:")
-    assert captured().where == "sql/captures/shops.sql"
+    assert captured().where == "sql/captures/shops.sql:1:1"
     assert View("v", SHOPS, "name STRING") == made[1]
 
 
@@ -174,11 +174,15 @@ KEPT = Archive("kept", ORDERS, bucket="lake")
         ([stream(), Archive("a", "nowhere", bucket="lake")], [], "archive a names a topic that nothing declares"),
         ([Archive("a", stream(), bucket="lake")], [], "archive a names a stream that is not in the catalog"),
         ([stream(), KEPT, View("v", Topic("orders", compacted=True), "n INT")], [], "declared twice, differently"),
-        ([KEPT, Archive("too", "orders", bucket="lake")], [], "archive kept and archive too write to one place"),
+        ([KEPT, Archive("too", "orders", bucket="lake")], [], "archive too and archive kept of HERE write to one"),
         ([stream(), Backfill("b", KEPT, ORDERS)], [], "HERE: backfill b reads an archive that is not in the catalog"),
         ([Backfill("b", "files", ORDERS)], [], "HERE: backfill b names a topic that nothing declares; got: orders"),
         ([stream(), Backfill("b", "files", Topic("orders", 9))], [], "one topic is declared twice, differently"),
         ([stream(), Backfill("b", "files", stream("other"))], [], "names a stream that is not in the catalog"),
+        (
+            [], [captured(), captured(name="too")],
+            "sql/captures/too.sql:1:1: capture too and capture shops of sql/captures/shops.sql:1:1 write to one place",
+        ),
         ([stream(app="captures")], [captured()], "HERE: an app of streams has the name of the captures' app"),
         ([stream(), stream("b", output=TopicOutput(Topic("minutes"), value="v"))], [], "write to one place"),
     ],

@@ -58,7 +58,7 @@ def test_as_json() -> None:
     assert (rows["order-counts"]["runs"], rows["shop-names"]["runs"]) == (True, False)
     assert rows["shop-names"]["where"].startswith("jobs/shop/kept.py:")
     assert rows["order-replay"]["description"] == "Orders of a day that is computed again."
-    assert rows["shops"]["where"] == "sql/captures/shops.sql"
+    assert rows["shops"]["where"] == "sql/captures/shops.sql:1:1"
     assert {"kind": "store", "name": "influxdb:shop"} in found["graph"]["nodes"]
     assert {
         "source": {"kind": "topic", "name": "orders"},

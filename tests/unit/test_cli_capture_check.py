@@ -1,0 +1,60 @@
+"""`penstock capture check` with databases that answer, that refuse and that are away."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli import app, captures
+from penstock.declare.capture import Capture, parse
+from penstock.machine.process import free_port
+
+TEXT = "CAPTURE INTO {name} FROM {engine} {name} KEY (id) CURSOR at AS SELECT id, at FROM {table}"
+
+
+@pytest.fixture(autouse=True)
+def declared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that can be captured, one whose table is not there, one whose server is away, one without a connection."""
+    with sqlite3.connect(tmp_path / "x.db") as c:
+        c.execute("CREATE TABLE a (id INTEGER PRIMARY KEY, at INT)")
+    for name in ("good", "bad"):
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", f"sqlite:///{tmp_path / 'x.db'}")
+    monkeypatch.setenv("AIRFLOW_CONN_AWAY", f"mysql://u:secret@127.0.0.1:{free_port()}/x")
+    given = {"good": ("sqlite", "a"), "bad": ("sqlite", "b"), "away": ("mysql", "a"), "none": ("mysql", "a")}
+    made = {
+        name: parse(TEXT.format(name=name, engine=engine, table=table), Path(f"{name}.sql"))
+        for name, (engine, table) in given.items()
+    }
+
+    def named(names: list[str] | None) -> list[Capture]:
+        return [made[name] for name in names or made]
+
+    monkeypatch.setattr(captures, "captures", named)
+
+
+def check(*words: str, code: int) -> str:
+    done = CliRunner().invoke(app, ["capture", "check", *words])
+    assert done.exit_code == code, done.output
+    assert "secret" not in done.output
+    return " ".join(done.output.split())
+
+
+def test_a_database_that_can_be_reached_is_asked() -> None:
+    assert "✓ good: topic good, columns id, at; there are no rows yet" in check("good", code=0)
+    assert "✗ bad: bad.sql:1:75: capture bad: the database did not do" in check("bad", code=1)
+
+
+def test_one_that_is_away_is_named_and_fails_only_if_it_must_answer() -> None:
+    assert "✓ away: declared as it should be; its database was not asked" in check("away", code=0)
+    assert "✗ away: away.sql:1:19: capture away:" in check("away", "--connected", code=1)
+
+
+def test_a_connection_nobody_gave_is_wrong() -> None:
+    assert "✗ none: none.sql:1:19: capture none: connection none is not given" in check("none", code=1)
+
+
+def test_nobody_is_asked_if_nobody_shall_be() -> None:
+    assert check("--no-connected", code=0).count("declared as it should be") == 4
