@@ -37,7 +37,6 @@ class Comparison:
         records = w.records(page)
         if r.scan != scan:
             return  # its columns are others: all is compared from the beginning
-        r.learn_types(page.names, page.rows, key)
         wrong = self._differing(page, records)
         for each in wrong:
             w.seen.note(*each)
@@ -47,12 +46,15 @@ class Comparison:
     def _others(self, keys: list[bytes]) -> None:
         """Keys of the topic that were met in no row: those that are not in the table get tombstones."""
         w, r, key = self._writer, self._writer.reconcile, self._writer.capture.key
-        if not r.knows_types:
-            page = w.read(w.pages.by_key(None, 1))
-            r.learn_types(page.names, page.rows, key)
-        given = [row for record in keys if (row := r.key_of(record, key)) is not None]
-        found = set(w.records(w.read(w.pages.exactly(given))).keys) if given else set()
+        scan = r.scan
+        asked = [row for record in keys if (row := r.key_of(record, key, w.proof.types)) is not None]
+        found = set(w.records(w.read(w.pages.exactly(asked))).keys) if asked else set()
         gone = [record for record in keys if record not in found]
+        if gone:
+            # A key is gone only if it was looked for in the type that it has now.
+            w.records(w.read(w.pages.by_key(None, 1)))
+        if r.scan != scan:
+            return
         for record in gone:
             w.seen.note(record, None)
         w.commit([(record, None) for record in gone], w.position)

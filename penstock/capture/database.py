@@ -11,7 +11,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -20,9 +20,10 @@ from typing import Any, ClassVar, Self
 
 from sqlalchemy import URL, Connection, Engine, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlglot import exp
 
+from penstock.capture.orders import Order
 from penstock.capture.pages import Query
-from penstock.declare.capture import Capture
 from penstock.errors import PenstockError
 
 # A page is read within this time, or the capture says that it fails: a server that hangs must not look like one idle.
@@ -72,10 +73,14 @@ ZONED = "TIMESTAMP"
 
 @dataclass(frozen=True)
 class Page:
-    """Rows as the driver gives them. columns: (name, type as the engine numbers or names it)."""
+    """Rows as the driver gives them.
+
+    columns: (name, type as the engine numbers or names it); about: what else the engine tells of each, see `order`.
+    """
 
     columns: tuple[tuple[str, str], ...]
     rows: list[Any]
+    about: tuple[Hashable, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -88,6 +93,8 @@ class Database(ABC):
     CLOCK: ClassVar[str]
     OPTIONS: ClassVar[dict[str, Any]]
     WHY_NOT: ClassVar[str]
+    # What makes a column of text one that is ordered by code point.
+    CODE_POINT: ClassVar[str]
 
     def __init__(self, url: URL, delay: timedelta) -> None:
         self.place, self._url = url.render_as_string(hide_password=True), url
@@ -137,7 +144,7 @@ class Database(ABC):
                     got=", ".join(twice),
                     fix="name the columns one by one instead of `*`, each by a name of its own",
                 )
-            return Page(columns, list(found.cursor.fetchall()))
+            return Page(columns, list(found.cursor.fetchall()), tuple(self.about(found.cursor)))
 
     def value(self, query: Query) -> Any:
         """The first column of the first row, None if there is none."""
@@ -197,9 +204,22 @@ class Database(ABC):
     def server(self) -> str:
         """Which server this is: another one may hold other rows."""
 
-    def check(self, capture: Capture, /) -> None:  # noqa: ARG002
-        """SourceError if the engine cannot page this capture."""
-        return
+    def about(self, cursor: Any, /) -> Iterator[Hashable]:
+        """What tells the order of a result's columns."""
+        for _ in cursor.description:
+            yield None
+
+    @abstractmethod
+    def order(self, about: Any, /) -> Order:
+        """The order of a column of which this is told."""
+
+    @abstractmethod
+    def by_code_point(self, rows: str, column: str, /) -> bool:
+        """Whether a column of text of a derived table is ordered by code point."""
+
+    @abstractmethod
+    def unique(self, table: exp.Table, /) -> list[set[str]]:
+        """The columns of each unique index of a table, if all are NOT NULL; names as `only_table` gives them."""
 
     @abstractmethod
     def plan(self, query: Query) -> list[tuple[str, str]]:
@@ -213,3 +233,14 @@ class Database(ABC):
     def close(self) -> None:
         self._engine.dispose()
         self._watch.dispose()
+
+
+def by_index(rows: Iterable[Any]) -> list[set[str]]:
+    """The columns of the indexes all of whose columns serve. rows: (index, column, whether it serves)."""
+    found: dict[Any, set[str]] = defaultdict(set)
+    lacking = set()
+    for index, column, serves in rows:
+        found[index].add(str(column))
+        if not serves:
+            lacking.add(index)
+    return [columns for index, columns in found.items() if index not in lacking]

@@ -1,0 +1,121 @@
+"""By which types a table can be paged: those whose values mean to the database what they were when they are sent back.
+
+A key must be told apart and ordered by the database alone. A cursor is compared here too, so its order must also be
+Python's. What an engine says of a result's columns is turned into an `Order`; an unknown type has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from uuid import UUID
+
+from pymysql.constants import FIELD_TYPE, FLAG
+
+
+@dataclass(frozen=True)
+class Order:
+    """How the values of a column are ordered.
+
+    kind: the type as people name it; types: of its values in Python; why_not: why neither key nor cursor, empty if it
+    is fit; cure: an expression to select instead, `{}` for the column's name; collated: text, whose order its collation
+    makes; cursor: whether Python's order is the database's, for text if the collation is by code point; zoned: times
+    with a zone.
+    """
+
+    kind: str
+    types: tuple[type, ...] = ()
+    why_not: str = ""
+    cure: str = ""
+    collated: bool = False
+    cursor: bool = True
+    zoned: bool = False
+
+
+# What MySQL's metadata tell of a column: (type, flags, number of the character set).
+MySQLColumn = tuple[int, int, int]
+BINARY = 63
+# Types that are text with a character set and bytes without.
+TEXTS = {FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, FIELD_TYPE.BLOB}
+_BY_NUMBER = "it is put in order by number and compared as text"
+_MYSQL: dict[int, Order] = {
+    FIELD_TYPE.TINY: Order("TINYINT", (int,)),
+    FIELD_TYPE.SHORT: Order("SMALLINT", (int,)),
+    FIELD_TYPE.INT24: Order("MEDIUMINT", (int,)),
+    FIELD_TYPE.LONG: Order("INT", (int,)),
+    FIELD_TYPE.LONGLONG: Order("BIGINT", (int,)),
+    FIELD_TYPE.YEAR: Order("YEAR", (int,)),
+    FIELD_TYPE.DECIMAL: Order("DECIMAL", (Decimal,)),
+    FIELD_TYPE.NEWDECIMAL: Order("DECIMAL", (Decimal,)),
+    FIELD_TYPE.DOUBLE: Order("DOUBLE", (float,)),
+    FIELD_TYPE.DATE: Order("DATE", (date,)),
+    FIELD_TYPE.NEWDATE: Order("DATE", (date,)),
+    FIELD_TYPE.DATETIME: Order("DATETIME", (datetime,)),
+    FIELD_TYPE.TIMESTAMP: Order("TIMESTAMP", (datetime,)),
+    FIELD_TYPE.TIME: Order("TIME", (timedelta,)),
+    FIELD_TYPE.BIT: Order("BIT", why_not="it is read as bytes and compared as a number", cure="{} + 0"),
+}
+_STRING = Order("VARCHAR", (str,), collated=True)
+_BYTES = Order("VARBINARY", (bytes,))
+_LONG = Order("TEXT", why_not="the server orders it by its first bytes alone", cure="CAST({} AS CHAR(255))")
+
+
+def of_mysql(about: MySQLColumn) -> Order:
+    kind, flags, charset = about
+    for flag, name in ((FLAG.ENUM, "ENUM"), (FLAG.SET, "SET")):
+        if flags & flag:
+            return Order(name, why_not=_BY_NUMBER, cure="CAST({} AS CHAR)")
+    if kind in (FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING):
+        return _BYTES if charset == BINARY else _STRING
+    if kind in (FIELD_TYPE.BLOB, FIELD_TYPE.TINY_BLOB, FIELD_TYPE.MEDIUM_BLOB, FIELD_TYPE.LONG_BLOB, FIELD_TYPE.JSON):
+        return _LONG
+    return _MYSQL.get(kind, Order(f"number {kind}", why_not="its order is not known here", cure="CAST({} AS CHAR)"))
+
+
+_AS_TEXT = Order("", (str,), cursor=False)
+# By the name in pg_type. What is read as text here is compared with the value that the text stands for.
+_POSTGRES: dict[str, Order] = {
+    "int2": Order("smallint", (int,)),
+    "int4": Order("integer", (int,)),
+    "int8": Order("bigint", (int,)),
+    "numeric": Order("numeric", (Decimal,)),
+    "float8": Order("double precision", (float,)),
+    "float4": Order(
+        "real", why_not="a number of its six digits is not the same as the value", cure="CAST({} AS double precision)"
+    ),
+    "bool": Order("boolean", (bool,)),
+    "text": Order("text", (str,), collated=True),
+    "varchar": Order("varchar", (str,), collated=True),
+    "bpchar": Order("char", (str,), cursor=False),
+    "name": Order("name", (str,), collated=True),
+    "citext": Order("citext", (str,), cursor=False),
+    "uuid": Order("uuid", (UUID,)),
+    "bytea": Order("bytea", (bytes,)),
+    "date": Order("date", (date,)),
+    "time": Order("time", (time,)),
+    "timestamp": Order("timestamp", (datetime,)),
+    "timestamptz": Order("timestamptz", (datetime,), zoned=True),
+    "inet": Order("inet", (str,), cursor=False),
+    "cidr": Order("cidr", (str,), cursor=False),
+    "macaddr": Order("macaddr", (str,), cursor=False),
+    "interval": Order(
+        "interval",
+        why_not="months and days are the same to it as other hours",
+        cure="CAST(EXTRACT(EPOCH FROM {}) AS numeric)",
+    ),
+}
+
+
+def of_postgres(name: str, kind: str) -> Order:
+    """name and kind: typname and typtype of pg_type."""
+    if kind == "e":
+        return Order(f"enum {name}", (str,), cursor=False)
+    other = Order(name, why_not="its order is not known here", cure="CAST({} AS text)")
+    return _POSTGRES.get(name, other) if kind == "b" else other
+
+
+# SQLite's types belong to values: a column may hold several, and only numbers are one class.
+CLASSES: Mapping[type, str] = {int: "number", float: "number", str: "text", bytes: "blob"}
+OF_SQLITE = Order("")
