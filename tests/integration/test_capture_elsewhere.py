@@ -11,6 +11,7 @@ import psycopg
 import pytest
 
 from penstock.capture import start
+from penstock.capture.database import SourceError
 from penstock.capture.poller import Poller
 from penstock.declare.capture import parse
 from penstock.local.parts import Broker
@@ -71,6 +72,34 @@ def test_postgresql(postgres: Postgres, broker: Broker, home: Path, monkeypatch:
         work(poller)
         assert topic(broker, "people-pg") == table()
         poller.close()
+
+
+def test_a_key_of_postgresql_that_is_given_another_type(
+    postgres: Postgres, broker: Broker, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its old values are no parameters any more: a comparison that goes on behind one would fail for ever."""
+    monkeypatch.setenv("AIRFLOW_CONN_DEMO", postgres.url)
+    monkeypatch.setattr("penstock.capture.reconcile.Reconcile.CHUNK", 7)
+    with psycopg.connect(postgres.url, autocommit=True) as c:
+        c.execute("DROP TABLE IF EXISTS retyped")
+        c.execute("CREATE TABLE retyped (id int PRIMARY KEY, changed timestamp NOT NULL)")
+        c.execute("INSERT INTO retyped SELECT i, '2020-01-01' FROM generate_series(1, 30) AS i")
+        text = "CAPTURE INTO retyped FROM postgres demo KEY (id) CURSOR changed AS SELECT * FROM retyped"
+        capture = parse(text, home / "retyped.sql")
+        poller = start.open_poller(capture, broker.bootstrap)
+        work(poller)
+        poller.compare("asked for")
+        until(poller, lambda: poller.reconcile.behind is not None, "some are compared")
+        c.execute("ALTER TABLE retyped ALTER COLUMN id TYPE text, ALTER COLUMN changed TYPE timestamptz")
+        with pytest.raises(SourceError):
+            work(poller)
+        poller.close()
+        again = start.open_poller(capture, broker.bootstrap)
+        c.execute("INSERT INTO retyped VALUES ('new', '2019-01-01')")
+        work(again)
+        again.close()
+        keys = {orjson.loads(key)["id"] for key in table(read(broker.bootstrap, "retyped"))}
+        assert keys == {"new", *map(str, range(1, 31))}
 
 
 def test_sqlite(tmp_path: Path, broker: Broker, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
