@@ -213,6 +213,10 @@ class Database(ABC):
     def order(self, about: Any, /) -> Order:
         """The order of a column of which this is told."""
 
+    def is_value(self, order: Order, value: Any, /) -> bool:  # noqa: ARG002
+        """Whether a text stands for a value of a type: an engine may refuse a question that compares it."""
+        return True
+
     @abstractmethod
     def by_code_point(self, rows: str, column: str, /) -> bool:
         """Whether a column of text of a derived table is ordered by code point."""

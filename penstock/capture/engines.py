@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 STALE, RETRIES = 0.15, 3
 # PostgreSQL's number for a time with time zone.
 TIMESTAMPTZ = 1184
+# How the numbers of its errors begin that speak of values.
+DATA_EXCEPTION = "22"
 # Collations of MySQL and MariaDB by code point, without the rule that a text is as long as it needs to be.
 CODE_POINT = {"binary", "utf8mb4_0900_bin", *(f"{s}_nopad_bin" for s in ("utf8mb4", "utf8mb3", "utf8", "ascii"))}
 
@@ -48,8 +50,9 @@ class MySQL(Database):
             "read_timeout": READ_TIMEOUT,
             "write_timeout": READ_TIMEOUT,
             "charset": "utf8mb4",
-            # Times that have a zone are read in UTC, whatever the server's own is.
-            "init_command": "SET time_zone = '+00:00'",
+            # Times that have a zone are read in UTC, whatever the server's own is; and no key is put in order by its
+            # first thousand bytes alone.
+            "init_command": "SET time_zone = '+00:00', max_sort_length = 65536",
             "conv": conversions | {FIELD_TYPE.DATETIME: _datetime, FIELD_TYPE.TIMESTAMP: _datetime},
         }
     }
@@ -231,9 +234,21 @@ class PostgreSQL(Database):
     def order(self, about: int) -> Order:
         if about not in self._kinds:
             with self._connected() as c:
-                found = c.execute(text("SELECT oid, typname, typtype FROM pg_type")).all()
-                self._kinds = {int(oid): of_postgres(str(name), str(kind)) for oid, name, kind in found}
+                found = c.execute(text("SELECT oid, typname, typtype, format_type(oid, NULL) FROM pg_type")).all()
+                self._kinds = {int(oid): of_postgres(*map(str, about)) for oid, *about in found}
         return self._kinds[about]
+
+    def is_value(self, order: Order, value: Any) -> bool:
+        if not order.named:
+            return True
+        try:
+            self.value(Query(f"SELECT CAST({exp.Literal.string(value).sql('postgres')} AS {order.named})", {}))
+        except SourceError as e:
+            # Whatever else went wrong says nothing of the value.
+            if str(getattr(getattr(e.__cause__, "orig", None), "sqlstate", None))[:2] == DATA_EXCEPTION:
+                return False
+            raise
+        return True
 
     def by_code_point(self, rows: str, column: str) -> bool:
         # As JSON: older servers lack some of a database's columns.

@@ -21,8 +21,8 @@ class Order:
 
     kind: the type as people name it; types: of its values in Python; why_not: why neither key nor cursor, empty if it
     is fit; cure: an expression to select instead, `{}` for the column's name; collated: text, whose order its collation
-    makes; cursor: whether Python's order is the database's, for text if the collation is by code point; zoned: times
-    with a zone.
+    makes; named: the type in SQL, if not every text is one of its values; cursor: whether Python's order is the
+    database's, for text if the collation is by code point; zoned: times with a zone.
     """
 
     kind: str
@@ -30,6 +30,7 @@ class Order:
     why_not: str = ""
     cure: str = ""
     collated: bool = False
+    named: str = ""
     cursor: bool = True
     zoned: bool = False
 
@@ -74,7 +75,6 @@ def of_mysql(about: MySQLColumn) -> Order:
     return _MYSQL.get(kind, Order(f"number {kind}", why_not="its order is not known here", cure="CAST({} AS CHAR)"))
 
 
-_AS_TEXT = Order("", (str,), cursor=False)
 # By the name in pg_type. What is read as text here is compared with the value that the text stands for.
 _POSTGRES: dict[str, Order] = {
     "int2": Order("smallint", (int,)),
@@ -97,9 +97,9 @@ _POSTGRES: dict[str, Order] = {
     "time": Order("time", (time,)),
     "timestamp": Order("timestamp", (datetime,)),
     "timestamptz": Order("timestamptz", (datetime,), zoned=True),
-    "inet": Order("inet", (str,), cursor=False),
-    "cidr": Order("cidr", (str,), cursor=False),
-    "macaddr": Order("macaddr", (str,), cursor=False),
+    "inet": Order("inet", (str,), named="inet", cursor=False),
+    "cidr": Order("cidr", (str,), named="cidr", cursor=False),
+    "macaddr": Order("macaddr", (str,), named="macaddr", cursor=False),
     "interval": Order(
         "interval",
         why_not="months and days are the same to it as other hours",
@@ -108,10 +108,10 @@ _POSTGRES: dict[str, Order] = {
 }
 
 
-def of_postgres(name: str, kind: str) -> Order:
-    """name and kind: typname and typtype of pg_type."""
+def of_postgres(name: str, kind: str, named: str = "") -> Order:
+    """name and kind: typname and typtype of pg_type; named: the type in SQL."""
     if kind == "e":
-        return Order(f"enum {name}", (str,), cursor=False)
+        return Order(f"enum {name}", (str,), named=named, cursor=False)
     other = Order(name, why_not="its order is not known here", cure="CAST({} AS text)")
     return _POSTGRES.get(name, other) if kind == "b" else other
 

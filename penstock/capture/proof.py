@@ -68,6 +68,10 @@ class Proof:
         zoned = getattr(value, "tzinfo", None) is not None
         return value is None or not order.types or (type(value) in order.types and zoned == order.zoned)
 
+    def may_be(self, key: tuple[Any, ...]) -> bool:
+        """Whether the database can be asked for a key."""
+        return all(self._database.is_value(self._orders[n], v) for n, v in zip(self._capture.key, key, strict=True))
+
     def fitting(self, position: Position) -> Position:
         """A position without what it kept of columns that are of another type now."""
         cursor, row = self._capture.cursor, (self._capture.cursor, *self._capture.key)

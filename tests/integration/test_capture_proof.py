@@ -75,6 +75,10 @@ class Table:
             assert back is not None, key
             found = self.database.page(pages.exactly([back])).rows
             assert encode(["id"], [row[:1] for row in found]) == [key]
+            # What is none of its values is not found, or known to be none.
+            other = tuple(f"{part}?" if isinstance(part, str) else part for part in back)
+            if proof.may_be(other):
+                assert self.database.page(pages.exactly([back, other])).rows == found
         whole = self.database.page(pages.since(None, None, 100))
         in_order(capture, whole)
         for row in whole.rows:
