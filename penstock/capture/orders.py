@@ -21,8 +21,8 @@ class Order:
 
     kind: the type as people name it; types: of its values in Python; why_not: why neither key nor cursor, empty if it
     is fit; cure: an expression to select instead, `{}` for the column's name; collated: text, whose order its collation
-    makes; named: the type in SQL, if not every text is one of its values; cursor: whether Python's order is the
-    database's, for text if the collation is by code point; zoned: times with a zone.
+    makes; named: the type in SQL, if not every text is one of its values; cursor: whether it has a greatest value, and
+    Python's order is the database's, for text if the collation is by code point; zoned: times with a zone.
     """
 
     kind: str
@@ -85,14 +85,14 @@ _POSTGRES: dict[str, Order] = {
     "float4": Order(
         "real", why_not="a number of its six digits is not the same as the value", cure="CAST({} AS double precision)"
     ),
-    "bool": Order("boolean", (bool,)),
+    "bool": Order("boolean", (bool,), cursor=False),
     "text": Order("text", (str,), collated=True),
     "varchar": Order("varchar", (str,), collated=True),
     "bpchar": Order("char", (str,), cursor=False),
     "name": Order("name", (str,), collated=True),
     "citext": Order("citext", (str,), cursor=False),
-    "uuid": Order("uuid", (UUID,)),
-    "bytea": Order("bytea", (bytes,)),
+    "uuid": Order("uuid", (UUID,), cursor=False),
+    "bytea": Order("bytea", (bytes,), cursor=False),
     "date": Order("date", (date,)),
     "time": Order("time", (time,)),
     "timestamp": Order("timestamp", (datetime,)),

@@ -165,8 +165,8 @@ class Proof:
     def _unique(self, *, ask_rows: bool) -> Iterator[str]:
         capture = self._capture
         if (table := only_table(capture)) is not None:
-            source, key = table
-            if any(unique <= key for unique in self._database.unique(source)):
+            of_table, key = table
+            if any(unique <= key for unique in self._database.unique(of_table)):
                 return
         names = ", ".join(capture.key)
         yield f"no index that is unique and NOT NULL proves that KEY ({names}) tells rows apart: see that it does"
@@ -181,9 +181,9 @@ class Proof:
         except SourceError as e:
             yield f"the rows could not be asked whether KEY ({names}) tells them apart: {e.got}"
             return
-        if twice:
-            got, fix = f"{twice} rows of one {names}", "declare as KEY what tells rows apart, e.g. the primary key"
-            refuse(capture, "has a KEY that is not unique", got, fix)
         if null:
             fix = "declare as KEY columns that are NOT NULL, or leave such rows out by WHERE"
             refuse(capture, "met a row without a key", f"NULL in {names}", fix)
+        if twice:
+            got, fix = f"{twice} rows of one {names}", "declare as KEY what tells rows apart, e.g. the primary key"
+            refuse(capture, "has a KEY that is not unique", got, fix)

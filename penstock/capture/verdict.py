@@ -34,7 +34,7 @@ def orders(capture: Capture, order_of: Callable[[Hashable], Order], page: Page) 
             cure = f"select {order.cure.format(name)} AS {name}, but {SLOW}: " if name in capture.key else ""
             refuse(capture, what, f"{name}: {order.why_not}", f"{cure}another {_clause(capture, name)} is better")
         if name == capture.cursor and not order.cursor:
-            got = f"{name}: a cursor is compared here too, where its order is another"
+            got = f"{name}: a cursor is compared here too and has a greatest value, which this type lacks"
             refuse(capture, what, got, "declare another CURSOR: a time or a number that grows")
     return found
 
