@@ -116,6 +116,10 @@ class Database(ABC):
         """Set what each new connection begins with."""
         return
 
+    def advice(self, said: str) -> str:  # noqa: ARG002
+        """What to do when the database or its driver says something."""
+        return "see that it runs and that the capture's SELECT does; the capture asks again by itself"
+
     @contextmanager
     def _connected(self, engine: Engine | None = None) -> Iterator[Connection]:
         try:
@@ -128,7 +132,7 @@ class Database(ABC):
             raise SourceError(
                 "the database did not do what a capture asked",
                 got=f"{type(cause).__name__}: {cause} at {self.place}",
-                fix="see that it runs and that the capture's SELECT does; the capture asks again by itself",
+                fix=self.advice(str(cause)),
             ) from e
 
     def page(self, query: Query) -> Page:

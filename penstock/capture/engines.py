@@ -52,7 +52,7 @@ class MySQL(Database):
             "charset": "utf8mb4",
             # Times that have a zone are read in UTC, whatever the server's own is; and no key is put in order by its
             # first thousand bytes alone.
-            "init_command": "SET time_zone = '+00:00', max_sort_length = 65536",
+            "init_command": "SET time_zone = '+00:00', max_sort_length = 32768",
             "conv": conversions | {FIELD_TYPE.DATETIME: _datetime, FIELD_TYPE.TIMESTAMP: _datetime},
         }
     }
@@ -210,6 +210,11 @@ class PostgreSQL(Database):
         def connected(connection: Any, _: Any) -> None:
             for name in self.AS_TEXT:
                 connection.adapters.register_loader(name, TextLoader)
+
+    def advice(self, said: str) -> str:
+        if "year" in said and ("too large" in said or "too small" in said):
+            return "select NULLIF(column, 'infinity') AS column, or give such rows a time between the years 1 and 9999"
+        return super().advice(said)
 
     def tells(self, c: Connection) -> bool:
         return bool(c.execute(text(self.TELLS)).scalar_one())

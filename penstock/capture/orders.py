@@ -22,7 +22,7 @@ class Order:
     kind: the type as people name it; types: of its values in Python; why_not: why neither key nor cursor, empty if it
     is fit; cure: an expression to select instead, `{}` for the column's name; collated: text, whose order its collation
     makes; named: the type in SQL, if not every text is one of its values; cursor: whether it has a greatest value, and
-    Python's order is the database's, for text if the collation is by code point; zoned: times with a zone.
+    Python's order is the database's, for text if the collation is by code point; zoned: times with a zone; longest: characters of a value that is put in order by all of it, 0 for any.
     """
 
     kind: str
@@ -33,13 +33,16 @@ class Order:
     named: str = ""
     cursor: bool = True
     zoned: bool = False
+    longest: int = 0
 
 
 # What MySQL's metadata tell of a column: (type, flags, number of the character set).
 MySQLColumn = tuple[int, int, int]
 BINARY = 63
-# Types that are text with a character set and bytes without.
+# Types that are text with a character set and bytes without; a server sends every TEXT and BLOB as BLOB.
 TEXTS = {FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, FIELD_TYPE.BLOB}
+# Characters of a text that a server surely puts in order by all of it; no index of InnoDB holds more.
+LONGEST = 3072
 _BY_NUMBER = "it is put in order by number and compared as text"
 _MYSQL: dict[int, Order] = {
     FIELD_TYPE.TINY: Order("TINYINT", (int,)),
@@ -58,9 +61,8 @@ _MYSQL: dict[int, Order] = {
     FIELD_TYPE.TIME: Order("TIME", (timedelta,)),
     FIELD_TYPE.BIT: Order("BIT", why_not="it is read as bytes and compared as a number", cure="{} + 0"),
 }
-_STRING = Order("VARCHAR", (str,), collated=True)
-_BYTES = Order("VARBINARY", (bytes,))
-_LONG = Order("TEXT", why_not="the server orders it by its first bytes alone", cure="CAST({} AS CHAR(255))")
+_STRING = Order("VARCHAR", (str,), collated=True, longest=LONGEST)
+_BYTES = Order("VARBINARY", (bytes,), longest=LONGEST)
 
 
 def of_mysql(about: MySQLColumn) -> Order:
@@ -68,10 +70,8 @@ def of_mysql(about: MySQLColumn) -> Order:
     for flag, name in ((FLAG.ENUM, "ENUM"), (FLAG.SET, "SET")):
         if flags & flag:
             return Order(name, why_not=_BY_NUMBER, cure="CAST({} AS CHAR)")
-    if kind in (FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING):
+    if kind in TEXTS:
         return _BYTES if charset == BINARY else _STRING
-    if kind in (FIELD_TYPE.BLOB, FIELD_TYPE.TINY_BLOB, FIELD_TYPE.MEDIUM_BLOB, FIELD_TYPE.LONG_BLOB, FIELD_TYPE.JSON):
-        return _LONG
     return _MYSQL.get(kind, Order(f"number {kind}", why_not="its order is not known here", cure="CAST({} AS CHAR)"))
 
 

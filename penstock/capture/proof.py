@@ -113,7 +113,7 @@ class Proof:
         order = self._orders[name]
         if order.collated and not self._database.by_code_point(source, quoted(self._capture, name)):
             got, fix = f"{name}: its collation has another order than code points", self._database.CODE_POINT
-            refuse(self._capture, f"cannot compare a cursor of type {order.kind}", got, fix)
+            refuse(self._capture, [name], f"cannot compare a cursor of type {order.kind}", got, fix)
 
     def _value(self, sql: str) -> Any:
         return self._database.value(Query(sql, {}))
@@ -135,7 +135,9 @@ class Proof:
                 break
             # Somebody may have changed them meanwhile.
             if not again:
-                refuse(capture, "cannot be paged as it is declared", wrong, "declare another KEY or CURSOR")
+                refuse(
+                    capture, self._names, "cannot be paged as it is declared", wrong, "declare another KEY or CURSOR"
+                )
         self._tried = bool(by_key.rows)
 
     def _wrong(self, by_key: Page, by_cursor: Sequence[Page]) -> Iterator[str]:
@@ -183,7 +185,7 @@ class Proof:
             return
         if null:
             fix = "declare as KEY columns that are NOT NULL, or leave such rows out by WHERE"
-            refuse(capture, "met a row without a key", f"NULL in {names}", fix)
+            refuse(capture, capture.key, "met a row without a key", f"NULL in {names}", fix)
         if twice:
             got, fix = f"{twice} rows of one {names}", "declare as KEY what tells rows apart, e.g. the primary key"
-            refuse(capture, "has a KEY that is not unique", got, fix)
+            refuse(capture, capture.key, "has a KEY that is not unique", got, fix)

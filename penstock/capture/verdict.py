@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from decimal import Decimal
-from itertools import pairwise
+from itertools import islice, pairwise
+from math import isfinite
+from operator import itemgetter, le
+from types import NoneType
 from typing import Any, NoReturn
 
 from penstock.capture.database import Page, SourceError
@@ -17,11 +19,15 @@ SLOW = "no index serves that, so each query reads the whole table"
 
 
 class Unproven(SourceError):
-    """A capture cannot be paged by its key or its cursor, or nothing shows that it can."""
+    """A capture cannot be paged by its key or its cursor, or nothing shows that it can. columns: which of them."""
+
+    columns: tuple[str, ...] = ()
 
 
-def refuse(capture: Capture, what: str, got: str, fix: str) -> NoReturn:
-    raise Unproven(f"capture {capture.name} {what}", got=got, fix=fix)
+def refuse(capture: Capture, columns: Iterable[str], what: str, got: str, fix: str) -> NoReturn:
+    error = Unproven(f"capture {capture.name} {what}", got=got, fix=fix)
+    error.columns = tuple(columns)
+    raise error
 
 
 def orders(capture: Capture, order_of: Callable[[Hashable], Order], page: Page) -> dict[str, Order]:
@@ -32,10 +38,12 @@ def orders(capture: Capture, order_of: Callable[[Hashable], Order], page: Page) 
         what = f"cannot be paged by a column of type {order.kind}"
         if order.why_not:
             cure = f"select {order.cure.format(name)} AS {name}, but {SLOW}: " if name in capture.key else ""
-            refuse(capture, what, f"{name}: {order.why_not}", f"{cure}another {_clause(capture, name)} is better")
+            refuse(
+                capture, [name], what, f"{name}: {order.why_not}", f"{cure}another {_clause(capture, name)} is better"
+            )
         if name == capture.cursor and not order.cursor:
             got = f"{name}: a cursor is compared here too and has a greatest value, which this type lacks"
-            refuse(capture, what, got, "declare another CURSOR: a time or a number that grows")
+            refuse(capture, [name], what, got, "declare another CURSOR: a time or a number that grows")
     return found
 
 
@@ -47,7 +55,7 @@ def of_values(capture: Capture, name: str, values: Iterable[Any]) -> Order:
             f"{name}: {' and '.join(sorted(classes))}",
             "give them one type, by CAST in the SELECT or in the table",
         )
-        refuse(capture, "cannot be paged by values of several types", got, fix)
+        refuse(capture, [name], "cannot be paged by values of several types", got, fix)
     kinds = tuple(kind for kind, its in CLASSES.items() if its in classes)
     return Order(next(iter(classes), ""), kinds, collated=kinds == (str,))
 
@@ -55,38 +63,41 @@ def of_values(capture: Capture, name: str, values: Iterable[Any]) -> Order:
 def fit(capture: Capture, page: Page, orders: Mapping[str, Order]) -> None:
     """Unproven if a key or cursor has a value that is not of its column's type, as `0000-00-00` is no date."""
     for name in (*capture.key, capture.cursor):
-        at, order = place(capture, page, name), orders[name]
-        values = [row[at] for row in page.rows if row[at] is not None]
+        values, order = _values(capture, page, name), orders[name]
+        kinds = set(map(type, values)) - {NoneType}
         if not order.types:
-            of_values(capture, name, values)
-            continue
-        kinds = set(map(type, values))
-        if not kinds <= set(order.types):
-            _no_value(capture, name, order, next(value for value in values if type(value) not in order.types))
-        if name == capture.cursor and kinds & {float, Decimal} and not all(map(math.isfinite, values)):
-            _no_value(capture, name, order, next(value for value in values if not math.isfinite(value)))
+            of_values(capture, name, (value for value in values if value is not None))
+        elif not kinds <= set(order.types):
+            _no_value(capture, name, order, (v for v in values if v is not None and type(v) not in order.types))
+        if name == capture.cursor and kinds & {float, Decimal}:
+            _no_value(capture, name, order, (value for value in values if value is not None and not isfinite(value)))
+        if order.longest:
+            _no_value(capture, name, order, (value for value in values if value and len(value) > order.longest))
 
 
 def in_order(capture: Capture, page: Page) -> None:
     """Unproven if rows that the database put in order of cursor are not so here."""
-    at = place(capture, page, capture.cursor)
-    if found := next(((a[at], b[at]) for a, b in pairwise(page.rows) if not a[at] <= b[at]), None):
-        got = f"{capture.cursor}: {found[0]!r} before {found[1]!r}"
-        refuse(
-            capture, "has a cursor in another order than it has here", got, "declare another CURSOR: a time or a number"
-        )
+    values = _values(capture, page, capture.cursor)
+    if not all(map(le, values, islice(values, 1, None))):
+        a, b = next((a, b) for a, b in pairwise(values) if not a <= b)
+        got, fix = f"{capture.cursor}: {a!r} before {b!r}", "declare another CURSOR: a time or a number"
+        refuse(capture, [capture.cursor], "has a cursor in another order than it has here", got, fix)
 
 
-def _no_value(capture: Capture, name: str, order: Order, value: Any) -> NoReturn:
+def _values(capture: Capture, page: Page, name: str) -> list[Any]:
+    return list(map(itemgetter(place(capture, page, name)), page.rows))
+
+
+def _no_value(capture: Capture, name: str, order: Order, wrong: Iterator[Any]) -> None:
+    value = next(wrong, None)
+    if value is None:
+        return
+    shown = str(value) if len(str(value)) < 60 else f"{str(value)[:40]}... of {len(value)} characters"
     fix = "give such rows another value"
     if name == capture.cursor:
-        fix += f", or NULL: by UPDATE, or by NULLIF({name}, '{value}') AS {name}, but {SLOW}"
-    refuse(
-        capture,
-        f"met a value of {name} that has no place in its order",
-        f"{value} in a column of type {order.kind}",
-        fix,
-    )
+        fix += f", or NULL: by UPDATE, or by NULLIF({name}, '{shown}') AS {name}, but {SLOW}"
+    got = f"{shown} in a column of type {order.kind}"
+    refuse(capture, [name], f"met a value of {name} that has no place in its order", got, fix)
 
 
 def _clause(capture: Capture, name: str) -> str:
