@@ -22,7 +22,8 @@ class Order:
     kind: the type as people name it; types: of its values in Python; why_not: why neither key nor cursor, empty if it
     is fit; cure: an expression to select instead, `{}` for the column's name; collated: text, whose order its collation
     makes; named: the type in SQL, if not every text is one of its values; cursor: whether it has a greatest value, and
-    Python's order is the database's, for text if the collation is by code point; zoned: times with a zone; longest: characters of a value that is put in order by all of it, 0 for any.
+    Python's order is the database's, for text if the collation is by code point; zoned: times with a zone; longest:
+    characters of a value that is surely put in order by all of it, 0 for any.
     """
 
     kind: str
