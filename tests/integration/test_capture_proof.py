@@ -154,8 +154,13 @@ def test_cursors_of_mariadb(maria: Table, kind: str, values: list[str]) -> None:
     maria.once(len(twice))
 
 
-KINDS = [("ENUM('z', 'b', 'a')", "ENUM"), ("SET('z', 'b', 'a')", "SET"), ("BIT(9)", "BIT")
-         ("BIT(64)", "BIT"), ("BIT(1)", "BIT")]  # fmt: skip
+KINDS = [
+    ("ENUM('z', 'b', 'a')", "ENUM"),
+    ("SET('z', 'b', 'a')", "SET"),
+    ("BIT(1)", "BIT"),
+    ("BIT(9)", "BIT"),
+    ("BIT(64)", "BIT"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("kind", "name"), KINDS)
