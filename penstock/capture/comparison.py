@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from penstock.capture.cursors import Cursors
-from penstock.capture.database import Page
+from penstock.capture.database import Page, SourceError
 from penstock.capture.encode import digest
 from penstock.capture.records import Records, last, place
 from penstock.capture.writer import PageWriter
@@ -37,7 +39,6 @@ class Comparison:
         records = w.records(page)
         if r.scan != scan:
             return  # its columns are others: all is compared from the beginning
-        r.learn_types(page.names, page.rows, key)
         wrong = self._differing(page, records)
         for each in wrong:
             w.seen.note(*each)
@@ -47,16 +48,31 @@ class Comparison:
     def _others(self, keys: list[bytes]) -> None:
         """Keys of the topic that were met in no row: those that are not in the table get tombstones."""
         w, r, key = self._writer, self._writer.reconcile, self._writer.capture.key
-        if not r.knows_types:
-            page = w.read(w.pages.by_key(None, 1))
-            r.learn_types(page.names, page.rows, key)
-        given = [row for record in keys if (row := r.key_of(record, key)) is not None]
-        found = set(w.records(w.read(w.pages.exactly(given))).keys) if given else set()
+        scan = r.scan
+        asked = [row for record in keys if (row := r.key_of(record, key, w.proof.types)) is not None]
+        found = self._found(asked) if asked else set()
         gone = [record for record in keys if record not in found]
+        if gone:
+            # A key is gone only if it was looked for in the type that it has now.
+            w.records(w.read(w.pages.by_key(None, 1)))
+        if r.scan != scan:
+            return
         for record in gone:
             w.seen.note(record, None)
         w.commit([(record, None) for record in gone], w.position)
         r.gone(keys, len(gone))
+
+    def _found(self, keys: list[tuple[Any, ...]]) -> set[bytes]:
+        """Which of some keys the table has."""
+        w = self._writer
+        try:
+            page = w.read(w.pages.exactly(keys))
+        except SourceError:
+            possible = [key for key in keys if w.proof.may_be(key)]
+            if len(possible) == len(keys):
+                raise
+            page = w.read(w.pages.exactly(possible)) if possible else w.read(w.pages.by_key(None, 1))
+        return set(w.records(page).keys)
 
     def _differing(self, page: Page, records: Records) -> list[tuple[bytes, bytes | None]]:
         """Rows whose last record says another thing, but for those that the next poll is to see."""

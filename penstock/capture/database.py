@@ -12,7 +12,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,9 +21,10 @@ from typing import Any, ClassVar, Self
 
 from sqlalchemy import URL, Connection, Engine, create_engine, text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlglot import exp
 
+from penstock.capture.orders import Order
 from penstock.capture.pages import Query
-from penstock.declare.capture import Capture
 from penstock.errors import PenstockError
 
 # A page is read within this time, or the capture says that it fails: a server that hangs must not look like one idle.
@@ -73,10 +74,14 @@ ZONED = "TIMESTAMP"
 
 @dataclass(frozen=True)
 class Page:
-    """Rows as the driver gives them. columns: (name, type as the engine numbers or names it)."""
+    """Rows as the driver gives them.
+
+    columns: (name, type as the engine numbers or names it); about: what else the engine tells of each, see `order`.
+    """
 
     columns: tuple[tuple[str, str], ...]
     rows: list[Any]
+    about: tuple[Hashable, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -107,6 +112,8 @@ class Database(ABC):
     CLOCK: ClassVar[str]
     OPTIONS: ClassVar[dict[str, Any]]
     WHY_NOT: ClassVar[str]
+    # What makes a column of text one that is ordered by code point.
+    CODE_POINT: ClassVar[str]
 
     def __init__(self, url: URL, delay: timedelta) -> None:
         self.place, self._url = url.render_as_string(hide_password=True), url
@@ -128,6 +135,10 @@ class Database(ABC):
         """Set what each new connection begins with."""
         return
 
+    def advice(self, said: str) -> str:  # noqa: ARG002
+        """What to do when the database or its driver says something."""
+        return "see that it runs and that the capture's SELECT does; the capture asks again by itself"
+
     @contextmanager
     def _connected(self, engine: Engine | None = None) -> Iterator[Connection]:
         try:
@@ -140,7 +151,7 @@ class Database(ABC):
             raise SourceError(
                 "the database did not do what a capture asked",
                 got=f"{type(cause).__name__}: {cause} at {self.place}",
-                fix="see that it runs and that the capture's SELECT does; the capture asks again by itself",
+                fix=self.advice(str(cause)),
             ) from e
 
     def page(self, query: Query) -> Page:
@@ -157,7 +168,7 @@ class Database(ABC):
             names = [name for name, _ in columns]
             if double := sorted({name for name in names if names.count(name) > 1 or _renamed(name, names)}):
                 raise two_columns(", ".join(double))
-            return Page(columns, list(found.cursor.fetchall()))
+            return Page(columns, list(found.cursor.fetchall()), tuple(self.about(found.cursor)))
 
     def value(self, query: Query) -> Any:
         """The first column of the first row, None if there is none."""
@@ -217,9 +228,26 @@ class Database(ABC):
     def server(self) -> str:
         """Which server this is: another one may hold other rows."""
 
-    def check(self, capture: Capture, /) -> None:  # noqa: ARG002
-        """SourceError if the engine cannot page this capture."""
-        return
+    def about(self, cursor: Any, /) -> Iterator[Hashable]:
+        """What tells the order of a result's columns."""
+        for _ in cursor.description:
+            yield None
+
+    @abstractmethod
+    def order(self, about: Any, /) -> Order:
+        """The order of a column of which this is told."""
+
+    def is_value(self, order: Order, value: Any, /) -> bool:  # noqa: ARG002
+        """Whether a text stands for a value of a type: an engine may refuse a question that compares it."""
+        return True
+
+    @abstractmethod
+    def by_code_point(self, rows: str, column: str, /) -> bool:
+        """Whether a column of text of a derived table is ordered by code point."""
+
+    @abstractmethod
+    def unique(self, table: exp.Table, /) -> list[set[str]]:
+        """The columns of each unique index of a table, if all are NOT NULL; names as `only_table` gives them."""
 
     @abstractmethod
     def plan(self, query: Query) -> list[tuple[str, str]]:
@@ -233,3 +261,14 @@ class Database(ABC):
     def close(self) -> None:
         self._engine.dispose()
         self._watch.dispose()
+
+
+def by_index(rows: Iterable[Any]) -> list[set[str]]:
+    """The columns of the indexes all of whose columns serve. rows: (index, column, whether it serves)."""
+    found: dict[Any, set[str]] = defaultdict(set)
+    lacking = set()
+    for index, column, serves in rows:
+        found[index].add(str(column))
+        if not serves:
+            lacking.add(index)
+    return [columns for index, columns in found.items() if index not in lacking]

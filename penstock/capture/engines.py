@@ -9,15 +9,15 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 import orjson
-from pymysql.constants import FIELD_TYPE
+from pymysql.constants import FIELD_TYPE, FLAG
 from pymysql.converters import conversions
-from sqlalchemy import Connection, bindparam, create_engine, event, text
+from sqlalchemy import Connection, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlglot import exp
 
-from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, Moment, SourceError
+from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, Moment, SourceError, by_index
+from penstock.capture.orders import BINARY, OF_SQLITE, TEXTS, MySQLColumn, Order, of_mysql, of_postgres
 from penstock.capture.pages import Query
-from penstock.declare.capture import Capture
 
 log = logging.getLogger(__name__)
 
@@ -25,9 +25,10 @@ log = logging.getLogger(__name__)
 STALE, RETRIES = 0.15, 3
 # PostgreSQL's number for a time with time zone.
 TIMESTAMPTZ = 1184
-# MySQL's number for no character set, and its types that are text with one and bytes without.
-BINARY = 63
-TEXTS = {FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, FIELD_TYPE.BLOB}
+# How the numbers of its errors begin that speak of values.
+DATA_EXCEPTION = "22"
+# Collations of MySQL and MariaDB by code point, without the rule that a text is as long as it needs to be.
+CODE_POINT = {"binary", "utf8mb4_0900_bin", *(f"{s}_nopad_bin" for s in ("utf8mb4", "utf8mb3", "utf8", "ascii"))}
 
 
 def _datetime(text: str) -> datetime | str:
@@ -42,14 +43,16 @@ class MySQL(Database):
     """MariaDB and MySQL."""
 
     CLOCK = "SELECT UNIX_TIMESTAMP(SYSDATE(6))"
+    CODE_POINT = "give it the collation utf8mb4_nopad_bin, or utf8mb4_0900_bin in MySQL; a time or a number is better"
     OPTIONS: ClassVar = {
         "connect_args": {
             "connect_timeout": CONNECT_TIMEOUT,
             "read_timeout": READ_TIMEOUT,
             "write_timeout": READ_TIMEOUT,
             "charset": "utf8mb4",
-            # Times that have a zone are read in UTC, whatever the server's own is.
-            "init_command": "SET time_zone = '+00:00'",
+            # Times that have a zone are read in UTC, whatever the server's own is; and no key is put in order by its
+            # first thousand bytes alone.
+            "init_command": "SET time_zone = '+00:00', max_sort_length = 32768",
             "conv": conversions | {FIELD_TYPE.DATETIME: _datetime, FIELD_TYPE.TIMESTAMP: _datetime},
         }
     }
@@ -129,23 +132,27 @@ class MySQL(Database):
         with self._connected() as c:
             return str(c.execute(text("SELECT CONCAT(@@hostname, ':', @@port, ' ', @@server_id)")).scalar_one())
 
-    def check(self, capture: Capture) -> None:
-        """ENUM and SET are put in order by number and compared as text: paging by them would leave rows out."""
-        tables = {table.name for table in capture.select.find_all(exp.Table)}
-        query = text(
-            "SELECT TABLE_NAME, COLUMN_NAME, DATA_TYPE FROM information_schema.columns"
-            " WHERE TABLE_SCHEMA = DATABASE() AND TABLE_NAME IN :tables AND DATA_TYPE IN ('enum', 'set')"
-        ).bindparams(bindparam("tables", expanding=True))
+    def about(self, cursor: Any) -> Iterator[MySQLColumn]:
+        for field in cursor._result.fields:
+            yield field.type_code, field.flags & (FLAG.ENUM | FLAG.SET), field.charsetnr
+
+    def order(self, about: MySQLColumn) -> Order:
+        return of_mysql(about)
+
+    def by_code_point(self, rows: str, column: str) -> bool:
         with self._connected() as c:
-            kinds = {str(column).lower(): kind for _, column, kind in c.execute(query, {"tables": sorted(tables)})}
-        sources = {e.alias_or_name: e.unalias().name for e in capture.select.expressions if not e.is_star}
-        for name in (*capture.key, capture.cursor):
-            if kind := kinds.get(sources.get(name, name).lower()):
-                raise SourceError(
-                    f"capture {capture.name} cannot be paged by a column of type {kind.upper()}",
-                    got=name,
-                    fix=f"select CAST({name} AS CHAR) AS {name}",
-                )
+            query = f"SELECT COLLATION((SELECT q.{column} FROM {rows} AS q LIMIT 1))"
+            collation = str(c.execute(Query(query, {}).clause).scalar_one())
+        return collation in CODE_POINT
+
+    def unique(self, table: exp.Table) -> list[set[str]]:
+        query = text(
+            "SELECT INDEX_NAME, LOWER(COLUMN_NAME), NON_UNIQUE = 0 AND SUB_PART IS NULL AND NULLABLE = ''"
+            " FROM information_schema.statistics"
+            " WHERE TABLE_SCHEMA = COALESCE(NULLIF(:schema, ''), DATABASE()) AND TABLE_NAME = :name"
+        )
+        with self._connected() as c:
+            return by_index(c.execute(query, {"schema": table.db, "name": table.name}))
 
     def plan(self, query: Query) -> list[tuple[str, str]]:
         with self._connected() as c:
@@ -168,6 +175,7 @@ class MySQL(Database):
 
 class PostgreSQL(Database):
     CLOCK = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
+    CODE_POINT = 'give it the collation "C"; a time or a number is better'
     OPTIONS: ClassVar = {
         "connect_args": {
             "connect_timeout": CONNECT_TIMEOUT,
@@ -195,12 +203,18 @@ class PostgreSQL(Database):
     AS_TEXT = ("json", "jsonb", "interval", "inet", "cidr")
 
     def prepare(self) -> None:
+        self._kinds: dict[int, Order] = {}
         from psycopg.types.string import TextLoader
 
         @event.listens_for(self._engine, "connect")
         def connected(connection: Any, _: Any) -> None:
             for name in self.AS_TEXT:
                 connection.adapters.register_loader(name, TextLoader)
+
+    def advice(self, said: str) -> str:
+        if "year" in said and ("too large" in said or "too small" in said):
+            return "select NULLIF(column, 'infinity') AS column, or give such rows a time between the years 1 and 9999"
+        return super().advice(said)
 
     def tells(self, c: Connection) -> bool:
         return bool(c.execute(text(self.TELLS)).scalar_one())
@@ -217,6 +231,54 @@ class PostgreSQL(Database):
         for d in cursor.description:
             kind = ZONED if d.type_code == TIMESTAMPTZ else d.type_code
             yield str(d.name), f"{kind} {d.precision or ''} {d.scale or ''}".strip()
+
+    def about(self, cursor: Any) -> Iterator[int]:
+        for d in cursor.description:
+            yield d.type_code
+
+    def order(self, about: int) -> Order:
+        if about not in self._kinds:
+            with self._connected() as c:
+                found = c.execute(text("SELECT oid, typname, typtype, format_type(oid, NULL) FROM pg_type")).all()
+                self._kinds = {int(oid): of_postgres(*map(str, about)) for oid, *about in found}
+        return self._kinds[about]
+
+    def is_value(self, order: Order, value: Any) -> bool:
+        if not order.named:
+            return True
+        try:
+            self.value(Query(f"SELECT CAST({exp.Literal.string(value).sql('postgres')} AS {order.named})", {}))
+        except SourceError as e:
+            # Whatever else went wrong says nothing of the value.
+            if str(getattr(getattr(e.__cause__, "orig", None), "sqlstate", None))[:2] == DATA_EXCEPTION:
+                return False
+            raise
+        return True
+
+    def by_code_point(self, rows: str, column: str) -> bool:
+        # As JSON: older servers lack some of a database's columns.
+        query = (
+            "SELECT CASE c.collname WHEN 'default' THEN (SELECT to_jsonb(d) ->> 'datlocprovider' = 'b' OR (datcollate"
+            " IN ('C', 'POSIX', 'C.UTF-8', 'C.utf8') AND COALESCE(to_jsonb(d) ->> 'datlocprovider', 'c') = 'c')"
+            " FROM pg_database AS d WHERE datname = current_database())"
+            " ELSE c.collname IN ('C', 'POSIX', 'ucs_basic', 'C.utf8', 'C.UTF-8', 'pg_c_utf8') END FROM pg_collation"
+            f" AS c WHERE c.oid = pg_collation_for((SELECT q.{column} FROM {rows} AS q LIMIT 0))::regcollation"
+        )
+        with self._connected() as c:
+            return bool(c.execute(Query(query, {}).clause).scalar())
+
+    def unique(self, table: exp.Table) -> list[set[str]]:
+        # The rows of a table's heirs are not in its indexes, those of its partitions are.
+        query = text(
+            "SELECT indexrelid, attname, attnotnull AND attcollation = indcollation[n] FROM pg_index AS i"
+            " JOIN pg_class AS t ON t.oid = indrelid CROSS JOIN generate_series(0, indnkeyatts - 1) AS n"
+            " JOIN pg_attribute AS a ON attrelid = indrelid AND attnum = indkey[n]"
+            " WHERE t.oid = to_regclass(:name) AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL"
+            " AND (t.relkind = 'p' OR NOT t.relhassubclass)"
+        )
+        plain = exp.Table(this=table.this, db=table.args.get("db"), catalog=table.args.get("catalog"))
+        with self._connected() as c:
+            return by_index(c.execute(query, {"name": plain.sql("postgres")}))
 
     def plan(self, query: Query) -> list[tuple[str, str]]:
         with self._connected() as c:
@@ -240,6 +302,7 @@ def _scans(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 class SQLite(Database):
     CLOCK = "SELECT (julianday('now') - 2440587.5) * 86400.0"
+    CODE_POINT = "declare the column without a collation"
     OPTIONS: ClassVar = {"connect_args": {"timeout": CONNECT_TIMEOUT, "check_same_thread": False}}
     WHY_NOT = "SQLite does not tell"
 
@@ -251,6 +314,34 @@ class SQLite(Database):
 
     def server(self) -> str:
         return self.place
+
+    def order(self, _: None) -> Order:
+        return OF_SQLITE
+
+    def by_code_point(self, rows: str, column: str) -> bool:
+        """SQLite does not tell a column's collation: what else is the same to it does."""
+        with self._connected() as c:
+            top = c.execute(Query(f"SELECT MAX(q.{column}) FROM {rows} AS q", {}).clause).scalar()
+            for other in {str(top).swapcase(), f"{top} "} - {top}:
+                same, literal = f"SELECT COUNT(*) FROM {rows} AS q WHERE q.{column} = ", exp.Literal.string(other)
+                found = c.execute(Query(f"{same}{literal.sql('sqlite')}", {}).clause).scalar_one()
+                plain = f"{same}{literal.sql('sqlite')} COLLATE BINARY"
+                if found != c.execute(Query(plain, {}).clause).scalar_one():
+                    return False
+        return True
+
+    def unique(self, table: exp.Table) -> list[set[str]]:
+        names = {"name": table.name, "schema": table.db or "main"}
+        # An index may have another collation than its column, if it was not made with the table.
+        query = text(
+            'SELECT l.name, lower(x.name), l."unique" AND NOT l.partial AND l.origin <> \'c\' AND t."notnull"'
+            " FROM pragma_index_list(:name, :schema) AS l JOIN pragma_index_xinfo(l.name, :schema) AS x"
+            " LEFT JOIN pragma_table_info(:name, :schema) AS t ON t.name = x.name WHERE x.key"
+        )
+        key = text("SELECT lower(name), upper(type) FROM pragma_table_info(:name, :schema) WHERE pk")
+        with self._connected() as c:
+            found, primary = by_index(c.execute(query, names)), c.execute(key, names).all()
+        return [*found, {primary[0][0]}] if len(primary) == 1 and primary[0][1] == "INTEGER" else found
 
     def plan(self, query: Query) -> list[tuple[str, str]]:
         with self._connected() as c:

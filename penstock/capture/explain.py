@@ -9,6 +9,7 @@ from penstock.capture import start
 from penstock.capture.blame import placed
 from penstock.capture.database import Database, SourceError
 from penstock.capture.pages import Pages, Query
+from penstock.capture.proof import Proof
 from penstock.capture.records import records, require
 from penstock.capture.snapshot import Snapshotting
 from penstock.capture.told import told
@@ -54,6 +55,9 @@ def explain(capture: Capture) -> Explanation:
 
 def _explained(capture: Capture, database: Database, pages: Pages) -> Explanation:
     found, size = Explanation(), PageWriter.PAGE
+    proof = Proof(capture, database)
+    proof.prove()
+    found.warnings += proof.notes
     row = database.page(pages.by_key(None, 1))
     require(capture, row)
     sample = row.rows[0] if row.rows else [None] * len(row.names)
@@ -115,11 +119,13 @@ def first_row(capture: Capture) -> str:
     with placed(capture):
         database = start.database(capture)
         try:
-            page = database.page(Pages(capture).by_key(None, 1))
-            database.check(capture)
+            proof = Proof(capture, database)
+            proof.prove()
             told(capture, database)
+            page = database.page(Pages(capture).by_key(None, 1))
         finally:
             database.close()
         names = require(capture, page)
         records(capture, page)
-    return f"topic {capture.topic.name}, columns {', '.join(names)}" + ("" if page.rows else "; there are no rows yet")
+    notes = [*proof.notes, *(() if page.rows else ("there are no rows yet",))]
+    return "; ".join([f"topic {capture.topic.name}, columns {', '.join(names)}", *notes])

@@ -19,6 +19,7 @@ from penstock.capture.position import CatchUp
 from penstock.capture.records import last
 from penstock.capture.seen import Seen
 from penstock.capture.snapshot import Snapshotting
+from penstock.capture.verdict import in_order
 from penstock.capture.writer import PageWriter
 
 Row = tuple[Any, ...]
@@ -83,6 +84,7 @@ class Poller(PageWriter):
         goes_on = begun is not None and begun.low == low and not position.debt
         high, behind = (begun.high, begun.behind) if begun and goes_on else (None, None)
         for page in self._through(lambda row: self.pages.since(low, row, self.PAGE, itself=itself), behind):
+            in_order(self.capture, page)
             pages_high = self._cursors.highest(page, moment.now)
             high = high if pages_high is None else pages_high
             more = len(page.rows) == self.PAGE and not position.debt

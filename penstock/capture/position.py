@@ -6,7 +6,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import date, datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -19,6 +19,7 @@ TAGS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
     # A datetime is a date too, so it stands first.
     "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
     "date": (date, date.isoformat, date.fromisoformat),
+    "time": (time, time.isoformat, time.fromisoformat),
     "decimal": (Decimal, str, Decimal),
     "bytes": (bytes, lambda b: b64encode(b).decode(), b64decode),
     "uuid": (UUID, str, UUID),

@@ -23,6 +23,7 @@ from penstock.capture.database import Database, SourceError
 from penstock.capture.pages import Pages
 from penstock.capture.position import Range
 from penstock.capture.records import Records, columns_of, last, place, records
+from penstock.capture.verdict import fit, orders
 from penstock.declare.capture import Capture
 
 
@@ -53,6 +54,7 @@ class Reader:
 
     def read(self, part: Range) -> Read:
         page = self._database.page(self._pages.by_key(part.behind, self._limit, upto=part.upto))
+        fit(self._capture, page, orders(self._capture, self._database.order, page))
         at, low = place(self._capture, page, self._capture.cursor), self._low
         cursors = enumerate(row[at] for row in page.rows)
         again = [number for number, cursor in cursors if low is None or cursor is None or cursor >= low]

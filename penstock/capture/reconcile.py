@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -54,7 +54,6 @@ class Reconcile:
     def __init__(self, file: Path, topic: str, topic_id: str, bootstrap: str, rate: float = 20_000) -> None:
         self._topic = topic
         self._pause = self.CHUNK / rate
-        self._types: dict[str, type] = {}
         file.parent.mkdir(parents=True, exist_ok=True)
         self._db = self._opened(file)
         if self._about("topic id", "") != topic_id:
@@ -194,23 +193,15 @@ class Reconcile:
 
     # Keys as the database takes them
 
-    @property
-    def knows_types(self) -> bool:
-        return bool(self._types)
-
-    def learn_types(self, names: Sequence[str], rows: Sequence[Sequence[Any]], key: Sequence[str]) -> None:
-        """Learn of which type the key's columns are, from any row."""
-        if rows and not self._types:
-            self._types = {name: type(rows[0][names.index(name)]) for name in key}
-
-    def key_of(self, record: bytes, key: Sequence[str]) -> tuple[Any, ...] | None:
-        """The key's columns of a record, None if it is no key of this capture."""
+    @staticmethod
+    def key_of(record: bytes, key: Sequence[str], types: Mapping[str, type]) -> tuple[Any, ...] | None:
+        """The key's columns of a record, None if no row of a table whose key has these types has such a key."""
         try:
             found = json.loads(record)
             if list(found) != list(key):
                 return None
-            made = tuple(decode(found[name], self._types.get(name, str)) for name in key)
-            known = all(isinstance(value, self._types.get(name, object)) for name, value in zip(key, made, strict=True))
+            made = tuple(decode(found[name], types.get(name, str)) for name in key)
+            known = all(_is(value, types[name]) for name, value in zip(key, made, strict=True) if name in types)
             return made if known and encode(key, [made]) == [record] else None
         except (ValueError, TypeError, ArithmeticError, EncodingError):
             return None
@@ -243,3 +234,8 @@ class Reconcile:
     def close(self) -> None:
         self._consumer.close()
         self._db.close()
+
+
+def _is(value: Any, kind: type) -> bool:
+    # Where values have types of their own, whole numbers stand beside others.
+    return type(value) is kind or ({type(value), kind} == {int, float})

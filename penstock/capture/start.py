@@ -13,6 +13,7 @@ from penstock.capture.database import Database
 from penstock.capture.engines import ENGINES
 from penstock.capture.poller import Poller
 from penstock.capture.position import Position, Snapshot
+from penstock.capture.proof import Proof
 from penstock.capture.reconcile import Reconcile
 from penstock.declare.capture import Capture
 from penstock.declare.topic import POSITIONS
@@ -78,7 +79,14 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             reconcile.again()
         asked = database(capture)
         undo.callback(asked.close)
-        asked.check(capture)
+        proof = Proof(capture, asked)
+        proof.prove(ask_rows=position.snapshot == fresh.snapshot)
+        for note in proof.notes:
+            log.warning("capture %s: %s", capture.name, note)
+        fitting = proof.fitting(position)
+        if fitting != position or not proof.fits_key(reconcile.behind):
+            position = replace(fitting, reconcile="the type of key or cursor changed")
+            reconcile.again()
         server = asked.server()
         if position.server and position.server != server:
             log.warning("capture %s: another database server, %s; table and topic are compared", capture.name, server)
@@ -91,7 +99,7 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
         if decision or kept is None:
             # Decided once: whoever opens it next finds it so.
             output.commit([], position.value())
-        made = Poller(capture, asked, output, position, reconcile)
+        made = Poller(capture, asked, output, position, reconcile, proof)
         undo.pop_all()
     return made
 

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from penstock.capture.database import Database, Page
+from penstock.capture.database import Database, Page, SourceError
 from penstock.capture.pages import Pages, Query
 from penstock.capture.position import Position
+from penstock.capture.proof import Proof
 from penstock.capture.reconcile import Reconcile
 from penstock.capture.records import Records, columns_of, records
 from penstock.capture.seen import Seen
@@ -44,8 +45,8 @@ class Figures:
 class PageWriter:
     """Records and position go in one Kafka transaction; a second writer of the same capture is fenced by the broker.
 
-    position: from where to go on; reconcile: the comparison of table and topic, which needs a place on the disk; hook:
-    told of each step, for tests.
+    position: from where to go on; reconcile: the comparison of table and topic, which needs a place on the disk; proof:
+    of what it is paged by; hook: told of each step, for tests.
     """
 
     # Rows of one page: 10,000 are no faster, and a page is held in memory twice.
@@ -56,6 +57,7 @@ class PageWriter:
     output: TransactionalWriter
     position: Position
     reconcile: Reconcile
+    proof: Proof
     figures: Figures = field(default_factory=Figures)
     hook: Callable[[str], None] = lambda _: None
 
@@ -65,9 +67,25 @@ class PageWriter:
 
     def read(self, query: Query) -> Page:
         page = self.database.page(query)
+        if self.proof.take(page):
+            self._retyped()
         self.hook("after read")
         self.figures.read += len(page.rows)
         return page
+
+    def _retyped(self) -> None:
+        """Key or cursor are of another type: what was kept of them is no parameter any more."""
+        why = "the type of key or cursor changed"
+        log.warning("capture %s: %s; table and topic are compared", self.capture.name, why)
+        fitting = self.proof.fitting(self.position)
+        if (fitting.low, fitting.debt) != (self.position.low, self.position.debt):
+            raise SourceError(
+                f"the cursor of capture {self.capture.name} has another type than before",
+                got=self.capture.cursor,
+                fix="nothing: the capture is opened again and reads all rows",
+            )
+        self.position = replace(fitting, reconcile=why)
+        self.reconcile.again()
 
     def records(self, page: Page) -> Records:
         """A page's rows as keys and values, after its columns were taken in."""

@@ -11,10 +11,11 @@ import psycopg
 import pytest
 
 from penstock.capture import start
+from penstock.capture.database import SourceError
 from penstock.capture.poller import Poller
 from penstock.declare.capture import parse
 from penstock.local.parts import Broker
-from penstock.testing import read, table
+from penstock.testing import Record, read, send, table
 from tests.captures import until
 from tests.postgres import Postgres
 
@@ -71,6 +72,57 @@ def test_postgresql(postgres: Postgres, broker: Broker, home: Path, monkeypatch:
         work(poller)
         assert topic(broker, "people-pg") == table()
         poller.close()
+
+
+def test_a_key_of_postgresql_that_is_given_another_type(
+    postgres: Postgres, broker: Broker, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its old values are no parameters any more: a comparison that goes on behind one would fail for ever."""
+    monkeypatch.setenv("AIRFLOW_CONN_DEMO", postgres.url)
+    monkeypatch.setattr("penstock.capture.reconcile.Reconcile.CHUNK", 7)
+    with psycopg.connect(postgres.url, autocommit=True) as c:
+        c.execute("DROP TABLE IF EXISTS retyped")
+        c.execute("CREATE TABLE retyped (id int PRIMARY KEY, changed timestamp NOT NULL)")
+        c.execute("INSERT INTO retyped SELECT i, '2020-01-01' FROM generate_series(1, 30) AS i")
+        text = "CAPTURE INTO retyped FROM postgres demo KEY (id) CURSOR changed AS SELECT * FROM retyped"
+        capture = parse(text, home / "retyped.sql")
+        poller = start.open_poller(capture, broker.bootstrap)
+        work(poller)
+        poller.compare("asked for")
+        until(poller, lambda: poller.reconcile.behind is not None, "some are compared")
+        c.execute("ALTER TABLE retyped ALTER COLUMN id TYPE text, ALTER COLUMN changed TYPE timestamptz")
+        with pytest.raises(SourceError):
+            work(poller)
+        poller.close()
+        again = start.open_poller(capture, broker.bootstrap)
+        c.execute("INSERT INTO retyped VALUES ('new', '2019-01-01')")
+        work(again)
+        again.close()
+        keys = {orjson.loads(key)["id"] for key in table(read(broker.bootstrap, "retyped"))}
+        assert keys == {"new", *map(str, range(1, 31))}
+
+
+def test_a_key_in_the_topic_that_the_type_does_not_know(
+    postgres: Postgres, broker: Broker, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PostgreSQL refuses to compare an enum with what is none of it, e.g. a label that was renamed."""
+    monkeypatch.setenv("AIRFLOW_CONN_DEMO", postgres.url)
+    with psycopg.connect(postgres.url, autocommit=True) as c:
+        c.execute("DROP TABLE IF EXISTS known")
+        c.execute('DROP TYPE IF EXISTS "Region"')
+        c.execute("CREATE TYPE \"Region\" AS ENUM ('eu', 'us')")
+        c.execute('CREATE TABLE known (region "Region", at inet, changed int NOT NULL, PRIMARY KEY (region, at))')
+        c.execute("INSERT INTO known VALUES ('eu', '::1', 1), ('us', '::1', 2)")
+        text = "CAPTURE INTO known FROM postgres demo KEY (region, at) CURSOR changed AS SELECT * FROM known"
+        poller = start.open_poller(parse(text, home / "known.sql"), broker.bootstrap)
+        work(poller)
+        c.execute("ALTER TYPE \"Region\" RENAME VALUE 'us' TO 'ca'")
+        c.execute("DELETE FROM known WHERE region = 'eu'")
+        send(broker.bootstrap, [Record("known", '{"region":"eu","at":"nowhere"}', "{}")])
+        poller.compare("asked for")
+        work(poller)
+        poller.close()
+        assert list(table(read(broker.bootstrap, "known"))) == ['{"region":"ca","at":"::1"}']
 
 
 def test_sqlite(tmp_path: Path, broker: Broker, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

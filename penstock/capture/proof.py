@@ -1,0 +1,191 @@
+"""What makes paging right, asked of the database: that it orders and compares key and cursor as it is assumed here.
+
+Proven are the types of the SELECT's real columns, wherever they come from; that some rows are found again by their own
+values, one behind the other; and that KEY tells all rows apart. It is asked at `capture check`, when a capture is
+opened, and again when a page has columns of other types. What is not proven is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from penstock.capture.database import Database, Page, SourceError
+from penstock.capture.encode import encode
+from penstock.capture.orders import Order
+from penstock.capture.pages import Pages, Query
+from penstock.capture.position import Position, Snapshot, read, write
+from penstock.capture.records import require
+from penstock.capture.sources import columns, only_table, quoted, rows
+from penstock.capture.verdict import fit, of_values, orders, refuse
+from penstock.declare.capture import Capture
+
+# Rows of each sample that are asked for by their own values.
+FEW = 3
+
+
+class Proof:
+    """What is proven of one capture. notes: what only the rows of today say."""
+
+    def __init__(self, capture: Capture, database: Database) -> None:
+        self._capture, self._database, self._pages = capture, database, Pages(capture)
+        self._names = list(dict.fromkeys((*capture.key, capture.cursor)))
+        self._orders: dict[str, Order] = {}
+        self._about: dict[str, Hashable] = {}
+        # Whether there were rows to try it with.
+        self._tried = False
+        self.notes: list[str] = []
+
+    @property
+    def types(self) -> dict[str, type]:
+        """Of the key's values; a column is left out whose values alone can tell, and there are none."""
+        found = {name: self._orders[name].types for name in self._capture.key}
+        return {name: types[0] for name, types in found.items() if types}
+
+    def prove(self, *, ask_rows: bool = True) -> None:
+        """Ask all of it, and all rows for their keys if no index tells. Unproven says what is not as it must be."""
+        page = self._database.page(self._pages.by_key(None, FEW))
+        found, self._about = orders(self._capture, self._database.order, page), self._described(page)
+        self._orders = {name: order if order.types else self._of_values(name) for name, order in found.items()}
+        self._collation()
+        self.notes = list(self._unique(ask_rows=ask_rows))
+        self._try()
+
+    def take(self, page: Page) -> bool:
+        """See that a page is of the types that are proven, or prove what it is; True if it was another."""
+        require(self._capture, page)
+        before, known = self._orders, self._described(page) == self._about
+        if not known or (page.rows and not self._tried) or not self._fits(page):
+            self.prove(ask_rows=False)
+            fit(self._capture, page, self._orders)
+        return bool(before) and (not known or before != self._orders)
+
+    def fits(self, name: str, value: Any) -> bool:
+        """Whether a value that was kept of a column is of the type it has now."""
+        order = self._orders[name]
+        zoned = getattr(value, "tzinfo", None) is not None
+        return value is None or not order.types or (type(value) in order.types and zoned == order.zoned)
+
+    def may_be(self, key: tuple[Any, ...]) -> bool:
+        """Whether the database can be asked for a key."""
+        return all(self._database.is_value(self._orders[n], v) for n, v in zip(self._capture.key, key, strict=True))
+
+    def fitting(self, position: Position) -> Position:
+        """A position without what it kept of columns that are of another type now."""
+        cursor, row = self._capture.cursor, (self._capture.cursor, *self._capture.key)
+        low = position.low if self.fits(cursor, position.low) else None
+        begun, debt, snapshot = position.catch_up, position.debt, position.snapshot
+        if begun and not all(map(self.fits, (*row, cursor, cursor), (*begun.behind, begun.low, begun.high))):
+            begun = None
+        if debt and not self.fits(cursor, debt.low):
+            debt = replace(debt, low=None)
+        if snapshot and not all(self.fits_key(r.behind) and self.fits_key(r.upto) for r in snapshot.ranges):
+            snapshot = Snapshot()
+        return replace(position, low=low, catch_up=begun, debt=debt, snapshot=snapshot)
+
+    def fits_key(self, key: tuple[Any, ...] | None) -> bool:
+        return key is None or all(map(self.fits, self._capture.key, key))
+
+    def _described(self, page: Page) -> dict[str, Hashable]:
+        about = dict(zip(page.names, page.about, strict=True))
+        return {name: about[name] for name in self._names}
+
+    def _fits(self, page: Page) -> bool:
+        try:
+            fit(self._capture, page, self._orders)
+        except SourceError:
+            return False
+        return True
+
+    # Types that the values have
+
+    def _of_values(self, name: str) -> Order:
+        """Numbers stand before text, and text before blobs: the least and the greatest value tell of which they are."""
+        column, source = quoted(self._capture, name), rows(self._capture)
+        ends = [self._value(f"SELECT {end}(q.{column}) FROM {source} AS q") for end in ("MIN", "MAX")]
+        return of_values(self._capture, name, [value for value in ends if value is not None])
+
+    def _collation(self) -> None:
+        """A cursor that is text is compared here too: by code point."""
+        name, source = self._capture.cursor, rows(self._capture)
+        order = self._orders[name]
+        if order.collated and not self._database.by_code_point(source, quoted(self._capture, name)):
+            got, fix = f"{name}: its collation has another order than code points", self._database.CODE_POINT
+            refuse(self._capture, [name], f"cannot compare a cursor of type {order.kind}", got, fix)
+
+    def _value(self, sql: str) -> Any:
+        return self._database.value(Query(sql, {}))
+
+    # Rows found again
+
+    def _try(self) -> None:
+        """See that some rows are found by their own key and cursor, and each behind the one before it."""
+        capture, database, pages = self._capture, self._database, self._pages
+        for again in (True, False):
+            top = database.value(pages.highest())
+            by_key = database.page(pages.by_key(None, FEW))
+            lows = [None] if top is None else [None, top]
+            by_cursor = [database.page(pages.since(low, None, FEW)) for low in lows]
+            for page in (by_key, *by_cursor):
+                fit(capture, page, self._orders)
+            wrong = next(self._wrong(by_key, by_cursor), None)
+            if wrong is None:
+                break
+            # Somebody may have changed them meanwhile.
+            if not again:
+                refuse(
+                    capture, self._names, "cannot be paged as it is declared", wrong, "declare another KEY or CURSOR"
+                )
+        self._tried = bool(by_key.rows)
+
+    def _wrong(self, by_key: Page, by_cursor: Sequence[Page]) -> Iterator[str]:
+        capture, pages = self._capture, self._pages
+        key, cursor = capture.key, [capture.cursor, *capture.key]
+        every = {encode(key, [row])[0]: row for page in (by_key, *by_cursor) for row in columns(page, key)}
+        if every and set(self._keys(pages.exactly(list(every.values())))) != set(every):
+            yield f"rows are not found by their own {', '.join(key)}"
+        for row in (row for page in by_cursor for row in columns(page, cursor)):
+            if write(read(write(row))) != write(row):
+                yield f"{row!r} is another row when it was kept"
+        for a, b in pairwise(columns(by_key, key)):
+            if self._keys(pages.by_key(a, 2, upto=b)) != encode(key, [b]):
+                yield f"by {', '.join(key)} the row behind {a!r} is not {b!r}"
+        for page in by_cursor:
+            for a, b in pairwise(columns(page, cursor)):
+                behind = columns(self._database.page(pages.since(a[0], a, 1)), cursor)
+                if not behind or encode(cursor, behind) != encode(cursor, [b]):
+                    yield f"by {', '.join(cursor)} the row behind {a!r} is not {b!r}"
+
+    def _keys(self, query: Query) -> list[bytes]:
+        found = columns(self._database.page(query), self._capture.key)
+        return encode(self._capture.key, found) if found else []
+
+    # A key for each row
+
+    def _unique(self, *, ask_rows: bool) -> Iterator[str]:
+        capture = self._capture
+        if (table := only_table(capture)) is not None:
+            of_table, key = table
+            if any(unique <= key for unique in self._database.unique(of_table)):
+                return
+        names = ", ".join(capture.key)
+        yield f"no index that is unique and NOT NULL proves that KEY ({names}) tells rows apart: see that it does"
+        if not ask_rows:
+            return
+        of_key = [f"q.{quoted(capture, name)}" for name in capture.key]
+        source, group = rows(capture), ", ".join(of_key)
+        try:
+            twice = self._value(f"SELECT COUNT(*) FROM {source} AS q GROUP BY {group} HAVING COUNT(*) > 1 LIMIT 1")
+            without = " OR ".join(f"{column} IS NULL" for column in of_key)
+            null = self._value(f"SELECT 1 FROM {source} AS q WHERE {without} LIMIT 1")
+        except SourceError as e:
+            yield f"the rows could not be asked whether KEY ({names}) tells them apart: {e.got}"
+            return
+        if null:
+            fix = "declare as KEY columns that are NOT NULL, or leave such rows out by WHERE"
+            refuse(capture, capture.key, "met a row without a key", f"NULL in {names}", fix)
+        if twice:
+            got, fix = f"{twice} rows of one {names}", "declare as KEY what tells rows apart, e.g. the primary key"
+            refuse(capture, capture.key, "has a KEY that is not unique", got, fix)
