@@ -53,6 +53,8 @@ def _put(capture: Capture, e: PenstockError) -> None:
 
 def _clause(e: PenstockError) -> str:
     """What an error is about that names no column and no table."""
+    if named := re.search(r"\b(KEY|CURSOR)\b", e.what):
+        return named[1]
     if isinstance(e, DeclarationError) or (isinstance(e, SourceError) and _AWAY.search(str(e.got))):
         return "FROM"
     if isinstance(e, SourceError | EncodingError) or "statement" in e.what:

@@ -119,9 +119,9 @@ def first_row(capture: Capture) -> str:
     with placed(capture):
         database = start.database(capture)
         try:
+            told(capture, database)
             proof = Proof(capture, database)
             proof.prove()
-            told(capture, database)
             page = database.page(Pages(capture).by_key(None, 1))
         finally:
             database.close()
