@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import time
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from penstock.capture.database import ZONED, Moment, Page
+from penstock.capture.database import ZONED, Database, Page
+from penstock.capture.looks import Moment
 from penstock.capture.low import LowMark
 from penstock.capture.position import Debt, Position
 from penstock.capture.records import place
@@ -28,8 +30,11 @@ class Cursors:
         self._capture = capture
         self._overlap = max(capture.overlap, LEAST_OVERLAP)
         self.mark = LowMark(self._overlap.total_seconds(), low)
-        # The database's clock when the last poll had ended.
-        self._ended: float | None = None
+        # The database's clock when it was last read, and this process's monotonic time behind that.
+        self._read: tuple[float, float] | None = None
+        # What both the clock and the highest cursor were before it was set back.
+        self._ahead: tuple[float, Any] | None = None
+        self._opened = True
 
     @property
     def spent(self) -> bool:
@@ -62,34 +67,60 @@ class Cursors:
             return limit if sample.tzinfo else limit.replace(tzinfo=None)
         # Without a zone it may be anybody's local time.
         plain = (limit + WIDEST_ZONE).replace(tzinfo=None)
-        return plain if isinstance(sample, datetime) else plain.date()
+        if not isinstance(sample, datetime):
+            return plain.date()
+        clock, top = self._ahead or (now, None)
+        # It is known which was the highest at which time, so what it is now that the clock is behind.
+        return min(plain, top - timedelta(seconds=clock - now)) if now < clock and isinstance(top, datetime) else plain
 
-    def not_ahead(self, now: float, kind: str) -> None:
-        """Lower a low mark that is yet to come: the clock was set back, perhaps while nobody polled.
+    def not_ahead(self, now: float, kind: str) -> str:
+        """Lower a low mark that is yet to come: the clock was set back while nobody polled. Says so, or nothing.
 
         kind: the type of the cursor's column.
         """
         low = self.mark.value
         if not isinstance(low, datetime) or not kind.startswith(ZONED):
-            return
+            return ""
         here = datetime.fromtimestamp(now, UTC).replace(tzinfo=UTC if low.tzinfo else None)
-        if low > here + self._overlap:
-            name = self._capture.name
-            log.warning("capture %s: its low mark %s is yet to come, so the clock was set back", name, low)
-            self.mark.back_to(here - self._overlap)
+        if low <= here + self._overlap:
+            return ""
+        self.mark.back_to(here - self._overlap)
+        return self._says(low - here)
 
-    def set_back(self, now: float) -> None:
-        """A cursor without a zone goes back by as much as the clock was seen to."""
-        low, step = self.mark.value, timedelta(seconds=(self._ended or now) - now)
-        if step > self._overlap and isinstance(low, datetime):
-            log.warning("capture %s: the database's clock was set back by %s", self._capture.name, step)
-            self.mark.back_to(low - step - self._overlap)
-        self._ended = now
+    def clock(self, database: Database) -> tuple[float, str]:
+        """The database's clock. If it was set back since it was last read, the low mark is lowered by as much, and it
+        is said, else nothing is."""
+        asked = time.monotonic()
+        now = database.clock()
+        before, self._read = self._read, (now, time.monotonic())
+        if before is None:
+            return now, ""
+        # What passed here and not there. How long the answers took is not known: it counts for nothing.
+        step = timedelta(seconds=asked - before[1] - (now - before[0]))
+        if step <= self._overlap:
+            return now, ""
+        if self._ahead is None or before[0] > self._ahead[0]:
+            self._ahead = before[0], self.mark.top
+        low = self.mark.value
+        self.mark.back_to(low - step - self._overlap if isinstance(low, datetime) else low)
+        return now, self._says(step)
+
+    def _says(self, step: timedelta) -> str:
+        back = timedelta(seconds=round(step.total_seconds()))
+        why = f"the database's clock was set back by {back}"
+        log.warning("capture %s: %s; table and topic are compared", self._capture.name, why)
+        return why
 
     def held(self, moment: Moment, position: Position) -> tuple[float | None, Position]:
         """The oldest transaction to wait for, and the position with what is owed to those no longer waited for."""
-        bound = moment.now - self._capture.hold.total_seconds()
+        # Polls that are far apart see it late.
+        bound = moment.now - (self._capture.hold + self._capture.every).total_seconds()
         debt = position.debt
+        if debt and self._opened:
+            # What was known of transactions open now went with the process before: what began until now is waited for.
+            debt = replace(debt, until=max(debt.until, moment.now))
+            position = replace(position, debt=debt)
+        self._opened = False
         if moment.oldest is None or moment.oldest >= bound:
             return moment.oldest, position
         if debt is None:
@@ -99,4 +130,5 @@ class Cursors:
                 self._capture.name,
                 moment.now - moment.oldest,
             )
-        return bound, replace(position, debt=Debt(debt.low if debt else self.mark.value, bound))
+            debt = Debt(self.mark.value, bound)
+        return bound, replace(position, debt=replace(debt, until=max(debt.until, bound)))

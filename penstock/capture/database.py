@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import Any, ClassVar, Self
 
-from sqlalchemy import URL, Connection, Engine, create_engine, text
+from sqlalchemy import URL, Connection, create_engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlglot import exp
 
+from penstock.capture.looks import Look, Moment, Session
 from penstock.capture.orders import Order
 from penstock.capture.pages import Query
 from penstock.errors import PenstockError
@@ -36,37 +36,9 @@ class SourceError(PenstockError):
     """A capture's database refused or did not answer."""
 
 
-@dataclass(frozen=True)
-class Moment:
-    """now: the database's clock; oldest: when the oldest transaction now open began, None if there is none.
-
-    Both are seconds since the epoch.
-    """
-
-    now: float
-    oldest: float | None
-
-
 # Seconds for which one look at a server's transactions serves all captures of it: InnoDB's list goes stale for those
 # who read it more often than ten times a second, all together.
 SHARED = 0.25
-
-
-@dataclass
-class Look:
-    """What the captures of one server share of their looks at its transactions.
-
-    starts: when those still open were first seen to have begun; statements: when those of sessions without a
-    transaction did, at the last look.
-    """
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    at: float = -math.inf
-    moment: Moment = Moment(0.0, None)
-    starts: dict[str, float] = field(default_factory=dict)
-    statements: dict[int, float] = field(default_factory=dict)
-
-
 _LOOKS: dict[tuple[str, float], Look] = defaultdict(Look)
 # How the type of a time begins that is one moment everywhere; MariaDB's is read in UTC, and comes without a zone.
 ZONED = "TIMESTAMP"
@@ -110,6 +82,8 @@ class Database(ABC):
     """One connection to a capture's database. delay: how long a transaction may be open where nobody can tell."""
 
     CLOCK: ClassVar[str]
+    # What each new connection begins with, whatever the server and the login have for it.
+    SESSION: ClassVar[tuple[str, ...]] = ()
     OPTIONS: ClassVar[dict[str, Any]]
     WHY_NOT: ClassVar[str]
     # What makes a column of text one that is ordered by code point.
@@ -118,31 +92,31 @@ class Database(ABC):
     def __init__(self, url: URL, delay: timedelta) -> None:
         self.place, self._url = url.render_as_string(hide_password=True), url
         self._delay = delay.total_seconds()
-        self._tells: bool | None = None
         self._engine = create_engine(
             url, isolation_level="AUTOCOMMIT", pool_size=1, max_overflow=1, pool_recycle=1800, **self.OPTIONS
         )
-        # What is asked for the clock and the open transactions.
-        self._watch = self._engine
         self._look = _LOOKS[url.render_as_string(hide_password=False), self._delay]
-        self.prepare()
+        event.listen(self._engine, "connect", self.connected)
 
     def again(self) -> Callable[[], Self]:
         """Makes another connection to the same database, in another process too."""
         return partial(type(self), self._url, timedelta(seconds=self._delay))
 
-    def prepare(self) -> None:
-        """Set what each new connection begins with."""
-        return
+    def connected(self, connection: Any, _: Any) -> None:
+        """Make a new connection ready."""
+        cursor = connection.cursor()
+        for statement in self.SESSION:
+            cursor.execute(statement)
+        cursor.close()
 
     def advice(self, said: str) -> str:  # noqa: ARG002
         """What to do when the database or its driver says something."""
         return "see that it runs and that the capture's SELECT does; the capture asks again by itself"
 
     @contextmanager
-    def _connected(self, engine: Engine | None = None) -> Iterator[Connection]:
+    def _connected(self) -> Iterator[Connection]:
         try:
-            with (engine or self._engine).connect() as c:
+            with self._engine.connect() as c:
                 yield c
         except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as e:
             # The pool would give the same broken connection out again.
@@ -179,50 +153,46 @@ class Database(ABC):
         with self._connected() as c:
             return float(c.execute(text(self.CLOCK)).scalar_one())
 
-    def moment(self) -> Moment:
+    def moment(self, behind: float = -math.inf) -> Moment:
         """The clock, and since when the oldest transaction is open; where that is unknown, `delay` ago.
 
-        It may be a quarter of a second old: all captures of a server in this process look together. An older moment
-        holds a capture back and never makes it lose anything.
+        It may be a quarter of a second old, but not from before `behind`: all captures of a server in this process look
+        together. An older moment holds a capture back and never makes it lose anything.
         """
         look = self._look
         with look.lock:
-            if time.monotonic() - look.at >= SHARED:
-                look.moment = self._moment()
+            if time.monotonic() - look.at >= SHARED or look.moment.now < behind:
+                with self._connected() as c:
+                    look.moment = self.looked(c)
                 look.at = time.monotonic()
             return look.moment
 
-    def _moment(self) -> Moment:
-        with self._connected(self._watch) as c:
-            if self._tells is None:
-                self._tells = self.tells(c)
-            now = float(c.execute(text(self.CLOCK)).scalar_one())
-            return self.looked(c, now) if self._tells else Moment(now, now - self._delay)
+    def looked(self, c: Connection, /) -> Moment:
+        """The moment as a look at the server gives it."""
+        now = float(c.execute(text(self.CLOCK)).scalar_one())
+        return self.counted(now, self.sessions(c), tells=self.tells(c))
 
-    def looked(self, c: Connection, now: float, /) -> Moment:
-        """The moment as a look at the sessions gives it."""
-        starts: dict[str, float] = {}
-        for who, began, waiting in self.sessions(c):
-            known = [start for start in (began, self._look.starts.get(who)) if start is not None]
-            # Prepared, and nobody here saw it begin.
-            starts[who] = min(known, default=waiting)
-        self._look.starts = starts
-        return Moment(now, min(starts.values(), default=None))
+    def counted(self, now: float, sessions: Collection[Session], *, tells: bool) -> Moment:
+        """The moment of a look that found these sessions; `tells`: and that it found all there are."""
+        found = self._look.taken(now, sessions)
+        if tells:
+            return found
+        guess = now - self._delay
+        return Moment(now, guess if found.oldest is None else min(guess, found.oldest))
 
     @property
     def can_tell(self) -> str:
         """Empty if this login sees when every open transaction began, else why it does not."""
-        with self._connected(self._watch) as c:
-            self._tells = self.tells(c)
-        return "" if self._tells else self.WHY_NOT
+        with self._connected() as c:
+            return "" if self.tells(c) else self.WHY_NOT
 
     @abstractmethod
     def tells(self, c: Connection, /) -> bool:
         """Whether `sessions` sees the transactions of all sessions."""
 
     @abstractmethod
-    def sessions(self, c: Connection, /) -> Iterator[tuple[str, float | None, float]]:
-        """Open transactions of others: a name that stays, when it began, and what to take if that is None, epoch s."""
+    def sessions(self, c: Connection, /) -> Collection[Session]:
+        """Who may write now."""
 
     @abstractmethod
     def server(self) -> str:
@@ -260,7 +230,6 @@ class Database(ABC):
 
     def close(self) -> None:
         self._engine.dispose()
-        self._watch.dispose()
 
 
 def by_index(rows: Iterable[Any]) -> list[set[str]]:

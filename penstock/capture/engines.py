@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
+from uuid import uuid4
 
 import orjson
 from pymysql.constants import FIELD_TYPE, FLAG
 from pymysql.converters import conversions
-from sqlalchemy import Connection, create_engine, event, text
+from sqlalchemy import URL, Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlglot import exp
 
-from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, Moment, SourceError, by_index
+from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, SourceError, by_index
+from penstock.capture.looks import Moment, Session
 from penstock.capture.orders import BINARY, OF_SQLITE, TEXTS, MySQLColumn, Order, of_mysql, of_postgres
 from penstock.capture.pages import Query
 
@@ -23,6 +26,8 @@ log = logging.getLogger(__name__)
 
 # Seconds after which InnoDB makes its list of transactions anew, and how often it is asked again for it.
 STALE, RETRIES = 0.15, 3
+# From here on InnoDB's numbers of transactions are none yet: places in memory, used again and again.
+NUMBERS = 1 << 48
 # PostgreSQL's number for a time with time zone.
 TIMESTAMPTZ = 1184
 # How the numbers of its errors begin that speak of values.
@@ -50,83 +55,92 @@ class MySQL(Database):
             "read_timeout": READ_TIMEOUT,
             "write_timeout": READ_TIMEOUT,
             "charset": "utf8mb4",
-            # Times that have a zone are read in UTC, whatever the server's own is; and no key is put in order by its
-            # first thousand bytes alone.
-            "init_command": "SET time_zone = '+00:00', max_sort_length = 32768",
             "conv": conversions | {FIELD_TYPE.DATETIME: _datetime, FIELD_TYPE.TIMESTAMP: _datetime},
         }
     }
+    # A snapshot for each query, as all are transactions of their own; times that have a zone in UTC. The rest decides
+    # what a SELECT means, how many rows it gives, and that no key is put in order by its first thousand bytes alone.
+    SESSION: ClassVar = (
+        "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        "SET time_zone = '+00:00', sql_mode = '', lc_time_names = 'en_US', default_week_format = 0",
+        "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1, div_precision_increment = 4",
+        "SET group_concat_max_len = 4294967295, max_sort_length = 32768",
+    )
     WHY_NOT: ClassVar = (
-        "the login lacks the privilege PROCESS, or the server replays what others wrote (replica, Galera)"
+        "the login lacks the privilege PROCESS, the server replays what others wrote (replica, Galera), or it has "
+        "another engine with transactions than InnoDB"
     )
     # Begun is when the statement began that touched the first row, or later: a row's CURRENT_TIMESTAMP may be earlier,
     # so running statements count too. Both have whole seconds, rounded down. InnoDB says it in the local time of the
-    # server's machine, and of an hour that comes twice a year it may be the first.
+    # server's machine, and of an hour that comes twice a year it may be the first. Our own query proves that the list
+    # is not one made earlier.
     TRANSACTIONS = (
-        "SELECT trx_mysql_thread_id, IF(FROM_UNIXTIME(UNIX_TIMESTAMP(trx_started) - 3600) = trx_started,"
-        " UNIX_TIMESTAMP(trx_started) - 3600, UNIX_TIMESTAMP(trx_started)), trx_mysql_thread_id = CONNECTION_ID()"
-        " FROM information_schema.innodb_trx WHERE trx_is_read_only = 0 OR trx_mysql_thread_id = CONNECTION_ID()"
+        "SELECT COALESCE(trx_query LIKE :mark, 0), own, id, thread, UNIX_TIMESTAMP(IF("
+        "CONVERT_TZ(utc - INTERVAL 1 HOUR, '+00:00', 'SYSTEM') = trx_started, utc - INTERVAL 1 HOUR, utc))"
+        " FROM (SELECT trx_query, trx_started, CONVERT_TZ(trx_started, 'SYSTEM', '+00:00') AS utc, trx_id AS id,"
+        " trx_mysql_thread_id AS thread, trx_mysql_thread_id = CONNECTION_ID() AS own, trx_is_read_only AS ro"
+        " FROM information_schema.innodb_trx) t WHERE own OR NOT ro"
     )
+    # Whatever is not known to write nothing counts, e.g. `Connect`, which events of the scheduler are, `Bulk_execute`.
     STATEMENTS = (
-        "SELECT ID, UNIX_TIMESTAMP(SYSDATE()) - 1 - TIME FROM information_schema.processlist"
-        " WHERE COMMAND IN ('Query', 'Execute') AND ID <> CONNECTION_ID()"
+        "SELECT ID, UNIX_TIMESTAMP(SYSDATE()) - 1 - COALESCE(TIME, 0), USER = 'system user'"
+        " FROM information_schema.processlist WHERE ID <> CONNECTION_ID()"
+        " AND COMMAND NOT IN ('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID')"
     )
-    REPLAYS = (
-        "SELECT (SELECT COUNT(*) FROM information_schema.processlist WHERE USER = 'system user'"
-        " AND COMMAND LIKE 'Slave%') + (SELECT COUNT(*) FROM information_schema.global_variables"
-        " WHERE VARIABLE_NAME = 'WSREP_ON' AND VARIABLE_VALUE = 'ON')"
+    GALERA = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'"
+    OTHERS = (
+        "SELECT ENGINE FROM information_schema.engines WHERE TRANSACTIONS = 'YES' AND SUPPORT IN ('YES', 'DEFAULT')"
+        " AND ENGINE NOT IN ('InnoDB', 'SEQUENCE')"
     )
-
-    def prepare(self) -> None:
-        # InnoDB's times are local ones.
-        options = {**self.OPTIONS["connect_args"], "init_command": "SET time_zone = 'SYSTEM'"}
-        self._own = False
-        self._watch = create_engine(
-            self._engine.url, isolation_level="AUTOCOMMIT", pool_size=1, pool_recycle=1800, connect_args=options
-        )
 
     def tells(self, c: Connection) -> bool:
-        try:
-            c.execute(text("SELECT COUNT(*) FROM information_schema.innodb_trx")).scalar_one()
-        except DBAPIError:
-            return False
-        return not c.execute(text(self.REPLAYS)).scalar_one()
+        return self._shows(c) and not any(replays for *_, replays in c.execute(text(self.STATEMENTS)))
 
-    def looked(self, c: Connection, now: float) -> Moment:
+    def _shows(self, c: Connection) -> bool:
+        """Whether this login may see all transactions: asked once for each connection."""
+        if "shows" not in c.info:
+            try:
+                c.execute(text("SELECT COUNT(*) FROM information_schema.innodb_trx")).scalar_one()
+            except DBAPIError:
+                c.info["shows"] = False
+            else:
+                c.info["shows"] = not any(c.execute(text(query)).all() for query in (self.GALERA, self.OTHERS))
+        return bool(c.info["shows"])
+
+    def looked(self, c: Connection) -> Moment:
         """InnoDB shows what it saw at the first of reads that follow closely, so a transaction of our own proves it."""
+        if not self._shows(c):
+            return self.counted(float(c.execute(text(self.CLOCK)).scalar_one()), (), tells=False)
         c.execute(text("START TRANSACTION WITH CONSISTENT SNAPSHOT"))
         try:
-            found = super().looked(c, now)
-            for _ in range(RETRIES):
-                if self._own:
-                    return found
-                time.sleep(STALE)
-                found = super().looked(c, now)
+            for attempt in range(RETRIES + 1):
+                time.sleep(STALE if attempt else 0.0)
+                now = float(c.execute(text(self.CLOCK)).scalar_one())
+                sessions = self.sessions(c)
+                if self._fresh:
+                    return self.counted(now, sessions, tells=not self._replays)
         finally:
             c.execute(text("COMMIT"))
-        if self._own:
-            return found
         log.warning("%s shows an old list of its transactions: others read it too often", self.place)
         before = self._look.moment
         return before if before.now else Moment(now, 0.0)
 
-    def sessions(self, c: Connection) -> Iterator[tuple[str, float | None, float]]:
-        now, self._own = float(c.execute(text(self.CLOCK)).scalar_one()), False
-        statements = {int(who): float(began) for who, began in c.execute(text(self.STATEMENTS))}
-        transactions: dict[int, float] = {}
-        for who, began, own in c.execute(text(self.TRANSACTIONS)):
-            if own:
-                self._own = float(began) >= int(now) - 1
+    def sessions(self, c: Connection) -> list[Session]:
+        found, statements, mark = [], dict[int, float](), uuid4().hex
+        self._fresh = self._replays = False
+        for who, began, replays in c.execute(text(self.STATEMENTS)):
+            if replays:
+                self._replays = True
             else:
-                transactions[int(who)] = float(began)
-        for who in statements.keys() | transactions.keys():
-            began = min(statements.get(who, now), transactions.get(who, now))
-            # A statement that waited before it touched a row: the transaction it leaves open counts from it.
-            if who in transactions and (earlier := self._look.statements.get(who)) is not None:
-                began = min(began, earlier)
-            # By its transaction: a session that goes on from one to the next is not as old as its first.
-            yield f"{who}/{transactions.get(who, statements.get(who))}", began, began
-        self._look.statements = {who: began for who, began in statements.items() if who not in transactions}
+                statements[int(who)] = float(began)
+        for ours, own, number, thread, shown in c.execute(text(self.TRANSACTIONS), {"mark": f"%{mark}%"}):
+            if own:
+                self._fresh = bool(ours)
+                continue
+            began = min(float(shown), statements.pop(int(thread), math.inf))
+            name = str(number) if 0 < int(number) < NUMBERS else ""
+            found.append(Session(began, str(thread) if thread else "", float(shown), name))
+        return found + [Session(began, str(who)) for who, began in statements.items()]
 
     def server(self) -> str:
         with self._connected() as c:
@@ -184,32 +198,54 @@ class PostgreSQL(Database):
             "keepalives_interval": 5,
             "keepalives_count": 3,
             "tcp_user_timeout": 30_000,
-            "options": f"-c timezone=UTC -c statement_timeout={READ_TIMEOUT * 1000}",
+            "client_encoding": "utf8",
         }
     }
-    WHY_NOT: ClassVar = "the login has no rights of pg_read_all_stats, or the server is a standby"
-    TELLS = (
-        "SELECT pg_has_role('pg_read_all_stats', 'USAGE') AND NOT pg_is_in_recovery() AND NOT EXISTS"
-        " (SELECT FROM pg_stat_activity WHERE state = 'disabled')"
+    # What decides how values are written as text, and how literals are read, whatever the server, the database and the
+    # login have for it.
+    SETTINGS: ClassVar = {
+        "timezone": "UTC",
+        "statement_timeout": str(READ_TIMEOUT * 1000),
+        "default_transaction_isolation": "read committed",
+        "default_transaction_deferrable": "off",
+        "datestyle": "ISO",
+        "intervalstyle": "postgres",
+        "extra_float_digits": "3",
+        "bytea_output": "hex",
+        "standard_conforming_strings": "on",
+        "transform_null_equals": "off",
+    }
+    SESSION: ClassVar = ("SELECT " + ", ".join(f"set_config('{k}', '{v}', false)" for k, v in SETTINGS.items()),)
+    WHY_NOT: ClassVar = (
+        "the login has no rights of pg_read_all_stats, the server is a standby or a subscriber, or a session has "
+        "track_activities off"
     )
-    # A prepared transaction does not say when it began, only when it was prepared.
+    TELLS = (
+        "SELECT EXTRACT(EPOCH FROM clock_timestamp()), pg_has_role('pg_read_all_stats', 'USAGE')"
+        " AND NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'disabled' OR"
+        " (datname = current_database() AND backend_type LIKE 'logical replication%worker'))"
+    )
+    # A prepared transaction does not say when it began, only when it was prepared. A standby's sessions only read.
     SESSIONS = (
-        "SELECT COALESCE(backend_xid::text, 'pid ' || pid), EXTRACT(EPOCH FROM xact_start), NULL FROM pg_stat_activity"
+        "SELECT EXTRACT(EPOCH FROM xact_start), pid::text, COALESCE(backend_xid::text, '') FROM pg_stat_activity"
         " WHERE pid <> pg_backend_pid() AND datid IS NOT NULL AND xact_start IS NOT NULL"
-        " UNION ALL SELECT transaction::text, NULL, EXTRACT(EPOCH FROM prepared) FROM pg_prepared_xacts"
+        " AND backend_type <> 'autovacuum worker' AND NOT pg_is_in_recovery()"
+        " UNION ALL SELECT EXTRACT(EPOCH FROM prepared), '', transaction::text FROM pg_prepared_xacts"
     )
     # What psycopg would turn into an object that says less: an interval's months become thirty days, JSON's numbers
     # floats, and an address a class of its own.
     AS_TEXT = ("json", "jsonb", "interval", "inet", "cidr")
 
-    def prepare(self) -> None:
+    def __init__(self, url: URL, delay: timedelta) -> None:
+        super().__init__(url, delay)
         self._kinds: dict[int, Order] = {}
+
+    def connected(self, connection: Any, about: Any) -> None:
         from psycopg.types.string import TextLoader
 
-        @event.listens_for(self._engine, "connect")
-        def connected(connection: Any, _: Any) -> None:
-            for name in self.AS_TEXT:
-                connection.adapters.register_loader(name, TextLoader)
+        super().connected(connection, about)
+        for name in self.AS_TEXT:
+            connection.adapters.register_loader(name, TextLoader)
 
     def advice(self, said: str) -> str:
         if "year" in said and ("too large" in said or "too small" in said):
@@ -217,11 +253,15 @@ class PostgreSQL(Database):
         return super().advice(said)
 
     def tells(self, c: Connection) -> bool:
-        return bool(c.execute(text(self.TELLS)).scalar_one())
+        return bool(c.execute(text(self.TELLS)).one()[1])
 
-    def sessions(self, c: Connection) -> Iterator[tuple[str, float | None, float]]:
-        for who, began, prepared in c.execute(text(self.SESSIONS)):
-            yield str(who), None if began is None else float(began), float(prepared or 0) - self._delay
+    def looked(self, c: Connection) -> Moment:
+        now, tells = c.execute(text(self.TELLS)).one()
+        return self.counted(float(now), self.sessions(c), tells=bool(tells))
+
+    def sessions(self, c: Connection) -> list[Session]:
+        found = [(float(shown), who, number) for shown, who, number in c.execute(text(self.SESSIONS))]
+        return [Session(shown, who, shown, number) for shown, who, number in found]
 
     def server(self) -> str:
         with self._connected() as c:
@@ -309,8 +349,8 @@ class SQLite(Database):
     def tells(self, _: Connection) -> bool:
         return False
 
-    def sessions(self, _: Connection) -> Iterator[tuple[str, float | None, float]]:
-        return iter(())
+    def sessions(self, _: Connection) -> list[Session]:
+        return []
 
     def server(self) -> str:
         return self.place

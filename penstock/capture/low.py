@@ -9,6 +9,11 @@ included. Why it holds: a row that is still unseen belongs to a transaction that
 began behind the end of that poll, so its cursor was drawn behind every cursor that poll saw. A transaction that began
 while a poll read is no exception, for it is the poll's end that counts.
 
+When a transaction began is known from looks at the server, and some engines show only when it touched its first row: a
+statement that waited before that has an older time. So a poll counts only if there was a look **within `overlap` behind
+its end**. Whoever had drawn a cursor by that end either ran the statement still, and the look has it; or had touched a
+row, so is shown to have begun less than `overlap` behind that end; or was done, and is read by the next poll.
+
 It asks of cursors only that later draws give greater values; `overlap` makes up for clocks that differ or step back by
 less. All times are those of the database's clock, in seconds since the epoch.
 
@@ -33,30 +38,50 @@ class LowMark:
     """The low mark of one capture.
 
     value: None until a poll qualifies: then all rows are read; spent: rows of this very cursor, if it is a time, have
-    all been seen.
+    all been seen; late: the next look may come too late, so there must be one as soon as a poll has ended.
     """
 
     overlap: float
     value: Any = None
     spent: bool = False
+    late: bool = True
+    # (end, highest cursor) of polls: those with a look behind them, and those that may have one yet.
     _ended: deque[tuple[float, Any]] = field(default_factory=deque)
+    _waiting: deque[tuple[float, Any]] = field(default_factory=deque)
     # When a poll that saw `value` had first ended.
     _since: float | None = None
 
     @property
     def waits(self) -> bool:
         """Whether there is a poll that may qualify yet."""
-        return bool(self._ended)
+        return bool(self._ended or self._waiting)
+
+    @property
+    def top(self) -> Any:
+        """The highest cursor of all polls that may qualify, None if there is none."""
+        newest = self._waiting or self._ended
+        return newest[-1][1] if newest else self.value
+
+    def looked(self, at: float) -> None:
+        """Take a look at the server in: when it began."""
+        while self._waiting and self._waiting[0][0] <= at:
+            ended, value = self._waiting.popleft()
+            if at <= ended + self.overlap:
+                self._ended.append((ended, value))
 
     def polled(self, began: float, oldest: float | None, ended: float, high: Any) -> None:
         """Take a poll's end in.
 
-        began: when it began, at which moment `oldest` was the start of the oldest transaction open, None if none was;
+        began: when the look before it began, which saw the oldest transaction open begin at `oldest`, None if none was;
         ended: after its last row was read; high: the highest cursor it saw, None if it saw none.
         """
-        if self._ended and ended < self._ended[-1][0]:
-            # The clock was set back: what was written by it since then may lie before everything seen.
-            self.back_to(self.value)
+        newest = self._waiting or self._ended
+        if newest:
+            self.late = began - newest[-1][0] > self.overlap / 2
+            if ended < newest[-1][0]:
+                # The clock was set back: what was written by it since then may lie before everything seen.
+                self.back_to(self.value)
+        self.looked(began)
         bound = (began if oldest is None else min(oldest, began)) - self.overlap
         while self._ended and self._ended[0][0] < bound:
             seen_at, value = self._ended.popleft()
@@ -64,12 +89,13 @@ class LowMark:
                 self.value, self._since = value, seen_at
         self.spent = self._since is not None and self._since + self.overlap + WHOLE_SECOND < bound
         # A poll that saw nothing new knows as much as the one before it.
-        before = self._ended[-1][1] if self._ended else self.value
+        before = self.top
         top = high if before is None or (high is not None and high > before) else before
         if top is not None:
-            self._ended.append((ended, top))
+            self._waiting.append((ended, top))
 
     def back_to(self, value: Any) -> None:
         """Read from here, and wait again for polls that qualify."""
         self._ended.clear()
+        self._waiting.clear()
         self.value, self.spent, self._since = value, False, None

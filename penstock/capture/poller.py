@@ -71,7 +71,8 @@ class Poller(PageWriter):
         """Read what changed and write it; returns the number of records written."""
         moment, mark = self.database.moment(), self._cursors.mark
         self.hook("before read")
-        self._cursors.not_ahead(moment.now, dict(self.position.columns).get(self.capture.cursor, ""))
+        if why := self._cursors.not_ahead(moment.now, dict(self.position.columns).get(self.capture.cursor, "")):
+            self.compare(why)
         oldest, position = self._cursors.held(moment, self.position)
         owed = position.debt is not None and (moment.oldest is None or moment.oldest > position.debt.until)
         low = position.debt.low if owed and position.debt else mark.value
@@ -89,11 +90,17 @@ class Poller(PageWriter):
             high = high if pages_high is None else pages_high
             more = len(page.rows) == self.PAGE and not position.debt
             written += self._write(page, seen, CatchUp(low, self._last(page), high) if more else None)
-        ended = self.database.clock()
-        self._cursors.set_back(ended)
+        ended, why = self._cursors.clock(self.database)
+        if why:
+            # What it saw may lie ahead of the clock.
+            high = None
+            self.compare(why)
+        looked = self.database.moment(ended).now if mark.late else None
         for page in self._through(lambda row: self.pages.without_cursor(row, self.PAGE), with_cursor=False):
             written += self._write(page, seen)
         mark.polled(moment.now, oldest, ended, high)
+        if looked is not None:
+            mark.looked(looked)
         done = replace(self.position, low=mark.value, catch_up=None, debt=None if owed else self.position.debt)
         if done != self.position:
             self.commit([], done)

@@ -72,9 +72,9 @@ class Snapshotting:
                 high = w.database.value(w.pages.highest(limit))
             if high is None:
                 return True
-            mark.polled(moment.now, moment.oldest, w.database.clock(), high)
+            mark.polled(moment.now, moment.oldest, self._cursors.clock(w.database)[0], high)
             return False
         oldest, w.position = self._cursors.held(moment, w.position)
-        mark.polled(moment.now, oldest, w.database.clock(), None)
+        mark.polled(moment.now, oldest, self._cursors.clock(w.database)[0], None)
         w.figures.waits_for = f"transactions that began before {moment.oldest:.0f}" if moment.oldest else ""
         return mark.value is not None

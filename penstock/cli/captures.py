@@ -126,6 +126,8 @@ def _cells(name: str, s: StreamView | None, rows: dict[str, Any], now: int) -> l
     why = (row.why if row and row.why else "") or s.why
     if row and row.debt_until:
         why = f"transactions open too long are not waited for; {why}".removesuffix("; ")
+    if row and row.reconcile:
+        why = f"table and topic are compared: {row.reconcile}; {why}".removesuffix("; ")
     return [
         name, coloured(s.state), phase,
         "-" if s.watermark_age_ms is None else duration(s.watermark_age_ms),

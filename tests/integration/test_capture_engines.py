@@ -267,19 +267,29 @@ def test_postgresql_tells_since_when_a_transaction_is_open(postgres: Postgres, p
     assert pg.moment().oldest is None
 
 
-def test_a_prepared_transaction_nobody_saw_begin_counts_from_before_it_was_prepared(postgres: Postgres) -> None:
+def test_a_prepared_transaction_is_as_old_as_any_that_may_have_become_it(postgres: Postgres, pg: PostgreSQL) -> None:
+    """It has a number, which its session did not have yet when it was last seen. To the first look it is as old as it
+    says: no poll has ended before that."""
     with psycopg.connect(postgres.url) as c:
         c.execute("CREATE TABLE IF NOT EXISTS open (id int)")
+        c.commit()
+        before = pg.clock()
+        c.execute("SELECT 1")
+        pg.moment(before)
         c.execute("INSERT INTO open VALUES (1)")
         c.execute("PREPARE TRANSACTION 'unseen'")
+        prepared = pg.clock()
+    found = pg.moment(prepared)
     # Another delay is another look.
     late = PostgreSQL(make_url(postgres.url).set(drivername="postgresql+psycopg"), timedelta(seconds=7))
-    found = late.moment()
+    first = late.moment()
+    late.close()
     with psycopg.connect(postgres.url, autocommit=True) as c:
         c.execute("ROLLBACK PREPARED 'unseen'")
-    late.close()
     assert found.oldest is not None
-    assert 6.5 < found.now - found.oldest < 9
+    assert first.oldest is not None
+    assert before <= found.oldest < first.oldest <= prepared
+    assert pg.moment(pg.clock()).oldest is None
 
 
 def test_mariadbs_list_of_transactions_is_seen_to_be_old(mariadb: MariaDB, mysql: MySQL) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from penstock.capture.looks import Look, Session
 from penstock.capture.low import LowMark
 
 
@@ -179,3 +180,86 @@ def test_a_clock_that_was_set_back_is_waited_for() -> None:
     for second in (4, 5):
         mark.polled(second, None, second, second)
     assert mark.value == 9
+
+
+# Engines that show a transaction late
+
+
+@dataclass
+class Writer:
+    """One who draws a cursor when his statement begins, waits, touches his row, and commits. shown: when he touched it,
+    None before."""
+
+    name: str
+    began: float
+    touches: float
+    commits: float
+    shown: float | None = None
+
+
+class Server:
+    """A clock, and writers of rows whose cursors are the time at which their statements began."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance, self.clock, self.writers = random.Random(seed), 0.0, list[Writer]()
+        self.rows: dict[str, float] = {}
+        self.look = Look()
+
+    def passes(self, seconds: float) -> None:
+        until = self.clock + seconds
+        while self.clock < until:
+            self.clock += 0.05
+            if self.chance.random() < 0.05:
+                touches = self.clock + self.chance.choice((0.0, 0.0, 0.3, 4.0, 8.0))
+                commits = touches + self.chance.choice((0.0, 0.2, 3.0, 9.0))
+                self.writers.append(Writer(f"{len(self.writers)}", self.clock, touches, commits))
+            for one in self.writers:
+                if one.touches <= self.clock:
+                    one.shown = one.touches
+                if one.commits <= self.clock:
+                    self.rows[one.name] = one.began
+
+    def looked(self) -> tuple[float, float | None]:
+        """As an engine shows it: a statement by its beginning while it runs without a row, else only the row."""
+        still = [one for one in self.writers if one.name not in self.rows]
+        shown = [Session(one.began if one.shown is None else one.shown, one.name, one.shown) for one in still]
+        moment = self.look.taken(self.clock, shown)
+        self.passes(self.chance.choice((0.0, 0.05)))
+        return moment.now, moment.oldest
+
+
+def missed(seed: int, *, looks: bool) -> int:
+    """How many rows polls far apart missed. looks: there is a look behind a poll's end where it is needed."""
+    server, mark, seen = Server(seed), LowMark(overlap=1.5), set[str]()
+
+    def read() -> float | None:
+        found = {name: c for name, c in server.rows.items() if mark.value is None or c >= mark.value}
+        seen.update(found)
+        return max(found.values(), default=None)
+
+    for _ in range(60):
+        began, oldest = server.looked()
+        high = None
+        for _ in range(server.chance.choice((1, 1, 8))):
+            server.passes(server.chance.choice((0.05, 0.5)))
+            high = read()
+        ended = server.clock
+        at = server.looked()[0] if looks and mark.late else None
+        mark.polled(began, oldest, ended, high)
+        if not looks:
+            mark.looked(ended)
+        elif at is not None:
+            mark.looked(at)
+        server.passes(server.chance.choice((0.05, 1.0, 10.0)))
+    assert server.clock - (mark.value or 0.0) < 90, "it comes on"
+    server.rows.update({one.name: one.began for one in server.writers})
+    read()
+    return len(server.rows.keys() - seen)
+
+
+def test_statements_that_waited_before_they_were_shown_are_not_missed() -> None:
+    assert sum(missed(seed, looks=True) for seed in range(60)) == 0
+
+
+def test_without_a_look_behind_each_poll_some_are_missed() -> None:
+    assert sum(missed(seed, looks=False) for seed in range(60)) > 0
