@@ -1,0 +1,23 @@
+"""Some random histories of tables, always the same ones: captured through kills, each topic ends as its table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.histories.__main__ import main
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+
+
+def test_each_topic_ends_as_its_table(tmp_path: Path, home: Path) -> None:  # noqa: ARG001
+    code = main(["--seed", "3", "--histories", "12", "--kills", "6", "--outages", "1", "--home", str(tmp_path / "run")])
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert found["mistakes"] == []
+    assert code == 0
+    # It did something.
+    assert found["histories"] == 12
+    assert found["operations"] > 200
+    assert found["records"] > found["rows"] > 50
