@@ -182,10 +182,11 @@ class Writer(threading.Thread):
         """INSERT ... SELECT of one row's values under another key."""
         h = self.history
         names = [*self._keys(), "version", "grade", "txt", "gone", *(h.quote(c.name) for c in h.values)]
-        given = [*self._key(), str(_version()), "grade", "txt", "gone", *(h.quote(c.name) for c in h.values)]
+        key = [self._typed(value, c.kind.ddl) for value, c in zip(self._key(), h.key, strict=True)]
+        given = [*key, str(_version()), "grade", "txt", "gone", *(h.quote(c.name) for c in h.values)]
         if not h.cursor.auto:
             names.append(h.quote(h.cursor_name))
-            given.append(self._drawn())
+            given.append(self._typed(self._drawn(), h.cursor.ddl))
         source = f"SELECT {', '.join(given)} FROM {h.table} WHERE {self._where(self._key())}"
         with self._fresh:
             return self._one(connection, f"INSERT INTO {h.table} ({', '.join(names)}) {source}")
@@ -272,6 +273,10 @@ class Writer(threading.Thread):
         if not h.cursor.auto:
             values.append(self._drawn())
         return f"({', '.join(values)})"
+
+    def _typed(self, value: str, kind: str) -> str:
+        """In a SELECT, PostgreSQL takes what is quoted for text."""
+        return f"CAST({value} AS {kind.partition(' COLLATE')[0]})" if self.server.engine == "postgres" else value
 
     def _grade(self) -> int:
         return self.chance.randint(0, 100)
