@@ -137,7 +137,8 @@ class MySQL(Part):
         return [
             *self._server(self.folder / "data"), "--socket=mysql.sock", "--pid-file=mysql.pid", "--mysqlx=OFF",
             f"--init-file={self.folder / 'setup.sql'}", "--bind-address=127.0.0.1", f"--port={self.port}",
-            "--secure-file-priv=NULL", "--skip-name-resolve", "--auto-generate-certs=OFF", "--default-time-zone=+00:00", "--server-id=1",
+            "--skip-name-resolve", "--auto-generate-certs=OFF", "--default-time-zone=+00:00", "--server-id=1",
+            "--secure-file-priv=NULL",
         ]  # fmt: skip
 
     def ready(self) -> bool:
