@@ -14,7 +14,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 
 from tests.chaos.histories.batch import Batch, Found
@@ -71,7 +71,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 -(-max(0, args.kills - found.kills.total()) // batches),
                 -(-max(0, args.outages - found.outages.total()) // batches),
             )
-            (home / "summary.json").write_text(json.dumps(asdict(found), indent=1, ensure_ascii=False))
+            (home / "summary.json").write_text(json.dumps(vars(found), indent=1, ensure_ascii=False))
             say(
                 f"{found.histories} histories, {found.operations} operations, {found.kills.total()} kills, "
                 f"{found.outages.total()} outages, {found.records} records, {len(found.mistakes)} mistakes"

@@ -125,10 +125,9 @@ class Writer(threading.Thread):
             execute(connection, "COMMIT" if good else "ROLLBACK")
 
     def _operate(self, connection: Any) -> None:
-        if self.server.engine in ("mariadb", "mysql"):
+        if self.history.cursor.auto and self.skew:
             # What CURRENT_TIMESTAMP says in the next statement.
-            moment = f"{time.time() - self.skew:.6f}" if self.history.cursor.auto and self.skew else "DEFAULT"
-            execute(connection, f"SET timestamp = {moment}")
+            execute(connection, f"SET timestamp = {time.time() - self.skew:.6f}")
         try:
             changed = self.chance.choice(self._operations)(connection)
         except ERRORS as e:
