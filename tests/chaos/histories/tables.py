@@ -169,7 +169,7 @@ def history(seed: int, number: int, engine: str, without: frozenset[str], attemp
     key = [Column(name(f"id{n}"), chance.choice(able)) for n in range(chance.choice((1, 1, 2, 3)))]
     values = [Column(name(f"v{n}"), chance.choice(d.kinds)) for n in range(chance.randint(1, 5))]
     cursor, cursor_name = chance.choice(d.cursors), name("changed")
-    pool = [tuple(c.kind.literal(chance) for c in key) for _ in range(chance.choice((20, 60, 150)))]
+    pool = [tuple(c.kind.literal(chance) for c in key) for _ in range(chance.choice((10, 30, 60)))]
 
     join = "join" in features
     at = "t." if join else ""
@@ -192,7 +192,7 @@ def history(seed: int, number: int, engine: str, without: frozenset[str], attemp
             out, key_out, cursor_out = _shadowed(out, key_out, cursor_out, chance)
     where = chance.choice(WHERES).format(grade=f"{at}grade", txt=f"{at}txt") if chance.random() < 0.3 else ""
     removes = bool(where) or chance.random() < 0.5
-    every = "3 SECONDS" if "slow" in features else f"{chance.choice((50, 100, 300))} MILLISECONDS"
+    every = "3 SECONDS" if "slow" in features else f"{chance.choice((100, 300, 1000))} MILLISECONDS"
     return History(
         seed=chance.getrandbits(32), name=f"h{number:04d}{'abcdefgh'[attempt]}", engine=engine, dialect=d, key=key,
         cursor=cursor, cursor_name=cursor_name, values=values, pool=pool, star=star, out=out, key_out=key_out,
