@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -54,6 +55,11 @@ def say(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", flush=True)
 
 
+def ended(number: int, _: object) -> None:
+    # So that the servers are stopped.
+    raise SystemExit(128 + number)
+
+
 def main(given: Sequence[str] | None = None) -> int:
     args = arguments(given)
     home = args.home.resolve()
@@ -84,4 +90,5 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, ended)
     sys.exit(main())
