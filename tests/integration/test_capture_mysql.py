@@ -102,9 +102,7 @@ def test_a_table_ends_in_its_topic(source: Source) -> None:
     poller = source.poller()
     until(poller, source.same, "the snapshot is in the topic")
     late = source.begun("begun first")
-    source.sql(
-        f"UPDATE {source.name} SET name = 'B' WHERE id = 2", f"UPDATE {source.name} SET gone = 1 WHERE id = 1"
-    )
+    source.sql(f"UPDATE {source.name} SET name = 'B' WHERE id = 2", f"UPDATE {source.name} SET gone = 1 WHERE id = 1")
     polled(poller, 20)
     late.commit()
     until(poller, source.same, "what committed late is in the topic")

@@ -152,28 +152,29 @@ class Batch:
 
     def _check(self, late: set[str]) -> None:
         names = [h.name for h in self.histories]
-        failed = self.world.asked(names, "poll") | self.world.asked(names, "poll")
+        failed = self.world.asked(names, "poll")
+        failed |= self.world.asked([n for n in names if n not in failed], "poll")
         rows = self.world.captures.rows()
         alone = {name for name in names if not (row := rows.get(name)) or not row.drift}
         self.found.by_polls += len(alone - failed.keys())
         wrong = self._compared(exact=False)
-        again = [h.name for h in self.histories if wrong[h.name] and h.name not in failed]
-        if again:
+        behind = [h.name for h in self.histories if wrong[h.name] and h.name not in failed]
+        if behind:
             # What heals by itself was not lost.
             time.sleep(3)
-            self.world.asked(again, "poll")
+            self.world.asked(behind, "poll")
             wrong = self._compared(exact=False)
         for h in self.histories:
             if h.name in failed:
                 self._mistake(h, "stopped", [failed[h.name]])
             elif wrong[h.name] and h.name not in late:
                 self._mistake(h, "before the reconcile", wrong[h.name])
-        failed = self.world.asked([n for n in names if n not in failed], "reconcile")
+        again = self.world.asked([n for n in names if n not in failed], "reconcile")
         wrong = self._compared(exact=True, count=True)
         for h in self.histories:
-            if h.name in failed:
-                self._mistake(h, "reconcile", [failed[h.name]])
-            elif wrong[h.name]:
+            if h.name in again:
+                self._mistake(h, "reconcile", [again[h.name]])
+            elif wrong[h.name] and h.name not in failed:
                 self._mistake(h, "after the reconcile", wrong[h.name])
         self.found.histories += len(self.histories)
 
