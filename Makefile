@@ -14,6 +14,7 @@ PART ?=
 TESTS ?=
 WORKERS ?= 2
 CHAOS ?= --kills 300 --outages 30 --hours 8
+HISTORIES ?= --histories 200 --kills 100 --outages 20
 BENCH ?= emission recovery idle throughput capture
 SOURCES = penstock jobs dags plugins tests
 
@@ -53,6 +54,7 @@ test: lint types ## ruff, mypy and all tests (half an hour); one folder: make te
 chaos: test-env ## fuzz, then kill and cut a whole platform for hours and compare all it wrote; goes on where it was
 	FUZZ=10000 .venv/bin/python -m pytest tests/unit/test_records_fuzz.py tests/unit/test_declarations_fuzz.py \
 		tests/browser/test_page_fuzz.py
+	.venv/bin/python -m tests.chaos.histories $(HISTORIES)
 	.venv/bin/python -m tests.chaos.long $(CHAOS)
 
 mutants: test-env ## break the platform on purpose: the checker of make chaos must see each change (half an hour)

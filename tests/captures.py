@@ -19,6 +19,7 @@ from penstock.control.captures import CaptureRow, Captures
 from penstock.declare.capture import APP, parse
 from penstock.local.parts import Broker, MariaDB
 from penstock.testing import Record, read, send, table
+from tests.mysql import MySQL
 from tests.support import wait_until
 
 TABLE = """CREATE TABLE {name} (
@@ -28,7 +29,7 @@ CAPTURE = """CAPTURE INTO {name} FROM mysql demo KEY (id) CURSOR changed DELETED
 EVERY 100 MILLISECONDS OVERLAP 1 SECOND {more} AS SELECT {columns} FROM {name}"""
 
 
-def connect(mariadb: MariaDB, **options: Any) -> pymysql.Connection[Any]:
+def connect(mariadb: MariaDB | MySQL, **options: Any) -> pymysql.Connection[Any]:
     """A connection to the database `demo`."""
     return pymysql.connect(
         host="127.0.0.1", port=mariadb.port, user="penstock", password="penstock", database="demo", **options
@@ -54,7 +55,7 @@ def polled(poller: Poller, times: int = 1) -> None:
 class Source:
     """A table and its capture."""
 
-    def __init__(self, name: str, mariadb: MariaDB, broker: Broker, folder: Path) -> None:
+    def __init__(self, name: str, mariadb: MariaDB | MySQL, broker: Broker, folder: Path) -> None:
         self.name, self.mariadb, self.broker, self.folder = name, mariadb, broker, folder
         self.pollers: list[Poller] = []
         self.connections: list[pymysql.Connection[Any]] = []

@@ -11,11 +11,14 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from penstock.control import Control, connect
+from penstock.errors import LocalError
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine import java, process
 from penstock.machine.process import free_port
 from penstock.settings import settings
 from penstock.testing import spark_session
+from tests import mysql
+from tests.mysql import MySQL
 from tests.support import wait_until
 
 
@@ -75,6 +78,17 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
     """A real MariaDB server."""
     with MariaDB(home=tmp_path_factory.mktemp("mariadb"), port=free_port()) as part:
+        yield part
+
+
+@pytest.fixture(scope="session")
+def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySQL]:
+    """A real MySQL server; the test is skipped where none can be had."""
+    try:
+        mysql.root()
+    except LocalError as e:
+        pytest.skip(str(e))
+    with MySQL(home=tmp_path_factory.mktemp("mysql"), port=free_port()) as part:
         yield part
 
 

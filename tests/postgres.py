@@ -13,8 +13,11 @@ import subprocess
 import tarfile
 import tempfile
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from penstock.machine import jars
 from penstock.machine.process import free_port
@@ -60,18 +63,44 @@ class Postgres:
             "--no-sync",
         ]
         subprocess.run(layout, check=True, capture_output=True, **options)
-        server: list[str | Path] = [
+        self._command: list[str | Path] = [
             program / "postgres", "-D", data, "-p", str(self.port), "-h", "127.0.0.1", "-k", self.folder,
             "-c", "fsync=off", "-c", "max_prepared_transactions=10", "-c", "timezone=Asia/Kolkata",
         ]  # fmt: skip
         self._log = (self.folder / "log").open("wb")
-        self._process = subprocess.Popen(server, stdout=self._log, stderr=self._log, **options)
         try:
-            wait_until(self._answers, 60, what="PostgreSQL answers")
+            self.start()
         except BaseException:
             self.__exit__()
             raise
         return self
+
+    def start(self) -> None:
+        """Start the server, and wait until it answers."""
+        options = {"cwd": self.folder, "env": {"LC_ALL": "C.UTF-8"}, **self._as}
+        self._process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log, **options)
+        wait_until(self._answers, 60, what="PostgreSQL answers")
+
+    def kill(self) -> None:
+        """SIGKILL all of it, as a crash would."""
+        for one in self._all():
+            with suppress(psutil.NoSuchProcess):
+                one.kill()
+        self._process.wait(30)
+        (self.folder / "data" / "postmaster.pid").unlink()
+
+    def pause(self) -> None:
+        for one in self._all():
+            one.suspend()
+
+    def resume(self) -> None:
+        for one in self._all():
+            one.resume()
+
+    def _all(self) -> list[psutil.Process]:
+        # The first before those that it would start anew.
+        first = psutil.Process(self._process.pid)
+        return [first, *first.children(recursive=True)]
 
     def _answers(self) -> bool:
         import psycopg

@@ -1,7 +1,8 @@
-"""Whether the checker of the long run can see: the platform broken on purpose, one change at a time.
+"""Whether the checkers of `make chaos` can see: the platform broken on purpose, one change at a time.
 
 `python -m tests.chaos.mutants [NAME...]`. Each change goes into a copy of the project, which a short run then breaks as
-the long one does; it must find mistakes, and none in a copy without a change. Exit code 1 if one is not found.
+the long one does, or as the histories of tables do; it must find mistakes, and none in a copy without a change. Exit
+code 1 if one is not found.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ OUTPUT, TRANSACTIONS = "penstock/kafka/output.py", "penstock/kafka/transactions.
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change of one file. old: what stands there, exactly once; kills and kinds: of the run that shall find it."""
+    """One change of one file. old: what stands there, exactly once; kills and kinds: of the run that shall find it;
+    histories: so many, instead of a run of the whole platform."""
 
     name: str
     file: str = ""
@@ -44,6 +46,7 @@ class Mutant:
     new: str = ""
     kills: int = 1
     kinds: str = "driver"
+    histories: int = 0
 
     def put(self, project: Path) -> None:
         if not self.file:
@@ -111,6 +114,42 @@ MUTANTS = [
         "for key, value in rows if value is None or len(value) % 7]",
         kinds="capture",
     ),
+    Mutant("no change of captures", histories=12),
+    Mutant(
+        "the low mark ignores open transactions",
+        "penstock/capture/low.py",
+        "bound = (began if oldest is None else min(oldest, began)) - self.overlap",
+        "bound = began - self.overlap",
+        histories=12,
+    ),
+    Mutant(
+        "there is no overlap",
+        "penstock/capture/cursors.py",
+        "self.mark = LowMark(self._overlap.total_seconds(), low)",
+        "self.mark = LowMark(0.0, low)",
+        histories=12,
+    ),
+    Mutant(
+        "a page begins behind the row after its last",
+        "penstock/capture/poller.py",
+        "            yield page\n",
+        "            yield replace(page, rows=page.rows[1:]) if behind else page\n",
+        histories=12,
+    ),
+    Mutant(
+        "a tombstone is left out",
+        "penstock/capture/writer.py",
+        "for key, value in rows]",
+        "for key, value in rows if value is not None or len(key) % 3]",
+        histories=12,
+    ),
+    Mutant(
+        "what is read again is compared by its key alone",
+        "penstock/capture/seen.py",
+        "return self._last.get(hash(key)) == hash(value)",
+        "return hash(key) in self._last",
+        histories=12,
+    ),
 ]
 
 
@@ -119,10 +158,10 @@ def found(mutant: Mutant, folder: Path) -> list[str]:
     project = folder / "project"
     shutil.copytree(PROJECT, project, ignore=LEFT_OUT)
     mutant.put(project)
-    command = [
-        sys.executable, "-m", "tests.chaos.long", *SHORT, "--home", str(folder / "home"),
-        "--kills", str(mutant.kills), "--outages", "0", "--kinds", mutant.kinds,
-    ]  # fmt: skip
+    command = [sys.executable, "-m", "tests.chaos.long", *SHORT, "--kinds", mutant.kinds]
+    if mutant.histories:
+        command = [sys.executable, "-m", "tests.chaos.histories", "--seed", "7", "--histories", str(mutant.histories)]
+    command += ["--home", str(folder / "home"), "--kills", str(mutant.kills), "--outages", "0"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")])}
     with (folder / "log").open("w") as log:
         subprocess.run(command, cwd=project, env=env, stdout=log, stderr=log, check=False)

@@ -1,0 +1,36 @@
+"""A process that runs captures as the captures' driver does, without leases: `python -m tests.chaos.histories.worker`.
+
+Arguments: the folder of the declarations, and rows of a page: few, so that small tables have many pages.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from pathlib import Path
+
+from penstock.capture.reconcile import Reconcile
+from penstock.capture.run import CaptureRun
+from penstock.capture.writer import PageWriter
+from penstock.control import ProgressRow, connect
+from penstock.control.captures import Captures
+from penstock.declare.capture import APP, load
+from penstock.settings import settings
+
+
+def main(folder: Path, rows: int) -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    PageWriter.PAGE = rows
+    Reconcile.CHUNK, Reconcile.FEW = rows, max(2, rows // 2)
+    captures = Captures(connect())
+    runs = [CaptureRun(c, captures, settings().bootstrap, ProgressRow(c.name, APP, "")) for c in load(folder).values()]
+    while True:
+        for run in runs:
+            run.tend()
+            run.report()
+        time.sleep(0.3)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,114 @@
+"""Captures of a real MySQL 9: what differs from MariaDB, and that the rest does not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from sqlalchemy import make_url
+
+from penstock.capture.encode import encode
+from penstock.capture.engines import MySQL
+from penstock.capture.pages import Pages
+from penstock.declare.capture import parse
+from penstock.local.parts import Broker
+from tests.captures import Source, connect, polled, until
+from tests.mysql import MySQL as Server
+
+DELAY = timedelta(seconds=5)
+
+
+@pytest.fixture
+def mysql(mysql_server: Server) -> Iterator[MySQL]:
+    made = MySQL(make_url(mysql_server.url_of("demo")), DELAY)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def source(
+    mysql_server: Server, broker: Broker, home: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Source]:
+    monkeypatch.setenv("AIRFLOW_CONN_DEMO", mysql_server.url_of("demo"))
+    made = Source(f"{request.node.name[:50]}_9", mysql_server, broker, home)
+    yield made
+    for poller in made.pollers:
+        poller.close()
+    for connection in made.connections:
+        connection.close()
+
+
+# Column type, literal, what is in the record.
+TYPES = [
+    ("BIGINT UNSIGNED", "18446744073709551615", 18446744073709551615),
+    ("TINYINT(1)", "TRUE", 1),
+    ("DECIMAL(65, 30)", "-12345678901234567890123456789012345.123456789012345678901234567890",
+     "-12345678901234567890123456789012345.123456789012345678901234567890"),
+    ("DOUBLE", "0.1", 0.1),
+    ("VARCHAR(100)", "'grün 🐟 \\\\ '' \" : %'", "grün 🐟 \\ ' \" : %"),
+    ("DATETIME(6)", "'9999-12-31 23:59:59.999999'", "9999-12-31T23:59:59.999999"),
+    ("TIMESTAMP(3) NULL", "'1970-01-01 00:00:01.5'", "1970-01-01T00:00:01.500000"),
+    ("TIME(6)", "'-838:59:59'", "-838:59:59.000000"),
+    ("YEAR", "2026", 2026),
+    ("VARBINARY(10)", "x'00ff27'", "AP8n"),
+    ("BIT(9)", "b'100000001'", "AQE="),
+    # MySQL keeps JSON in a form of its own, and shows that.
+    ("JSON", "'{\"b\": 1.50,   \"a\": null}'", '{"a": null, "b": 1.5}'),
+    ("ENUM('x', 'y')", "'y'", "y"),
+    ("SET('x', 'y')", "'x,y'", "x,y"),
+]  # fmt: skip
+
+
+def test_types(mysql_server: Server, mysql: MySQL) -> None:
+    """In one table, for each would take a second of its own."""
+    columns = ", ".join(f"c{n} {kind}" for n, (kind, _, _) in enumerate(TYPES))
+    with connect(mysql_server, autocommit=True).cursor() as cursor:
+        cursor.execute("SET time_zone = '+00:00'")
+        cursor.execute("DROP TABLE IF EXISTS types")
+        cursor.execute(f"CREATE TABLE types (id INT PRIMARY KEY, {columns})")
+        cursor.execute(f"INSERT INTO types VALUES (1, {', '.join(literal for _, literal, _ in TYPES)})")
+    declared = parse("CAPTURE INTO t FROM mysql demo KEY (id) CURSOR id AS SELECT * FROM types", Path("t.sql"))
+    page = mysql.page(Pages(declared).by_key(None, 100))
+    [row] = [orjson.loads(value) for value in encode(page.names, page.rows)]
+    assert row == {"id": 1} | {f"c{n}": wanted for n, (_, _, wanted) in enumerate(TYPES)}
+
+
+def test_it_tells_since_when_a_transaction_is_open(mysql_server: Server, mysql: MySQL) -> None:
+    with connect(mysql_server, autocommit=True).cursor() as cursor:
+        cursor.execute("CREATE TABLE IF NOT EXISTS open (id INT PRIMARY KEY)")
+    assert mysql.can_tell == ""
+    assert abs(mysql.clock() - time.time()) < 2
+    connection = connect(mysql_server)
+    with connection.cursor() as cursor:
+        before = mysql.clock()
+        cursor.execute("INSERT INTO open VALUES (1)")
+        time.sleep(1.5)
+        oldest = mysql.moment().oldest
+        assert oldest is not None
+        assert before - 2 <= oldest <= before + 0.5
+        connection.rollback()
+    time.sleep(0.4)
+    assert mysql.moment().oldest is None
+    connection.close()
+
+
+def test_a_table_ends_in_its_topic(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b'), ('c')")
+    poller = source.poller()
+    until(poller, source.same, "the snapshot is in the topic")
+    late = source.begun("begun first")
+    source.sql(f"UPDATE {source.name} SET name = 'B' WHERE id = 2", f"UPDATE {source.name} SET gone = 1 WHERE id = 1")
+    polled(poller, 20)
+    late.commit()
+    until(poller, source.same, "what committed late is in the topic")
+    source.sql(f"DELETE FROM {source.name} WHERE id = 3")
+    poller.compare("asked for")
+    until(poller, lambda: not poller.position.reconcile, "all is compared")
+    assert source.same()
+    rows: list[tuple[Any, ...]] = source.rows(f"SELECT name FROM {source.name} WHERE gone = 0 ORDER BY id")
+    assert rows == [("B",), ("begun first",)]

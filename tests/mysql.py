@@ -1,0 +1,152 @@
+"""A real MySQL server for tests, from Debian's unstable packages: the only registry that has one.
+
+It is fetched by apt with lists of its own, unpacked into the cache, and started by the C library that it was built for;
+nothing is installed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+import pymysql
+
+from penstock.errors import LocalError
+from penstock.local.part import Part, owner_option, quietly
+from penstock.local.parts import MariaDB
+from penstock.machine import process
+from penstock.machine.files import publish
+from penstock.settings import settings
+
+VERSION = "9.7.4-2"
+# Of the server's package. What it links to is as unstable has it today, signed by Debian.
+SHA256 = "628d2d7d2dc827507bcae80677a9950766b002bec2c658cb96343d9f324f8660"
+KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+SOURCES = "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: sid\nComponents: main\nSigned-By: {keys}\n"
+# For its helpers alone; the server runs without.
+UNUSED = (
+    "perl",
+    "libperl",
+    "gcc-",
+    "libc-gconv",
+    "libdb",
+    "libgdbm",
+    "openssl-",
+    "libsasl2-modules",
+    "libtirpc-common",
+)
+
+
+@cache
+def root() -> Path:
+    """The unpacked packages, fetched if need be. LocalError if this server cannot be had."""
+    if not shutil.which("apt-get") or not KEYS.exists():
+        raise LocalError("MySQL comes from Debian's packages", got="no apt-get or no Debian keys here")
+    target = settings().cache / f"mysql-{VERSION}"
+    with publish(target) as fresh:
+        if fresh:
+            _fetch(fresh)
+    return target / "root"
+
+
+def _fetch(fresh: Path) -> None:
+    apt, downloads = fresh / "apt", fresh / "downloads"
+    for folder in (downloads, apt / "sources", apt / "lists" / "partial", apt / "cache" / "archives" / "partial"):
+        folder.mkdir(parents=True)
+    (apt / "sources" / "sid.sources").write_text(SOURCES.format(keys=KEYS))
+    (apt / "status").touch()
+    options = {
+        "Dir::Etc::SourceList": "/dev/null",
+        "Dir::Etc::SourceParts": apt / "sources",
+        "Dir::State::lists": apt / "lists",
+        "Dir::State::status": apt / "status",
+        "Dir::Cache": apt / "cache",
+        "APT::Architecture": "amd64",
+        "APT::Sandbox::User": "root",
+        "Acquire::Languages": "none",
+    }
+    get = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in options.items())]
+    _run([*get, "update"], downloads)
+    planned = _run(
+        [*get, "--simulate", "--no-install-recommends", "install", f"mysql-server-core={VERSION}"], downloads
+    )
+    names = [n for n in re.findall(r"^Inst (\S+)", planned, re.MULTILINE) if not n.startswith(UNUSED)]
+    _run([*get, "download", *names], downloads)
+    [server] = downloads.glob("mysql-server-core_*.deb")
+    if (found := hashlib.sha256(server.read_bytes()).hexdigest()) != SHA256:
+        raise LocalError("the package of MySQL is not the one that was pinned", got=found)
+    for package in sorted(downloads.glob("*.deb")):
+        _run(["dpkg", "-x", str(package), str(fresh / "root")], downloads)
+    shutil.rmtree(downloads)
+    shutil.rmtree(apt)
+
+
+def _run(command: list[str], cwd: Path) -> str:
+    done = process.capture(command, cwd=cwd, env={"LC_ALL": "C"})
+    if done.returncode:
+        raise LocalError(f"`{command[0]}` failed", got=(done.stderr or done.stdout).strip()[-300:])
+    return done.stdout
+
+
+class MySQL(Part):
+    """A private MySQL 9 with the databases and the user of the platform's MariaDB."""
+
+    name: ClassVar[str] = "mysql"
+    label: ClassVar[str] = "the MySQL server"
+    patience: ClassVar[float] = 120.0
+
+    def __init__(self, home: Path, port: int) -> None:
+        super().__init__(home)
+        self.port, self.folder = port, home / "mysql"
+
+    def url_of(self, database: str) -> str:
+        return f"mysql+pymysql://penstock:penstock@127.0.0.1:{self.port}/{database}"
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        return {"mysql": self.port}
+
+    def prepare(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "setup.sql").write_text(MariaDB.SETUP)
+        if (self.folder / "data").exists():
+            return
+        fresh = self.folder / "data.part"
+        shutil.rmtree(fresh, ignore_errors=True)
+        done = process.capture([*self._server(fresh), "--initialize-insecure"])
+        if done.returncode:
+            raise LocalError("MySQL's data folder could not be laid out", got=(done.stdout + done.stderr)[-800:])
+        fresh.rename(self.folder / "data")
+
+    def _server(self, data: Path) -> list[str]:
+        place = root() / "usr"
+        libraries, share = place / "lib" / "x86_64-linux-gnu", place / "share" / "mysql"
+        return [
+            str(libraries / "ld-linux-x86-64.so.2"), "--library-path", str(libraries), str(place / "sbin" / "mysqld"),
+            "--no-defaults", f"--basedir={place}", f"--datadir={data}", f"--lc-messages-dir={share}",
+            f"--character-sets-dir={share / 'charsets'}", *owner_option(),
+            "--innodb-buffer-pool-size=64M", "--innodb-redo-log-capacity=32M", "--innodb-flush-log-at-trx-commit=2",
+        ]  # fmt: skip
+
+    def command(self) -> list[str]:
+        return [
+            *self._server(self.folder / "data"), "--socket=mysql.sock", "--pid-file=mysql.pid", "--mysqlx=OFF",
+            f"--init-file={self.folder / 'setup.sql'}", "--bind-address=127.0.0.1", f"--port={self.port}",
+            "--skip-name-resolve", "--auto-generate-certs=OFF", "--default-time-zone=+00:00", "--server-id=1",
+            "--secure-file-priv=NULL",
+        ]  # fmt: skip
+
+    def ready(self) -> bool:
+        return process.listens(self.port) and quietly(self._select, pymysql.Error)
+
+    def _select(self) -> bool:
+        connection = pymysql.connect(
+            host="127.0.0.1", port=self.port, user="penstock", password="penstock", database="demo", connect_timeout=3
+        )
+        with connection, connection.cursor() as cursor:
+            return bool(cursor.execute("SELECT 1"))
