@@ -11,7 +11,9 @@
     OVERLAP 10 SECONDS                    -- how far each poll goes back behind the last one; see below
     DELAY 5 SECONDS                       -- how long a transaction may be open where the engine cannot tell
     HOLD 10 MINUTES                       -- how long one open transaction may hold the capture back; see below
-    RECONCILE EVERY 1 DAY                 -- when table and topic are compared; never if left out
+    RECONCILE EVERY 1 DAY RATE 10000      -- how often table and topic are compared, at how many rows a second at most;
+                                          -- or RECONCILE NEVER
+    LARGEST 16 MB                         -- of a record; a row that makes a larger one is put aside
     AS
     SELECT id, name, deleted, updated_at FROM accounts
 
@@ -39,7 +41,7 @@ from sqlglot import exp
 from sqlglot.errors import TokenError
 
 from penstock.declare import capture_refusals
-from penstock.declare.capture_clauses import Clauses
+from penstock.declare.capture_clauses import MB, Clauses
 from penstock.declare.capture_tokens import excerpt
 from penstock.declare.declared import Kind, Place
 from penstock.declare.topic import Topic
@@ -51,7 +53,11 @@ APP = "captures"
 
 @dataclass(frozen=True)
 class Capture:
-    """One declared capture; see the module. deleted: a condition over the SELECT's columns."""
+    """One declared capture; see the module.
+
+    deleted: a condition over the SELECT's columns; reconcile: None is never; rate: of the reconcile, rows a second;
+    largest: bytes of a record.
+    """
 
     name: str
     path: Path
@@ -66,7 +72,9 @@ class Capture:
     overlap: timedelta = timedelta(seconds=10)
     delay: timedelta = timedelta(seconds=5)
     hold: timedelta = timedelta(minutes=10)
-    reconcile: timedelta | None = None
+    reconcile: timedelta | None = timedelta(days=1)
+    rate: int = 10_000
+    largest: int = 16 * MB
 
     kind: ClassVar[Kind] = "capture"
 
@@ -130,7 +138,15 @@ def parse(text: str, path: Path) -> Capture:
         ) from e
     clauses = Clauses(text, path, tokens)
     given = clauses.read()
-    topic = Topic(given.pop("topic"), partitions=given.pop("partitions"), compacted=True, beat_every=0, widens=False)
+    largest = given.get("largest", Capture.largest)
+    topic = Topic(
+        given.pop("topic"),
+        partitions=given.pop("partitions"),
+        compacted=True,
+        beat_every=0,
+        widens=False,
+        config={"max.message.bytes": str(largest)},
+    )
     made = Capture(name=path.stem, path=path, topic=topic, select=clauses.select(given["dialect"]), **given)
     capture_refusals.check(made, clauses)
     return made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from tests.captures import Source, polled, until
@@ -52,3 +54,33 @@ def test_what_somebody_else_wrote_into_the_topic_is_taken_out(source: Source) ->
     assert source.same()
     drift = poller.reconcile.drift
     assert (drift.missing, drift.differing, drift.extra) == (0, 1, 7)
+
+
+def test_a_comparison_keeps_its_rate_whatever_is_polled(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.capture.reconcile.Reconcile.CHUNK", 20)
+    source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_100")
+    poller = source.poller(more="RECONCILE EVERY 1 DAY RATE 50")
+    polled(poller)
+    began, polls = time.monotonic(), poller.figures.polls
+    poller.compare("asked for")
+    until(poller, lambda: not poller.position.reconcile, "all is compared")
+    assert time.monotonic() - began >= 100 / 50 - 20 / 50
+    assert poller.figures.polls - polls > 5
+
+
+def test_what_the_last_comparison_found_is_kept_while_another_runs(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b')")
+    poller = source.poller()
+    polled(poller)
+    assert time.time() - poller.reconcile.same_at < 60, "a snapshot needs no comparison at once"
+    source.send({b"junk": b"{}"})
+    poller.compare("asked for")
+    until(poller, lambda: not poller.position.reconcile, "all is compared")
+    found = poller.reconcile.last
+    assert (found.extra, found.why, found.explained) == (1, "asked for", False)
+    poller.compare("asked for")
+    source.close(poller)
+    again = source.poller()
+    assert again.position.reconcile
+    assert again.reconcile.last == found
+    assert 0 <= again.reconcile.same_at - found.ended < 1
