@@ -105,6 +105,11 @@ class Source:
         self.pollers.append(made)
         return made
 
+    def close(self, poller: Poller) -> None:
+        """Stop one that was opened here."""
+        self.pollers.remove(poller)
+        poller.close()
+
     def topic(self) -> dict[bytes, bytes]:
         """The last value of each key that a committed reader sees."""
         found = table(read(self.broker.bootstrap, self.name))

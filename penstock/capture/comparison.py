@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from penstock.capture.cursors import Cursors
@@ -9,6 +10,8 @@ from penstock.capture.database import Page, SourceError
 from penstock.capture.encode import digest
 from penstock.capture.records import Records, last, place
 from penstock.capture.writer import PageWriter
+
+log = logging.getLogger(__name__)
 
 
 class Comparison:
@@ -19,7 +22,7 @@ class Comparison:
 
     def step(self) -> bool:
         """Compare one chunk; True when all is compared."""
-        r = self._writer.reconcile
+        w, r = self._writer, self._writer.reconcile
         if not r.follow():
             return False
         if not r.scanned:
@@ -27,7 +30,12 @@ class Comparison:
             return False
         keys = r.unseen()
         if not keys:
-            r.finish()
+            w.aside.compared(r.scan)
+            r.finish(w.position.reconcile)
+            d, found = r.last, r.last.missing + r.last.differing + r.last.extra
+            level = logging.WARNING if found and not d.explained else logging.INFO
+            log.log(level, "capture %s: %d rows compared (%s), %d missing, %d differing, %d extra; repaired",
+                    w.capture.name, d.rows, d.why, d.missing, d.differing, d.extra)  # fmt: skip
             return True
         self._others(keys)
         return False

@@ -12,10 +12,12 @@ from penstock.capture.pages import Pages, Query
 from penstock.capture.proof import Proof
 from penstock.capture.records import records, require
 from penstock.capture.snapshot import Snapshotting
+from penstock.capture.tables import cascades
 from penstock.capture.told import told
 from penstock.capture.weakened import COST, SEEN, weakened
 from penstock.capture.writer import PageWriter
 from penstock.declare.capture import Capture
+from penstock.declare.topic import ASIDE
 
 # What drivers say when nobody answers.
 UNREACHED = re.compile(
@@ -67,6 +69,8 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
     found.facts += [
         f"polls every {seconds:g} s, pages of {size} rows, reads {capture.overlap.total_seconds():g} s again",
         f"transactions hold it back for {capture.hold.total_seconds():g} s at most",
+        _compared(capture),
+        f"a row whose record is larger than {capture.largest:,} bytes is put aside in {ASIDE.name}",
     ]
     if why := database.can_tell:
         delay = capture.delay.total_seconds()
@@ -94,11 +98,20 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
         if scanned and query.sql != counted:
             found.warnings.append(f"{COST}: no index serves {', '.join(scanned)} in `{what}`; all of it is read")
     found.warnings += weakened(capture, told(capture, database))
+    found.warnings += cascades(database, capture)
     if capture.reconcile is None:
         found.warnings.append(
-            "there is no RECONCILE EVERY: rows deleted for good stay in the topic until it is asked for"
+            "RECONCILE NEVER: rows deleted for good, keys that changed and rows changed without their cursor stay as "
+            "they were in the topic, and nobody is told, until a comparison is asked for (`penstock capture reconcile`)"
         )
     return found
+
+
+def _compared(capture: Capture) -> str:
+    if capture.reconcile is None:
+        return "table and topic are never compared by themselves"
+    hours = capture.reconcile.total_seconds() / 3600
+    return f"table and topic are compared every {hours:g} h, {capture.rate:,} rows a second at most"
 
 
 def away(capture: Capture) -> str:

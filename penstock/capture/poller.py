@@ -6,21 +6,27 @@ is read.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from penstock.capture.comparison import Comparison
 from penstock.capture.cursors import Cursors
 from penstock.capture.database import Page
+from penstock.capture.encode import digest
 from penstock.capture.pages import Query
 from penstock.capture.position import CatchUp
+from penstock.capture.reconcile import PROOFS
 from penstock.capture.records import last
 from penstock.capture.seen import Seen
 from penstock.capture.snapshot import Snapshotting
+from penstock.capture.tables import shape
 from penstock.capture.verdict import in_order
 from penstock.capture.writer import PageWriter
+
+log = logging.getLogger(__name__)
 
 Row = tuple[Any, ...]
 
@@ -29,15 +35,25 @@ Row = tuple[Any, ...]
 class Poller(PageWriter):
     """A capture from its position on. `step` does the next piece of work."""
 
+    # Seconds between two looks at the shape of the tables.
+    LOOK: ClassVar[float] = 10.0
+    # Seconds of reading the topic for what its last records say, before the first poll.
+    REMEMBER: ClassVar[float] = 10.0
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._cursors = Cursors(self.capture, self.position.low)
         self._snapshot = Snapshotting(self, self._cursors)
         self._comparison = Comparison(self, self._cursors)
         self._next_poll = 0.0
+        self._next_chunk = 0.0
+        # Whether the topic is asked for the last records of rows that this process has not written yet.
+        self._asks_topic = self.position.snapshot is None
 
     def step(self) -> float:
         """Do the next piece of work; seconds until the next one is due."""
+        if time.monotonic() >= self.next_look:
+            self._look()
         if self.position.snapshot is not None:
             return self._snapshot.step(self.position.snapshot)
         if time.monotonic() >= self._next_poll:
@@ -46,9 +62,12 @@ class Poller(PageWriter):
             self._next_poll = began + self.capture.every.total_seconds()
         if self.position.reconcile:
             self.figures.state = "reconciling"
-            if self._comparison.step():
-                self.commit([], replace(self.position, reconcile=""))
-            return min(self.reconcile.pause, max(0.0, self._next_poll - time.monotonic()))
+            # Polls that come more often than chunks are due do not hurry them.
+            if time.monotonic() >= self._next_chunk:
+                if self._comparison.step():
+                    self.commit([], replace(self.position, reconcile=""))
+                self._next_chunk = time.monotonic() + self.reconcile.pause
+            return max(0.0, min(self._next_poll, self._next_chunk) - time.monotonic())
         self.figures.state = "polling"
         return max(0.0, self._next_poll - time.monotonic())
 
@@ -56,6 +75,23 @@ class Poller(PageWriter):
         """Compare all of table and topic, from the next step on."""
         self.reconcile.again()
         self.commit([], replace(self.position, reconcile=why))
+
+    def _look(self) -> None:
+        """Compare all if rows that do not change by themselves may look different now, or fit into the topic."""
+        found = shape(self.database, self.capture)
+        self.next_look, why = time.monotonic() + self.LOOK, ""
+        if self.position.shape not in ("", found):
+            why = "its tables were altered"
+        elif self.aside.may_fit and not self.position.reconcile:
+            why = "its topic takes larger records"
+        position = replace(self.position, shape=found)
+        if why:
+            log.warning("capture %s: %s; table and topic are compared", self.capture.name, why)
+            self.reconcile.again()
+            # Columns that are others say more.
+            position = replace(position, reconcile=why if position.reconcile in PROOFS else position.reconcile)
+        if position != self.position:
+            self.commit([], position)
 
     def poll_now(self) -> None:
         """Let the next step poll, whatever the interval says."""
@@ -79,6 +115,7 @@ class Poller(PageWriter):
         itself = owed or not self._cursors.spent
         if position != self.position:
             self.commit([], position)
+        self._asks_topic = self._asks_topic and self._remembers()
         seen = Seen()
         written = 0
         begun = position.catch_up
@@ -104,10 +141,21 @@ class Poller(PageWriter):
         done = replace(self.position, low=mark.value, catch_up=None, debt=None if owed else self.position.debt)
         if done != self.position:
             self.commit([], done)
-        self.seen = seen
+        self.seen, self._asks_topic = seen, False
         self.figures.current, self.figures.oldest = moment.now, moment.oldest
         self.figures.polls += 1
         return written
+
+    def _remembers(self) -> bool:
+        """Read on in the topic for a while; True if its end was reached, so that it tells the last record of each key.
+
+        More than is read in that time is written again as fast.
+        """
+        end = time.monotonic() + self.REMEMBER
+        while time.monotonic() < end:
+            if self.reconcile.follow():
+                return True
+        return False
 
     def _through(
         self, query: Callable[[Row | None], Query], behind: Row | None = None, *, with_cursor: bool = True
@@ -128,7 +176,12 @@ class Poller(PageWriter):
         """Write what of a page is not known to be in the topic already; a poll with more to come goes on behind it."""
         records = self.records(page)
         changed = []
+        # A row may have left the memory when that is full, and the topic would then know less than was written.
+        asks = self._asks_topic and self.seen.room > 0
+        topic = self.reconcile.digests(records.keys) if asks else {}
         for key, value in zip(records.keys, records.values, strict=True):
+            if asks and not self.seen.knows(key) and topic.get(key) == (None if value is None else digest(value)):
+                self.seen.note(key, value)
             if not self.seen.has(key, value):
                 changed.append((key, value))
                 # Read once more in this same poll, it is compared with this and not with what came before.
@@ -136,7 +189,7 @@ class Poller(PageWriter):
             seen.note(key, value)
         for known in (seen, self.seen):
             known.trim()
-        if changed:
+        if changed or self.aside.letters:
             self.commit(changed, replace(self.position, catch_up=catch_up or self.position.catch_up))
         self.figures.fresh += len(changed)
         return len(changed)

@@ -77,7 +77,7 @@ class Position:
 
     fingerprint: of the statement it belongs to; rows: its KEY and CURSOR; topic_id, partitions: of the topic it belongs
     to; server: which database server; columns: (name, type) of the SELECT; low: the cursor to read from; catch_up: a
-    poll that has begun; reconcile: why table and topic are to be compared, empty if not.
+    poll that has begun; reconcile: why table and topic are to be compared, empty if not; shape: of the tables.
     """
 
     fingerprint: str
@@ -91,6 +91,7 @@ class Position:
     catch_up: CatchUp | None = None
     debt: Debt | None = None
     reconcile: str = ""
+    shape: str = ""
 
     def value(self) -> bytes:
         return write(asdict(self)).encode()

@@ -17,6 +17,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
+from penstock.capture.aside import SCHEMA as ASIDE
 from penstock.capture.encode import EncodingError, decode, digest, encode
 from penstock.capture.position import read, write
 from penstock.errors import BrokerError, PenstockError
@@ -27,12 +28,17 @@ CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value BLOB NOT NULL) WI
 """
 
 
+# Why a comparison is begun of which nothing is known that it would find.
+TIMED, ASKED = "it is time", "asked for"
+PROOFS = ("", TIMED, ASKED)
+
+
 @dataclass(frozen=True)
 class Drift:
     """What a comparison found, and repaired: rows.
 
     missing: in the table only; differing: with another value in the topic; extra: in the topic only. ended: epoch
-    seconds of this machine.
+    seconds of this machine; why: it was begun.
     """
 
     missing: int = 0
@@ -40,10 +46,20 @@ class Drift:
     extra: int = 0
     rows: int = 0
     ended: float = 0.0
+    why: str = ""
+
+    @property
+    def explained(self) -> bool:
+        """Whether something that was seen to change accounts for the rows."""
+        return self.why not in PROOFS
 
 
 class Reconcile:
-    """rate: rows a second that are compared at most, so that the live polls and the database keep their breath."""
+    """rate: rows a second that are compared at most, so that the live polls and the database keep their breath.
+
+    drift: of the comparison at work; last: of the last one that ended; same_at: when table and topic were last the
+    same, epoch seconds, 0 if nobody knows; pause: seconds until the next chunk.
+    """
 
     CHUNK = 2000
     # Keys of one query for what might be gone.
@@ -51,13 +67,12 @@ class Reconcile:
     # Seconds of reading the topic between two polls.
     SLICE = 0.5
 
-    def __init__(self, file: Path, topic: str, topic_id: str, bootstrap: str, rate: float = 20_000) -> None:
-        self._topic = topic
-        self._pause = self.CHUNK / rate
+    def __init__(self, file: Path, topic: str, topic_id: str, bootstrap: str, rate: float = 10_000) -> None:
+        self._topic, self._rate = topic, rate
         file.parent.mkdir(parents=True, exist_ok=True)
-        self._db = self._opened(file)
+        self.db = self._opened(file)
         if self._about("topic id", "") != topic_id:
-            self._db.executescript("DELETE FROM topic; DELETE FROM about;")
+            self.db.executescript("DELETE FROM topic; DELETE FROM about; DELETE FROM aside;")
             self._tell("topic id", topic_id)
         self._consumer = Consumer(
             {
@@ -77,19 +92,24 @@ class Reconcile:
         behind = read(self._about("behind", "null"))
         self.behind: tuple[Any, ...] | None = None if behind is None else tuple(behind)
         self.drift = Drift(**self._about("drift", {}))
+        # Older files keep one drift only.
+        self.last = Drift(**self._about("last", asdict(self.drift) if self.drift.ended else {}))
+        self.same_at: float = self._about("same at", self.last.ended)
+        if self.same_at > time.time():
+            self.same_at = 0.0
         self.pause = 0.0
 
     def _opened(self, file: Path) -> sqlite3.Connection:
         try:
             found = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-            found.executescript(SCHEMA)
+            found.executescript(SCHEMA + ASIDE)
         except sqlite3.DatabaseError as e:
             if isinstance(e, sqlite3.OperationalError):
                 raise PenstockError(f"{file} cannot be opened", got=e, fix="see its folder and the disk") from e
             # A file that is broken is a file that is lost.
             file.unlink()
             found = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-            found.executescript(SCHEMA)
+            found.executescript(SCHEMA + ASIDE)
         # A crash of the machine may cost the file, never its truth: the journal is kept, only not waited for.
         found.execute("PRAGMA journal_mode = WAL")
         found.execute("PRAGMA synchronous = NORMAL")
@@ -102,17 +122,16 @@ class Reconcile:
         try:
             ends = self._ends()
             deadline = time.monotonic() + self.SLICE
+            self.pause = 0.0
             while any(self._offsets.get(p, 0) < end for p, end in ends.items()):
                 batch = self._consumer.consume(10_000, 0.1)
                 self._take(batch)
                 if time.monotonic() > deadline:
-                    self.pause = 0.0
                     return False
         except KafkaException as e:
             raise BrokerError(
                 f"topic {self._topic} cannot be read to compare it", got=e.args[0], fix="nothing: it is tried again"
             ) from e
-        self.pause = self._pause
         return True
 
     def _ends(self) -> dict[int, int]:
@@ -137,8 +156,8 @@ class Reconcile:
             if at.offset >= 0:
                 self._offsets[at.partition] = at.offset
         with self._transaction():
-            self._db.executemany("DELETE FROM topic WHERE key = ?", [(k,) for k, d in latest.items() if d is None])
-            self._db.executemany(
+            self.db.executemany("DELETE FROM topic WHERE key = ?", [(k,) for k, d in latest.items() if d is None])
+            self.db.executemany(
                 "INSERT INTO topic VALUES (?, ?, 0) ON CONFLICT (key) DO UPDATE SET digest = excluded.digest",
                 [(k, d) for k, d in latest.items() if d is not None],
             )
@@ -150,7 +169,7 @@ class Reconcile:
         for i in range(0, len(keys), 500):
             some = keys[i : i + 500]
             marks = ",".join("?" * len(some))
-            found.update(self._db.execute(f"SELECT key, digest FROM topic WHERE key IN ({marks})", some))
+            found.update(self.db.execute(f"SELECT key, digest FROM topic WHERE key IN ({marks})", some))
         return found
 
     # The comparison
@@ -168,28 +187,38 @@ class Reconcile:
     def compared(self, keys: Sequence[bytes], behind: tuple[Any, ...] | None) -> None:
         """So many rows are compared. behind: the last one's key, None if there are no more."""
         with self._transaction():
-            self._db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
+            self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
             self.behind, self.scanned = behind, behind is None
             self.drift = replace(self.drift, rows=self.drift.rows + len(keys))
             self._keep()
+        self.pause = len(keys) / self._rate
 
     def unseen(self) -> list[bytes]:
         """Keys of the topic that the comparison did not meet in the table, so many at a time."""
         query = "SELECT key FROM topic WHERE scan <> ? ORDER BY key LIMIT ?"
-        return [key for (key,) in self._db.execute(query, (self.scan, self.FEW))]
+        return [key for (key,) in self.db.execute(query, (self.scan, self.FEW))]
 
     def gone(self, keys: Sequence[bytes], gone: int) -> None:
         """These keys were looked up in the table; so many of them were not there, and have their tombstones."""
         with self._transaction():
-            self._db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
+            self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
             self.drift = replace(self.drift, extra=self.drift.extra + gone)
             self._keep()
+        self.pause = len(keys) / self._rate
 
-    def finish(self) -> None:
-        self.drift = replace(self.drift, ended=time.time())
+    def finish(self, why: str) -> None:
+        """All is compared. why: it was begun."""
+        self.drift = self.last = replace(self.drift, ended=time.time(), why=why)
         self.scan += 1
         self.scanned, self.behind = False, None
+        self._tell("last", asdict(self.last))
         self._keep()
+        self.same()
+
+    def same(self) -> None:
+        """Table and topic are the same now."""
+        self.same_at = time.time()
+        self._tell("same at", self.same_at)
 
     # Keys as the database takes them
 
@@ -210,13 +239,13 @@ class Reconcile:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN")
+        self.db.execute("BEGIN")
         try:
             yield
         except BaseException:
-            self._db.execute("ROLLBACK")
+            self.db.execute("ROLLBACK")
             raise
-        self._db.execute("COMMIT")
+        self.db.execute("COMMIT")
 
     def _keep(self) -> None:
         self._tell("scan", self.scan)
@@ -225,15 +254,15 @@ class Reconcile:
         self._tell("drift", asdict(self.drift))
 
     def _tell(self, name: str, value: Any) -> None:
-        self._db.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, json.dumps(value)))
+        self.db.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, json.dumps(value)))
 
     def _about(self, name: str, default: Any) -> Any:
-        row = self._db.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
+        row = self.db.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
         return default if row is None else json.loads(row[0])
 
     def close(self) -> None:
         self._consumer.close()
-        self._db.close()
+        self.db.close()
 
 
 def _is(value: Any, kind: type) -> bool:

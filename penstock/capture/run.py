@@ -10,6 +10,8 @@ from dataclasses import asdict, replace
 from penstock.capture.blame import placed
 from penstock.capture.database import READ_TIMEOUT
 from penstock.capture.poller import Poller
+from penstock.capture.reconcile import ASKED, TIMED
+from penstock.capture.schedule import due
 from penstock.capture.start import Decision, PositionRefused, check_topic, open_poller
 from penstock.control import ProgressRow
 from penstock.control.captures import CaptureRow, Captures
@@ -30,9 +32,9 @@ STOP = READ_TIMEOUT + 30.0
 class CaptureRun:
     """Runs one capture in a thread of its own. figures: its row of progress, with what is known from before.
 
-    In that row, rows in are those that were new to it (some are read again at each poll), the batch is a poll, the
-    watermark the moment before which every commit is in the topic, and the state rows those whose last value is
-    remembered.
+    In that row, rows in are those that were new to it (some are read again at each poll), the dead ones were put aside,
+    the batch is a poll, the watermark the moment before which every commit is in the topic, and the state rows those
+    whose last value is remembered.
     """
 
     def __init__(self, capture: Capture, captures: Captures, bootstrap: str, figures: ProgressRow) -> None:
@@ -48,7 +50,7 @@ class CaptureRun:
         self._retry_at = 0.0
         self._stepped_at = 0.0
         self._rate = (time.monotonic(), figures.rows_in)
-        self._before = (figures.rows_in, figures.rows_out)
+        self._before = (figures.rows_in, figures.rows_out, figures.dead)
 
     # Life, as the driver sees it
 
@@ -144,22 +146,22 @@ class CaptureRun:
             try:
                 return self._poll(poller, stopping)
             finally:
-                self._before = (self.figures.rows_in, self.figures.rows_out)
+                self._before = (self.figures.rows_in, self.figures.rows_out, self.figures.dead)
                 poller.close()
 
     def _poll(self, poller: Poller, stopping: threading.Event) -> Decision:
         self.row.why = None
-        looked = time.monotonic()
+        looked, opened = time.monotonic(), time.time()
         while not stopping.is_set():
             if self._request and self._request[1] != self._begun and self._begin(poller, self._request):
                 return "snapshot"
             if time.monotonic() - looked > TOPIC_EVERY:
                 check_topic(self.capture, poller.position, self._bootstrap)
                 looked = time.monotonic()
-            every = self.capture.reconcile
-            due = every and time.time() - poller.reconcile.drift.ended > every.total_seconds()
-            if due and not (poller.position.reconcile or poller.position.snapshot):
-                poller.compare("it is time")
+            name, every = self.capture.name, self.capture.reconcile
+            busy = poller.position.reconcile or poller.position.snapshot
+            if every and not busy and time.time() >= due(name, every, poller.reconcile.same_at, opened):
+                poller.compare(TIMED)
             began, polls = time.monotonic(), poller.figures.polls
             wait = poller.step()
             self._stepped_at = time.monotonic()
@@ -179,7 +181,7 @@ class CaptureRun:
             self._polls = 0
             return True
         if what == "reconcile":
-            poller.compare("asked for")
+            poller.compare(ASKED)
         poller.poll_now()
         return False
 
@@ -193,10 +195,14 @@ class CaptureRun:
         row.oldest_at = None if f.oldest is None else int(f.oldest * 1000)
         row.debt_until = None if p.debt is None else int(p.debt.until * 1000)
         row.reconcile = p.reconcile or None
-        if poller.reconcile.drift.ended:
-            row.drift = asdict(poller.reconcile.drift)
+        rows, first = len(poller.aside), poller.aside.first
+        row.aside = {"rows": rows, "first": first.decode(errors="replace")} if first is not None else None
+        if (drift := poller.reconcile.last).ended:
+            row.drift = {**asdict(drift), "explained": drift.explained}
         mine = self.figures
-        mine.rows_in, mine.rows_out = self._before[0] + f.fresh, self._before[1] + f.written
+        mine.rows_in, mine.rows_out, mine.dead = (
+            before + now for before, now in zip(self._before, (f.fresh, f.written, f.aside), strict=True)
+        )
         mine.state_rows = len(poller.seen)
         if f.current is not None:
             mine.watermark = int(f.current * 1000)

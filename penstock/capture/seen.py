@@ -25,6 +25,9 @@ class Seen:
         """Whether this is the key's last value."""
         return self._last.get(hash(key)) == hash(value)
 
+    def knows(self, key: bytes) -> bool:
+        return hash(key) in self._last
+
     def note(self, key: bytes, value: bytes | None) -> None:
         self._last[hash(key)] = hash(value)
 

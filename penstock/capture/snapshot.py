@@ -39,7 +39,8 @@ class Snapshotting:
             self._readers = Readers(w.capture, w.database, low, w.PAGE, at.ranges, settings().snapshot_readers)
         read = self._readers.next()
         w.hook("after read")
-        keys, values = read.records.keys, read.records.values
+        made = w.fitting(read.records)
+        keys, values = made.keys, made.values
         w.figures.read += len(keys)
         w.shape(read.columns)
         for row in read.again[: w.seen.room]:
@@ -47,6 +48,7 @@ class Snapshotting:
         at = replace(at, ranges=self._readers.left, rows=at.rows + len(keys))
         w.commit(zip(keys, values, strict=True), replace(w.position, snapshot=at if at.ranges else None))
         if not at.ranges:
+            w.reconcile.same()
             self.close()
         w.figures.rows, w.figures.total = at.rows, at.total
         w.figures.fresh += len(keys)

@@ -73,7 +73,7 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             # What is in the topic and no longer selected must leave it.
             ends = end_offsets(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
             position = replace(fresh, reconcile="a new snapshot" if any(ends.values()) else "")
-        reconcile = Reconcile(reconcile_file(capture), capture.topic.name, topic_id, bootstrap)
+        reconcile = Reconcile(reconcile_file(capture), capture.topic.name, topic_id, bootstrap, capture.rate)
         undo.callback(reconcile.close)
         if position.snapshot == fresh.snapshot:
             reconcile.again()
@@ -94,6 +94,10 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             reconcile.again()
         if kept is not None and _was_rewritten(capture, position, Position.read(kept)):
             position = replace(position, reconcile="its SELECT is sent as it is written now")
+            reconcile.again()
+        if position.fingerprint != capture.fingerprint:
+            # It may say another thing of rows that do not change by themselves.
+            position = replace(position, fingerprint=capture.fingerprint, reconcile="the statement was changed")
             reconcile.again()
         position = replace(position, server=server)
         if decision or kept is None:
@@ -140,7 +144,7 @@ def _resumed(capture: Capture, fresh: Position, kept: Position, decision: Decisi
             f"the statement of capture {capture.name} was changed",
             got=f"fingerprint {capture.fingerprint}, position of {kept.fingerprint}",
             fix=f"`penstock capture run {capture.name} --snapshot` reads all rows again, `--continue` goes on from the "
-            "old cursor; or name a new topic behind INTO and take a snapshot",
+            "old cursor and compares the others; or name a new topic behind INTO and take a snapshot",
         )
     if kept.rows != fresh.rows:
         raise PositionRefused(
@@ -154,4 +158,4 @@ def _resumed(capture: Capture, fresh: Position, kept: Position, decision: Decisi
             got=f"{fresh.partitions}, position of {kept.partitions}",
             fix="name a new topic behind INTO, or delete this one, and take a snapshot",
         )
-    return replace(kept, fingerprint=capture.fingerprint)
+    return replace(kept, fingerprint=capture.fingerprint) if kept.fingerprint == capture.former else kept

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from penstock.capture.aside import Aside
 from penstock.capture.database import Database, Page, SourceError
 from penstock.capture.pages import Pages, Query
 from penstock.capture.position import Position
@@ -15,6 +16,8 @@ from penstock.capture.reconcile import Reconcile
 from penstock.capture.records import Records, columns_of, records
 from penstock.capture.seen import Seen
 from penstock.declare.capture import Capture
+from penstock.declare.topic import ASIDE
+from penstock.kafka.admin import ensure_topics
 from penstock.kafka.sizes import Message
 from penstock.kafka.transactions import TransactionalWriter
 
@@ -26,7 +29,7 @@ class Figures:
     """What a capture tells of itself; times are the database's clock, epoch seconds.
 
     current: everything committed before this is in the topic; oldest: when the oldest open transaction began; fresh:
-    rows read that were not known already.
+    rows read that were not known already; aside: rows put aside.
     """
 
     state: str = "starting"
@@ -36,6 +39,7 @@ class Figures:
     read: int = 0
     fresh: int = 0
     written: int = 0
+    aside: int = 0
     polls: int = 0
     total: int = 0
     waits_for: str = ""
@@ -64,6 +68,9 @@ class PageWriter:
     def __post_init__(self) -> None:
         self.pages = Pages(self.capture)
         self.seen = Seen()
+        # When the tables are looked at next.
+        self.next_look = 0.0
+        self.aside = Aside(self.reconcile.db, self.capture, self.output.limit(self.capture.topic.name))
 
     def read(self, query: Query) -> Page:
         page = self.database.page(query)
@@ -89,9 +96,13 @@ class PageWriter:
 
     def records(self, page: Page) -> Records:
         """A page's rows as keys and values, after its columns were taken in."""
-        made = records(self.capture, page)
+        made = self.fitting(records(self.capture, page))
         self.shape(columns_of(page))
         return made
+
+    def fitting(self, made: Records) -> Records:
+        """What the topic takes of a page's records; the others are put aside, at the next commit."""
+        return self.aside.without(made, self.reconcile.scan)
 
     def shape(self, columns: tuple[tuple[str, str], ...]) -> None:
         """Take other columns over. Rows that do not change themselves are brought up by a reconcile."""
@@ -108,15 +119,21 @@ class PageWriter:
         self.position = replace(self.position, columns=columns, reconcile=reason or self.position.reconcile)
         if reason:
             self.reconcile.again()
+            self.next_look = 0.0
 
     def commit(self, rows: Iterable[tuple[bytes, bytes | None]], position: Position) -> None:
         """Write keys with their values, a value None as a tombstone, and the position."""
         messages = [Message(self.capture.topic.name, key, value) for key, value in rows]
+        if letters := self.aside.letters:
+            ensure_topics([ASIDE], self.output.bootstrap)
+            messages += letters
         self.hook("before commit")
         if messages or position != self.position:
             self.output.commit(self._hooked(messages), position.value())
         self.position = position
-        self.figures.written += len(messages)
+        self.figures.written += len(messages) - len(letters)
+        self.figures.aside += len(letters)
+        self.aside.told()
         self.hook("after commit")
 
     def _hooked(self, messages: list[Message]) -> Iterator[Message]:

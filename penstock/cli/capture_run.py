@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from penstock.capture import start
 from penstock.capture.blame import placed
 from penstock.capture.poller import Poller
+from penstock.capture.reconcile import ASKED
 from penstock.cli.capture_names import Name, captures
 from penstock.cli.output import clear_errors, console, count
 from penstock.control import connect
@@ -49,7 +50,7 @@ def run(
                 poller = start.open_poller(capture, settings().bootstrap, decision)
                 try:
                     if compare:
-                        poller.compare("asked for")
+                        poller.compare(ASKED)
                     _run(poller, holder, once=once)
                 finally:
                     poller.close()
@@ -80,7 +81,7 @@ def _run(poller: Poller, holder: str, *, once: bool) -> None:
             if once and f.polls and not poller.position.reconcile:
                 break
             time.sleep(wait)
-    f, drift = poller.figures, poller.reconcile.drift
+    f, drift = poller.figures, poller.reconcile.last
     console().print(f"{poller.capture.name}: {f.read:,} rows read, {f.written:,} records written")
     if drift.ended:
         when = datetime.fromtimestamp(drift.ended, UTC)

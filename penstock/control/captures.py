@@ -23,9 +23,9 @@ Asked = Literal["poll", "snapshot", "reconcile", "continue"]
 class CaptureRow:
     """One capture, beside its row of progress. Times are epoch ms by the captured database's clock.
 
-    phase: one of PHASES; why: what it waits for or was refused for; oldest_at:
-    when the oldest open transaction began; debt_until: those that began before are no longer waited for; drift: what
-    the last comparison found. asked, answered, answer: see `ask`.
+    phase: one of PHASES; why: what it waits for or was refused for; oldest_at: when the oldest open transaction began;
+    debt_until: those that began before are no longer waited for; drift: what the last comparison found; aside: how many
+    rows are put aside now, and the key of the first. asked, answered, answer: see `ask`.
     """
 
     name: str
@@ -41,6 +41,7 @@ class CaptureRow:
     debt_until: int | None = None
     reconcile: str | None = None
     drift: dict[str, Any] | None = None
+    aside: dict[str, Any] | None = None
     asked: Asked | None = None
     asked_id: str | None = None
     answered_id: str | None = None

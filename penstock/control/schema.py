@@ -201,7 +201,8 @@ capture = Table(
     Column("oldest_at", BigInteger),  # when the oldest transaction open in the captured database began
     Column("debt_until", BigInteger),  # transactions that began before this are no longer waited for
     Column("reconcile", Text),  # why table and topic are being compared, empty if they are not
-    Column("drift", JSON),  # what the last comparison found: missing, differing, extra, rows, ended
+    Column("drift", JSON),  # what the last comparison found: missing, differing, extra, rows, ended, why, explained
+    Column("aside", JSON),  # rows put aside now: rows, first
     # What somebody asked for, and what came of it.
     Column("asked", String(12)),  # poll | snapshot | reconcile | continue
     Column("asked_id", String(32)),

@@ -11,7 +11,9 @@
     OVERLAP 10 SECONDS                    -- how far each poll goes back behind the last one; see below
     DELAY 5 SECONDS                       -- how long a transaction may be open where the engine cannot tell
     HOLD 10 MINUTES                       -- how long one open transaction may hold the capture back; see below
-    RECONCILE EVERY 1 DAY                 -- when table and topic are compared; never if left out
+    RECONCILE EVERY 1 DAY RATE 10000      -- how often table and topic are compared, at how many rows a second at most;
+                                          -- or RECONCILE NEVER
+    LARGEST 16 MB                         -- of a record; a row that makes a larger one is put aside
     AS
     SELECT id, name, deleted, updated_at FROM accounts
 
@@ -38,7 +40,7 @@ from typing import ClassVar
 from sqlglot import exp
 
 from penstock.declare import capture_refusals
-from penstock.declare.capture_clauses import Clauses
+from penstock.declare.capture_clauses import MB, Clauses
 from penstock.declare.capture_tokens import place, spelled, tokens
 from penstock.declare.declared import Kind, Place
 from penstock.declare.topic import Topic
@@ -54,6 +56,7 @@ class Capture:
 
     select, deleted: the SELECT and a condition over its columns, as they are understood; sql, deleted_sql: as they are
     written, and sent; places: where each clause, and the SELECT, begins: line and column.
+    reconcile: None is never; rate: of the reconcile, rows a second; largest: bytes of a record.
     """
 
     name: str
@@ -72,7 +75,9 @@ class Capture:
     overlap: timedelta = timedelta(seconds=10)
     delay: timedelta = timedelta(seconds=5)
     hold: timedelta = timedelta(minutes=10)
-    reconcile: timedelta | None = None
+    reconcile: timedelta | None = timedelta(days=1)
+    rate: int = 10_000
+    largest: int = 16 * MB
 
     kind: ClassVar[Kind] = "capture"
 
@@ -146,7 +151,14 @@ def parse(text: str, path: Path) -> Capture:
     given = clauses.read()
     name, partitions = given.pop("topic"), given.pop("partitions")
     try:
-        topic = Topic(name, partitions=partitions, compacted=True, beat_every=0, widens=False)
+        topic = Topic(
+            name,
+            partitions=partitions,
+            compacted=True,
+            beat_every=0,
+            widens=False,
+            config={"max.message.bytes": str(given.get("largest", Capture.largest))},
+        )
     except DeclarationError as e:
         raise clauses.error(e.what, str(e.got), e.fix, clauses.found["CAPTURE"]) from e
     select, sql = clauses.select(given["dialect"])

@@ -23,7 +23,11 @@ UNITS = {
     "HOUR": timedelta(hours=1),
     "DAY": timedelta(days=1),
 }
-CLAUSES = ("CAPTURE", "FROM", "KEY", "CURSOR", "DELETED", "EVERY", "OVERLAP", "DELAY", "HOLD", "RECONCILE")
+MB = 1024 * 1024
+# What one fetch of a Kafka client takes by default is 50 MB, and one request to a broker 100 MB.
+MOST = 32 * MB
+SIZES = {"KB": 1024, "MB": MB}
+CLAUSES = ("CAPTURE", "FROM", "KEY", "CURSOR", "DELETED", "EVERY", "OVERLAP", "DELAY", "HOLD", "RECONCILE", "LARGEST")
 NEEDED = ("CAPTURE", "FROM", "KEY", "CURSOR")
 # Topics of Kafka's own and of the platform's begin so.
 RESERVED = ("__", "penstock.")
@@ -63,8 +67,9 @@ class Clauses(Tokens):
                     self.word("WHEN")
                     given |= self._condition(given["dialect"], clause)
                 case "RECONCILE":
-                    self.word("EVERY")
-                    given["reconcile"] = self._duration()
+                    given |= self._reconcile()
+                case "LARGEST":
+                    given["largest"] = self._size()
                 case other:
                     given[other.lower()] = self._duration()
         if lacking := [name for name in NEEDED if name not in self.found]:
@@ -109,6 +114,28 @@ class Clauses(Tokens):
             start, end = (column.parts[i].meta.get("start", 0) for i in (0, -1))
             text = text[:start] + text[end:]
         return {"deleted": made, "deleted_sql": text}
+
+    def _reconcile(self) -> dict[str, Any]:
+        if self.is_word("NEVER"):
+            self.at += 1
+            return {"reconcile": None}
+        self.word("EVERY")
+        given: dict[str, Any] = {"reconcile": self._duration()}
+        if self.is_word("RATE"):
+            self.at += 1
+            given["rate"] = self.number("the rows a second")
+        return given
+
+    def _size(self) -> int:
+        count = self.number("a size")
+        token = self.next("a unit of size")
+        unit = SIZES.get(token.text.upper())
+        if unit is None:
+            raise self.error("this is no unit of size", token.text, f"take one of: {', '.join(SIZES)}", token)
+        if count * unit > MOST:
+            fix = f"say {MOST // MB} MB at most, and keep what is larger elsewhere"
+            raise self.error("this is larger than Kafka's clients take", f"{count} {token.text}", fix, token)
+        return count * unit
 
     def _duration(self) -> timedelta:
         count = self.number("a duration")

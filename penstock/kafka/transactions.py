@@ -29,7 +29,7 @@ from confluent_kafka import (
 from penstock.declare.topic import Topic
 from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka.admin import admin, log_ends
-from penstock.kafka.sizes import FRAME, LARGEST, Message, limits
+from penstock.kafka.sizes import FRAME, LARGEST, Limit, Message, limits
 
 # Each call to the broker; longer than its own restart takes.
 TIMEOUT = 30.0
@@ -73,7 +73,7 @@ class TransactionalWriter:
     def __init__(
         self, name: str, group: str, bootstrap: str, marks: Topic, what: str, topics: Sequence[str] = ()
     ) -> None:
-        self.name, self.what, self._bootstrap = name, f"{what} {name}", bootstrap
+        self.name, self.what, self.bootstrap = name, f"{what} {name}", bootstrap
         self._place = TopicPartition(marks.name, mark_partition(marks, name), OFFSET_BEGINNING)
         self._limits = limits(topics, bootstrap)
         shared = {"bootstrap.servers": bootstrap, "client.id": group, "log_level": 2}
@@ -139,7 +139,7 @@ class TransactionalWriter:
         """
         place = (self._place.topic, self._place.partition)
         while True:
-            ends = log_ends(admin(self._bootstrap), [place], self._bootstrap)
+            ends = log_ends(admin(self.bootstrap), [place], self.bootstrap)
             if place in ends:
                 return ends[place]
             if time.monotonic() > deadline:
@@ -168,6 +168,10 @@ class TransactionalWriter:
         except KafkaException as e:
             raise self._error("could not commit a batch", e) from e
         return count
+
+    def limit(self, topic: str) -> Limit | None:
+        """What one of its topics takes; None if the broker does not tell."""
+        return self._limits.get(topic)
 
     def _fits(self, message: Message) -> None:
         """BrokerError for a record that its topic does not take: the broker would not say which one it is."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from penstock.catalog import readable
 from penstock.control import Control
 from penstock.control.captures import CaptureRow
+from penstock.declare.topic import ASIDE
 from penstock.observe.moments import take
 from penstock.observe.states import Limits
 from penstock.observe.views import StreamView
@@ -16,6 +18,7 @@ from penstock.settings import settings
 
 # Behind its database by so many of its own intervals, and at least so many seconds, a capture is lagging.
 INTERVALS, AT_LEAST = 5, 15.0
+MS = timedelta(milliseconds=1)
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,20 @@ def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]
         found.append(f"its snapshot waits for {row.why or 'its overlap to pass'}")
     if row and row.drift and any(row.drift[kind] for kind in ("missing", "differing", "extra")):
         drift = row.drift
+        because = f"; why it was begun: {drift['why']}" if drift.get("explained") else ""
         found.append(
             f"the last comparison repaired {drift['missing']} missing, {drift['differing']} differing and "
-            f"{drift['extra']} extra of {drift['rows']} rows"
+            f"{drift['extra']} extra of {drift['rows']} rows{because}"
+        )
+    often = declared.reconcile if declared else None
+    if often and row and row.drift and (since := now - int(row.drift["ended"] * 1000)) > 2000 * often.total_seconds():
+        found.append(
+            f"table and topic were last compared {duration(since)} ago, not {duration(often // MS)}: "
+            "if it does not come to its end, give RECONCILE a higher RATE"
+        )
+    if row and row.aside:
+        found.append(
+            f"{row.aside['rows']} rows are not in its topic, as they are too large for it, e.g. {row.aside['first']}: "
+            f"see `penstock dead-letters show {ASIDE.name} --stream {row.name}`"
         )
     return found

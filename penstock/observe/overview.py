@@ -103,6 +103,7 @@ def _capture(snap: Snapshot, s: StreamView) -> CaptureView:
         None if row.oldest_at is None else max(0, snap.now - row.oldest_at),
         row.debt_until is not None,
         row.drift,
+        row.aside,
         row.asked if waiting else None,
         "" if waiting else row.answer or "",
     )

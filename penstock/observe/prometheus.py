@@ -70,6 +70,8 @@ CAPTURE = {
     "penstock_capture_owes": "1 if transactions open longer than HOLD are not waited for.",
     "penstock_capture_compared_rows": "Rows that the last comparison of table and topic looked at.",
     "penstock_capture_drift_rows": "Rows that the last comparison of table and topic repaired.",
+    "penstock_capture_drift_explained": "1 if a change that was seen accounts for that drift, e.g. of the columns.",
+    "penstock_capture_aside_rows": "Rows that are put aside now: their records are larger than the topic takes.",
     "penstock_capture_compared_time_seconds": "When the last comparison of table and topic ended, Unix time.",
 }
 DECLARED = {**STREAM, **APP, **DRIVER, **CAPTURE}
@@ -256,12 +258,14 @@ def _capture(now: Moment, row: CaptureRow) -> Iterator[Value]:
     yield value("snapshot_rows", row.snapshot_rows)
     yield value("snapshot_rows_expected", row.snapshot_total)
     yield value("open_transaction_age_seconds", max(0, now.snap.now - row.oldest_at) / 1000 if row.oldest_at else 0)
+    yield value("aside_rows", row.aside["rows"] if row.aside else 0)
     yield value("owes", float(row.debt_until is not None))
     if row.drift:
         yield value("compared_rows", row.drift["rows"])
         yield value("compared_time_seconds", row.drift["ended"])
         for kind in ("missing", "differing", "extra"):
             yield value("drift_rows", row.drift[kind], kind)
+        yield value("drift_explained", float(row.drift.get("explained", False)))
 
 
 def serve(collector: Collector, port: int, host: str = "127.0.0.1") -> Callable[[], None]:

@@ -93,8 +93,8 @@ class CaptureView:
 
     waits: for what, or why it was refused; snapshot: rows read of about so many, while it takes one; open_ms: age of
     the oldest open transaction; debt: transactions are open that are no longer waited for; drift: rows that the last
-    comparison found missing, differing or extra, of how many; asked: what is asked and not answered yet; answer: why
-    what was asked last could not be done, empty if it was.
+    comparison found missing, differing or extra, of how many; aside: rows put aside, and the key of one; asked: what is
+    asked and not answered yet; answer: why what was asked last could not be done, empty if it was.
     """
 
     name: str
@@ -112,6 +112,7 @@ class CaptureView:
     open_ms: int | None
     debt: bool
     drift: Mapping[str, Any] | None
+    aside: Mapping[str, Any] | None
     asked: str | None
     answer: str
 

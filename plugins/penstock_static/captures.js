@@ -16,7 +16,7 @@ const ASKS = {
   poll: ["Poll", "It polls at once, instead of when it is next due."],
   reconcile: ["Reconcile", "It compares all of table and topic, and repairs what differs. That reads the whole table."],
   snapshot: ["Snapshot", "It reads the whole table anew, and writes each row to its topic."],
-  continue: ["Continue", "It goes on with the changed statement, from where it was: rows that were read before keep their old form."],
+  continue: ["Continue", "It goes on with the changed statement, from where it was: rows that were read before are compared and brought up."],
 };
 const label = (verb) => ASKS[verb][0];
 // Long enough that a person's own session is one to look at.
@@ -55,6 +55,7 @@ class CaptureRow {
       capture.answer && `could not: ${capture.answer}`,
       capture.waits,
       capture.debt && "transactions are open too long to be waited for",
+      capture.aside && `${f.count(capture.aside.rows)} rows are too large for its topic, e.g. ${capture.aside.first}`,
       capture.why,
     ].filter(Boolean);
     text(this.why, said.join("; "));
@@ -70,8 +71,9 @@ class CaptureRow {
     };
     for (const [column, cell] of Object.entries(this.cells)) text(cell, figures[column]);
     attr(this.cells["Open since"], "data-warn", capture.open_ms > OPEN_MS);
-    attr(this.cells.Drift, "data-warn", found > 0);
-    attr(this.cells.Drift, "title", drift && `${drift.missing} missing, ${drift.differing} differing, ${drift.extra} extra`);
+    attr(this.cells.Drift, "data-warn", found > 0 && !drift.explained);
+    const kinds = drift && `${drift.missing} missing, ${drift.differing} differing, ${drift.extra} extra`;
+    attr(this.cells.Drift, "title", drift?.why ? `${kinds}; why it was compared: ${drift.why}` : kinds);
     for (const button of this.buttons) {
       attr(button, "hidden", button.dataset.verb === "continue" && capture.phase !== "refused");
       this.table.guard(button, viewer);

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from penstock.capture.database import SourceError
@@ -129,3 +131,33 @@ def test_a_cursor_that_is_given_another_type(source: Source) -> None:
     again = source.poller()
     assert again.position.low is None
     compared(source, again)
+
+
+def test_a_comparison_keeps_its_rate_whatever_is_polled(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.capture.reconcile.Reconcile.CHUNK", 20)
+    source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_100")
+    poller = source.poller(more="RECONCILE EVERY 1 DAY RATE 50")
+    polled(poller)
+    began, polls = time.monotonic(), poller.figures.polls
+    poller.compare("asked for")
+    until(poller, lambda: not poller.position.reconcile, "all is compared")
+    assert time.monotonic() - began >= 100 / 50 - 20 / 50
+    assert poller.figures.polls - polls > 5
+
+
+def test_what_the_last_comparison_found_is_kept_while_another_runs(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b')")
+    poller = source.poller()
+    polled(poller)
+    assert time.time() - poller.reconcile.same_at < 60, "a snapshot needs no comparison at once"
+    source.send({b"junk": b"{}"})
+    poller.compare("asked for")
+    until(poller, lambda: not poller.position.reconcile, "all is compared")
+    found = poller.reconcile.last
+    assert (found.extra, found.why, found.explained) == (1, "asked for", False)
+    poller.compare("asked for")
+    source.close(poller)
+    again = source.poller()
+    assert again.position.reconcile
+    assert again.reconcile.last == found
+    assert 0 <= again.reconcile.same_at - found.ended < 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import orjson
 import pytest
@@ -153,3 +155,41 @@ def test_columns_that_change_are_taken_over_and_older_rows_brought_up(running: R
     running.source.sql(f"ALTER TABLE {name} DROP COLUMN changed")
     running.until(lambda _, f: f.state == "failing", "it fails without its cursor")
     assert "changed" in (running.figures.error or "")
+
+
+def test_a_comparison_comes_by_itself_when_it_is_due(running: Running) -> None:
+    running.source.sql(f"INSERT INTO {running.source.name} (name) VALUES ('a'), ('b')")
+    running.start(more="RECONCILE EVERY 1 SECOND")
+    running.until(lambda row, _: row.low is not None, "it polls")
+    running.source.sql(f"DELETE FROM {running.source.name} WHERE id = 1")
+    wait_until(running.source.same, 60, what="the row is gone from the topic")
+    running.until(lambda row, _: row.drift is not None and row.drift["why"] == "it is time", "what it found is told")
+
+
+def test_a_comparison_comes_by_itself_if_nobody_knows_of_one(
+    running: Running, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running.source.sql(f"INSERT INTO {running.source.name} (name) VALUES ('a'), ('b')")
+    running.start()
+    running.until(lambda row, _: row.low is not None, "it polls")
+    running.stop()
+    running.source.sql(f"DELETE FROM {running.source.name} WHERE id = 1")
+    for file in (home / "captures").glob("*"):
+        file.unlink()
+    monkeypatch.setattr("penstock.capture.schedule.SOON", 0.0)
+    running.start(more="RECONCILE NEVER")
+    running.until(lambda row, _: row.polls > 5, "it polls")
+    assert running.row.drift is None
+    running.start()
+    running.until(lambda row, _: row.drift is not None and row.drift["extra"] == 1, "it compares")
+    assert running.source.same()
+
+
+def test_a_row_that_is_put_aside_is_told(running: Running) -> None:
+    name = running.source.name
+    running.source.sql(f"ALTER TABLE {name} ADD COLUMN body LONGTEXT", f"INSERT INTO {name} (name) VALUES ('a')")
+    with running.source.cursor() as cursor:
+        cursor.execute(f"INSERT INTO {name} (body) VALUES (%s)", (random.Random(7).randbytes(100_000).hex(),))
+    running.start(more="LARGEST 64 KB")
+    running.until(lambda row, f: row.aside == {"rows": 1, "first": '{"id":2}'} and f.dead == 1, "it is told")
+    assert len(running.source.topic()) == 1

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.catalog import Catalog
 from penstock.control import Actor, Control
 from penstock.control.captures import CaptureRow, Captures
+from penstock.declare.capture import parse
 from penstock.observe.captures import health
 from tests import captures
 
 ME = Actor("somebody", "cli")
-DRIFT = {"missing": 1, "differing": 2, "extra": 3, "rows": 9}
+DRIFT = {"missing": 1, "differing": 2, "extra": 3, "rows": 9, "ended": 1e12}
 
 
 @pytest.fixture
@@ -60,9 +63,24 @@ def test_one_that_is_stopped_is_no_fault(running: Control) -> None:
         (0.0, {"phase": "waiting", "why": "others"}, "its snapshot waits for others"),
         (
             0.0,
-            {"drift": {"missing": 1, "differing": 2, "extra": 3, "rows": 9}},
+            {"drift": {"missing": 1, "differing": 2, "extra": 3, "rows": 9, "ended": 1e12}},
             "1 missing, 2 differing and 3 extra of 9",
         ),
+        (
+            0.0,
+            {
+                "drift": {
+                    "missing": 0,
+                    "differing": 2,
+                    "extra": 0,
+                    "rows": 9,
+                    "why": "a new snapshot",
+                    "explained": True,
+                }
+            },
+            "2 differing and 0 extra of 9 rows; why it was begun: a new snapshot",
+        ),
+        (0.0, {"aside": {"rows": 3, "first": '{"id":7}'}}, "3 rows are not in its topic, as they are too large for it"),
     ],
 )
 def test_what_is_not_as_it_should_be_warns(running: Control, behind: float, row: dict[str, Any], warning: str) -> None:
@@ -87,3 +105,24 @@ def test_requests_are_answered_once(control: Control) -> None:
     row = mine.rows()["shop"]
     assert (row.phase, row.asked, row.answered_id, row.answer) == ("polling", "reconcile", second, "cannot")
     assert [(a["verb"], a["detail"]) for a in control.actions()] == [("reconcile", "because"), ("poll", None)]
+
+
+def test_a_comparison_that_does_not_come_to_its_end_is_told(running: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "CAPTURE INTO shop FROM sqlite x KEY id CURSOR c RECONCILE EVERY 1 HOUR AS SELECT * FROM t"
+    catalog = Catalog({}, {}, {"shop": parse(text, Path("shop.sql"))})
+    monkeypatch.setattr("penstock.observe.captures.readable", lambda: (catalog, []))
+    for hours, warned in ((1.5, False), (3.0, True)):
+        ended = running.now() / 1000 - hours * 3600
+        reported(running, drift={"missing": 0, "differing": 0, "extra": 0, "rows": 9, "ended": ended})
+        assert any("last compared 3 h ago" in said for said in health(running, "shop").warnings) == warned
+
+
+def test_a_control_database_of_before_is_given_the_columns_that_it_lacks(control: Control) -> None:
+    Captures(control).report(CaptureRow("shop", polls=7))
+    with control.engine.begin() as c:
+        c.exec_driver_sql("ALTER TABLE capture DROP COLUMN aside")
+    for _ in range(2):
+        control.migrate()
+        assert Captures(control).rows()["shop"].polls == 7
+    Captures(control).report(CaptureRow("shop", aside={"rows": 1, "first": "k"}))
+    assert Captures(control).rows()["shop"].aside == {"rows": 1, "first": "k"}

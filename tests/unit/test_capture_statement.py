@@ -18,7 +18,8 @@ DELETED WHEN (deleted = 1 AND CAST(id AS CHAR) <> 'AS')
 EVERY 500 MILLISECONDS
 OVERLAP 1 MINUTE
 DELAY 3 SECONDS
-RECONCILE EVERY 1 DAY
+RECONCILE EVERY 6 HOURS RATE 500
+LARGEST 64 KB
 AS
 SELECT id, part, name, deleted, updated_at FROM accounts WHERE kind <> 'x'
 """
@@ -36,13 +37,16 @@ def test_every_clause_is_read() -> None:
     assert found.deleted is not None
     assert found.deleted.sql("mysql") == "(deleted = 1 AND CAST(id AS CHAR) <> 'AS')"
     assert (found.every, found.overlap) == (timedelta(milliseconds=500), timedelta(minutes=1))
-    assert (found.delay, found.reconcile) == (timedelta(seconds=3), timedelta(days=1))
+    assert (found.delay, found.reconcile) == (timedelta(seconds=3), timedelta(hours=6))
+    assert (found.rate, found.largest) == (500, 64 * 1024)
+    assert found.topic.settings()["max.message.bytes"] == "65536"
     assert found.columns == ["id", "part", "name", "deleted", "updated_at"]
 
 
 def test_what_is_left_out_has_a_default() -> None:
     found = parse(LEAST, PATH)
-    assert (found.topic.partitions, found.deleted, found.reconcile, found.columns) == (1, None, None, None)
+    assert (found.topic.partitions, found.deleted, found.columns) == (1, None, None)
+    assert (found.reconcile, found.rate, found.largest) == (timedelta(days=1), 10_000, 16 * 1024 * 1024)
     assert (found.every, found.overlap, found.delay) == (
         timedelta(seconds=1), timedelta(seconds=10), timedelta(seconds=5),
     )  # fmt: skip
@@ -52,7 +56,8 @@ def test_what_is_left_out_has_a_default() -> None:
     ("before", "after", "same"),
     [
         ("EVERY 500 MILLISECONDS", "EVERY 5 SECONDS", True),
-        ("RECONCILE EVERY 1 DAY", "", True),
+        ("RECONCILE EVERY 6 HOURS RATE 500", "RECONCILE NEVER", True),
+        ("LARGEST 64 KB", "LARGEST 1 MB", True),
         ("SELECT id,   part", "SELECT id, part", True),
         ("-- grows", "", True),
         ("name,", "name AS title,", False),
@@ -76,7 +81,7 @@ def test_the_fingerprint_changes_with_what_decides_the_rows(before: str, after: 
         ("my-accounts", "my/accounts", "1:16", "this is no clause of a capture; got: /"),
         ("PARTITIONS 4", "PARTITIONS four", "1:40", "the number of partitions is no whole number"),
         ("mysql demo", "oracle demo", "2:6", "the engine is not known; got: oracle"),
-        ("KEY (id, part)\n", "", "9:1", "KEY is missing"),
+        ("KEY (id, part)\n", "", "10:1", "KEY is missing"),
         ("KEY (id, part)", "KEY (id, parts)", "3:1", "KEY names a column that is not selected; got: parts"),
         ("KEY (id, part)", "KEY (id part)", "3:9", "here stands ,; got: part"),
         ("CURSOR updated_at", "CURSOR at", "4:1", "CURSOR names a column that is not selected; got: at"),
@@ -88,54 +93,58 @@ def test_the_fingerprint_changes_with_what_decides_the_rows(before: str, after: 
         ("500 MILLISECONDS", "0 SECONDS", "6:7", "a duration is no whole number above 0"),
         ("500 MILLISECONDS", "1 FORTNIGHT", "6:9", "this is no unit of time; got: FORTNIGHT"),
         ("OVERLAP 1 MINUTE", "EVERY 1 MINUTE", "7:1", "a clause stands twice; got: EVERY"),
-        ("SELECT", "SELECT DISTINCT", "11:8", "a capture cannot page through DISTINCT"),
-        ("SELECT", "WITH q AS (SELECT 1) SELECT", "11:1", "a capture cannot page through WITH"),
-        ("SELECT", "UPDATE a SET b = 1; SELECT", "11:1", "behind AS stands one SELECT; got: several statements"),
-        ("WHERE kind <> 'x'", "GROUP BY id", "11:58", "a capture cannot page through GROUP BY"),
-        ("WHERE kind <> 'x'", "ORDER BY id", "11:58", "a capture cannot page through ORDER BY"),
-        ("WHERE kind <> 'x'", "LIMIT 5", "11:58", "a capture cannot page through LIMIT"),
-        ("WHERE kind <> 'x'", "FOR UPDATE", "11:58", "a capture cannot page through FOR UPDATE"),
-        ("WHERE kind <> 'x'", "UNION SELECT 1, 2, 3, 4, 5", "11:1", "behind AS stands one SELECT; got: UNION"),
-        ("kind <> 'x'", "kind = ?", "11:1", "a capture has no parameters"),
-        ("kind <> 'x'", "at < NOW()", "11:69", "this says another thing at each poll; got: NOW()"),
-        ("name,", "UUID() AS name,", "11:18", "this says another thing at each poll; got: UUID()"),
-        ("name,", "UTC_TIMESTAMP() AS name,", "11:18", "this says another thing at each poll; got: UTC_TIMESTAMP()"),
-        ("name,", "UNIX_TIMESTAMP() AS name,", "11:18", "this says another thing at each poll"),
-        ("name,", "CAST('now' AS DATETIME) AS name,", "11:23", "this says another thing at each poll"),
+        ("EVERY 6 HOURS RATE 500", "SELDOM", "9:11", "here stands EVERY; got: SELDOM"),
+        ("RATE 500", "RATE 0", "9:30", "the rows a second is no whole number above 0; got: 0"),
+        ("64 KB", "64 GB", "10:12", "this is no unit of size; got: GB"),
+        ("64 KB", "33 MB", "10:12", "this is larger than Kafka's clients take; got: 33 MB"),
+        ("SELECT", "SELECT DISTINCT", "12:8", "a capture cannot page through DISTINCT"),
+        ("SELECT", "WITH q AS (SELECT 1) SELECT", "12:1", "a capture cannot page through WITH"),
+        ("SELECT", "UPDATE a SET b = 1; SELECT", "12:1", "behind AS stands one SELECT; got: several statements"),
+        ("WHERE kind <> 'x'", "GROUP BY id", "12:58", "a capture cannot page through GROUP BY"),
+        ("WHERE kind <> 'x'", "ORDER BY id", "12:58", "a capture cannot page through ORDER BY"),
+        ("WHERE kind <> 'x'", "LIMIT 5", "12:58", "a capture cannot page through LIMIT"),
+        ("WHERE kind <> 'x'", "FOR UPDATE", "12:58", "a capture cannot page through FOR UPDATE"),
+        ("WHERE kind <> 'x'", "UNION SELECT 1, 2, 3, 4, 5", "12:1", "behind AS stands one SELECT; got: UNION"),
+        ("kind <> 'x'", "kind = ?", "12:1", "a capture has no parameters"),
+        ("kind <> 'x'", "at < NOW()", "12:69", "this says another thing at each poll; got: NOW()"),
+        ("name,", "UUID() AS name,", "12:18", "this says another thing at each poll; got: UUID()"),
+        ("name,", "UTC_TIMESTAMP() AS name,", "12:18", "this says another thing at each poll; got: UTC_TIMESTAMP()"),
+        ("name,", "UNIX_TIMESTAMP() AS name,", "12:18", "this says another thing at each poll"),
+        ("name,", "CAST('now' AS DATETIME) AS name,", "12:23", "this says another thing at each poll"),
         ("deleted = 1", "updated_at < NOW()", "5:28", "this says another thing at each poll; got: NOW()"),
-        ("name,", "COUNT(*) AS name,", "11:18", "a capture has no aggregates; got: COUNT(*)"),
-        ("name,", "name, name,", "11:1", "columns without a name, or with one name"),
-        ("name,", "1 + 1,", "11:1", "columns without a name, or with one name"),
-        ("FROM accounts", "FROM (SELECT * FROM accounts LIMIT 9) AS q", "11:73", "cannot page through LIMIT"),
-        ("FROM accounts", "FROM (SELECT DISTINCT * FROM accounts) AS q", "11:57", "cannot page through DISTINCT"),
+        ("name,", "COUNT(*) AS name,", "12:18", "a capture has no aggregates; got: COUNT(*)"),
+        ("name,", "name, name,", "12:1", "columns without a name, or with one name"),
+        ("name,", "1 + 1,", "12:1", "columns without a name, or with one name"),
+        ("FROM accounts", "FROM (SELECT * FROM accounts LIMIT 9) AS q", "12:73", "cannot page through LIMIT"),
+        ("FROM accounts", "FROM (SELECT DISTINCT * FROM accounts) AS q", "12:57", "cannot page through DISTINCT"),
         (
             "FROM accounts",
             "FROM (SELECT * FROM a UNION ALL SELECT * FROM b) AS q",
-            "11:66",
+            "12:66",
             "cannot page through UNION",
         ),
-        ("FROM accounts", "FROM a JOIN (SELECT id FROM b GROUP BY id) AS q", "11:74", "cannot page through GROUP BY"),
-        ("FROM accounts", "FROM (SELECT * FROM (SELECT * FROM a LIMIT 1) AS p) AS q", "11:81", "page through LIMIT"),
-        ("FROM accounts", "FROM (WITH c AS (SELECT 1) SELECT * FROM c) AS q", "11:50", "page through WITH"),
-        ("kind <> 'x'", "id IN (SELECT id FROM b LIMIT 5)", "11:88", "which rows LIMIT takes is not said; got: LIMIT"),
-        ("name,", "RANDOM_BYTES(8) AS name,", "11:18", "another thing at each poll; got: RANDOM_BYTES(...)"),
-        ("name,", "SYS_GUID() AS name,", "11:18", "this says another thing at each poll; got: SYS_GUID()"),
-        ("name,", "ROWNUM() AS name,", "11:18", "this says another thing at each poll; got: ROWNUM()"),
-        ("name,", "CURRENT_USER AS name,", "11:18", "this says another thing at each poll; got: CURRENT_USER"),
+        ("FROM accounts", "FROM a JOIN (SELECT id FROM b GROUP BY id) AS q", "12:74", "cannot page through GROUP BY"),
+        ("FROM accounts", "FROM (SELECT * FROM (SELECT * FROM a LIMIT 1) AS p) AS q", "12:81", "page through LIMIT"),
+        ("FROM accounts", "FROM (WITH c AS (SELECT 1) SELECT * FROM c) AS q", "12:50", "page through WITH"),
+        ("kind <> 'x'", "id IN (SELECT id FROM b LIMIT 5)", "12:88", "which rows LIMIT takes is not said; got: LIMIT"),
+        ("name,", "RANDOM_BYTES(8) AS name,", "12:18", "another thing at each poll; got: RANDOM_BYTES(...)"),
+        ("name,", "SYS_GUID() AS name,", "12:18", "this says another thing at each poll; got: SYS_GUID()"),
+        ("name,", "ROWNUM() AS name,", "12:18", "this says another thing at each poll; got: ROWNUM()"),
+        ("name,", "CURRENT_USER AS name,", "12:18", "this says another thing at each poll; got: CURRENT_USER"),
         (
             "SELECT id",
             "SELECT STRAIGHT_JOIN SQL_NO_CACHE id",
-            "11:22",
+            "12:22",
             "a SELECT that is sent alone; got: SQL_NO",
         ),
-        ("name,", "@x AS name,", "11:18", "a variable is another in each session"),
-        ("name,", "@@sql_mode AS name,", "11:18", "a variable is another in each session"),
-        ("kind <> 'x'", "kind /*! LIMIT 5 */ <> 'x'", "11:69", "the server would run this comment"),
+        ("name,", "@x AS name,", "12:18", "a variable is another in each session"),
+        ("name,", "@@sql_mode AS name,", "12:18", "a variable is another in each session"),
+        ("kind <> 'x'", "kind /*! LIMIT 5 */ <> 'x'", "12:69", "the server would run this comment"),
         ("my-accounts.v1", "penstock.captures", "1:14", "this topic is reserved; got: penstock.captures"),
         ("my-accounts.v1", '"my accounts"', "1:1", "a topic's name has a character Kafka refuses"),
-        ("kind <> 'x'", "kind <> 'it\\'s", "11:72", "a quotation or comment is not closed; got: 'it"),
-        ("kind <> 'x'", "kind /* <> 'x'", "11:69", "a quotation or comment is not closed; got: /* <>"),
-        ("FROM accounts", "FROM", "11:49", "Expected table name"),
+        ("kind <> 'x'", "kind <> 'it\\'s", "12:72", "a quotation or comment is not closed; got: 'it"),
+        ("kind <> 'x'", "kind /* <> 'x'", "12:69", "a quotation or comment is not closed; got: /* <>"),
+        ("FROM accounts", "FROM", "12:49", "Expected table name"),
         ("SELECT id, part, name, deleted, updated_at FROM accounts WHERE kind <> 'x'\n", "", "10:1", "no SELECT"),
     ],
 )
@@ -236,3 +245,7 @@ def test_the_fingerprint_of_versions_that_rewrote_the_select_is_known(text: str,
 def test_what_sqlglot_writes_alike_has_another_fingerprint() -> None:
     given = [LEAST.replace("*", f"id, at, {literal} AS x") for literal in ("0x41", "x'41'", "65")]
     assert len({parse(text.replace("sqlite", "mysql"), PATH).fingerprint for text in given}) == 3
+
+
+def test_a_reconcile_may_be_declined() -> None:
+    assert parse(LEAST.replace(" AS SELECT", " RECONCILE NEVER AS SELECT"), PATH).reconcile is None

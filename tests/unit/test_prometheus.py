@@ -77,13 +77,14 @@ def test_captures_are_shown(control: Control) -> None:
     Captures(control).report(
         CaptureRow(
             "orders", phase="reconciling", polls=7, snapshot_rows=90, snapshot_total=100, oldest_at=now_ms() - 30_000,
-            debt_until=5, drift={"missing": 1, "differing": 2, "extra": 3, "rows": 100, "ended": 1.5e9},
+            debt_until=5, aside={"rows": 4, "first": '{"id":7}'},
+            drift={"missing": 1, "differing": 2, "extra": 3, "rows": 100, "ended": 1.5e9, "explained": True},
         )
     )  # fmt: skip
     found = series(scrape(PlatformCollector(Moments(control))))
     exact = {
         "polls_total": 7, "snapshot_rows": 90, "snapshot_rows_expected": 100, "owes": 1, "compared_rows": 100,
-        "compared_time_seconds": 1.5e9,
+        "compared_time_seconds": 1.5e9, "drift_explained": 1, "aside_rows": 4,
     }  # fmt: skip
     assert {name: of(found, f"penstock_capture_{name}", capture="orders") for name in exact} == exact
     assert of(found, "penstock_capture_phase", capture="orders", phase="reconciling") == 1

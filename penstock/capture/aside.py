@@ -1,0 +1,116 @@
+"""Rows whose records are larger than their topic takes: told in letters, without a record in the topic, counted.
+
+Such a row has no record at all, whatever it had before: an older value would be wrong and look right, and whether there
+is one would depend on what happened and not on the table. So all that is in the topic is true, and what is missing
+there is told here. The letters lie in the topic of all that is put aside; a crash at the wrong moment writes one twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.capture.encode import digest
+from penstock.capture.records import Records
+from penstock.declare.capture import Capture
+from penstock.declare.topic import ASIDE
+from penstock.kafka.sizes import FRAME, Limit, Message
+
+log = logging.getLogger(__name__)
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS aside
+  (key BLOB PRIMARY KEY, digest BLOB NOT NULL, scan INTEGER NOT NULL, largest INTEGER NOT NULL) WITHOUT ROWID;
+"""
+# What a letter shows of its row: the whole of it is in the table.
+LETTER = Limit(ASIDE.name, 64 * 1024, packed=False)
+# Of a key, in a log line.
+SHOWN = 100
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row put aside. digest: of its value; scan: the comparison that met it last; largest: what its topic took."""
+
+    digest: bytes
+    scan: int
+    largest: int
+
+
+class Aside:
+    """The rows of one capture that are put aside now, and the letters of those not told of yet.
+
+    They are kept in the file of the comparison: if that is lost, the next comparison tells of each once more.
+    """
+
+    def __init__(self, db: sqlite3.Connection, capture: Capture, limit: Limit | None) -> None:
+        self._db, self._limit = db, limit
+        self._capture = (capture.name, capture.topic.name)
+        self._known = {key: Row(*about) for key, *about in db.execute("SELECT * FROM aside")}
+        self._found: dict[bytes, Row] = {}
+        self.letters: list[Message] = []
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def first(self) -> bytes | None:
+        """The key of one of them."""
+        return next(iter(self._known), None)
+
+    @property
+    def may_fit(self) -> bool:
+        """Whether the topic takes more than when some of them were put aside."""
+        limit = self._limit
+        return limit is not None and any(row.largest < limit.largest for row in self._known.values())
+
+    def without(self, made: Records, scan: int) -> Records:
+        """The records, those that are too large as tombstones. scan: the number of the comparison."""
+        self._found, self.letters = {}, []
+        limit = self._limit
+        if limit is None:
+            return made
+        pairs, room = list(zip(made.keys, made.values, strict=True)), limit.largest - FRAME
+        # By length first: few rows are worth a look at how far they are compressed.
+        long = [(key, value) for key, value in pairs if value is not None and len(key) + len(value) > room]
+        large = {key: value for key, value in long if not limit.takes(Message(limit.topic, key, value))}
+        self._forget([key for key in made.keys if key in self._known and key not in large] if self._known else [])
+        if not large:
+            return made
+        for key, value in large.items():
+            row, known = Row(digest(value), scan, limit.largest), self._known.get(key)
+            if known is None or known.digest != row.digest:
+                self._found[key] = row
+                self.letters.append(self._letter(key, value))
+            elif known != row:
+                self._keep({key: row})
+        return Records(made.keys, [None if key in large else value for key, value in pairs])
+
+    def told(self) -> None:
+        """The letters are committed."""
+        self._keep(self._found)
+        self._found, self.letters = {}, []
+
+    def compared(self, scan: int) -> None:
+        """This comparison met all that there are."""
+        self._forget([key for key, row in self._known.items() if row.scan != scan])
+
+    def _letter(self, key: bytes, value: bytes) -> Message:
+        name, output = self._capture
+        reason = f"its record is larger than its topic takes: {len(key) + len(value):,} bytes"
+        log.warning("capture %s: row %s is put aside: %s", name, key[:SHOWN].decode(errors="replace"), reason)
+        said = {"output": output, "stream": name, "reason": reason}
+        headers = tuple((f"penstock.{what}", text.encode()) for what, text in said.items())
+        return LETTER.cut(Message(ASIDE.name, key, value, headers))
+
+    def _keep(self, rows: Mapping[bytes, Row]) -> None:
+        self._known |= rows
+        made = [(key, row.digest, row.scan, row.largest) for key, row in rows.items()]
+        self._db.executemany("INSERT OR REPLACE INTO aside VALUES (?, ?, ?, ?)", made)
+
+    def _forget(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            del self._known[key]
+            self._db.execute("DELETE FROM aside WHERE key = ?", (key,))

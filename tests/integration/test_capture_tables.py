@@ -1,0 +1,227 @@
+"""What is asked of tables beside their rows, on real servers: another shape, and keys that act behind the cursor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url
+
+from penstock.capture.database import Database
+from penstock.capture.engines import ENGINES
+from penstock.capture.poller import Poller
+from penstock.capture.tables import cascades, shape
+from penstock.declare.capture import Capture, parse
+from tests.captures import Source, polled, until
+
+DIALECTS = ("mysql", "postgres", "sqlite")
+TABLES = ("child", "parent", "t", "o", "n", "unrelated")
+
+
+class Place:
+    """One engine's database, with a few tables."""
+
+    def __init__(self, dialect: str, url: str) -> None:
+        self.dialect = dialect
+        self.database: Database = ENGINES[dialect](make_url(url), timedelta(seconds=5))
+
+    def sql(self, *statements: str) -> None:
+        with self.database._connected() as c:
+            for statement in statements:
+                c.exec_driver_sql(statement)
+
+    def clear(self) -> None:
+        self.sql("DROP VIEW IF EXISTS v", *(f"DROP TABLE IF EXISTS {name}" for name in TABLES))
+
+    def capture(self, columns: str = "id, a, b, c", table: str = "t") -> Capture:
+        text = f"CAPTURE INTO t FROM {self.dialect} x KEY id CURSOR c AS SELECT {columns} FROM {table}"
+        return parse(text, Path("t.sql"))
+
+
+@pytest.fixture(params=DIALECTS)
+def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    url = f"sqlite:///{tmp_path / 'shapes.db'}"
+    if request.param == "mysql":
+        url = request.getfixturevalue("mariadb").url_of("demo")
+    elif request.param == "postgres":
+        url = request.getfixturevalue("postgres").url.replace("postgresql://", "postgresql+psycopg://")
+    made = Place(request.param, url)
+    made.clear()
+    made.sql("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT, c INT)", "INSERT INTO t VALUES (1, 2, 3, 4)")
+    yield made
+    made.clear()
+    made.database.close()
+
+
+SWAP = (
+    "ALTER TABLE t RENAME COLUMN a TO x",
+    "ALTER TABLE t RENAME COLUMN b TO a",
+    "ALTER TABLE t RENAME COLUMN x TO b",
+)
+OTHER = {
+    "swapped": SWAP,
+    "added": ("ALTER TABLE t ADD COLUMN d INT",),
+    "dropped and added anew": ("ALTER TABLE t DROP COLUMN b", "ALTER TABLE t ADD COLUMN b INT"),
+    "exchanged": (
+        "CREATE TABLE n (id INT PRIMARY KEY, b INT, a INT, c INT)",
+        "ALTER TABLE t RENAME TO o",
+        "ALTER TABLE n RENAME TO t",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", OTHER.values(), ids=OTHER)
+@pytest.mark.parametrize("columns", ["*", "id, a, b, c", "id, a + b AS a, b, c"])
+def test_another_shape_is_seen_whatever_is_selected(at: Place, change: tuple[str, ...], columns: str) -> None:
+    declared = at.capture(columns)
+    before = shape(at.database, declared)
+    at.sql("INSERT INTO t VALUES (2, 2, 3, 4)", "UPDATE t SET a = 7", "CREATE TABLE unrelated (id INT)")
+    assert shape(at.database, declared) == before
+    at.sql(*change)
+    assert shape(at.database, declared) != before
+
+
+def test_a_view_that_is_another_is_seen(at: Place) -> None:
+    at.sql("CREATE VIEW v AS SELECT id, a, b, c FROM t")
+    declared = at.capture(table="v")
+    before = shape(at.database, declared)
+    at.sql("DROP VIEW v", "CREATE VIEW v AS SELECT id, a, b + 1 AS b, c FROM t")
+    assert shape(at.database, declared) != before
+
+
+def test_a_table_is_found_by_the_name_the_engine_knows(at: Place) -> None:
+    known = {"mysql": ("t", "demo.t"), "postgres": ("t", "T", "public.t"), "sqlite": ("t", "T", "main.t")}
+    for number, name in enumerate(known[at.dialect]):
+        before = shape(at.database, at.capture(table=name))
+        at.sql(f"ALTER TABLE t ADD COLUMN d{number} INT")
+        assert shape(at.database, at.capture(table=name)) != before, name
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("", []),
+        ("ON DELETE CASCADE", ["deletes rows (ON DELETE CASCADE)"]),
+        ("ON DELETE SET NULL", ["changes rows (ON DELETE SET NULL)"]),
+        ("ON UPDATE CASCADE", ["changes rows (ON UPDATE CASCADE)"]),
+        ("ON UPDATE CASCADE ON DELETE CASCADE", ["deletes rows", "changes rows (ON UPDATE CASCADE)"]),
+        ("ON UPDATE RESTRICT ON DELETE NO ACTION", []),
+    ],
+)
+def test_keys_that_act_behind_the_cursor_are_told(at: Place, rule: str, said: list[str]) -> None:
+    at.sql(
+        "CREATE TABLE parent (id INT PRIMARY KEY)",
+        f"CREATE TABLE child (id INT PRIMARY KEY, a INT, b INT, c INT, FOREIGN KEY (a) REFERENCES parent (id) {rule})",
+    )
+    found = list(cascades(at.database, at.capture(table="child")))
+    assert len(found) == len(said)
+    for sentence, part in zip(found, said, strict=True):
+        assert sentence.startswith("child: foreign key ")
+        assert "to parent " in sentence
+        assert part in sentence
+    assert list(cascades(at.database, at.capture(table="parent", columns="id, id AS c"))) == []
+
+
+def two(source: Source) -> None:
+    """Rows that do not change again, and one that does."""
+    source.sql(
+        f"ALTER TABLE {source.name} ADD COLUMN a INT, ADD COLUMN b INT",
+        f"INSERT INTO {source.name} (name, a, b, changed) VALUES ('x', 1, 2, '2020-01-01'), ('y', 3, 4, '2020-01-01')",
+        f"INSERT INTO {source.name} (name, a, b) VALUES ('z', 5, 6)",
+    )
+
+
+@pytest.mark.parametrize("columns", ["*", "id, gone, changed, a, b"])
+@pytest.mark.parametrize("restarted", [False, True])
+def test_columns_that_swap_their_names(
+    source: Source, monkeypatch: pytest.MonkeyPatch, columns: str, restarted: bool
+) -> None:
+    monkeypatch.setattr(Poller, "LOOK", 0.0)
+    two(source)
+    poller = source.poller("snapshot", columns=columns)
+    until(poller, lambda: poller.position.low is not None and not poller.position.reconcile, "the low mark comes on")
+    before = source.topic()
+    if restarted:
+        source.close(poller)
+    source.sql(f"ALTER TABLE {source.name} RENAME COLUMN a TO b, RENAME COLUMN b TO a")
+    assert before == source.topic() != source.table(columns)
+    if restarted:
+        poller = source.poller(columns=columns)
+    found = poller.reconcile.last
+    until(poller, lambda: poller.reconcile.last != found, "all is compared")
+    assert source.topic() == source.table(columns)
+    assert poller.reconcile.last.explained
+    assert poller.reconcile.last.differing >= 2
+
+
+def test_a_table_that_was_emptied_or_exchanged(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Poller, "LOOK", 0.0)
+    two(source)
+    poller = source.poller()
+    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    source.sql(f"CREATE TABLE {source.name}_new LIKE {source.name}")
+    source.sql(f"INSERT INTO {source.name}_new (id, a, changed) VALUES (1, 7, '2020-01-01')")
+    source.sql(f"RENAME TABLE {source.name} TO {source.name}_old, {source.name}_new TO {source.name}")
+    until(poller, source.same, "the rows of the new table are there, and those of the old are not")
+    assert len(source.topic()) == 1
+
+
+def test_a_statement_that_goes_on_as_another_brings_up_older_rows(source: Source) -> None:
+    two(source)
+    columns = "id, gone, changed, {} AS name"
+    poller = source.poller(columns=columns.format("name"))
+    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    source.close(poller)
+    poller = source.poller("continue", columns=columns.format("UPPER(name)"))
+    until(poller, lambda: poller.figures.polls > 0 and not poller.position.reconcile, "all is compared")
+    assert source.topic() == source.table(columns.format("UPPER(name)"))
+
+
+def written_after_a_restart(source: Source, poller: Poller, **options: Any) -> Poller:
+    source.close(poller)
+    poller = source.poller(**options)
+    polled(poller, 3)
+    return poller
+
+
+def test_a_release_writes_no_row_that_is_the_same(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name, gone) SELECT seq, seq = 7 FROM seq_1_to_100")
+    poller = source.poller()
+    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    poller = written_after_a_restart(source, poller)
+    assert (poller.figures.written, poller.figures.read >= 100) == (0, True)
+    # What changed meanwhile is written, whatever the file of the comparison knew.
+    source.close(poller)
+    source.sql(
+        f"UPDATE {source.name} SET name = 'other' WHERE id = 1",
+        f"UPDATE {source.name} SET gone = 1 WHERE id = 2",
+        f"UPDATE {source.name} SET gone = 0 WHERE id = 7",
+        f"INSERT INTO {source.name} (name) VALUES ('new')",
+    )
+    poller = source.poller()
+    polled(poller, 3)
+    assert poller.figures.written == 4
+    assert source.same()
+
+
+def test_a_release_that_lost_its_file_reads_the_topic(source: Source, home: Path) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_100")
+    poller = source.poller()
+    until(poller, lambda: poller.position.low is not None, "the low mark comes on")
+    source.close(poller)
+    for file in (home / "captures").glob("*"):
+        file.unlink()
+    poller = source.poller()
+    polled(poller, 3)
+    assert poller.figures.written == 0
+    # And one that has no time for that writes again.
+    source.close(poller)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Poller, "REMEMBER", 0.0)
+        poller = source.poller()
+        polled(poller, 3)
+    assert poller.figures.written == 100
+    assert source.same()
