@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from penstock.catalog.model import Catalog
@@ -83,8 +84,13 @@ def _differently_named(found: Iterable[Declared]) -> None:
 
 
 def _declare(topic: Topic, by: Declared, topics: Topics, fix: str = "declare it in one place and import it") -> None:
-    if topics.setdefault(topic.name, topic) != topic:
+    known = topics.setdefault(topic.name, topic)
+    # Who says nothing of a setting takes it as it is said elsewhere: readers need not know how large a row may be.
+    both = {**topic.config, **known.config}
+    agreed = replace(known, config=both)
+    if agreed != replace(topic, config={**both, **topic.config}):
         raise _wrong(by, "one topic is declared twice, differently", got=topic.name, fix=fix)
+    topics[topic.name] = agreed
 
 
 def _one_writer_each(streams: Sequence[Stream], captures: Sequence[Capture], archives: Sequence[Archive]) -> None:

@@ -145,7 +145,7 @@ def test_the_fingerprint_changes_with_what_decides_the_rows(before: str, after: 
         ("kind <> 'x'", "kind <> 'it\\'s", "12:72", "a quotation or comment is not closed; got: 'it"),
         ("kind <> 'x'", "kind /* <> 'x'", "12:69", "a quotation or comment is not closed; got: /* <>"),
         ("FROM accounts", "FROM", "12:49", "Expected table name"),
-        ("SELECT id, part, name, deleted, updated_at FROM accounts WHERE kind <> 'x'\n", "", "10:1", "no SELECT"),
+        ("SELECT id, part, name, deleted, updated_at FROM accounts WHERE kind <> 'x'\n", "", "11:1", "no SELECT"),
     ],
 )
 def test_what_is_not_understood_is_refused_with_its_place(before: str, after: str, place: str, what: str) -> None:

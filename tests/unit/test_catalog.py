@@ -178,6 +178,7 @@ KEPT = Archive("kept", ORDERS, bucket="lake")
         ([stream(), Backfill("b", KEPT, ORDERS)], [], "HERE: backfill b reads an archive that is not in the catalog"),
         ([Backfill("b", "files", ORDERS)], [], "HERE: backfill b names a topic that nothing declares; got: orders"),
         ([stream(), Backfill("b", "files", Topic("orders", 9))], [], "one topic is declared twice, differently"),
+        ([View(n, Topic("t", compacted=True, config={"a": n}), "n INT") for n in "vw"], [], "declared twice, differently"),
         ([stream(), Backfill("b", "files", stream("other"))], [], "names a stream that is not in the catalog"),
         (
             [], [captured(), captured(name="too")],
@@ -266,3 +267,10 @@ def test_the_catalog_needs_neither_spark_nor_a_broker() -> None:
         text=True, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_a_setting_of_a_topic_is_said_once() -> None:
+    views = [
+        View(f"v{i}", Topic("t", compacted=True, config=c), "n INT") for i, c in enumerate(({"a": "1"}, {}, {"b": "2"}))
+    ]
+    assert build(views).topics["t"].config == {"a": "1", "b": "2"}
