@@ -178,7 +178,7 @@ KEPT = Archive("kept", ORDERS, bucket="lake")
         ([stream(), Backfill("b", KEPT, ORDERS)], [], "HERE: backfill b reads an archive that is not in the catalog"),
         ([Backfill("b", "files", ORDERS)], [], "HERE: backfill b names a topic that nothing declares; got: orders"),
         ([stream(), Backfill("b", "files", Topic("orders", 9))], [], "one topic is declared twice, differently"),
-        ([View(n, Topic("t", compacted=True, config={"a": n}), "n INT") for n in "vw"], [], "declared twice, differently"),
+        ([View(n, Topic("t", compacted=True, config={"a": n}), "n INT") for n in "vw"], [], "twice, differently"),
         ([stream(), Backfill("b", "files", stream("other"))], [], "names a stream that is not in the catalog"),
         (
             [], [captured(), captured(name="too")],
