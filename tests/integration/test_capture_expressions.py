@@ -55,9 +55,8 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Databas
 
 def test_every_expression_is_sent_as_it_is_written(database: Database) -> None:
     dialect = {"MySQL": "mysql", "PostgreSQL": "postgres", "SQLite": "sqlite"}[type(database).__name__]
-    given = [
-        line for name in ("everywhere", dialect) for line in (EXPRESSIONS / f"{name}.txt").read_text().splitlines()
-    ]
+    files = [EXPRESSIONS / f"{name}.txt" for name in ("everywhere", dialect)]
+    given = [line for file in files for line in file.read_text().splitlines()]
     assert len(given) > 150
     columns = "".join(f",\n{expression}\nAS e{i}" for i, expression in enumerate(given))
     select = f"SELECT id, changed{columns}\nFROM expressions"
