@@ -135,9 +135,8 @@ class Proof:
                 break
             # Somebody may have changed them meanwhile.
             if not again:
-                refuse(
-                    capture, self._names, "cannot be paged as it is declared", wrong, "declare another KEY or CURSOR"
-                )
+                fix = "declare another KEY or CURSOR"
+                refuse(capture, self._names, "cannot be paged as it is declared", wrong, fix)
         self._tried = bool(by_key.rows)
 
     def _wrong(self, by_key: Page, by_cursor: Sequence[Page]) -> Iterator[str]:

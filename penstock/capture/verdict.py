@@ -38,9 +38,8 @@ def orders(capture: Capture, order_of: Callable[[Hashable], Order], page: Page) 
         what = f"cannot be paged by a column of type {order.kind}"
         if order.why_not:
             cure = f"select {order.cure.format(name)} AS {name}, but {SLOW}: " if name in capture.key else ""
-            refuse(
-                capture, [name], what, f"{name}: {order.why_not}", f"{cure}another {_clause(capture, name)} is better"
-            )
+            fix = f"{cure}another {_clause(capture, name)} is better"
+            refuse(capture, [name], what, f"{name}: {order.why_not}", fix)
         if name == capture.cursor and not order.cursor:
             got = f"{name}: a cursor is compared here too and has a greatest value, which this type lacks"
             refuse(capture, [name], what, got, "declare another CURSOR: a time or a number that grows")
@@ -51,10 +50,8 @@ def of_values(capture: Capture, name: str, values: Iterable[Any]) -> Order:
     """The order of a column without a type of its own. Unproven if its values are of several."""
     classes = {CLASSES[type(value)] for value in values}
     if len(classes) > 1:
-        got, fix = (
-            f"{name}: {' and '.join(sorted(classes))}",
-            "give them one type, by CAST in the SELECT or in the table",
-        )
+        fix = "give them one type, by CAST in the SELECT or in the table"
+        got = f"{name}: {' and '.join(sorted(classes))}"
         refuse(capture, [name], "cannot be paged by values of several types", got, fix)
     kinds = tuple(kind for kind, its in CLASSES.items() if its in classes)
     return Order(next(iter(classes), ""), kinds, collated=kinds == (str,))
