@@ -197,10 +197,13 @@ class PostgreSQL(Database):
     def prepare(self) -> None:
         from psycopg.types.string import TextLoader
 
+        from penstock.capture import calendars
+
         @event.listens_for(self._engine, "connect")
         def connected(connection: Any, _: Any) -> None:
             for name in self.AS_TEXT:
                 connection.adapters.register_loader(name, TextLoader)
+            calendars.register(connection)
 
     def tells(self, c: Connection) -> bool:
         return bool(c.execute(text(self.TELLS)).scalar_one())
