@@ -12,6 +12,7 @@ What a database's type becomes, without loss; the same row always gives the same
 | DATE | `"2026-02-28"` |
 | DATETIME, TIMESTAMP without time zone | `"2026-02-28T23:59:59.123456"`, always six digits |
 | TIMESTAMP WITH TIME ZONE | the same in UTC, with a `Z` |
+| the same beyond Python's calendar: `infinity`, years before Christ or above 9999 | as the database writes it |
 | TIME, also MariaDB's beyond a day or below zero | `"-838:59:59.000000"` |
 | BINARY, BLOB, BYTEA, BIT | base64 |
 | JSON | a string that holds the JSON text |

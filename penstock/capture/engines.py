@@ -243,9 +243,12 @@ class PostgreSQL(Database):
     def connected(self, connection: Any, about: Any) -> None:
         from psycopg.types.string import TextLoader
 
+        from penstock.capture import calendars
+
         super().connected(connection, about)
         for name in self.AS_TEXT:
             connection.adapters.register_loader(name, TextLoader)
+        calendars.register(connection)
 
     def advice(self, said: str) -> str:
         if "year" in said and ("too large" in said or "too small" in said):

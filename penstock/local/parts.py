@@ -204,17 +204,26 @@ GRANT PROCESS ON *.* TO 'penstock'@'127.0.0.1';
         self.folder.mkdir(parents=True, exist_ok=True)
         # Run by the server at each start; every statement changes nothing the second time.
         (self.folder / "setup.sql").write_text(self.SETUP)
+        self._temporary.mkdir(exist_ok=True)
         data = self.folder / "data"
         if data.exists():
             return
         server = mariadb.find()
         fresh = self.folder / "data.part"
         shutil.rmtree(fresh, ignore_errors=True)
-        layout = [f"--basedir={server.base}", f"--datadir={fresh}", "--skip-test-db", *owner_option()]
+        layout = [
+            f"--basedir={server.base}", f"--datadir={fresh}", f"--tmpdir={self._temporary}", "--skip-test-db",
+            *owner_option(),
+        ]  # fmt: skip
         done = process.capture([server.install, "--no-defaults", *layout], env=self.environment())
         if done.returncode:
             raise LocalError("the database's data folder could not be laid out", got=(done.stdout + done.stderr)[-800:])
         fresh.rename(data)
+
+    @property
+    def _temporary(self) -> Path:
+        """Its own: a server that starts removes temporary tables, another server's too, which may crash that."""
+        return self.folder / "tmp"
 
     def environment(self) -> dict[str, str]:
         # The server sets a umask of its own.
@@ -225,6 +234,7 @@ GRANT PROCESS ON *.* TO 'penstock'@'127.0.0.1';
         server = mariadb.find()
         return [
             str(server.daemon), "--no-defaults", f"--basedir={server.base}", f"--datadir={self.folder / 'data'}",
+            f"--tmpdir={self._temporary}",
             # Taken from the data folder: an absolute path may be too long for a socket.
             "--socket=mariadb.sock", "--pid-file=mariadb.pid", f"--init-file={self.folder / 'setup.sql'}",
             "--bind-address=127.0.0.1", f"--port={self.port}", *owner_option(),

@@ -154,13 +154,27 @@ def test_what_has_no_form_names_its_column(postgres: Postgres, pg: PostgreSQL, k
         rows(pg, capture("postgres"))
 
 
-def test_a_time_that_python_cannot_hold_is_an_error(postgres: Postgres, pg: PostgreSQL) -> None:
+@pytest.mark.parametrize(
+    ("kind", "beyond", "plain"),
+    [
+        ("timestamptz", "infinity", "2026-02-28T23:59:59.000000Z"),
+        ("timestamptz", "0044-03-15 12:00:00+00 BC", "2026-02-28T23:59:59.000000Z"),
+        ("timestamp", "-infinity", "2026-02-28T23:59:59.000000"),
+        ("date", "12026-01-01", "2026-02-28"),
+        ("date[]", "infinity", ["2026-02-28"]),
+    ],
+)
+def test_a_time_beyond_pythons_calendar_stops_nobody(
+    postgres: Postgres, pg: PostgreSQL, kind: str, beyond: str, plain: Any
+) -> None:
+    given = ("{%s}" if "[" in kind else "%s") % beyond
+    written = ("{%s}" if "[" in kind else "%s") % "2026-02-28 23:59:59+00"
     with psycopg.connect(postgres.url, autocommit=True) as c:
         c.execute("DROP TABLE IF EXISTS types")
-        c.execute("CREATE TABLE types (id int PRIMARY KEY, x timestamptz)")
-        c.execute("INSERT INTO types VALUES (1, 'infinity')")
-    with pytest.raises(SourceError, match=r"did not do what a capture asked.*timestamp too large"):
-        rows(pg, capture("postgres"))
+        c.execute(f"CREATE TABLE types (id int PRIMARY KEY, x {kind})")
+        c.execute("INSERT INTO types VALUES (1, %s), (2, %s), (3, NULL)", (given, written))
+    found = {row["id"]: row["x"] for row in rows(pg, capture("postgres"))}
+    assert found == {1: [beyond] if "[" in kind else beyond, 2: plain, 3: None}
 
 
 # Open transactions
