@@ -171,7 +171,7 @@ def history(seed: int, number: int, engine: str, without: frozenset[str], attemp
     key = [Column(name(f"id{n}"), chance.choice(able)) for n in range(chance.choice((1, 1, 2, 3)))]
     values = [Column(name(f"v{n}"), chance.choice(d.kinds)) for n in range(chance.randint(1, 5))]
     cursor, cursor_name = chance.choice(d.cursors), name("changed")
-    pool = [tuple(c.kind.literal(chance) for c in key) for _ in range(chance.choice((10, 30, 60)))]
+    pool = [tuple(c.kind.literal(chance) for c in key) for _ in range(chance.choice((20, 50, 80)))]
 
     join = "join" in features
     at = "t." if join else ""

@@ -29,7 +29,7 @@ class Writer(threading.Thread):
         self._isolation = self.chance.choice(ISOLATIONS)
         self._number, self._count, self._added = number, 0, 0
         operations: list[tuple[int, Operation]] = [
-            (6, self.update), (4, self.insert), (2, self.upsert), (1, self.copied), (1, self.every),
+            (6, self.update), (4, self.insert), (2, self.upsert), (1, self.copied), (2, self.every),
         ]  # fmt: skip
         if history.deleted:
             operations.append((3, self.deleted))
