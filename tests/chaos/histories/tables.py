@@ -71,7 +71,8 @@ class History:
     """One table, its capture and what may happen to it.
 
     pool: the keys that rows may have, as SQL; values: columns that change and mean nothing; removes: whether rows may
-    leave without a tombstone, which no poll can see; stale: whether a row may change without its cursor.
+    leave without a tombstone, which no poll can see; stale: whether a row may change without its cursor; long: whether
+    transactions are held: while one is open nothing else can go wrong.
     """
 
     seed: int
@@ -96,6 +97,7 @@ class History:
     removes: bool
     stale: bool
     partitions: int
+    long: bool
 
     def quote(self, name: str) -> str:
         return self.dialect.quote(name)
@@ -169,7 +171,7 @@ def history(seed: int, number: int, engine: str, without: frozenset[str], attemp
     key = [Column(name(f"id{n}"), chance.choice(able)) for n in range(chance.choice((1, 1, 2, 3)))]
     values = [Column(name(f"v{n}"), chance.choice(d.kinds)) for n in range(chance.randint(1, 5))]
     cursor, cursor_name = chance.choice(d.cursors), name("changed")
-    pool = [tuple(c.kind.literal(chance) for c in key) for _ in range(chance.choice((10, 30, 60)))]
+    pool = [tuple(c.kind.literal(chance) for c in key) for _ in range(chance.choice((20, 50, 80)))]
 
     join = "join" in features
     at = "t." if join else ""
@@ -198,7 +200,7 @@ def history(seed: int, number: int, engine: str, without: frozenset[str], attemp
         cursor=cursor, cursor_name=cursor_name, values=values, pool=pool, star=star, out=out, key_out=key_out,
         cursor_out=cursor_out, where=where, join=join, delay=3.0, features=features, removes=removes,
         stale=join and chance.random() < 0.5, partitions=chance.choice((1, 1, 2, 3)),
-        deleted=chance.choice(d.gone) if chance.random() < 0.6 else "",
+        deleted=chance.choice(d.gone) if chance.random() < 0.6 else "", long=chance.random() < 0.5,
         # A comparison comes when it is asked for: what polls do is looked at before.
         clauses=f"EVERY {every} OVERLAP 2 SECONDS DELAY 3 SECONDS HOLD {chance.choice((4, 20))} SECONDS "
         "RECONCILE EVERY 36500 DAYS",

@@ -29,7 +29,7 @@ from tests.support import forget
 
 ENGINES = ("mariadb", "postgres", "sqlite", "mysql")
 # Rows of a page.
-PAGE = 7
+PAGE = 3
 # Seconds until a capture must have done what it was asked; a sixth of them if it says why not.
 PATIENCE = 300.0
 NO_ANSWER = "no answer"

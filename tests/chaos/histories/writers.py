@@ -25,11 +25,11 @@ class Writer(threading.Thread):
         self.chance = random.Random(f"{history.seed}/{number}")
         self.over = threading.Event()
         self.done, self.late = 0, False
-        self.skew = self.chance.choice((0.0, 0.0, 0.4, -0.4))
+        self.skew = self.chance.choice((0.0, 0.6, -0.6))
         self._isolation = self.chance.choice(ISOLATIONS)
         self._number, self._count, self._added = number, 0, 0
         operations: list[tuple[int, Operation]] = [
-            (6, self.update), (4, self.insert), (2, self.upsert), (1, self.copied), (1, self.every),
+            (6, self.update), (4, self.insert), (2, self.upsert), (1, self.copied), (2, self.every),
         ]  # fmt: skip
         if history.deleted:
             operations.append((3, self.deleted))
@@ -64,7 +64,7 @@ class Writer(threading.Thread):
         if self.chance.random() < 0.2:
             self._operate(connection)
             return
-        shared = "two-phase" in self.history.features and self.chance.random() < 0.2
+        shared = self.history.long and "two-phase" in self.history.features and self.chance.random() < 0.2
         name = f"{self.history.name}-{self._number}-{self._count}"
         self._count += 1
         if shared and self.server.engine == "mariadb":
@@ -92,7 +92,7 @@ class Writer(threading.Thread):
 
     def _limit(self) -> float:
         """Seconds after which a transaction ends."""
-        if self.server.engine == "sqlite":
+        if self.server.engine == "sqlite" or not self.history.long:
             return self.chance.choice((0.02, 0.1, 0.3))
         return self.chance.choice((0.1, 0.3, 1.0, 1.0, 4.0, 7.0))
 
