@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, RowMapping, Table, create_engine, insert, select, update
+from sqlalchemy import Connection, RowMapping, Table, create_engine, insert, inspect, select, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.schema import CreateColumn
 
 from penstock.control import schema as s
 from penstock.errors import ControlError
@@ -51,9 +52,15 @@ class Database:
             ) from e
 
     def migrate(self) -> None:
-        """Create what is missing; never drops anything."""
+        """Create what is missing, tables and columns that may be NULL; never drops anything."""
         with self.begin() as c:
             s.metadata.create_all(c)
+            there = inspect(c)
+            for table in s.metadata.sorted_tables:
+                known = {column["name"] for column in there.get_columns(table.name)}
+                for column in table.columns:
+                    if column.name not in known and column.nullable:
+                        c.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {CreateColumn(column).compile(c)}")
 
     def now(self) -> int:
         """The database's clock, epoch ms."""
