@@ -10,7 +10,7 @@ import pytest
 
 from penstock import catalog
 from penstock.catalog import Beaten, Windowed, Writer
-from penstock.control import Control, Reach
+from penstock.control import Control, ProgressRow, Reach
 from penstock.declare.promises import Due
 from penstock.errors import ControlError
 from penstock.streams import Each, Final, Input, Stream, Table, Topic, TopicOutput, Updates
@@ -215,8 +215,6 @@ def test_beats_that_fail_are_seen_at_once() -> None:
 
 
 def test_rows_of_the_database(control: Control) -> None:
-    from penstock.control import ProgressRow
-
     made = catalog.build([stream("up", SOURCE, BUNDLES)])
     control.sync(made)
     now, rows = control.reach()
@@ -228,6 +226,18 @@ def test_rows_of_the_database(control: Control) -> None:
     assert replace(row, reported_at=0, through=0) == Reach("on", "idle", 0, 0)
     control.report([ProgressRow("up", "chain", "i", state="idle")], keep=False)
     assert control.reach()[1]["up"].through is None
+
+
+def test_a_database_of_before_gets_what_it_lacks(control: Control) -> None:
+    control.report([ProgressRow("up", "chain", "i", rows_in=7)], keep=False)
+    with control.begin() as c:
+        c.exec_driver_sql("ALTER TABLE progress DROP COLUMN behind_ms")
+        c.exec_driver_sql("DROP TABLE hold")
+    with pytest.raises(ControlError, match="penstock migrate"):
+        control.progress()
+    control.migrate()
+    assert (control.progress()["up"].rows_in, control.progress()["up"].behind_ms) == (7, None)
+    assert control.holds() == {}
 
 
 def test_holds_are_noted_and_forgotten(control: Control) -> None:
