@@ -34,7 +34,7 @@ DELIVERY_TIMEOUT = 10.0
 # No later than this, whatever is due: a changed clock is noticed.
 LONGEST_WAIT = 30.0
 # A held topic is looked at so often; streams that feed topics, so often that none is ill in between unseen.
-HELD_EVERY, WATCH_EVERY = 1.0, 5.0
+HELD_EVERY, WATCH_EVERY = 1.0, 10.0
 # A beat that is so late was not sent in time: a broker, this program or its host was away.
 OVERDUE = 5.0
 

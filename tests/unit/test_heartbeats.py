@@ -79,12 +79,15 @@ def world(control: Control, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
 
 
 def test_a_chain_that_keeps_up_has_beats_by_the_clock(world: World) -> None:
+    from penstock_triggers import HANDOVER
+
     assert world.turn(1) == {"fed": world.now, "source": world.now}
     world.now += 3_999
     assert world.turn(9) == {}
     world.now += 1
     assert world.turn(9) == {"fed": world.now, "source": world.now}
     assert world.control.holds() == {}
+    assert world.beater.run_once() > HANDOVER, "there are moments at which another beater may take over"
 
 
 def test_a_held_beat_goes_as_far_as_its_writer(world: World) -> None:
