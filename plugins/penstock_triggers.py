@@ -179,7 +179,8 @@ def _releases(control: Control) -> dict[str, int] | None:
 
 
 def declared_windows() -> list[dict[str, Any]]:
-    """Topics that need heartbeats, as JSON: name, beat_every and [every, after] of each reader, in seconds.
+    """Topics that need heartbeats, as JSON: name, beat_every, [every, after] of each reader and the least grace of
+    theirs, in seconds; by name [every, feeds, clocks] of the streams that feed it.
 
     A mistake in one file must not stop the beats of others, nor those that its running driver waits for: these are as
     they were when all could be read.
@@ -191,11 +192,13 @@ def declared_windows() -> list[dict[str, Any]]:
     catalog, wrong = survey(combiners=False)
     found = [
         {
-            "topic": topic.name,
-            "beat_every": topic.beat_every,
-            "readers": [[due.every.total_seconds(), due.after.total_seconds()] for due in readers],
+            "topic": of.topic.name,
+            "beat_every": of.topic.beat_every,
+            "readers": [[due.every.total_seconds(), due.after.total_seconds()] for due in of.readers],
+            "grace": of.grace,
+            "writers": {n: [w.every, list(w.feeds), list(w.clocks)] for n, w in of.writers.items()},
         }
-        for topic, readers in catalog.windowed().values()
+        for of in catalog.windowed().values()
     ]
     known = settings().home / "run" / "windows.json"
     if not wrong:
@@ -208,23 +211,32 @@ def declared_windows() -> list[dict[str, Any]]:
 
 
 def _both(found: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What is declared, and the readers that were known of each topic."""
+    """What is declared, and the readers and writers that were known of each topic."""
     by_topic = {one["topic"]: one for one in found}
     for one in known:
-        readers = by_topic.setdefault(one["topic"], {**one, "readers": []})["readers"]
-        readers += [due for due in one["readers"] if due not in readers]
+        now = by_topic.setdefault(one["topic"], {"grace": 0.0, "writers": {}, **one, "readers": []})
+        now["readers"] += [due for due in one["readers"] if due not in now["readers"]]
+        now["grace"] = min(now["grace"], one.get("grace", now["grace"]))
+        now["writers"] = {**now["writers"], **one.get("writers", {})}
     return list(by_topic.values())
 
 
 def _windowed(windows: list[dict[str, Any]]) -> Windowed:
     """What `declared_windows` gave: the triggerer lives long, and must not keep declarations of its own."""
+    from penstock.catalog import Beaten, Writer
     from penstock.declare.promises import Due
     from penstock.declare.topic import Topic
 
     return {
-        w["topic"]: (
+        w["topic"]: Beaten(
             Topic(w["topic"], beat_every=w["beat_every"]),
             [Due(timedelta(seconds=every), timedelta(seconds=after)) for every, after in w["readers"]],
+            # A trigger that an earlier version left knows neither.
+            w.get("grace", 0.0),
+            {
+                name: Writer(every, tuple(feeds), tuple(clocks))
+                for name, (every, feeds, clocks) in w.get("writers", {}).items()
+            },
         )
         for w in windows
     }

@@ -91,7 +91,7 @@ class CaptureRun:
         """A write ends by itself: every call of its producer has a limit."""
         return 0.0
 
-    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
+    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int], at: float) -> None:
         """A capture reads no topic."""
 
     def report(self) -> ProgressRow:

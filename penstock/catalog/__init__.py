@@ -2,10 +2,10 @@
 
 from penstock.catalog.check import build
 from penstock.catalog.find import discover, load
-from penstock.catalog.model import Catalog, Supervised, Windowed
+from penstock.catalog.model import Beaten, Catalog, Supervised, Windowed, Writer
 from penstock.catalog.survey import BrokenFile, apps, of_app, readable, survey
 
 __all__ = [
-    "BrokenFile", "Catalog", "Supervised", "Windowed", "apps", "build", "discover", "load", "of_app", "readable",
-    "survey",
+    "Beaten", "BrokenFile", "Catalog", "Supervised", "Windowed", "Writer", "apps", "build", "discover", "load",
+    "of_app", "readable", "survey",
 ]  # fmt: skip

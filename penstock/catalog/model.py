@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from penstock.declare.archive import Archive
 from penstock.declare.backfill import Backfill
@@ -20,8 +21,33 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-# By topic: itself, and the promises of the streams that read it.
-Windowed = dict[str, tuple[Topic, list[Due]]]
+
+class Writer(NamedTuple):
+    """A stream whose rows get into a topic, be it by way of others.
+
+    feeds: the streams that write what it reads. clocks: the topics whose beats close its windows.
+    """
+
+    every: float = 0.0
+    feeds: tuple[str, ...] = ()
+    clocks: tuple[str, ...] = ()
+
+
+class Beaten(NamedTuple):
+    """A topic that needs heartbeats.
+
+    readers: when those of its streams that wait for the clock need them. grace: seconds, the least of theirs. writers:
+    the streams that feed it, in any number of steps, by name.
+    """
+
+    topic: Topic
+    readers: list[Due]
+    grace: float = 0.0
+    writers: Mapping[str, Writer] = MappingProxyType({})
+
+
+# By topic.
+Windowed = dict[str, Beaten]
 
 
 class Supervised(Protocol):
@@ -88,10 +114,35 @@ class Catalog:
         """Topics that need heartbeats: those read by a stream whose promise waits for the clock."""
         found: Windowed = {}
         for stream in self.streams.values():
-            if stream.promise.due:
+            if due := stream.promise.due:
+                grace = stream.promise.delay.total_seconds()
                 for topic in (given.topic for given in stream.sources.values() if given.topic):
-                    found.setdefault(topic.name, (topic, []))[1].append(stream.promise.due)
+                    known = found.get(topic.name) or Beaten(topic, [], grace, self._writers(topic.name))
+                    found[topic.name] = known._replace(readers=[*known.readers, due], grace=min(known.grace, grace))
         return found
+
+    def _writers(self, topic: str) -> dict[str, Writer]:
+        found: dict[str, Writer] = {}
+        waiting = self._written_by(lambda name: name == topic)
+        while waiting:
+            if (name := waiting.pop()) not in found:
+                stream = self.streams[name]
+                feeds = self._written_by(stream.follows)
+                found[name] = Writer(stream.every, tuple(feeds), _clocks(stream))
+                waiting += feeds
+        return found
+
+    def _written_by(self, takes: Callable[[str], bool]) -> list[str]:
+        """The streams that write one of some topics."""
+        return sorted(
+            name
+            for name, stream in self.streams.items()
+            if any(place.kind == "topic" and takes(place.name) for place in stream.writes)
+        )
+
+
+def _clocks(stream: Stream) -> tuple[str, ...]:
+    return tuple(i.topic.name for i in stream.sources.values() if i.topic) if stream.promise.due else ()
 
 
 def _named(kind: str, name: str, among: Mapping[str, T]) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -35,9 +36,10 @@ def topics(
         declared = list(readable()[0].topics.values())
         done = ensure_topics(declared, settings().bootstrap) if apply else []
         states = _described(declared, SETTLE if done else 0)
-    beats, now, away = _beats()
+    beats, holds, now, away = _beats()
     if as_json:
-        emit({"done": done, "topics": [_data(s, beats.get(s.declared.name), now) for s in states]})
+        told = [(s, beats.get(s.declared.name), holds.get(s.declared.name)) for s in states]
+        emit({"done": done, "topics": [_data(*one, now) for one in told]})
     else:
         out = console()
         for line in done:
@@ -50,6 +52,8 @@ def topics(
             age = "-" if beat is None else f"{duration(max(0, now - beat['at']))} ago"
             made.add_row(s.declared.name, str(s.partitions), count(sum(s.end_offsets.values())), age, _verdict(s))
         out.print(made)
+        for name in sorted(holds.keys() & {s.declared.name for s in states}):
+            out.print(Text(f"heartbeats of {name} are {_held(holds[name])}", style="yellow"))
         if any(not s.as_declared for s in states):
             out.print(Text("`penstock topics --apply` makes them as declared.", style="yellow"))
     if away:
@@ -66,13 +70,18 @@ def _described(declared: list[Topic], patience: float) -> list[TopicState]:
         time.sleep(0.2)
 
 
-def _beats() -> tuple[Beats, int, str]:
-    """Beats by topic, the database's clock, and why there are none."""
+def _beats() -> tuple[Beats, Beats, int, str]:
+    """Beats and holds by topic, the database's clock, and why there are none."""
     try:
         control = connect()
-        return control.beats(), control.now(), ""
+        return control.beats(), control.holds(), control.now(), ""
     except ControlError as e:  # topics are the broker's: they are shown without the database too
-        return {}, 0, str(e)
+        return {}, {}, 0, str(e)
+
+
+def _held(hold: Mapping[str, Any]) -> str:
+    at = "" if hold["at"] is None else f" at {datetime.fromtimestamp(hold['at'] / 1000):%Y-%m-%d %H:%M:%S}"
+    return f"held{at}: {hold['why']}"
 
 
 def _verdict(state: TopicState) -> Text:
@@ -85,7 +94,9 @@ def _verdict(state: TopicState) -> Text:
     return Text("; ".join(wrong), style="yellow") if wrong else Text("yes", style="green")
 
 
-def _data(state: TopicState, beat: Mapping[str, Any] | None, now: int) -> dict[str, Any]:
+def _data(
+    state: TopicState, beat: Mapping[str, Any] | None, hold: Mapping[str, Any] | None, now: int
+) -> dict[str, Any]:
     return {
         "name": state.declared.name,
         "exists": state.partitions > 0,
@@ -96,4 +107,6 @@ def _data(state: TopicState, beat: Mapping[str, Any] | None, now: int) -> dict[s
         "end_offsets": {str(partition): offset for partition, offset in state.end_offsets.items()},
         "beat_at": None if beat is None else beat["at"],
         "beat_age_ms": None if beat is None else max(0, now - beat["at"]),
+        "held": "" if hold is None else hold["why"],
+        "held_at": None if hold is None else hold["at"],
     }

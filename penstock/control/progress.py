@@ -10,7 +10,7 @@ from sqlalchemy import delete, func, insert, select
 
 from penstock.control import schema as s
 from penstock.control.database import Database, rows, upsert
-from penstock.control.rows import ProgressRow
+from penstock.control.rows import ProgressRow, Reach
 
 HISTORY_MS = 24 * 3600 * 1000
 # Figures that the history takes over as they were reported.
@@ -44,6 +44,24 @@ class Progress(Database):
             query = query.where(s.progress.c.app == app)
         with self.begin() as c:
             return {row.name: row for row in rows(ProgressRow, c.execute(query).mappings())}
+
+    def reach(self) -> tuple[int, dict[str, Reach]]:
+        """The database's clock, and how far each stream that is known is."""
+        p = s.progress.c
+        figures = (p.state, p.reported_at, p.behind_ms)
+        query = select(s.now_ms().label("now"), s.stream.c.name, s.stream.c.desired, *figures)
+        with self.begin() as c:
+            found = c.execute(query.outerjoin_from(s.stream, s.progress, s.stream.c.name == p.name)).all()
+        now = found[0].now if found else 0
+        return now, {
+            r.name: Reach(
+                r.desired,
+                r.state or "",
+                r.reported_at or 0,
+                None if r.behind_ms is None else r.reported_at - r.behind_ms,
+            )
+            for r in found
+        }
 
     def history(self, since_ms: int, name: str | None = None) -> list[Mapping[str, Any]]:
         """Rows of the history with `at` later than since_ms, oldest first."""

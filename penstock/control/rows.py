@@ -43,6 +43,19 @@ class AppRow:
 
 
 @dataclass(frozen=True)
+class Reach:
+    """How far a stream is; times are epoch ms by the database's clock.
+
+    reported_at: 0 if it never was. through: all that lay in its inputs then has been read and written; None if unknown.
+    """
+
+    desired: Desired
+    state: str
+    reported_at: int
+    through: int | None
+
+
+@dataclass(frozen=True)
 class Lease:
     name: str
     holder: str
@@ -71,6 +84,7 @@ class ProgressRow:
     state_rows: int | None = None
     state_bytes: int | None = None
     lag: int | None = None
+    behind_ms: int | None = None
     topics: dict[str, Any] = field(default_factory=dict)
     restarts: int = 0
     error: str | None = None

@@ -118,6 +118,7 @@ progress = Table(
     Column("state_rows", BigInteger),
     Column("state_bytes", BigInteger),
     Column("lag", BigInteger),
+    Column("behind_ms", BigInteger),  # at the report: since all that then lay in its inputs was read and written
     Column("topics", JSON, nullable=False),  # {topic: {"lag": n, "offsets": {partition: next offset}}}
     Column("restarts", Integer, nullable=False, default=0),
     Column("error", Text),
@@ -166,6 +167,15 @@ beat = Table(
     Column("at", BigInteger, nullable=False),  # clock time the last beat carried
     Column("partitions", Integer, nullable=False),
     Column("sender", String(255), nullable=False),
+)
+
+# Topics whose heartbeats are held, because a stream that feeds them is behind.
+hold = Table(
+    "hold",
+    metadata,
+    _name(primary_key=True),  # topic
+    Column("at", BigInteger),  # clock time up to which beats may go; nothing if none may
+    Column("why", Text, nullable=False),
 )
 
 gap = Table(

@@ -255,8 +255,12 @@ class Stream:
 
     def takes(self, topic: str) -> bool:
         """Whether it reads a topic, by name or by a pattern."""
-        names = {given.topic.name for given in self.inputs.values() if given.topic}
-        return topic in names or any(i.pattern and re.fullmatch(i.pattern, topic) for i in self.sources.values())
+        return topic in {table.topic.name for table in self.tables.values()} or self.follows(topic)
+
+    def follows(self, topic: str) -> bool:
+        """Whether records of a topic make its batches."""
+        given = self.sources.values()
+        return any(i.topic.name == topic if i.topic else re.fullmatch(i.pattern, topic) for i in given)
 
     @property
     def stateful_steps(self) -> int:

@@ -78,6 +78,12 @@ def progress(query: StreamingQuery, after: str) -> list[dict[str, Any]]:
     return found[::-1]
 
 
+def rests(query: StreamingQuery) -> bool:
+    """Whether a query has looked since its last batch with data and found nothing more to do."""
+    status = query._jsq.status()
+    return not status.isDataAvailable() and status.message() != "No new data but cleaning up state"
+
+
 def causes(error: BaseException) -> list[tuple[str, str]]:
     """The class and the message of an error of the JVM's and of each of its causes; none if it is another's."""
     thrown: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)

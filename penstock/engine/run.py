@@ -17,6 +17,7 @@ from penstock.engine.figures import Figures
 from penstock.engine.plans import Plan
 from penstock.engine.session import session_for
 from penstock.engine.tables import Tables
+from penstock.engine.through import Through
 from penstock.engine.words import root_message
 from penstock.errors import Blocked
 
@@ -34,6 +35,8 @@ log = logging.getLogger(__name__)
 BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 # What only time or a person mends is looked at again after this.
 BLOCKED_FOR = 30.0
+# A batch that closes windows is planned by now, in seconds behind the one that moved time.
+NEXT_BATCH = 1.0
 
 
 class StreamRun:
@@ -51,6 +54,7 @@ class StreamRun:
         self.stream = stream
         self.offsets: dict[str, dict[int, int]] = {}
         self._figures = Figures(figures)
+        self._through = Through(figures.behind_ms, waits=stream.promise.due is not None)
         self._spark = session_for(spark, stream)
         self._bootstrap = bootstrap
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
@@ -64,6 +68,7 @@ class StreamRun:
         self._query: StreamingQuery | None = None
         self._failures = 0
         self._retry_at = 0.0
+        self._wrote_at = 0.0
         self._tended = False
         # It failed or was blocked, and since then neither has a batch ended well nor was there nothing to read.
         self._ill = False
@@ -97,8 +102,10 @@ class StreamRun:
         self._becomes("starting")
         try:
             self._batches.open()
-            if not self.offsets:
-                self.offsets = source.begins(self.stream, self._batches.committed.offsets, self._bootstrap)
+            self._through.anew()
+            # What was read before may be gone by now, or another topic's.
+            begins = source.begins(self.stream, self._batches.committed.offsets, self._bootstrap)
+            self.offsets = begins or self.offsets
             tables, left_out, reset = self._tables.frames(self._spark), self._batches.left_out, self._batches.reset
             begun = self._checkpoint.begun
             rows = plans.rows(self._spark, self.stream, self._bootstrap, tables, left_out, reset, begun=begun)
@@ -210,6 +217,12 @@ class StreamRun:
         elif self.figures.state == "loading":
             self._figures.set(state="failing" if self._ill else "idle")
 
+    def _rest(self) -> None:
+        """See whether a stream that waits for the clock has closed the windows of its last batch."""
+        query, quiet = self._query, time.monotonic() - self._wrote_at >= NEXT_BATCH and not self._batches.busy_for()
+        if query is not None and quiet and self.stream.promise.due and jvm.rests(query):
+            self._through.rests()
+
     def _becomes(self, state: str) -> None:
         """What its query does now; one that is ill stays so until it has shown that it is not."""
         if not self._ill:
@@ -240,6 +253,8 @@ class StreamRun:
     def _wrote(self, batch: Written) -> None:
         self._figures.add(rows_out=batch.rows, dead=batch.dead, late=batch.late)
         self.offsets = batch.offsets
+        self._wrote_at = time.monotonic()
+        self._through.wrote(batch.offsets)
 
     def _waits(self, said: str | None) -> None:
         if said is None:
@@ -265,13 +280,17 @@ class StreamRun:
                     self._ill = False
                     self._figures.set(state="idle")
 
-    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
+    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int], at: float) -> None:
         if self.figures.state != "loading":
             self._figures.lag(offsets, ends)
+            if self.active and self.offsets:
+                self._through.measured(at, ends, self.offsets)
 
     def report(self) -> ProgressRow:
         """The figures as they stand: a copy, with the rate over the last seconds."""
         self._catch_up()
+        self._rest()
+        self._figures.set(behind_ms=self._through.behind_ms)
         return self._figures.report(self._batches.busy_for())
 
 

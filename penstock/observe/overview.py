@@ -33,14 +33,23 @@ def overview(snap: Snapshot, limits: Limits) -> Overview:
     """The page's data model: every app and stream with its state and the reason for it."""
     apps = [_app(snap, app, limits) for app in snap.apps]
     streams = [stream for app in apps for stream in app.streams]
-    beats: list[Mapping[str, Any]] = [
-        {**beat, "topic": name, "age_ms": max(0, snap.now - beat["at"])} for name, beat in sorted(snap.beats.items())
-    ]
+    beats = [_beat(snap, name) for name in sorted(snap.beats.keys() | snap.holds.keys())]
     actions: list[Mapping[str, Any]] = [
         {**action, "age_ms": max(0, snap.now - action["at"])} for action in snap.actions
     ]
     captures = [_capture(snap, stream) for stream in streams if stream.app == CAPTURES]
     return Overview(snap.now, apps, _totals(apps, streams), _freshness(snap, streams), actions, beats, captures)
+
+
+def _beat(snap: Snapshot, topic: str) -> Mapping[str, Any]:
+    beat, hold = snap.beats.get(topic), snap.holds.get(topic)
+    return {
+        **(beat or {"name": topic, "at": None, "partitions": 0, "sender": ""}),
+        "topic": topic,
+        "age_ms": max(0, snap.now - beat["at"]) if beat else None,
+        "held": hold["why"] if hold else "",
+        "held_at": hold["at"] if hold else None,
+    }
 
 
 def _app(snap: Snapshot, app: AppRow, limits: Limits) -> AppView:

@@ -25,6 +25,7 @@ class Snapshot:
     progress: dict[str, ProgressRow]
     actions: list[Mapping[str, Any]] = field(default_factory=list)
     beats: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    holds: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     captures: dict[str, CaptureRow] = field(default_factory=dict)
     gaps: list[GapRow] = field(default_factory=list)
     before: dict[str, Mapping[str, int]] = field(default_factory=dict)
@@ -47,6 +48,7 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
         control.progress(),
         control.actions(actions),
         control.beats(),
+        control.holds(),
         Captures(control).rows(),
         control.gaps(),
         control.counts(now - LATELY_MS),

@@ -60,8 +60,8 @@ class Run(Protocol):
     def writing_for(self) -> float:
         """Seconds since the present write began; 0 if there is none."""
 
-    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
-        """Take in how far the input's ends are away."""
+    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int], at: float) -> None:
+        """Take in how far the input's ends are away. at: monotonic time before they were asked for."""
 
 
 class Driver(ABC):
@@ -153,7 +153,7 @@ class Driver(ABC):
         return 0
 
     def _open_runs(self) -> None:
-        before = self._control.progress(self.app)
+        before, now = self._control.progress(self.app), self._control.now()
         lost = self._control.desired(self.app).keys() - set(self._names) if self._wrong else set()
         for name in (*self._names, *sorted(lost)):
             known = before.get(name)
@@ -161,6 +161,8 @@ class Driver(ABC):
             if known:
                 for figure in ("rows_in", "rows_out", "late", "dead", "restarts", "watermark", "batch_id", "batch_at"):
                     setattr(figures, figure, getattr(known, figure))
+                if known.behind_ms is not None:
+                    figures.behind_ms = known.behind_ms + now - known.reported_at
             self._runs[name] = Unreadable(figures, self._unreadable()) if name in lost else self.made(name, figures)
 
     def _unreadable(self) -> str:
@@ -229,13 +231,14 @@ class Driver(ABC):
     def _measure_lag(self) -> None:
         at = {name: run.offsets for name, run in self._runs.items()}
         wanted = {(t, p) for offsets in at.values() for t, parts in offsets.items() for p in parts}
+        asked_at = time.monotonic()
         try:
             ends = end_offsets(admin(settings().bootstrap), wanted, settings().bootstrap)
         except BrokerError as e:
             log.warning("lag could not be measured: %s", e)
             return
         for name, offsets in at.items():
-            self._runs[name].lag(offsets, ends)
+            self._runs[name].lag(offsets, ends, asked_at)
 
     def _keep(self) -> None:
         """Renew the leases and say that this driver lives, as long as `pulse` comes back."""

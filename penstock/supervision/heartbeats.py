@@ -2,7 +2,8 @@
 
 A beat goes to every partition of a topic that a stream with final windows reads, at the moment one of its readers'
 windows is due (end plus grace), and at the topic's slow cadence otherwise. It carries the sender's clock as it is then,
-never a later time, and is written behind whatever the partition holds, so it passes nothing written before it. It
+never a later time, and is written behind whatever the partition holds, so it passes nothing written before it. Of a
+topic that streams write it carries no later time than they have passed, and is held while they do not: `holds.py`. It
 proves that it is ours: `records/heartbeat.py`.
 """
 
@@ -22,6 +23,8 @@ from penstock.declare.topic import Topic
 from penstock.errors import BrokerError, ControlError
 from penstock.kafka.admin import admin, partitions
 from penstock.records.heartbeat import BEAT_HEADER, BEAT_KEY, signer
+from penstock.settings import settings
+from penstock.supervision.holds import Bound, Holds
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,10 @@ METADATA_EVERY = 30.0
 DELIVERY_TIMEOUT = 10.0
 # No later than this, whatever is due: a changed clock is noticed.
 LONGEST_WAIT = 30.0
+# A held topic is looked at so often; streams that feed topics, so often that none is ill in between unseen.
+HELD_EVERY, WATCH_EVERY = 1.0, 10.0
+# A beat that is so late was not sent in time: a broker, this program or its host was away.
+OVERDUE = 5.0
 
 
 def next_beat(topic: Topic, readers: list[Due], after_ms: int) -> int:
@@ -43,7 +50,8 @@ def next_beat(topic: Topic, readers: list[Due], after_ms: int) -> int:
 class Beater:
     """Sends every topic's beats when they are due. Not thread-safe; `close` when done.
 
-    windowed: as `Catalog.windowed` gives it. control: where each beat is noted, or None.
+    windowed: as `Catalog.windowed` gives it. control: where each beat is noted and what tells how far streams are, or
+    None: then none is held.
     """
 
     def __init__(
@@ -56,6 +64,10 @@ class Beater:
         self._sender = socket.gethostname()
         self._signer = signer()
         self._next: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        self._before: dict[str, int] | None = None
+        self._holds = Holds(windowed, control, settings().progress_every)
+        self._noted: dict[str, Bound] = {}
         self._partitions: dict[str, int] = {}
         self._partitions_at = float("-inf")
         self._producer = Producer(
@@ -75,20 +87,69 @@ class Beater:
         Raises BrokerError if a beat did not arrive; it is due again at once, with the time of then.
         """
         now = self._now()
-        due = [name for name in self._windowed if self._next.get(name, 0) <= now]
+        self._holds.look(self._overdue(now))
+        bounds = {name: self._holds.bound(name, now) for name in self._windowed if self._next.get(name, 0) <= now}
+        for name, bound in bounds.items():
+            self._note_hold(name, bound)
+            if bound.why:
+                self._next[name] = now + int(HELD_EVERY * 1000)
+        due = {name: bound for name, bound in bounds.items() if not bound.why or self._moves(name, bound.at)}
         if due:
             self._send(due)
+        longest = WATCH_EVERY if self._holds.watches else LONGEST_WAIT
         if not self._next:
-            return LONGEST_WAIT
-        return max(0.0, min(min(self._next.values()) / 1000 - self._clock(), LONGEST_WAIT))
+            return longest
+        return max(0.0, min(min(self._next.values()) / 1000 - self._clock(), longest))
 
-    def _send(self, names: list[str]) -> None:
+    def _overdue(self, now: int) -> dict[str, int]:
+        """Topics whose readers wait for a beat, with the age of the last in ms; the database knows older ones."""
+        if self._control is None:
+            return {}
+        if self._before is None:
+            try:
+                self._before = {name: row["at"] for name, row in self._control.beats().items()}
+                for name in self._control.holds().keys() - self._windowed.keys():
+                    self._control.beat_held(name, None, "")
+            except ControlError:
+                return {}
+        last = {name: at for name in self._windowed if (at := self._told(name))}
+        return {name: now - at for name, at in last.items() if self._after(name, at) + OVERDUE * 1000 < now}
+
+    def _told(self, name: str) -> int | None:
+        """The time that the last beat of a topic carried."""
+        return self._last.get(name) or (self._before or {}).get(name)
+
+    def _moves(self, name: str, at: int | None) -> bool:
+        """Whether a held beat would bring a topic's time to where a reader waits for it."""
+        last = self._told(name)
+        return at is not None and (last is None or at >= self._after(name, last))
+
+    def _after(self, name: str, at: int) -> int:
+        return next_beat(self._windowed[name].topic, self._windowed[name].readers, at)
+
+    def _moved(self, known: Bound, bound: Bound) -> bool:
+        return bool(bound.why) and abs((bound.at or 0) - (known.at or 0)) >= HELD_EVERY * 1000
+
+    def _note_hold(self, name: str, bound: Bound) -> None:
+        known = self._noted.get(name)
+        if self._control is None or (known and known.why == bound.why and not self._moved(known, bound)):
+            return
+        try:
+            self._control.beat_held(name, bound.at, bound.why)
+        except ControlError:
+            return  # `Holds` says that the database is away
+        if bound.why and (not known or known.why != bound.why):
+            log.info("heartbeats of %s are held: %s", name, bound.why)
+        self._noted[name] = bound
+
+    def _send(self, due: dict[str, Bound]) -> None:
         self._refresh()
         failed: list[str] = []
         sent: dict[str, tuple[int, int]] = {}
-        for name in names:
+        for name, bound in due.items():
             count = self._partitions.get(name, 0)
-            at = self._now()
+            # How far the streams are was looked up before; the list of topics may have taken its time.
+            at = bound.at if bound.at and self._windowed[name].writers else self._now()
             for partition in range(count):
                 self._producer.produce(
                     name,
@@ -105,8 +166,10 @@ class Beater:
             self._partitions_at = float("-inf")
             raise BrokerError("heartbeats did not arrive", got="; ".join(failed) or f"{unsent} unanswered")
         for name, (at, count) in sent.items():
-            topic, readers = self._windowed[name]
-            self._next[name] = next_beat(topic, readers, at)
+            self._last[name] = at
+            self._holds.sent(name)
+            if not due[name].why:
+                self._next[name] = self._after(name, at)
             self._note(name, at, count)
 
     def _note(self, name: str, at: int, count: int) -> None:

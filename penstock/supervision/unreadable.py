@@ -17,6 +17,7 @@ class Unreadable:
         # The lease of what cannot run is nobody's: it is not asked for before `tend`.
         self.active = True
         self._figures, self._why = figures, why
+        self._since = time.monotonic()
 
     def tend(self) -> None:
         if not self.running:
@@ -29,10 +30,12 @@ class Unreadable:
         self._figures.state = "stopped"
 
     def report(self) -> ProgressRow:
-        return replace(self._figures)
+        known = self._figures.behind_ms
+        grown = int((time.monotonic() - self._since) * 1000)
+        return replace(self._figures, behind_ms=None if known is None else known + grown)
 
     def writing_for(self) -> float:
         return 0.0
 
-    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
+    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int], at: float) -> None:
         """It reads nothing."""

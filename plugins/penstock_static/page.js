@@ -126,17 +126,18 @@ const showLists = ({ actions, beats, now }) => {
       "Nothing has been done yet.",
     ),
   );
-  replace("beats", JSON.stringify(beats.map((b) => [b.topic, b.at, Math.floor(b.age_ms / 1000)])), () =>
+  replace("beats", JSON.stringify(beats.map((b) => [b.topic, b.at, Math.floor((b.age_ms ?? 0) / 1000), b.held, b.held_at])), () =>
     table(
-      ["Topic", "Last beat", "Age", "Partitions"],
+      ["Topic", "Last beat", "Age", "Partitions", "Held"],
       beats.map((b) =>
         h(
           "tr",
           {},
           h("td", { class: "what" }, b.topic),
-          h("td", { class: "when", title: `sent by ${b.sender}` }, f.moment(b.at, now)),
-          h("td", { class: "n" }, f.age(b.age_ms)),
+          h("td", { class: "when", title: `sent by ${b.sender}` }, b.at ? f.moment(b.at, now) : f.DASH),
+          h("td", { class: "n" }, b.at ? f.age(b.age_ms) : f.DASH),
           h("td", { class: "n" }, f.exact(b.partitions)),
+          h("td", { class: "note" }, b.held ? `${b.held_at ? `held at ${f.moment(b.held_at, now)}` : "held"}: ${b.held}` : ""),
         ),
       ),
       "No heartbeat has been sent yet.",

@@ -77,6 +77,7 @@ class Scene:
         self._silence(incarnations[HUNG], [r for r in self.rows if r.app == HUNG], now - 95_000)
         for name, beat in {"receipts": 3, "probe-requests": 1, "check-ins": 12, "browser-sessions": 48}.items():
             c.beat_sent(name, now - beat * 1000, 4, "triggerer@pond:2211")
+        c.beat_held("browser-sessions", now - 48_000, "sessions is down")
         c.record(
             SUPERVISOR,
             "launch",

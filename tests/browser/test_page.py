@@ -46,6 +46,8 @@ def test_the_navigation_leads_to_all_streams_with_state_and_figures(visit: Visit
     expect(view.frame.locator("#totals")).to_contain_text("6 of 9")
     expect(view.frame.locator("#actions")).to_contain_text("alert rules are being moved")
     expect(view.frame.locator("#beats")).to_contain_text("probe-requests")
+    expect(view.frame.locator("#beats tr", has_text="browser-sessions")).to_contain_text("held at")
+    expect(view.frame.locator("#beats tr", has_text="browser-sessions")).to_contain_text("sessions is down")
     expect(quality.locator("canvas")).to_have_count(2)
     view.page.wait_for_timeout(7_000)  # two refreshes
     assert view.troubles == []

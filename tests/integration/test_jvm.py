@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.engine import jvm, session
+from tests.support import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -106,6 +107,23 @@ def test_a_batch_tells_its_progress_its_metrics_and_its_late_rows(spark: SparkSe
     finally:
         query.stop()
     assert seen[0] == (1, 0)
+
+
+def test_a_query_rests_once_it_has_closed_its_windows(spark: SparkSession, tmp_path: Path) -> None:
+    """Behind the batch that moved time comes one that closes windows: before it there is no rest."""
+    rows, batches = tmp_path / "rows", list[int]()
+    spark.sql("SELECT timestamp '2026-01-01 00:00:05' AS timestamp").write.parquet(str(rows))
+    files = spark.readStream.schema("timestamp TIMESTAMP").parquet(str(rows))
+    for frame, rests in ((counted(files), True), (counted(rates(spark)), False)):
+        batches.clear()
+        write = frame.writeStream.outputMode("append").foreachBatch(lambda _, n: batches.append(n))
+        query = write.option("checkpointLocation", str(tmp_path / str(rests))).start()
+        try:
+            wait_until(lambda: jvm.rests(query) or (not rests and len(batches) > 5), every=0.001)  # noqa: B023
+            assert len(batches) >= 2
+            assert jvm.rests(query) == rests
+        finally:
+            query.stop()
 
 
 def test_a_batch_moves_the_watermark_no_further_than_it_is_let(spark: SparkSession, tmp_path: Path) -> None:

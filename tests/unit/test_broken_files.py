@@ -272,3 +272,22 @@ def test_the_beats_of_a_broken_file_go_on(project: Path) -> None:
     broken(project, "jobs/bank/rates.py")
     assert declared_windows() == before
     assert json.loads((settings().home / "run" / "windows.json").read_text()) == before
+
+
+def test_who_feeds_a_topic_is_known_though_its_file_breaks(project: Path) -> None:
+    """Its driver runs on, and its readers' windows wait for it as before."""
+    from penstock_triggers import _windowed, declared_windows
+
+    windowed = STREAM.format(name="rates", app="bank").replace("Each())", "Final(timedelta(60), timedelta(1)))")
+    head = "from datetime import timedelta\nfrom penstock.streams import Final\n"
+    (project / "jobs" / "bank" / "rates.py").write_text(head + windowed.replace('Topic("in")', 'Topic("sales-out")'))
+    before = declared_windows()
+    found = _windowed(json.loads(json.dumps(before)))
+    assert found == readable()[0].windowed()
+    assert list(found["sales-out"].writers) == ["sales"]
+    broken(project, "jobs/shop/sales.py")
+    assert declared_windows() == before
+    old = [{key: one[key] for key in ("topic", "beat_every", "readers")} for one in before]
+    assert _windowed(old)["sales-out"].writers == {}, "a trigger that an earlier version left"
+    (settings().home / "run" / "windows.json").write_text(json.dumps(old))
+    assert [one["topic"] for one in declared_windows()] == ["sales-out"]

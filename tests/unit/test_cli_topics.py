@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,19 @@ def test_topics_stand_beside_their_declaration() -> None:
     assert lines["receipts"].split()[1:3] == ["4", "1.23k"]
     assert lines["receipts"].endswith("yes")
     assert "--apply" in lines["`penstock"]
+
+
+def test_a_held_topic_says_what_it_waits_for(control: Control) -> None:
+    assert "held" not in run()
+    at = int(datetime(2026, 1, 31, 12, 3, 10).timestamp() * 1000)
+    control.beat_held("receipts", at, "metric-bundles is down")
+    control.beat_held("clicks", None, "up was not through its inputs yet")
+    said = run()
+    assert "heartbeats of receipts are held at 2026-01-31 12:03:10: metric-bundles is down" in said
+    assert "heartbeats of clicks are held: up was not through its inputs yet" in said
+    found = {t["name"]: (t["held"], t["held_at"]) for t in json.loads(run("--json"))["topics"]}
+    assert found["receipts"] == ("metric-bundles is down", at)
+    assert found["metrics"] == ("", None)
 
 
 def test_as_json() -> None:

@@ -238,6 +238,8 @@ def test_read_takes_everything_from_a_control_database(control: Control) -> None
     control.driver_ended(first, "killed")
     control.report([row(incarnation=first, batch_at=None)], keep=True)
     control.beat_sent("receipts", control.now() - 2_000, 4, "triggerer")
+    control.beat_held("receipts", control.now() - 9_000, "bundles is down")
+    control.beat_held("silent", None, "bundles is down")
     control.set_desired(["bundles"], "off", Actor("olga", "cli"), "for the night")
     view = overview(read(control), Limits())
     assert view.apps[0].driver is not None
@@ -246,6 +248,8 @@ def test_read_takes_everything_from_a_control_database(control: Control) -> None
     assert (view.actions[0]["actor"], view.actions[0]["verb"]) == ("olga", "stop")
     assert view.beats[0]["topic"] == "receipts"
     assert 1_900 < view.beats[0]["age_ms"] < 60_000
+    assert (view.beats[0]["held"], view.beats[0]["held_at"] < control.now()) == ("bundles is down", True)
+    assert [view.beats[1][key] for key in ("topic", "at", "age_ms", "held_at")] == ["silent", None, None, None]
     assert json.loads(json.dumps(view.as_dict()))["totals"]["streams"] == 1
 
 

@@ -48,7 +48,7 @@ def main() -> None:
     declared = catalog.load()
     for app in declared.apps:
         threading.Thread(target=supervise, args=(app,), name=app, daemon=True).start()
-    beater = Beater(declared.windowed(), None, settings().bootstrap)
+    beater = Beater(declared.windowed(), connect(), settings().bootstrap)
     while True:
         try:
             wait = beater.run_once()

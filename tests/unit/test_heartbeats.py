@@ -1,0 +1,143 @@
+"""Which beats go out and with which time, while a stream that feeds the topic is behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock.catalog import Beaten, Windowed, Writer
+from penstock.control import Control, ProgressRow
+from penstock.declare.promises import Due
+from penstock.errors import BrokerError
+from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.supervision import heartbeats
+from penstock.supervision.heartbeats import Beater
+
+DUE, GRACE = Due(timedelta(seconds=10), timedelta(seconds=4)), 4.0
+FED, SOURCE = Topic("fed"), Topic("source")
+WINDOWED: Windowed = {
+    "fed": Beaten(FED, [DUE], GRACE, {"up": Writer()}),
+    "source": Beaten(SOURCE, [DUE], GRACE),
+}
+UP = Stream("up", "chain", {"given": Input(SOURCE)}, lambda given: given, TopicOutput(FED, value="value"), Each())
+
+
+class Out:
+    """Takes what is sent, in the place of a client of a broker. fails: how many flushes nothing arrives in."""
+
+    def __init__(self, _: Mapping[str, Any]) -> None:
+        self.sent: list[tuple[str, int]] = []
+        self.fails = 0
+
+    def produce(self, topic: str, *, value: bytes, timestamp: int, **_: object) -> None:
+        assert json.loads(value)["heartbeat"] == timestamp
+        if not self.fails:
+            self.sent.append((topic, timestamp))
+
+    def flush(self, _: float) -> int:
+        self.fails = max(0, self.fails - 1)
+        return self.fails
+
+    def taken(self) -> dict[str, int]:
+        taken, self.sent = dict(self.sent), []
+        return taken
+
+
+class World:
+    """A beater with a clock of its own, and what it is told of the stream `up`."""
+
+    def __init__(self, control: Control, monkeypatch: pytest.MonkeyPatch, windowed: Windowed = WINDOWED) -> None:
+        self.now = control.now() // 10_000 * 10_000
+        self.control = control
+        monkeypatch.setattr(heartbeats, "Producer", Out)
+        monkeypatch.setattr(heartbeats, "partitions", lambda *_: {"fed": 1, "source": 1})
+        monkeypatch.setattr("penstock.supervision.holds.LOOK_EVERY", 0.0)
+        self.beater = Beater(windowed, control, "nowhere:1", clock=lambda: self.now / 1000)
+        self.out: Any = self.beater._producer
+
+    def turn(self, behind: float, state: str = "idle") -> dict[str, int]:
+        """Times by topic of the beats that go out, in ms after the beginning."""
+        row = ProgressRow("up", "chain", "i", state=state, behind_ms=int(behind * 1000))
+        self.control.report([row], keep=False)
+        self.beater.run_once()
+        return self.out.taken()  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def world(control: Control, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    from penstock import catalog
+
+    control.sync(catalog.build([UP]))
+    made = World(control, monkeypatch)
+    with closing(made.beater):
+        yield made
+
+
+def test_a_chain_that_keeps_up_has_beats_by_the_clock(world: World) -> None:
+    from penstock_triggers import HANDOVER
+
+    assert world.turn(1) == {"fed": world.now, "source": world.now}
+    world.now += 3_999
+    assert world.turn(9) == {}
+    world.now += 1
+    assert world.turn(9) == {"fed": world.now, "source": world.now}
+    assert world.control.holds() == {}
+    assert world.beater.run_once() > HANDOVER, "there are moments at which another beater may take over"
+
+
+def test_a_held_beat_goes_as_far_as_its_writer(world: World) -> None:
+    start = world.now
+    world.turn(0)
+    world.now = start + 14_000
+    assert world.turn(11, "failing") == {"source": world.now}, "the window is due, and its writer is 3 s behind it"
+    hold = world.control.holds()["fed"]
+    assert hold["why"] == "up is failing"
+    assert abs(hold["at"] - (start + 3_000)) < 1_000
+    world.now += 500
+    assert world.turn(4, "failing") == {}, "it is looked at every second"
+    world.now += 500
+    assert start + 10_500 <= world.turn(4, "failing")["fed"] <= start + 11_000, "one window can close"
+    world.now += 1_000
+    assert world.turn(4, "failing") == {}, "no other can"
+    world.now += 1_000
+    assert world.turn(0) == {"fed": world.now}
+    assert world.control.holds() == {}
+
+
+def test_a_broker_that_was_away(world: World) -> None:
+    start = world.now
+    world.turn(0)
+    world.now = start + 4_000
+    world.out.fails = 2
+    with pytest.raises(BrokerError, match="did not arrive"):
+        world.turn(0)
+    world.out.fails = 0
+    assert world.turn(0) == {"fed": world.now, "source": world.now}
+
+
+def test_a_beater_that_was_away_lets_windows_close_first(
+    world: World, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the stream's own windows hold is older than the beats that went out of the topic it writes."""
+    waits = {**WINDOWED, "fed": WINDOWED["fed"]._replace(writers={"up": Writer(clocks=("source",))})}
+    for topic in waits:
+        control.beat_sent(topic, world.now - 60_000, 1, "earlier")
+    again = World(control, monkeypatch, waits)
+    with closing(again.beater):
+        assert again.turn(0.5) == {"source": again.now}
+        again.now += 1_000
+        assert again.turn(0) == {"fed": again.now}
+
+
+def test_nobody_holds_without_a_control_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeats, "Producer", Out)
+    monkeypatch.setattr(heartbeats, "partitions", lambda *_: {"fed": 1, "source": 1})
+    with closing(Beater(WINDOWED, None, "nowhere:1")) as beater:
+        beater.run_once()
+        out: Any = beater._producer
+        assert out.taken().keys() == {"fed", "source"}
