@@ -249,8 +249,10 @@ def source(
     monkeypatch.setenv("AIRFLOW_CONN_DEMO", mariadb.url_of("demo"))
     made = Unbrokered(request.node.name[:60], mariadb, tmp_path)
     yield made
-    for each in (*made.pollers, *made.connections):
-        each.close()
+    for poller in made.pollers:
+        poller.close()
+    for connection in made.connections:
+        connection.close()
 
 
 def ended(source: Source, statement: str) -> None:
