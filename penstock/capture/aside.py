@@ -40,7 +40,7 @@ class Row:
 
 
 class Aside:
-    """The rows of one capture that are put aside now, and the letters of those not told of yet.
+    """The rows of one capture that are put aside now.
 
     They are kept in the file of the comparison: if that is lost, the next comparison tells of each once more.
     """
@@ -49,11 +49,15 @@ class Aside:
         self._db, self._limit = db, limit
         self._capture = (capture.name, capture.topic.name)
         self._known = {key: Row(*about) for key, *about in db.execute("SELECT * FROM aside")}
-        self._found: dict[bytes, Row] = {}
-        self.letters: list[Message] = []
+        self._found: dict[bytes, tuple[Row, Message]] = {}
 
     def __len__(self) -> int:
         return len(self._known)
+
+    @property
+    def letters(self) -> list[Message]:
+        """Of rows that are not told of yet."""
+        return [letter for _, letter in self._found.values()]
 
     @property
     def first(self) -> bytes | None:
@@ -68,7 +72,6 @@ class Aside:
 
     def without(self, made: Records, scan: int) -> Records:
         """The records, those that are too large as tombstones. scan: the number of the comparison."""
-        self._found, self.letters = {}, []
         limit = self._limit
         if limit is None:
             return made
@@ -76,22 +79,23 @@ class Aside:
         # By length first: few rows are worth a look at how far they are compressed.
         long = [(key, value) for key, value in pairs if value is not None and len(key) + len(value) > room]
         large = {key: value for key, value in long if not limit.takes(Message(limit.topic, key, value))}
-        self._forget([key for key in made.keys if key in self._known and key not in large] if self._known else [])
+        if self._known or self._found:
+            self._forget([key for key in made.keys if key not in large])
         if not large:
             return made
         for key, value in large.items():
             row, known = Row(digest(value), scan, limit.largest), self._known.get(key)
             if known is None or known.digest != row.digest:
-                self._found[key] = row
-                self.letters.append(self._letter(key, value))
+                self._found[key] = row, self._letter(key, value)
             elif known != row:
                 self._keep({key: row})
         return Records(made.keys, [None if key in large else value for key, value in pairs])
 
     def told(self) -> None:
         """The letters are committed."""
-        self._keep(self._found)
-        self._found, self.letters = {}, []
+        if self._found:
+            self._keep({key: row for key, (row, _) in self._found.items()})
+            self._found = {}
 
     def compared(self, scan: int) -> None:
         """This comparison met all that there are."""
@@ -112,5 +116,6 @@ class Aside:
 
     def _forget(self, keys: Iterable[bytes]) -> None:
         for key in keys:
-            del self._known[key]
-            self._db.execute("DELETE FROM aside WHERE key = ?", (key,))
+            self._found.pop(key, None)
+            if self._known.pop(key, None):
+                self._db.execute("DELETE FROM aside WHERE key = ?", (key,))

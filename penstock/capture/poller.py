@@ -105,6 +105,7 @@ class Poller(PageWriter):
 
     def poll(self) -> int:
         """Read what changed and write it; returns the number of records written."""
+        self._asks_topic = self._asks_topic and self._remembers()
         moment, mark = self.database.moment(), self._cursors.mark
         self.hook("before read")
         if why := self._cursors.not_ahead(moment.now, dict(self.position.columns).get(self.capture.cursor, "")):
@@ -115,7 +116,6 @@ class Poller(PageWriter):
         itself = owed or not self._cursors.spent
         if position != self.position:
             self.commit([], position)
-        self._asks_topic = self._asks_topic and self._remembers()
         seen = Seen()
         written = 0
         begun = position.catch_up

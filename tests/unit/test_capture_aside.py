@@ -63,6 +63,15 @@ def test_each_version_of_a_row_is_told_once_also_by_the_next_process(db: sqlite3
     assert len(aside.letters) == 1
 
 
+def test_what_is_not_told_yet_is_kept_until_it_is_or_fits(db: sqlite3.Connection) -> None:
+    aside = opened(db)
+    aside.without(records(a=LARGE), 1)
+    aside.without(records(b=LARGE, c=SMALL), 1)
+    assert [letter.key for letter in aside.letters] == [b"a", b"b"]
+    aside.without(records(a=SMALL), 1)
+    assert [letter.key for letter in aside.letters] == [b"b"]
+
+
 @pytest.mark.parametrize("value", [SMALL, None], ids=["small", "deleted"])
 def test_a_row_that_fits_again_is_no_longer_aside(db: sqlite3.Connection, value: bytes | None) -> None:
     aside = opened(db)
