@@ -25,8 +25,8 @@ from tests.chaos.histories.writers import Writer
 
 ATTEMPTS = 8
 WRITERS = 3
-# Seconds of writing before the first breaker and behind the last.
-FIRST = 5.0
+# Seconds of writing and polling behind the last breaker.
+LAST = 6.0
 
 
 @dataclass
@@ -125,8 +125,11 @@ class Batch:
         ways = outages(self.world)
         plan = ["kill"] * kills + ["outage"] * cuts
         self.chance.shuffle(plan)
-        time.sleep(FIRST)
+        names = [h.name for h in self.histories]
         for what in plan:
+            # What is killed sooner is mostly still at its start.
+            if self.chance.random() < 0.7:
+                self.world.works(names)
             time.sleep(self.chance.choice((self.chance.uniform(0, 2), self.chance.uniform(2, 7))))
             count = self.found.kills if what == "kill" else self.found.outages
             kinds = list(KILLS) if what == "kill" else list(ways)
@@ -138,7 +141,9 @@ class Batch:
             self._say(f"{kind}: {said}")
             if self.chance.random() < 0.3:
                 self._ask_something()
-        time.sleep(FIRST)
+        if not self.world.works(names):
+            self._say("not all of them poll yet")
+        time.sleep(LAST)
 
     def _ask_something(self) -> None:
         """A comparison or a new snapshot while everything goes on."""

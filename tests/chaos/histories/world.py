@@ -51,14 +51,25 @@ class World:
         self.control = Control(f"sqlite:///{home / 'control.db'}")
         self.captures = Captures(self.control)
         self.worker: subprocess.Popen[bytes] | None = None
-        self.folder = home
+        self.folder, self._began = home, 0
 
     def start_worker(self) -> subprocess.Popen[bytes]:
         """Another process that captures all of `folder`; it shuts out the one before."""
+        self._began = time.time_ns() // 1_000_000
         with (self.home / "worker.log").open("ab") as log:
             command = [sys.executable, "-m", "tests.chaos.histories.worker", str(self.folder), str(PAGE)]
             self.worker = subprocess.Popen(command, stdout=log, stderr=log, cwd=PROJECT)
         return self.worker
+
+    def works(self, names: Sequence[str]) -> bool:
+        """Wait until all of them poll; False if one does not in time."""
+        deadline = time.monotonic() + PATIENCE / 6
+        while time.monotonic() < deadline:
+            rows = self.captures.rows()
+            if all((row := rows.get(n)) and row.polls and row.reported_at > self._began for n in names):
+                return True
+            time.sleep(0.5)
+        return False
 
     def end_worker(self) -> None:
         if self.worker:
