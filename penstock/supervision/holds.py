@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 # How long what the control database said is used again: so many topics cost one query.
 LOOK_EVERY = 1.0
+# One that hangs takes seconds to say nothing, which beats of other topics would wait for.
+RETRY_EVERY = 10.0
 # Drivers report every two seconds: one that misses a report is well, one that misses two is not.
 SILENT = 5.0
 # How far behind the reports of a stream that keeps up may be, in seconds: five until its inputs are measured, two until
@@ -65,7 +67,7 @@ class Holds:
         self._rows: dict[str, Reach] = {}
         # The database's clock when it last answered, and when that was.
         self._now, self._heard_at = 0, float("-inf")
-        self._looked_at = float("-inf")
+        self._look_at = float("-inf")
         self._away = ""
         self._reached: dict[str, tuple[int, str]] = {}
         self._history: dict[str, tuple[list[int], list[int]]] = {}
@@ -102,9 +104,9 @@ class Holds:
         overdue: topics whose beats were not sent when they were due, with the age of the last one in ms.
         """
         new = [topic for topic in overdue if not self._missing(topic)]
-        if self._control is None or not self.watches or (self._clock() - self._looked_at < LOOK_EVERY and not new):
+        if self._control is None or not self.watches or (self._clock() < self._look_at and not (new and self._now)):
             return
-        self._looked_at = self._clock()
+        self._look_at = self._clock() + LOOK_EVERY
         try:
             now, self._rows = self._control.reach()
             # Where nothing is declared there is no row to tell it.
@@ -112,7 +114,7 @@ class Holds:
         except ControlError as e:
             if not self._away:
                 log.warning("how far streams are is not known, what was known last counts: %s", e)
-            self._away = AWAY
+            self._away, self._look_at = AWAY, self._clock() + RETRY_EVERY
         if self._now:
             self._missed |= {topic: (self._database_now() - overdue[topic], AT_THE_CLOCK) for topic in new}
             self._reached = {}
