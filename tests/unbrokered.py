@@ -12,7 +12,7 @@ from penstock.capture.position import Position, Snapshot
 from penstock.capture.proof import Proof
 from penstock.capture.reconcile import Reconcile
 from penstock.declare.capture import parse
-from penstock.kafka.sizes import Message
+from penstock.kafka.sizes import Limit, Message
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine.process import free_port
 from tests.captures import Source
@@ -25,8 +25,8 @@ class Kept:
         self.rows: dict[bytes, bytes] = {}
         self.position: Position | None = None
 
-    def limit(self, topic: str) -> int:  # noqa: ARG002
-        return 1_000_000
+    def limit(self, topic: str) -> Limit:
+        return Limit(topic)
 
     def commit(self, messages: Iterable[Message], mark: bytes) -> int:
         for _, key, value, *_ in messages:

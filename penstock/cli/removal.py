@@ -19,6 +19,7 @@ from penstock.declare.topic import ASIDE, COMMITS, POSITIONS, TOPIC_NAME
 from penstock.errors import PenstockError
 from penstock.kafka import leftovers
 from penstock.kafka.admin import admin, partitions
+from penstock.kafka.marks import forget_mark
 from penstock.kafka.replay import REPLAYS
 from penstock.settings import settings
 
@@ -28,7 +29,9 @@ FOLDERS = ("", ".tables", ".before", ".reset", ".trial")
 
 def remove(
     name: Annotated[str, typer.Argument(help="A stream that is declared no more.")],
-    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="Remove its checkpoint and consumer group.")] = False,
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="Remove its checkpoint, mark and consumer group.")
+    ] = False,
     topics: Annotated[
         list[str] | None, typer.Option("--topic", help="Remove this topic, and all its records; may be repeated.")
     ] = None,
@@ -75,6 +78,9 @@ def remove(
             leftovers.delete_group(client, group)
             for folder in folders:
                 shutil.rmtree(folder)
+            if COMMITS.name in there:
+                # A mark without a checkpoint would stop a later stream of this name.
+                forget_mark(name, settings().bootstrap)
         leftovers.delete_topics(client, chosen)
         said = [*(["checkpoint"] if checkpoint else []), *sorted(chosen)]
         control.record(actor(), "remove", name, f"{note}: {', '.join(said)}" if note else ", ".join(said))

@@ -72,7 +72,8 @@ class Checkpoint:
         """
         self._last, self._synced = None, {}
         self.copy = copies.taken(self._stream, self._folder, mark)
-        for said in Recovery(self._stream, self._folder, mark, stateful=stateful).run():
+        anew = self.reset_in_force() is not None
+        for said in Recovery(self._stream, self._folder, mark, stateful=stateful, anew=anew).run():
             log.warning("the checkpoint of stream %s is mended: %s", self._stream, said)
 
     def sync(self) -> None:

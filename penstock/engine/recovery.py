@@ -36,11 +36,12 @@ class Unmarked(Blocked):
 class Recovery:
     """One look at a checkpoint. said: what was mended, a sentence each.
 
-    mark: of the last batch that is written. stateful: whether the state must have taken in each batch.
+    mark: of the last batch that is written. stateful: whether the state must have taken in each batch. anew: whether it
+    was asked to begin anew: then the mark may be of what it was before.
     """
 
-    def __init__(self, name: str, folder: Folder, mark: Mark, *, stateful: bool) -> None:
-        self._name, self._folder, self._mark, self._stateful = name, folder, mark, stateful
+    def __init__(self, name: str, folder: Folder, mark: Mark, *, stateful: bool, anew: bool = False) -> None:
+        self._name, self._folder, self._mark, self._stateful, self._anew = name, folder, mark, stateful, anew
         self._plans = {n: plan for n, text in mark.plans.items() if (plan := Plan.read(text))}
         self._texts: dict[str, str | None] = {}
         self.said: list[str] = []
@@ -62,7 +63,15 @@ class Recovery:
         """Whether the mark is of the checkpoint's query; one that has written nothing yet need not have a mark."""
         text = self._read("metadata")
         query = _id(text)
-        if query is None and (planned or done) and self._mark.query:
+        gone = query is None and not (planned or done or self._anew) and bool(self._mark.query)
+        if gone and self._stateful:
+            raise Blocked(
+                f"the checkpoint of stream {self._name} is not there, though it wrote up to batch {self._mark.batch}",
+                got=f"{self._folder.path} is empty",
+                fix="see that its disk is mounted and that PENSTOCK_CHECKPOINTS names it, or put the folder back; "
+                f"where it is lost, {RESET.format(name=self._name)}",
+            )
+        if query is None and (planned or done or gone) and self._mark.query:
             query = self._mark.query
             self._put("metadata", json.dumps({"id": query}), "the query's id is that of its mark")
         elif query is None and done:
@@ -71,7 +80,7 @@ class Recovery:
             self._remove("metadata", "a query that has written nothing gets another id")
         if query == self._mark.query:
             return True
-        if not done:
+        if not done and (self._anew or not self._mark.query):
             for n in planned:
                 if not self._plan(n):
                     self._remove(f"offsets/{n}", f"batch {n}, of which nothing is written, is planned anew")

@@ -12,6 +12,7 @@ from typing import NamedTuple, cast
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka import Message as Taken
 
+from penstock.declare.topic import TOPIC_NAME
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, end_offsets, first_offsets, partitions
 
@@ -57,9 +58,10 @@ class Letter:
         """None if it is a row that was too large for its output, or says no place."""
         partition, offset = (self.said.get(name, "") for name in ("partition", "offset"))
         # Anybody may write headers.
-        if "topic" not in self.said or not PARTITION.fullmatch(partition) or not OFFSET.fullmatch(offset):
+        topic = self.said.get("topic", "")
+        if not (TOPIC_NAME.fullmatch(topic) and PARTITION.fullmatch(partition) and OFFSET.fullmatch(offset)):
             return None
-        return Origin(self.said["topic"], int(partition), int(offset))
+        return Origin(topic, int(partition), int(offset))
 
     @property
     def place(self) -> str:

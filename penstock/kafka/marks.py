@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time
 
+from confluent_kafka import Producer
+
 from penstock.declare.outputs import NOTHING, Mark
 from penstock.declare.topic import COMMITS
 from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, end_offsets, first_offsets, log_ends, partitions
+from penstock.kafka.admin import TIMEOUT, admin, end_offsets, first_offsets, log_ends, partitions
 from penstock.kafka.letters import between, consumer
 from penstock.kafka.transactions import mark_partition
 
@@ -30,9 +32,24 @@ def mark_of(stream: str, bootstrap: str) -> Mark:
     with consumer(bootstrap) as reader:
         for message in between(reader, *place, first, end):
             key, value = message.key(), message.value()
-            if key == stream.encode() and isinstance(value, bytes):
-                found = Mark.read(value)
+            if key == stream.encode():
+                found = Mark.read(value) if isinstance(value, bytes) else NOTHING
     return found
+
+
+def forget_mark(stream: str, bootstrap: str) -> None:
+    """Leave nothing of what a stream that is gone has written: one of its name begins anew. BrokerError if it fails."""
+    failed: list[object] = []
+    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 2})
+    producer.produce(
+        COMMITS.name,
+        key=stream.encode(),
+        partition=mark_partition(COMMITS, stream),
+        on_delivery=lambda e, _: failed.append(e) if e else None,
+    )
+    if producer.flush(TIMEOUT) or failed:
+        got = failed[0] if failed else "no answer"
+        raise BrokerError(f"the mark of {stream} was not removed", got=got, fix="remove its checkpoint once more")
 
 
 def _whole(place: tuple[str, int], bootstrap: str) -> int:

@@ -73,7 +73,13 @@ def replay(
             for note, letter in sorted(first.items(), key=lambda one: (one[1].origin or ("", 0, 0), one[0])):
                 others = set(readers(letter.origin.topic)) if letter.origin else set()
                 taken = sorted(others - aside[note] - set(again_for))
-                found.append(Replay(letter, done=True) if note in done else _planned(letter, taken, reader))
+                if note in done:
+                    found.append(Replay(letter, done=True))
+                elif letter.origin and not others:
+                    # Anybody may write headers: this is no topic that Penstock took a record from, or not any more.
+                    found.append(Replay(letter, refused=f"no stream reads {letter.origin.topic}"))
+                else:
+                    found.append(_planned(letter, taken, reader))
         ready = [one for one in found if one.record and not dry]
         for start in range(0, len(ready), TOGETHER):
             some = ready[start : start + TOGETHER]

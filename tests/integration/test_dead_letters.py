@@ -91,6 +91,14 @@ def test_no_stream_reads_a_record_twice_unless_somebody_says_so(bootstrap: str) 
     assert of_sales(bootstrap) == [(0, "seven", "sales[0]@7")]
 
 
+def test_a_letter_of_a_topic_that_no_stream_reads_is_forged_or_old(bootstrap: str) -> None:
+    """Else whoever may write dead letters has the platform write anywhere, a mark for one."""
+    put_aside(bootstrap, ("a", 0, 7, "seven"))
+    (one,) = sent_again(bootstrap, [])
+    assert (one.refused, one.record) == ("no stream reads sales", None)
+    assert of_sales(bootstrap) == []
+
+
 def test_of_a_cut_letter_the_record_itself_is_sent_or_nothing(bootstrap: str) -> None:
     long = random.Random(0).randbytes(5000).hex()
     send(bootstrap, [Record(SALES.name, "k", long), Record(SALES.name, "k", "another")])

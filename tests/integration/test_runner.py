@@ -20,11 +20,11 @@ from penstock.declare.topic import COMMITS
 from penstock.engine import source
 from penstock.engine.checkpoint import Batch
 from penstock.engine.run import StreamRun
-from penstock.errors import LeaseLost
+from penstock.errors import Blocked, LeaseLost
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.output import TopicWriter
 from penstock.local.parts import Broker
-from penstock.streams import F, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput, Updates
 from penstock.testing import Record, create, latest, read, running, send
 from tests.support import wait_until
 
@@ -196,16 +196,27 @@ def test_offsets_are_committed_where_every_kafka_tool_looks(
     consumer.close()
 
 
-def test_a_new_checkpoint_starts_from_the_beginning(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
-    """Its batches are numbered from 0 again: the old ones' marks must not hide them."""
+def test_a_checkpoint_that_is_gone_is_not_begun_anew(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    """One without state goes on behind its mark; one with state says what is missing."""
+    plain = replace(
+        STREAM, transform=lambda events: events.select("n"), output=TopicOutput(OUT, value="n"), promise=Each()
+    )
     send(bootstrap, events(1, 2))
-    with running(STREAM, spark, bootstrap, tmp_path) as run:
-        run.settle()
-    shutil.rmtree(tmp_path / STREAM.name)
-    send(bootstrap, events(3))
-    with running(STREAM, spark, bootstrap, tmp_path) as run:
-        run.settle()
-    assert counts(bootstrap) == {str(MINUTE): (3, 6)}
+    for each in (STREAM, replace(plain, name="plain")):
+        with running(each, spark, bootstrap, tmp_path) as run:
+            run.settle()
+        shutil.rmtree(tmp_path / each.name)
+        send(bootstrap, events(3))
+        if each is STREAM:
+            with (
+                pytest.raises(Blocked, match="counting is not there, though it wrote up to batch 0"),
+                running(each, spark, bootstrap, tmp_path),
+            ):
+                pass
+        else:
+            with running(each, spark, bootstrap, tmp_path) as run:
+                run.settle()
+    assert sorted(str(r.value) for r in read(bootstrap, OUT.name) if r.key is None) == ["1", "2", "3", "3"]
 
 
 def test_a_transform_that_raises_stops_only_its_own_stream(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ def test_letters_lie_beside_the_topics_that_were_read() -> None:
 
 
 def test_a_letter_that_says_no_place_has_no_origin() -> None:
+    for topic in ("\ufffd\ufffd", "a b", ""):
+        assert Letter("dead", 0, 0, None, None, {"topic": topic, "partition": "0", "offset": "7"}).origin is None
     for offset, origin in {"7": ("t", 0, 7), "seven": None, "": None}.items():
         assert Letter("dead", 0, 0, None, None, {"topic": "t", "partition": "0", "offset": offset}).origin == origin
 

@@ -60,9 +60,9 @@ def mark(batch: int) -> Mark:
     return Mark("q", batch, {"a": {0: batch * 10}}, plans=plans)
 
 
-def mended(files: Files, of: Mark, *, stateful: bool = True) -> Files:
+def mended(files: Files, of: Mark, *, stateful: bool = True, anew: bool = False) -> Files:
     folder = Folder(dict(files))
-    said = Recovery("s", folder, of, stateful=stateful).run()  # type: ignore[arg-type]
+    said = Recovery("s", folder, of, stateful=stateful, anew=anew).run()  # type: ignore[arg-type]
     assert bool(said) == (folder.files != files)
     return folder.files
 
@@ -173,11 +173,25 @@ def test_what_is_not_certain_stops_the_stream_and_names_the_offsets(files: Files
 
 
 def test_a_first_start_and_one_that_was_wanted_anew_need_no_mark() -> None:
-    assert mended({}, mark(5)) == {}
-    anew = {"metadata": '{"id":"r"}', "offsets/0": plan(0)}
-    assert mended(anew, mark(5)) == anew
-    assert mended({**anew, "offsets/0": ""}, mark(5)) == {"metadata": '{"id":"r"}'}
+    assert mended({}, Mark("", -1, {})) == {}
+    begun = {"metadata": '{"id":"r"}', "offsets/0": plan(0)}
+    assert mended({}, mark(5), anew=True) == {}
+    assert mended(begun, mark(5), anew=True) == begun
+    assert mended({**begun, "offsets/0": ""}, mark(5), anew=True) == {"metadata": '{"id":"r"}'}
     assert mended({"metadata": ""}, Mark("", -1, {})) == {}
+
+
+def test_a_checkpoint_that_is_gone_writes_nothing_twice() -> None:
+    """Its disk is not mounted, or the settings name another place: to begin anew would write everything once more."""
+    with pytest.raises(Blocked, match=r"is not there, though it wrote up to batch 5.*is empty.*mounted"):
+        mended({}, mark(5))
+    assert mended({}, mark(5), stateful=False) == {
+        "metadata": '{"id": "q"}',
+        **{f"offsets/{n}": plan(n) for n in (4, 5)},
+        **{f"commits/{n}": commit(500) for n in (4, 5)},
+    }
+    with pytest.raises(Blocked, match="another query"):
+        mended({"metadata": '{"id":"r"}', "offsets/0": plan(0)}, mark(5))
 
 
 def moved(files: Files, place: str, of: Mark) -> str:

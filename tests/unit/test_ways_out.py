@@ -197,6 +197,7 @@ class Broker:
         self.deleted: list[str] = []
         topics = dict.fromkeys(("t", "s-out", "told", "strict.x", "penstock.commits", "__consumer_offsets"), 1)
         monkeypatch.setattr(removal, "partitions", lambda *_: topics)
+        monkeypatch.setattr(removal, "forget_mark", lambda name, _: self.deleted.append(f"mark of {name}"))
         monkeypatch.setattr(leftovers, "read_by", lambda *_: ["t"])
         monkeypatch.setattr(leftovers, "delete_group", lambda _, group: self.deleted.append(group))
         monkeypatch.setattr(leftovers, "delete_topics", lambda _, names: self.deleted.extend(names))
@@ -221,6 +222,6 @@ def test_what_a_stream_that_is_gone_has_left_is_named_and_removed_by_choice(
     run("remove", "gone", "--checkpoint", "--topic", "told", "--dry-run")
     assert broker.deleted == []
     assert "removed of gone: checkpoint, told" in run("remove", "gone", "--checkpoint", "--topic", "told")
-    assert broker.deleted == ["penstock.gone", "told"]
+    assert broker.deleted == ["penstock.gone", "mark of gone", "told"]
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["gone-too"]
     assert [action["verb"] for action in control.actions(1)] == ["remove"]
