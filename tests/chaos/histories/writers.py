@@ -86,6 +86,9 @@ class Writer(threading.Thread):
                 else:
                     execute(connection, "ROLLBACK")
             raise
+        if self.history.long and self.server.engine != "sqlite" and self.chance.random() < 0.3:
+            # Longer than the overlap.
+            time.sleep(self.chance.uniform(2.5, 6))
         self._end(connection, name, shared=shared)
         if self.server.engine == "sqlite" and time.monotonic() - began > self.history.delay + 1:
             self.late = True
