@@ -91,11 +91,13 @@ class Postgres:
 
     def pause(self) -> None:
         for one in self._all():
-            one.suspend()
+            with suppress(psutil.NoSuchProcess):
+                one.suspend()
 
     def resume(self) -> None:
         for one in self._all():
-            one.resume()
+            with suppress(psutil.NoSuchProcess):
+                one.resume()
 
     def _all(self) -> list[psutil.Process]:
         # The first before those that it would start anew.

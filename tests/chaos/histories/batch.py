@@ -101,16 +101,27 @@ class Batch:
         finally:
             for writer in writers:
                 writer.over.set()
-            for writer in writers:
-                writer.join()
-        for server in self.world.servers.values():
-            settle(server)
+            self._end(writers)
         self.found.operations += sum(w.done for w in writers)
         self._check({w.history.name for w in writers if w.late})
         self.world.end_worker()
         for h in self.histories:
             self._drop(h)
         self._forget_topics()
+
+    def _end(self, writers: Sequence[Writer]) -> None:
+        """Wait for all; one may wait for what another prepared and was cut off from."""
+        deadline = time.monotonic() + 120
+        while any(writer.is_alive() for writer in writers):
+            for server in self.world.servers.values():
+                # Its session may be just about to end it.
+                with suppress(*ERRORS):
+                    settle(server)
+            time.sleep(0.5)
+            if time.monotonic() > deadline:
+                raise AssertionError(f"these do not end: {[w.name for w in writers if w.is_alive()]}")
+        for server in self.world.servers.values():
+            settle(server)
 
     def _writers(self) -> list[Writer]:
         made = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tests.chaos.histories.servers import ERRORS, ISOLATIONS, Server, begin, execute
@@ -86,6 +86,9 @@ class Writer(threading.Thread):
                 else:
                     execute(connection, "ROLLBACK")
             raise
+        if self.history.long and self.server.engine != "sqlite" and self.chance.random() < 0.3:
+            # Longer than the overlap.
+            time.sleep(self.chance.uniform(2.5, 6))
         self._end(connection, name, shared=shared)
         if self.server.engine == "sqlite" and time.monotonic() - began > self.history.delay + 1:
             self.late = True
@@ -149,7 +152,7 @@ class Writer(threading.Thread):
 
     def insert(self, connection: Any) -> int:
         count = self.chance.choice((1, 1, 1, 3, 8))
-        with self._fresh:
+        with self._alone():
             return sum(self._one(connection, f"INSERT INTO {self._into()} VALUES {self._row()}") for _ in range(count))
 
     def _one(self, connection: Any, statement: str) -> int:
@@ -170,11 +173,11 @@ class Writer(threading.Thread):
             behind = f"ON DUPLICATE KEY UPDATE {changes}"
         else:
             behind = f"ON CONFLICT ({', '.join(self._keys())}) DO UPDATE SET {changes}"
-        with self._fresh:
+        with self._alone():
             return execute(connection, f"INSERT INTO {self._into()} VALUES {self._row()} {behind}")
 
     def replaced(self, connection: Any) -> int:
-        with self._fresh:
+        with self._alone():
             return execute(connection, f"REPLACE INTO {self._into()} VALUES {self._row()}")
 
     def copied(self, connection: Any) -> int:
@@ -187,7 +190,7 @@ class Writer(threading.Thread):
             names.append(h.quote(h.cursor_name))
             given.append(self._typed(self._drawn(), h.cursor.ddl))
         source = f"SELECT {', '.join(given)} FROM {h.table} WHERE {self._where(self._key())}"
-        with self._fresh:
+        with self._alone():
             return self._one(connection, f"INSERT INTO {h.table} ({', '.join(names)}) {source}")
 
     def deleted(self, connection: Any) -> int:
@@ -200,7 +203,7 @@ class Writer(threading.Thread):
 
     def moved(self, connection: Any) -> int:
         """A row is given another key."""
-        with self._fresh:
+        with self._alone():
             changes = [*zip(self._keys(), self._key(), strict=True), ("version", str(_version())), *self._cursor()]
             return execute(connection, self._update(self._where(self._key()), changes))
 
@@ -218,6 +221,16 @@ class Writer(threading.Thread):
         execute(connection, "COMMIT")
         execute(connection, f"ALTER TABLE {h.table} ADD COLUMN added{self._added} INTEGER DEFAULT {self._added}")
         return 1
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Only one session at a time gives new rows their version. TimeoutError if another waits in it for this one."""
+        if not self._fresh.acquire(timeout=3):
+            raise TimeoutError
+        try:
+            yield
+        finally:
+            self._fresh.release()
 
     # SQL
 
