@@ -79,9 +79,9 @@ def progress(query: StreamingQuery, after: str) -> list[dict[str, Any]]:
 
 
 def rests(query: StreamingQuery) -> bool:
-    """Whether a query has looked since its last batch with data and found nothing more to do."""
+    """Whether a query has looked since its last batch with data, or since its start, and found nothing more to do."""
     status = query._jsq.status()
-    return not status.isDataAvailable() and status.message() != "No new data but cleaning up state"
+    return not status.isDataAvailable() and str(status.message()).startswith("Waiting for ")
 
 
 def causes(error: BaseException) -> list[tuple[str, str]]:

@@ -116,7 +116,7 @@ def test_a_query_rests_once_it_has_closed_its_windows(spark: SparkSession, tmp_p
     files = spark.readStream.schema("timestamp TIMESTAMP").parquet(str(rows))
     for frame, rests in ((counted(files), True), (counted(rates(spark)), False)):
         batches.clear()
-        write = frame.writeStream.outputMode("append").foreachBatch(lambda _, n: batches.append(n))
+        write = frame.writeStream.outputMode("append").foreachBatch(lambda rows, n: batches.append(rows.count() + n))
         query = write.option("checkpointLocation", str(tmp_path / str(rests))).start()
         try:
             wait_until(lambda: jvm.rests(query) or (not rests and len(batches) > 5), every=0.001)  # noqa: B023

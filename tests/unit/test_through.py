@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
+
+from penstock.control import ProgressRow
 from penstock.engine.through import WAITING, Through
+from penstock.supervision.unreadable import Unreadable
 
 ENDS = {("t", 0): 5, ("t", 1): 7}
 BEFORE, THERE = {"t": {0: 5, 1: 6}}, {"t": {0: 5, 1: 7}}
@@ -86,3 +90,13 @@ def test_a_long_backlog_keeps_little() -> None:
     clock.at = 1100.0
     through.wrote({"t": {0: 100}})
     assert behind(through) == int((100 - WAITING + 1) * 1000)
+
+
+def test_a_stream_whose_file_cannot_be_read_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("penstock.supervision.unreadable.time.monotonic", clock)
+    known = Unreadable(ProgressRow("s", "a", "i", behind_ms=5000), "why")
+    never = Unreadable(ProgressRow("s", "a", "i"), "why")
+    clock.at += 60.0
+    assert known.report().behind_ms == 65_000
+    assert never.report().behind_ms is None
