@@ -42,6 +42,13 @@ class Kept:
         """Nothing is open."""
 
 
+class Unread(Reconcile):
+    """Knows nothing of the topic."""
+
+    def follow(self) -> bool:
+        return True
+
+
 class Unbrokered(Source):
     """A table and its capture, from the position on that the poller before it left. It cannot compare."""
 
@@ -53,7 +60,7 @@ class Unbrokered(Source):
         capture = parse(text, self.folder / f"{self.name}.sql")
         fresh = Position(capture.fingerprint, "id", 1, (*capture.key, capture.cursor), snapshot=Snapshot())
         file = self.folder / f"{self.name}.db"
-        reconcile = Reconcile(file, self.name, "id", f"127.0.0.1:{free_port()}")
+        reconcile = Unread(file, self.name, "id", f"127.0.0.1:{free_port()}")
         output: Any = self.kept
         database = start.database(capture)
         proof = Proof(capture, database)

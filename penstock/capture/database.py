@@ -109,10 +109,6 @@ class Database(ABC):
             cursor.execute(statement)
         cursor.close()
 
-    def advice(self, said: str) -> str:  # noqa: ARG002
-        """What to do when the database or its driver says something."""
-        return "see that it runs and that the capture's SELECT does; the capture asks again by itself"
-
     @contextmanager
     def _connected(self) -> Iterator[Connection]:
         try:
@@ -125,7 +121,7 @@ class Database(ABC):
             raise SourceError(
                 "the database did not do what a capture asked",
                 got=f"{type(cause).__name__}: {cause} at {self.place}",
-                fix=self.advice(str(cause)),
+                fix="see that it runs and that the capture's SELECT does; the capture asks again by itself",
             ) from e
 
     def page(self, query: Query) -> Page:

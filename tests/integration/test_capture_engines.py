@@ -18,8 +18,10 @@ from sqlalchemy import make_url
 from penstock.capture import connections
 from penstock.capture.database import Database, SourceError
 from penstock.capture.encode import EncodingError, encode
-from penstock.capture.engines import MySQL, PostgreSQL, SQLite
+from penstock.capture.mysql import MySQL
 from penstock.capture.pages import Pages
+from penstock.capture.postgres import PostgreSQL
+from penstock.capture.sqlite import SQLite
 from penstock.declare.capture import Capture, parse
 from penstock.errors import DeclarationError
 from penstock.local.parts import MariaDB

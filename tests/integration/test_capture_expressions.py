@@ -10,8 +10,10 @@ import pytest
 from sqlalchemy import make_url
 
 from penstock.capture.database import Database
-from penstock.capture.engines import MySQL, PostgreSQL, SQLite
+from penstock.capture.mysql import MySQL
 from penstock.capture.pages import Pages
+from penstock.capture.postgres import PostgreSQL
+from penstock.capture.sqlite import SQLite
 from penstock.declare.capture import parse
 
 EXPRESSIONS = Path(__file__).parents[1] / "expressions"

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import make_url
 
 from penstock.capture.encode import encode
-from penstock.capture.engines import MySQL
+from penstock.capture.mysql import MySQL
 from penstock.capture.pages import Pages
 from penstock.declare.capture import parse
 from penstock.local.parts import Broker

@@ -16,11 +16,12 @@ import pymysql
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture import engines
+from penstock.capture import mysql
 from penstock.capture.encode import encode
-from penstock.capture.engines import MySQL, PostgreSQL
+from penstock.capture.mysql import MySQL
 from penstock.capture.pages import Pages
 from penstock.capture.poller import Poller
+from penstock.capture.postgres import PostgreSQL
 from penstock.declare.capture import Capture, parse
 from penstock.local.parts import MariaDB
 from penstock.machine.process import free_port
@@ -391,5 +392,5 @@ def test_an_old_list_of_transactions_is_not_taken_for_a_new_one(
     with opened(mariadb, timedelta(seconds=8)) as database, database._connected() as c:
         first = database._look.moment = database.looked(c)
         assert first.now
-        monkeypatch.setattr(engines, "RETRIES", 0)
+        monkeypatch.setattr(mysql, "RETRIES", 0)
         assert database.looked(c) is first

@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import make_url
 
 from penstock.capture.database import SourceError
-from penstock.capture.engines import SQLite
 from penstock.capture.pages import DELETED, Pages, Query
 from penstock.capture.readers import divided
+from penstock.capture.sqlite import SQLite
 from penstock.declare.capture import Capture, parse
 
 

@@ -13,11 +13,11 @@ from sqlalchemy import make_url
 
 from penstock.capture.database import Page
 from penstock.capture.encode import encode
-from penstock.capture.engines import SQLite
 from penstock.capture.orders import of_postgres
 from penstock.capture.position import CatchUp, Debt, Position, Range, Snapshot
 from penstock.capture.proof import Proof
 from penstock.capture.reconcile import Reconcile
+from penstock.capture.sqlite import SQLite
 from penstock.capture.verdict import Unproven, in_order
 from penstock.declare.capture import Capture, parse
 

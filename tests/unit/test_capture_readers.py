@@ -13,9 +13,9 @@ import psutil
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.engines import SQLite
 from penstock.capture.position import Range
 from penstock.capture.readers import Readers
+from penstock.capture.sqlite import SQLite
 from penstock.declare.capture import Capture, parse
 from penstock.errors import PenstockError
 from tests.support import wait_until
@@ -75,7 +75,7 @@ def test_readers_end_when_their_driver_is_killed(table: SQLite) -> None:
         import time
         from datetime import timedelta
         from sqlalchemy import make_url
-        from penstock.capture.engines import SQLite
+        from penstock.capture.sqlite import SQLite
         from penstock.capture.position import Range
         from penstock.capture.readers import Readers
         from tests.unit.test_capture_readers import capture

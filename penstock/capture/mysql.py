@@ -1,0 +1,181 @@
+"""MariaDB and MySQL, as captures read them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, ClassVar
+from uuid import uuid4
+
+from pymysql.constants import FIELD_TYPE, FLAG
+from pymysql.converters import conversions
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+from sqlglot import exp
+
+from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, SourceError, by_index
+from penstock.capture.looks import Moment, Session
+from penstock.capture.orders import BINARY, TEXTS, MySQLColumn, Order, of_mysql
+from penstock.capture.pages import Query
+
+log = logging.getLogger(__name__)
+# Seconds after which InnoDB makes its list of transactions anew, and how often it is asked again for it.
+STALE, RETRIES = 0.15, 3
+# From here on InnoDB's numbers of transactions are none yet: places in memory, used again and again.
+NUMBERS = 1 << 48
+# Collations of MySQL and MariaDB by code point, without the rule that a text is as long as it needs to be.
+CODE_POINT = {"binary", "utf8mb4_0900_bin", *(f"{s}_nopad_bin" for s in ("utf8mb4", "utf8mb3", "utf8", "ascii"))}
+
+
+def _datetime(text: str) -> datetime | str:
+    """As PyMySQL's own, which takes five times as long; what is no time (`0000-00-00 00:00:00`) stays text."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text
+
+
+class MySQL(Database):
+    """MariaDB and MySQL."""
+
+    CLOCK = "SELECT UNIX_TIMESTAMP(SYSDATE(6))"
+    CODE_POINT = "give it the collation utf8mb4_nopad_bin, or utf8mb4_0900_bin in MySQL; a time or a number is better"
+    OPTIONS: ClassVar = {
+        "connect_args": {
+            "connect_timeout": CONNECT_TIMEOUT,
+            "read_timeout": READ_TIMEOUT,
+            "write_timeout": READ_TIMEOUT,
+            "charset": "utf8mb4",
+            "conv": conversions | {FIELD_TYPE.DATETIME: _datetime, FIELD_TYPE.TIMESTAMP: _datetime},
+        }
+    }
+    # A snapshot for each query, as all are transactions of their own; times that have a zone in UTC. The rest decides
+    # what a SELECT means, how many rows it gives, and that no key is put in order by its first thousand bytes alone.
+    SESSION: ClassVar = (
+        "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        "SET time_zone = '+00:00', sql_mode = '', lc_time_names = 'en_US', default_week_format = 0",
+        "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1, div_precision_increment = 4",
+        "SET group_concat_max_len = 4294967295, max_sort_length = 32768",
+    )
+    WHY_NOT: ClassVar = (
+        "the login lacks the privilege PROCESS, the server replays what others wrote (replica, Galera), or it has "
+        "another engine with transactions than InnoDB"
+    )
+    # Begun is when the statement began that touched the first row, or later: a row's CURRENT_TIMESTAMP may be earlier,
+    # so running statements count too. Both have whole seconds, rounded down. InnoDB says it in the local time of the
+    # server's machine, and of an hour that comes twice a year it may be the first. Our own query proves that the list
+    # is not one made earlier.
+    TRANSACTIONS = (
+        "SELECT COALESCE(trx_query LIKE :mark, 0), own, id, thread, UNIX_TIMESTAMP(IF("
+        "CONVERT_TZ(utc - INTERVAL 1 HOUR, '+00:00', 'SYSTEM') = trx_started, utc - INTERVAL 1 HOUR, utc))"
+        " FROM (SELECT trx_query, trx_started, CONVERT_TZ(trx_started, 'SYSTEM', '+00:00') AS utc, trx_id AS id,"
+        " trx_mysql_thread_id AS thread, trx_mysql_thread_id = CONNECTION_ID() AS own, trx_is_read_only AS ro"
+        " FROM information_schema.innodb_trx) t WHERE own OR NOT ro"
+    )
+    # Whatever is not known to write nothing counts, e.g. `Connect`, which events of the scheduler are, `Bulk_execute`.
+    STATEMENTS = (
+        "SELECT ID, UNIX_TIMESTAMP(SYSDATE()) - 1 - COALESCE(TIME, 0), USER = 'system user'"
+        " FROM information_schema.processlist WHERE ID <> CONNECTION_ID()"
+        " AND COMMAND NOT IN ('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID')"
+    )
+    GALERA = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'"
+    OTHERS = (
+        "SELECT ENGINE FROM information_schema.engines WHERE TRANSACTIONS = 'YES' AND SUPPORT IN ('YES', 'DEFAULT')"
+        " AND ENGINE NOT IN ('InnoDB', 'SEQUENCE')"
+    )
+
+    def tells(self, c: Connection) -> bool:
+        return self._shows(c) and not any(replays for *_, replays in c.execute(text(self.STATEMENTS)))
+
+    def _shows(self, c: Connection) -> bool:
+        """Whether this login may see all transactions: asked once for each connection."""
+        if "shows" not in c.info:
+            try:
+                c.execute(text("SELECT COUNT(*) FROM information_schema.innodb_trx")).scalar_one()
+            except DBAPIError:
+                c.info["shows"] = False
+            else:
+                c.info["shows"] = not any(c.execute(text(query)).all() for query in (self.GALERA, self.OTHERS))
+        return bool(c.info["shows"])
+
+    def looked(self, c: Connection) -> Moment:
+        """InnoDB shows what it saw at the first of reads that follow closely, so a transaction of our own proves it."""
+        if not self._shows(c):
+            return self.counted(float(c.execute(text(self.CLOCK)).scalar_one()), (), tells=False)
+        c.execute(text("START TRANSACTION WITH CONSISTENT SNAPSHOT"))
+        try:
+            for attempt in range(RETRIES + 1):
+                time.sleep(STALE if attempt else 0.0)
+                now = float(c.execute(text(self.CLOCK)).scalar_one())
+                sessions = self.sessions(c)
+                if self._fresh:
+                    return self.counted(now, sessions, tells=not self._replays)
+        finally:
+            c.execute(text("COMMIT"))
+        log.warning("%s shows an old list of its transactions: others read it too often", self.place)
+        before = self._look.moment
+        return before if before.now else Moment(now, 0.0)
+
+    def sessions(self, c: Connection) -> list[Session]:
+        found, statements, mark = [], dict[int, float](), uuid4().hex
+        self._fresh = self._replays = False
+        for who, began, replays in c.execute(text(self.STATEMENTS)):
+            if replays:
+                self._replays = True
+            else:
+                statements[int(who)] = float(began)
+        for ours, own, number, thread, shown in c.execute(text(self.TRANSACTIONS), {"mark": f"%{mark}%"}):
+            if own:
+                self._fresh = bool(ours)
+                continue
+            began = min(float(shown), statements.pop(int(thread), math.inf))
+            name = str(number) if 0 < int(number) < NUMBERS else ""
+            found.append(Session(began, str(thread) if thread else "", float(shown), name))
+        return found + [Session(began, str(who)) for who, began in statements.items()]
+
+    def server(self) -> str:
+        with self._connected() as c:
+            return str(c.execute(text("SELECT CONCAT(@@hostname, ':', @@port, ' ', @@server_id)")).scalar_one())
+
+    def about(self, cursor: Any) -> Iterator[MySQLColumn]:
+        for field in cursor._result.fields:
+            yield field.type_code, field.flags & (FLAG.ENUM | FLAG.SET), field.charsetnr
+
+    def order(self, about: MySQLColumn) -> Order:
+        return of_mysql(about)
+
+    def by_code_point(self, rows: str, column: str) -> bool:
+        with self._connected() as c:
+            query = f"SELECT COLLATION((SELECT q.{column} FROM {rows} AS q LIMIT 1))"
+            collation = str(c.execute(Query(query, {}).clause).scalar_one())
+        return collation in CODE_POINT
+
+    def unique(self, table: exp.Table) -> list[set[str]]:
+        query = text(
+            "SELECT INDEX_NAME, LOWER(COLUMN_NAME), NON_UNIQUE = 0 AND SUB_PART IS NULL AND NULLABLE = ''"
+            " FROM information_schema.statistics"
+            " WHERE TABLE_SCHEMA = COALESCE(NULLIF(:schema, ''), DATABASE()) AND TABLE_NAME = :name"
+        )
+        with self._connected() as c:
+            return by_index(c.execute(query, {"schema": table.db, "name": table.name}))
+
+    def plan(self, query: Query) -> list[tuple[str, str]]:
+        with self._connected() as c:
+            rows = c.execute(text(f"EXPLAIN {query.clause.text}"), dict(query.values)).mappings()
+            # Without a table nothing is read: the condition cannot be met.
+            return [(str(row["table"]), str(row["key"] or "")) for row in rows if row["table"]]
+
+    def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
+        for described, about in zip(cursor.description, cursor._result.fields, strict=True):
+            name, kind = str(described[0]), described[1]
+            if kind == FIELD_TYPE.FLOAT:
+                raise SourceError(
+                    "the server shows a column of type FLOAT with six digits, so its value would be lost",
+                    got=name,
+                    fix=f"select CAST({name} AS DOUBLE) AS {name}",
+                )
+            binary = " binary" if about.charsetnr == BINARY and kind in TEXTS else ""
+            yield name, f"{ZONED if kind == FIELD_TYPE.TIMESTAMP else kind}.{described[5]}{binary}"

@@ -1,0 +1,172 @@
+"""PostgreSQL, as captures read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import orjson
+from sqlalchemy import URL, Connection, text
+from sqlglot import exp
+
+from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, SourceError, by_index
+from penstock.capture.looks import Moment, Session
+from penstock.capture.orders import Order, of_postgres
+from penstock.capture.pages import Query
+
+# PostgreSQL's number for a time with time zone.
+TIMESTAMPTZ = 1184
+# How the numbers of its errors begin that speak of values.
+DATA_EXCEPTION = "22"
+
+
+class PostgreSQL(Database):
+    CLOCK = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
+    CODE_POINT = 'give it the collation "C"; a time or a number is better'
+    OPTIONS: ClassVar = {
+        "connect_args": {
+            "connect_timeout": CONNECT_TIMEOUT,
+            # A connection that broke without a word must not look like a query that takes long.
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 30_000,
+            "client_encoding": "utf8",
+        }
+    }
+    # What decides how values are written as text, and how literals are read, whatever the server, the database and the
+    # login have for it.
+    SETTINGS: ClassVar = {
+        "timezone": "UTC",
+        "statement_timeout": str(READ_TIMEOUT * 1000),
+        "default_transaction_isolation": "read committed",
+        "default_transaction_deferrable": "off",
+        "datestyle": "ISO",
+        "intervalstyle": "postgres",
+        "extra_float_digits": "3",
+        "bytea_output": "hex",
+        "standard_conforming_strings": "on",
+        "transform_null_equals": "off",
+    }
+    SESSION: ClassVar = ("SELECT " + ", ".join(f"set_config('{k}', '{v}', false)" for k, v in SETTINGS.items()),)
+    WHY_NOT: ClassVar = (
+        "the login has no rights of pg_read_all_stats, the server is a standby or a subscriber, or a session has "
+        "track_activities off"
+    )
+    TELLS = (
+        "SELECT EXTRACT(EPOCH FROM clock_timestamp()), pg_has_role('pg_read_all_stats', 'USAGE')"
+        " AND NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'disabled' OR"
+        " (datname = current_database() AND backend_type LIKE 'logical replication%worker'))"
+    )
+    # A prepared transaction does not say when it began, only when it was prepared. A standby's sessions only read.
+    SESSIONS = (
+        "SELECT EXTRACT(EPOCH FROM xact_start), pid::text, COALESCE(backend_xid::text, '') FROM pg_stat_activity"
+        " WHERE pid <> pg_backend_pid() AND datid IS NOT NULL AND xact_start IS NOT NULL"
+        " AND backend_type <> 'autovacuum worker' AND NOT pg_is_in_recovery()"
+        " UNION ALL SELECT EXTRACT(EPOCH FROM prepared), '', transaction::text FROM pg_prepared_xacts"
+    )
+    # What psycopg would turn into an object that says less: an interval's months become thirty days, JSON's numbers
+    # floats, and an address a class of its own.
+    AS_TEXT = ("json", "jsonb", "interval", "inet", "cidr")
+
+    def __init__(self, url: URL, delay: timedelta) -> None:
+        super().__init__(url, delay)
+        self._kinds: dict[int, Order] = {}
+
+    def connected(self, connection: Any, about: Any) -> None:
+        from psycopg.types.string import TextLoader
+
+        from penstock.capture import calendars
+
+        super().connected(connection, about)
+        for name in self.AS_TEXT:
+            connection.adapters.register_loader(name, TextLoader)
+        calendars.register(connection)
+
+    def tells(self, c: Connection) -> bool:
+        return bool(c.execute(text(self.TELLS)).one()[1])
+
+    def looked(self, c: Connection) -> Moment:
+        now, tells = c.execute(text(self.TELLS)).one()
+        return self.counted(float(now), self.sessions(c), tells=bool(tells))
+
+    def sessions(self, c: Connection) -> list[Session]:
+        found = [(float(shown), who, number) for shown, who, number in c.execute(text(self.SESSIONS))]
+        return [Session(shown, who, shown, number) for shown, who, number in found]
+
+    def server(self) -> str:
+        with self._connected() as c:
+            return str(c.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one())
+
+    def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
+        for d in cursor.description:
+            kind = ZONED if d.type_code == TIMESTAMPTZ else d.type_code
+            yield str(d.name), f"{kind} {d.precision or ''} {d.scale or ''}".strip()
+
+    def about(self, cursor: Any) -> Iterator[int]:
+        for d in cursor.description:
+            yield d.type_code
+
+    def order(self, about: int) -> Order:
+        if about not in self._kinds:
+            with self._connected() as c:
+                found = c.execute(text("SELECT oid, typname, typtype, format_type(oid, NULL) FROM pg_type")).all()
+                self._kinds = {int(oid): of_postgres(*map(str, about)) for oid, *about in found}
+        return self._kinds[about]
+
+    def is_value(self, order: Order, value: Any) -> bool:
+        if not order.named:
+            return True
+        try:
+            self.value(Query(f"SELECT CAST({exp.Literal.string(value).sql('postgres')} AS {order.named})", {}))
+        except SourceError as e:
+            # Whatever else went wrong says nothing of the value.
+            if str(getattr(getattr(e.__cause__, "orig", None), "sqlstate", None))[:2] == DATA_EXCEPTION:
+                return False
+            raise
+        return True
+
+    def by_code_point(self, rows: str, column: str) -> bool:
+        # As JSON: older servers lack some of a database's columns.
+        query = (
+            "SELECT CASE c.collname WHEN 'default' THEN (SELECT to_jsonb(d) ->> 'datlocprovider' = 'b' OR (datcollate"
+            " IN ('C', 'POSIX', 'C.UTF-8', 'C.utf8') AND COALESCE(to_jsonb(d) ->> 'datlocprovider', 'c') = 'c')"
+            " FROM pg_database AS d WHERE datname = current_database())"
+            " ELSE c.collname IN ('C', 'POSIX', 'ucs_basic', 'C.utf8', 'C.UTF-8', 'pg_c_utf8') END FROM pg_collation"
+            f" AS c WHERE c.oid = pg_collation_for((SELECT q.{column} FROM {rows} AS q LIMIT 0))::regcollation"
+        )
+        with self._connected() as c:
+            return bool(c.execute(Query(query, {}).clause).scalar())
+
+    def unique(self, table: exp.Table) -> list[set[str]]:
+        # The rows of a table's heirs are not in its indexes, those of its partitions are.
+        query = text(
+            "SELECT indexrelid, attname, attnotnull AND attcollation = indcollation[n] FROM pg_index AS i"
+            " JOIN pg_class AS t ON t.oid = indrelid CROSS JOIN generate_series(0, indnkeyatts - 1) AS n"
+            " JOIN pg_attribute AS a ON attrelid = indrelid AND attnum = indkey[n]"
+            " WHERE t.oid = to_regclass(:name) AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL"
+            " AND (t.relkind = 'p' OR NOT t.relhassubclass)"
+        )
+        plain = exp.Table(this=table.this, db=table.args.get("db"), catalog=table.args.get("catalog"))
+        with self._connected() as c:
+            return by_index(c.execute(query, {"name": plain.sql("postgres")}))
+
+    def plan(self, query: Query) -> list[tuple[str, str]]:
+        with self._connected() as c:
+            [found] = c.execute(text(f"EXPLAIN (FORMAT JSON) {query.clause.text}"), dict(query.values)).scalars()
+        # As text: see AS_TEXT.
+        return list(_scans(orjson.loads(found)[0]["Plan"]))
+
+
+def _scans(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if node["Node Type"] == "Bitmap Heap Scan":
+        # Its index, or one of them, is told below it.
+        yield node["Relation Name"], next((index for child in node["Plans"] for _, index in _scans(child)), "")
+        return
+    if "Scan" in node["Node Type"] and "Relation Name" in node:
+        yield node["Relation Name"], node.get("Index Name", "")
+    elif "Index Name" in node:
+        yield "", node["Index Name"]
+    for child in node.get("Plans", []):
+        yield from _scans(child)
