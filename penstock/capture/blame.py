@@ -63,6 +63,7 @@ def _clause(e: PenstockError) -> str:
 
 
 def _words(e: PenstockError) -> Iterator[str]:
+    yield from getattr(e, "columns", ())
     # Behind it is where the database is.
     said = f"{e.what}\n{str(e.got).partition(' at ')[0]}"
     for found in _NAMED.finditer(said):
