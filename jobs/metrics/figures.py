@@ -21,8 +21,8 @@ from penstock.streams import Combiner, F
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Values that a bundle may be unfolded to: of more, the JVM's memory ends.
-UNFOLDED = 2**24
+# Of so many receipts the values are sorted one by one, which is fast; of more they would fill the JVM's memory.
+UNFOLDED = 2**17
 # Receipts that a bundle may count, so that no sum of some is beyond a BIGINT.
 COUNTED = 2**53
 KEY = ("environment", "metric", "window")
@@ -137,13 +137,17 @@ def merged(bundles: DataFrame, bundle: timedelta, summary: timedelta, quantiles:
             .withColumn("merging", moments)
         )
         .withColumn("stddev", F.sqrt(F.col("m2") / n))
-        .withColumn("sorted", F.sort_array(F.flatten(F.transform("parts", _each))))
+        .withColumn("sorted", F.when(n <= UNFOLDED, F.sort_array(F.flatten(F.transform("parts", _each)))))
+        .withColumn("runs", F.when(n > UNFOLDED, F.sort_array(F.flatten(F.transform("parts", _runs)))))
         .select(
             "environment",
             "metric",
             F.unix_millis("w.start").alias("window"),
             *MOMENTS,
-            *(_nearest_rank(q, n).alias(name) for q, name in zip(quantiles, names, strict=True)),
+            *(
+                F.when(n <= UNFOLDED, _nearest_rank(q, n)).otherwise(_of_runs(q, n)).alias(name)
+                for q, name in zip(quantiles, names, strict=True)
+            ),
         )
     )
 
@@ -151,8 +155,8 @@ def merged(bundles: DataFrame, bundle: timedelta, summary: timedelta, quantiles:
 def newest() -> Combiner:
     """Of the bundles of a metric and window that come together, the one with most receipts.
 
-    One that counts none, or more than COUNTED, is left out. One whose values are not as many as it counts, or more than
-    UNFOLDED, does not know them.
+    One that counts none, or more than COUNTED, is left out. One whose values are not as many as it counts does not know
+    them.
     """
     names = [f'"{name}"' for name in BUNDLE[3:]]
     # As a whole: column by column, a NULL of the newest would be passed over for an older value.
@@ -168,11 +172,11 @@ def newest() -> Combiner:
 
 
 def _known(name: str) -> str:
-    """A bundle's list, NULL if its lists do not come to as many values as it counts, or to too many."""
+    """A bundle's list, NULL if its lists do not come to as many values as it counts."""
     v, n = '"values"', '"counts"'
     held = f"list_count({v}) = len({v}) AND coalesce(list_count({n}) = len({n}) AND list_min({n}) > 0, true)"
     total = f"CASE WHEN {n} IS NULL THEN len({v}) WHEN len({n}) = len({v}) THEN list_sum({n}) END"
-    return f'CASE WHEN "count" <= {UNFOLDED} AND {held} AND {total} = "count" THEN "{name}" END AS "{name}"'
+    return f'CASE WHEN {held} AND {total} = "count" THEN "{name}" END AS "{name}"'
 
 
 def _window(length: timedelta) -> Column:
@@ -185,9 +189,32 @@ def _each(bundle: Column) -> Column:
     return F.when(bundle["counts"].isNull(), bundle["values"]).otherwise(F.flatten(repeated))
 
 
-def _nearest_rank(q: float, n: Column) -> Column:
-    """The first of the `sorted` values that at least q of them do not exceed."""
+def _runs(bundle: Column) -> Column:
+    """The values of a bundle, each with how often it occurs there: v DOUBLE, n BIGINT."""
+    alone = F.transform(bundle["values"], lambda v: F.struct(v.alias("v"), F.lit(1).cast("bigint").alias("n")))
+    counted = F.zip_with(bundle["values"], bundle["counts"], lambda v, n: F.struct(v.alias("v"), n.alias("n")))
+    return F.when(bundle["counts"].isNull(), alone).otherwise(counted)
+
+
+def _rank(q: float, n: Column) -> Column:
+    """Which of n sorted values, from 1, is the first that at least q of them do not exceed."""
     # The product is rounded, so the rank before it or behind it may be the one.
     low = F.ceil(n * F.lit(q)) - 1
-    rank = F.when((low > 0) & (low / n >= q), low).when((low + 1) / n >= q, low + 1).otherwise(low + 2)
-    return F.element_at("sorted", rank.cast("int"))
+    return F.when((low > 0) & (low / n >= q), low).when((low + 1) / n >= q, low + 1).otherwise(low + 2)
+
+
+def _nearest_rank(q: float, n: Column) -> Column:
+    return F.element_at("sorted", _rank(q, n).cast("int"))
+
+
+def _of_runs(q: float, n: Column) -> Column:
+    """The value that this rank falls to in `runs`."""
+    rank = _rank(q, n)
+    none = F.struct(F.lit(0).cast("bigint").alias("before"), F.lit(None).cast("double").alias("v"))
+    return F.aggregate(
+        "runs",
+        none,
+        lambda a, r: F.struct(
+            (a["before"] + r["n"]).alias("before"), F.when(a["before"] < rank, r["v"]).otherwise(a["v"]).alias("v")
+        ),
+    )["v"]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+import threading
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from penstock.catalog.check import Found, build
 from penstock.catalog.model import Catalog
@@ -49,13 +52,31 @@ def _imported(path: Path, project: Path) -> ModuleType:
     if str(project) not in sys.path:
         sys.path.insert(0, str(project))
     try:
-        return importlib.import_module(".".join(path.relative_to(project).with_suffix("").parts))
+        with _staying():
+            return importlib.import_module(".".join(path.relative_to(project).with_suffix("").parts))
     except DeclarationError as e:
         within = [f for f in traceback.extract_tb(e.__traceback__) if f.filename.startswith(str(project / "jobs"))]
         place = f"{within[-1].filename}:{within[-1].lineno}" if within else str(path)
         raise DeclarationError(f"{place}: {e.what}", got=e.got, fix=e.fix) from e
     except (Exception, SystemExit) as e:
         raise DeclarationError(f"{path} cannot be imported", got=f"{type(e).__name__}: {e}") from e
+
+
+@contextmanager
+def _staying() -> Iterator[None]:
+    """Let no file end the process that reads it for others too; a fork of it, or another thread, ends as it likes."""
+    leave, mine = os._exit, (os.getpid(), threading.get_ident())
+
+    def stay(code: int) -> NoReturn:
+        if (os.getpid(), threading.get_ident()) == mine:
+            raise SystemExit(code)
+        leave(code)
+
+    os._exit = stay
+    try:
+        yield
+    finally:
+        os._exit = leave
 
 
 def _declared(module: ModuleType, path: Path) -> Iterator[Found]:

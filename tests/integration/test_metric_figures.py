@@ -156,6 +156,27 @@ def test_a_bundle_of_many_receipts_counts_its_values(spark: SparkSession) -> Non
     check(summaries(made), receipts)
 
 
+@pytest.mark.parametrize("distinct", [6, 1000])
+def test_groups_too_large_to_unfold_give_the_same(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, distinct: int
+) -> None:
+    receipts = at_random(11)
+    made = bundles(spark, receipts, distinct=distinct).where("values IS NOT NULL").cache()
+    wanted = summaries(made)
+    monkeypatch.setattr(figures, "UNFOLDED", 20)
+    assert repr(summaries(made)) == repr(wanted)
+
+
+def test_a_bundle_costs_what_it_holds_and_not_what_it_counts(spark: SparkSession) -> None:
+    """Three records of 200 bytes: unfolded, they filled the memory of the driver."""
+    rows = [("prod", "m", START + 300_000 * i, 2**50, 1.0, 0.0, 1.0, 2.0, [2.0, 1.0], [1, 2**50 - 1]) for i in (0, 1)]
+    rows.append(("prod", "m", START, 3, 1.0, 0.0, 1.0, 2.0, [2.0, 1.0], [1, 2]))
+    made = spark.createDataFrame(rows, figures.BUNDLE_SCHEMA.replace(" NOT NULL", ""))
+    made = made.withColumn("event_time", F.timestamp_millis("window"))
+    [found] = summaries(made, (0.5, 1.0)).values()
+    assert (found["count"], found["p50"], found["p100"]) == (2**51, 1.0, 2.0)
+
+
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 10, 29, 100, 1000])
 def test_ranks_are_not_rounded_away(spark: SparkSession, n: int) -> None:
     receipts = [("m", float(i), START) for i in range(n)]

@@ -53,13 +53,11 @@ def test_lists_that_do_not_fit_are_not_known(values: list[Any], counts: list[Any
     [
         ([1.5, 2.0], [5, -3], False),
         ([1.5, 2.0], [2, 0], False),
-        ([1.5, 2.0], [2**24 - 1, 1], True),
-        ([1.5, 2.0], [2**24, 1], False),
-        ([1.5], [2**31], False),
-        ([1.5, 2.5], [2**52, 2**52], False),
+        ([1.5, 2.0], [2**24, 1], True),
+        ([1.5, 2.5], [2**52, 2**52], True),
     ],
 )
-def test_values_that_cannot_be_unfolded_are_not_known(values: list[float], counts: list[int], known: bool) -> None:
+def test_values_that_cannot_be_counted_are_not_known(values: list[float], counts: list[int], known: bool) -> None:
     [row] = run(READING, batch([bundle(values=values, counts=counts, count=sum(counts))]))
     assert row["count"] == sum(counts)
     assert (row["values"], row["counts"]) == ((values, counts) if known else (None, None))

@@ -57,6 +57,7 @@ def test_a_project_without_a_mistake_is_as_it_is_loaded(folder: Path) -> None:
 WRONG = {
     "syntax": ("def f(:\n", "SyntaxError"),
     "left": ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
+    "ended": ("import os\nos._exit(3)\n", "SystemExit: 3"),
     "import": ("import nothing_of_the_kind\n", "ModuleNotFoundError"),
     "encoding": ("A = '\udcff'\n", "SyntaxError"),
     "no stream": ("STREAM = 3\n", "this is no stream"),
