@@ -67,10 +67,10 @@ def _staying() -> Iterator[None]:
     """Let no file end the process that reads it for others too; a fork of it, or another thread, ends as it likes."""
     leave, mine = os._exit, (os.getpid(), threading.get_ident())
 
-    def stay(code: int) -> NoReturn:
+    def stay(status: int) -> NoReturn:
         if (os.getpid(), threading.get_ident()) == mine:
-            raise SystemExit(code)
-        leave(code)
+            raise SystemExit(status)
+        leave(status)
 
     os._exit = stay
     try:
