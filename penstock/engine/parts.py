@@ -21,6 +21,10 @@ class Unclear(Exception):
     """What fails does so without a record, or not each time."""
 
 
+class Blameless(Unclear):
+    """What fails does so without any record: of what is remembered alone."""
+
+
 @dataclass(frozen=True)
 class Parts:
     """total: how many records there are. What fails with the first n is taken to fail with more.
@@ -34,13 +38,13 @@ class Parts:
     def found(self, most: int) -> tuple[dict[int, str], bool]:
         """The records without which all others pass, with the reason; and whether that is all of them, or `most`.
 
-        Nothing if all pass. Unclear if no record is to blame.
+        Nothing if all pass. Unclear if no record is to blame, Blameless, with the reason, if there need be none.
         """
         found: dict[int, str] = {}
         passes = 0
         while self.fails(self.total, frozenset(found)):
-            if not found and self.fails(0, frozenset()):
-                raise Unclear("it fails without any record")
+            if not found and (why := self.fails(0, frozenset())):
+                raise Blameless(why)
             if len(found) == most:
                 return found, False
             at, why = self._next(passes, frozenset(found))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.declare.topic import ASIDE
 from penstock.engine import jvm, records, source
-from penstock.engine.parts import Order, Parts, Unclear, around
+from penstock.engine.parts import Blameless, Order, Parts, Unclear, around
 from penstock.engine.rejects import Found, clock, origin
 from penstock.engine.source import Place
 from penstock.engine.trial import Trial, copied
@@ -39,7 +39,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 # Classes of errors that no record causes: of the broker, the disk, the memory. The words may be a record's own.
 OUTSIDE = re.compile(
-    r"org\.apache\.(kafka|spark\.sql\.kafka010)\..*|java\.io\.IOException|java\.lang\.OutOfMemoryError"
+    r"org\.apache\.(kafka|spark\.sql\.kafka010)\..*|java\.io\.(IO|EOF|FileNotFound)Exception|"
+    r"java\.lang\.OutOfMemoryError"
 )
 # Spark's reader of Kafka cannot get past a batch of the log that is broken.
 BROKEN = re.compile(r"fetching the next record from (?P<topic>\S+)-(?P<partition>\d+)\. If needed, please seek past")
@@ -156,7 +157,16 @@ class Quarantine:
             def fails(part: Batch, without: list[Place]) -> str:
                 return self._fails_with_state(part, without, Trial(self.stream, copy, stopped))
 
-            return self._found(batch, order, fails, stopped)
+            try:
+                return self._found(batch, order, fails, stopped)
+            except Blameless as e:
+                self._blocked = Blocked(
+                    f"stream {self.stream.name}: what its transform makes of its state fails without a record to blame",
+                    got=str(e),
+                    fix="let the transform give a value or NULL there, e.g. by try_divide or TRY_CAST, and release app "
+                    f"{self.stream.app}: it goes on with the state as it is, and nothing is lost",
+                )
+                raise self._blocked from e
 
     def _found(
         self, batch: Batch, order: Order, run: Callable[[Batch, list[Place]], str], stopped: Callable[[], bool]

@@ -22,7 +22,7 @@ from penstock.kafka.admin import admin, partitions
 from penstock.kafka.sizes import Message
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.local.parts import Broker
-from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import Each, F, Final, Input, Stream, Topic, TopicOutput, Updates
 from penstock.testing import Record, create, latest, read, running, send
 from tests.support import tended, wait_until
 
@@ -251,7 +251,7 @@ def test_a_writer_names_the_record_that_its_topic_does_not_take(bootstrap: str) 
         writer.close()
 
 
-def test_what_fails_without_a_record_is_tried_again(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+def test_what_fails_without_a_record_blocks_and_costs_none(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     def wrong(records: DataFrame) -> DataFrame:
         return records.groupBy().agg(F.count("*").alias("n")).select(F.expr("raise_error('never')").alias("n"))
 
@@ -259,8 +259,37 @@ def test_what_fails_without_a_record_is_tried_again(spark: SparkSession, bootstr
     of = replace(raw_stream(), transform=wrong, promise=STREAM.promise, output=output)
     send(bootstrap, [Record(ORDERS.name, None, "1")])
     with running(of, spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run.tend, lambda: run.figures.restarts >= 3), 120)
-        assert (run.figures.state, run.figures.dead) == ("failing", 0)
+        until(run, "blocked")
+        assert run.figures.dead == 0
+
+
+def test_a_window_that_fails_as_it_closes_blocks_until_the_transform_is_mended(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """No record is to blame, and none is lost: the release goes on with the state."""
+
+    def shared(how: str) -> Stream:
+        def closing(orders: DataFrame) -> DataFrame:
+            sums = orders.groupBy(F.window("event_time", "1 minute").alias("w")).agg(F.sum("amount").alias("sum"))
+            return sums.select(F.unix_millis("w.start").alias("window"), F.expr(how).alias("sum"))
+
+        return replace(STREAM, transform=closing, promise=Final(timedelta(minutes=1), timedelta(seconds=1)))
+
+    def at(minute: int, amount: int) -> Record:
+        value = json.dumps({"amount": amount, "people": 1, "at": MINUTE + 60_000 * minute})
+        return Record(ORDERS.name, None, value, 0, timestamp=MINUTE)
+
+    with running(shared("1000 DIV sum"), spark, bootstrap, tmp_path) as run:
+        send(bootstrap, [at(0, 5), at(0, -5), at(1, 8)])
+        run.settle()
+        send(bootstrap, [at(5, 1)])
+        until(run, "blocked")
+        assert "without a record to blame" in (run.figures.error or "")
+        assert "DIVIDE_BY_ZERO" in (run.figures.error or "")
+        assert run.figures.dead == 0
+    with running(shared("try_divide(1000, sum)"), spark, bootstrap, tmp_path) as run:
+        run.settle()
+    assert sums(bootstrap) == {str(MINUTE): None, str(MINUTE + 60_000): "125.0"}
 
 
 def damage(broker: Broker, before: int, found: bytes, instead: bytes) -> None:
