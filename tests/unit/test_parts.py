@@ -9,7 +9,7 @@ import pytest
 from penstock.engine.checkpoint import Batch as Taken
 from penstock.engine.gaps import Mended
 from penstock.engine.offsetlog import Plan
-from penstock.engine.parts import Order, Parts, Unclear
+from penstock.engine.parts import Blameless, Order, Parts, Unclear
 from penstock.engine.quarantine import Quarantine
 from penstock.engine.source import Place
 
@@ -62,7 +62,7 @@ def test_what_passes_has_none() -> None:
 
 
 def test_what_fails_without_a_record_is_nobodys_fault() -> None:
-    with pytest.raises(Unclear, match="without any record"):
+    with pytest.raises(Blameless, match="the disk is full"):
         Parts(10, lambda _count, _without: "the disk is full").found(5)
 
 
