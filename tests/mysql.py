@@ -19,7 +19,7 @@ import pymysql
 from penstock.errors import LocalError
 from penstock.local.part import Part, owner_option, quietly
 from penstock.local.parts import MariaDB
-from penstock.machine import process
+from penstock.machine import debian, process
 from penstock.machine.files import publish
 from penstock.settings import settings
 
@@ -27,7 +27,7 @@ VERSION = "9.7.4-2"
 # Of the server's package. What it links to is as unstable has it today, signed by Debian.
 SHA256 = "628d2d7d2dc827507bcae80677a9950766b002bec2c658cb96343d9f324f8660"
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-SOURCES = "Types: deb\nURIs: http://deb.debian.org/debian\nSuites: sid\nComponents: main\nSigned-By: {keys}\n"
+SOURCES = "Types: deb\nURIs: {mirror}\nSuites: sid\nComponents: main\nSigned-By: {keys}\n"
 # For its helpers alone; the server runs without.
 UNUSED = (
     "perl",
@@ -45,7 +45,7 @@ UNUSED = (
 @cache
 def root() -> Path:
     """The unpacked packages, fetched if need be. LocalError if this server cannot be had."""
-    if not shutil.which("apt-get") or not KEYS.exists():
+    if not debian.usable() or not KEYS.exists():
         raise LocalError("MySQL comes from Debian's packages", got="no apt-get or no Debian keys here")
     target = settings().cache / f"mysql-{VERSION}"
     with publish(target) as fresh:
@@ -58,7 +58,7 @@ def _fetch(fresh: Path) -> None:
     apt, downloads = fresh / "apt", fresh / "downloads"
     for folder in (downloads, apt / "sources", apt / "lists" / "partial", apt / "cache" / "archives" / "partial"):
         folder.mkdir(parents=True)
-    (apt / "sources" / "sid.sources").write_text(SOURCES.format(keys=KEYS))
+    (apt / "sources" / "sid.sources").write_text(SOURCES.format(mirror=_mirror(), keys=KEYS))
     (apt / "status").touch()
     options = {
         "Dir::Etc::SourceList": "/dev/null",
@@ -71,26 +71,26 @@ def _fetch(fresh: Path) -> None:
         "Acquire::Languages": "none",
     }
     get = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in options.items())]
-    _run([*get, "update"], downloads)
-    planned = _run(
+    debian.run([*get, "update"], downloads)
+    planned = debian.run(
         [*get, "--simulate", "--no-install-recommends", "install", f"mysql-server-core={VERSION}"], downloads
     )
     names = [n for n in re.findall(r"^Inst (\S+)", planned, re.MULTILINE) if not n.startswith(UNUSED)]
-    _run([*get, "download", *names], downloads)
+    debian.run([*get, "download", *names], downloads)
     [server] = downloads.glob("mysql-server-core_*.deb")
     if (found := hashlib.sha256(server.read_bytes()).hexdigest()) != SHA256:
         raise LocalError("the package of MySQL is not the one that was pinned", got=found)
-    for package in sorted(downloads.glob("*.deb")):
-        _run(["dpkg", "-x", str(package), str(fresh / "root")], downloads)
-    shutil.rmtree(downloads)
+    debian.unpack(downloads, fresh / "root")
     shutil.rmtree(apt)
 
 
-def _run(command: list[str], cwd: Path) -> str:
-    done = process.capture(command, cwd=cwd, env={"LC_ALL": "C"})
-    if done.returncode:
-        raise LocalError(f"`{command[0]}` failed", got=(done.stderr or done.stdout).strip()[-300:])
-    return done.stdout
+def _mirror() -> str:
+    """Where this machine has its packages from."""
+    found = debian.run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"], Path("/"))
+    mirrors = [line for line in found.splitlines() if "security" not in line]
+    if not mirrors:
+        raise LocalError("MySQL comes from Debian's packages", got="apt has no lists here: `apt-get update`")
+    return mirrors[0]
 
 
 class MySQL(Part):

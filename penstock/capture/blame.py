@@ -73,8 +73,9 @@ def _words(e: PenstockError) -> Iterator[str]:
 def _of_select(capture: Capture, words: list[str]) -> str:
     """Where the first of some names stands in the SELECT; empty if none does."""
     line, column = map(int, capture.places["SELECT"].split(":"))
+    tokens = sqlglot.tokenize(capture.sql, capture.dialect)
     for word in words:
-        for token in sqlglot.tokenize(capture.sql, capture.dialect):
+        for token in tokens:
             if token.text.lower() == word.lower() and token.token_type != TokenType.STRING:
                 down, right = map(int, place(capture.sql, token.start).split(":"))
                 return f"{capture.path}:{line + down - 1}:{right + (column - 1 if down == 1 else 0)}"

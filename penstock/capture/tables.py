@@ -95,18 +95,13 @@ def _asked(database: Database, queries: dict[str, str], capture: Capture, table:
         return exp.Literal.string(text).sql(capture.dialect)
 
     parts = [part for part in table.parts if isinstance(part, exp.Identifier)]
-    quoted = [exp.to_identifier(_folded(part, capture), quoted=True).sql(capture.dialect) for part in parts]
+    # As they are written: the engine itself folds what is not quoted.
+    written = [part.sql(capture.dialect) for part in parts]
     sql = queries[capture.dialect].format(
         table=literal(table.name),
         schema=literal(table.db) if table.db else "DATABASE()",
-        name=literal(".".join(quoted)),
-        main=f"{quoted[-2]}." if table.db else "",
+        name=literal(".".join(written)),
+        main=f"{written[-2]}." if table.db else "",
         argument=f", {literal(table.db)}" if table.db else "",
     )
     return [tuple(row) for row in database.page(Query(sql, {})).rows]
-
-
-def _folded(part: exp.Identifier, capture: Capture) -> str:
-    """A name as the engine has it: PostgreSQL folds what is not quoted."""
-    folds = capture.dialect == "postgres" and not part.quoted
-    return str(part.name).lower() if folds else str(part.name)

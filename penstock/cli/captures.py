@@ -126,17 +126,14 @@ def _cells(name: str, s: StreamView | None, rows: dict[str, Any], now: int) -> l
         age = duration(max(0, now - int(drift["ended"] * 1000)))
         found = f"{drift['missing'] + drift['differing'] + drift['extra']} of {count(drift['rows'])}, {age} ago"
     oldest = "-" if not row or row.oldest_at is None else duration(max(0, now - row.oldest_at))
-    why = (row.why if row and row.why else "") or s.why
-    if row and row.debt_until:
-        why = f"transactions open too long are not waited for; {why}".removesuffix("; ")
-    if row and row.reconcile:
-        why = f"table and topic are compared: {row.reconcile}; {why}".removesuffix("; ")
+    said = []
     if row and row.aside:
-        why = (
-            f"{count(row.aside['rows'])} rows are put aside, too large, e.g. {row.aside['first']}; {why}".removesuffix(
-                "; "
-            )
-        )
+        said.append(f"{count(row.aside['rows'])} rows are put aside, too large, e.g. {row.aside['first']}")
+    if row and row.reconcile:
+        said.append(f"table and topic are compared: {row.reconcile}")
+    if row and row.debt_until:
+        said.append("transactions open too long are not waited for")
+    why = "; ".join(filter(None, [*said, (row and row.why) or s.why]))
     return [
         name, coloured(s.state), phase,
         "-" if s.watermark_age_ms is None else duration(s.watermark_age_ms),

@@ -27,11 +27,16 @@ def unpacked(name: str, packages: Iterable[str], libraries: Iterable[str] = ()) 
             downloads = fresh / "downloads"
             downloads.mkdir()
             known = [p for p in libraries if _has_candidate(p)]
-            _run(["apt-get", "download", "-q", *packages, *known], downloads)
-            for package in sorted(downloads.glob("*.deb")):
-                _run(["dpkg", "-x", str(package), str(fresh / "root")], fresh)
-            shutil.rmtree(downloads)
+            run(["apt-get", "download", "-q", *packages, *known], downloads)
+            unpack(downloads, fresh / "root")
     return target / "root"
+
+
+def unpack(downloads: Path, root: Path) -> None:
+    """Unpack all packages of a folder, which is removed then."""
+    for package in sorted(downloads.glob("*.deb")):
+        run(["dpkg", "-x", str(package), str(root)], downloads)
+    shutil.rmtree(downloads)
 
 
 def environment(root: Path) -> dict[str, str]:
@@ -48,7 +53,9 @@ def _has_candidate(package: str) -> bool:
     return any(line.strip().startswith("Candidate:") and "(none)" not in line for line in shown.stdout.splitlines())
 
 
-def _run(command: list[str], cwd: Path) -> None:
+def run(command: list[str], cwd: Path) -> str:
+    """What a command says. LocalError if it fails."""
     done = process.capture(command, cwd=cwd, env=ENGLISH)
     if done.returncode:
         raise LocalError(f"`{' '.join(command[:2])}` failed", got=(done.stderr or done.stdout).strip()[:300])
+    return done.stdout
