@@ -5,14 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pymysql
+import pytest
 from pymysql.cursors import Cursor
+from sqlalchemy import make_url
 
 from penstock.capture import start
 from penstock.capture.encode import encode
+from penstock.capture.mysql import MySQL as Engine
 from penstock.capture.poller import Poller
 from penstock.control import Control, ProgressRow, schema
 from penstock.control.captures import CaptureRow, Captures
@@ -34,6 +38,25 @@ def connect(mariadb: MariaDB | MySQL, **options: Any) -> pymysql.Connection[Any]
     return pymysql.connect(
         host="127.0.0.1", port=mariadb.port, user="penstock", password="penstock", database="demo", **options
     )
+
+
+def url_of(request: pytest.FixtureRequest, file: Path, *, mariadb: str = "mariadb") -> str:
+    """Of the database of the engine that a fixture's parameter names. file: SQLite's; mariadb: the fixture's name."""
+    match request.param:
+        case "mysql":
+            return str(request.getfixturevalue(mariadb).url_of("demo"))
+        case "postgres":
+            return str(request.getfixturevalue("postgres").url.replace("postgresql://", "postgresql+psycopg://"))
+        case _:
+            return f"sqlite:///{file}"
+
+
+@contextmanager
+def opened(server: MariaDB, delay: timedelta = timedelta(seconds=5)) -> Iterator[Engine]:
+    """The database `demo` as a capture opens it."""
+    made = Engine(make_url(server.url_of("demo")), delay)
+    yield made
+    made.close()
 
 
 def until(poller: Poller, done: Callable[[], bool], what: str) -> None:

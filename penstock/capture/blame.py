@@ -12,7 +12,7 @@ from sqlglot.tokenizer_core import TokenType
 from penstock.capture.database import SourceError
 from penstock.capture.encode import EncodingError
 from penstock.declare.capture import Capture
-from penstock.declare.capture_tokens import place
+from penstock.declare.tokens import place
 from penstock.errors import BrokerError, ControlError, DeclarationError, LeaseHeld, LeaseLost, PenstockError
 
 # How the engines, and records here, name what they did not like.

@@ -43,7 +43,7 @@ class Comparison:
     def _rows(self) -> None:
         """Rows of the table, in order of key."""
         w, r, key = self._writer, self._writer.reconcile, self._writer.capture.key
-        scan, page = r.scan, w.read(w.pages.by_key(r.behind, r.CHUNK))
+        scan, page = r.scan, w.read(w.pages.by_key(r.behind, min(r.CHUNK, w.size.rows)))
         records = w.records(page)
         if r.scan != scan:
             return  # its columns are others: all is compared from the beginning
@@ -51,7 +51,7 @@ class Comparison:
         for each in wrong:
             w.seen.note(*each)
         w.commit(wrong, w.position)
-        r.compared(records.keys, last(w.capture, page, key) if len(page.rows) == r.CHUNK else None)
+        r.compared(records.keys, last(w.capture, page, key) if page.more else None)
 
     def _others(self, keys: list[bytes]) -> None:
         """Keys of the topic that were met in no row: those that are not in the table get tombstones."""
@@ -79,7 +79,10 @@ class Comparison:
             possible = [key for key in keys if w.proof.may_be(key)]
             if len(possible) == len(keys):
                 raise
-            page = w.read(w.pages.exactly(possible)) if possible else w.read(w.pages.by_key(None, 1))
+            return self._found(possible) if possible else set()
+        if page.cut and len(keys) > 1:
+            half = len(keys) // 2
+            return self._found(keys[:half]) | self._found(keys[half:])
         return set(w.records(page).keys)
 
     def _differing(self, page: Page, records: Records) -> list[tuple[bytes, bytes | None]]:

@@ -73,14 +73,20 @@ class Cursors:
         # It is known which was the highest at which time, so what it is now that the clock is behind.
         return min(plain, top - timedelta(seconds=clock - now)) if now < clock and isinstance(top, datetime) else plain
 
-    def not_ahead(self, now: float, kind: str) -> str:
+    def not_ahead(self, now: float, kind: str, before: float) -> str:
         """Lower a low mark that is yet to come: the clock was set back while nobody polled. Says so, or nothing.
 
-        kind: the type of the cursor's column.
+        kind: the type of the cursor's column; before: the clock when the position was written, 0 if that is not known.
         """
         low = self.mark.value
-        if not isinstance(low, datetime) or not kind.startswith(ZONED):
+        if not isinstance(low, datetime):
             return ""
+        if not kind.startswith(ZONED):
+            step = timedelta(seconds=before - now)
+            if self._read or step <= self._overlap:
+                return ""
+            self.mark.back_to(low - step - self._overlap)
+            return self._says(step)
         here = datetime.fromtimestamp(now, UTC).replace(tzinfo=UTC if low.tzinfo else None)
         if low <= here + self._overlap:
             return ""

@@ -15,11 +15,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Self
 
-from sqlalchemy import URL, Connection, create_engine, event, text
+from sqlalchemy import URL, Connection, Dialect, TextClause, create_engine, event, text
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.sql.compiler import SQLCompiler
 from sqlglot import exp
 
 from penstock.capture.looks import Look, Moment, Session
@@ -48,12 +49,16 @@ ZONED = "TIMESTAMP"
 class Page:
     """Rows as the driver gives them.
 
-    columns: (name, type as the engine numbers or names it); about: what else the engine tells of each, see `order`.
+    columns: (name, type as the engine numbers or names it); about: what else the engine tells of each, see `order`;
+    more: whether there may be rows behind them; cut: because they were heavy; weight: bytes, if it was limited.
     """
 
     columns: tuple[tuple[str, str], ...]
     rows: list[Any]
     about: tuple[Hashable, ...] = ()
+    more: bool = False
+    cut: bool = False
+    weight: int = 0
 
     @property
     def names(self) -> list[str]:
@@ -76,6 +81,37 @@ def _renamed(name: str, names: list[str]) -> bool:
     """Whether SQLite gave a second column of one name another, `id:1`."""
     first, colon, number = name.rpartition(":")
     return bool(colon) and number.isdigit() and first in names
+
+
+@lru_cache(maxsize=1000)
+def _compiled(clause: TextClause, dialect: Dialect) -> SQLCompiler:
+    made = clause.compile(dialect=dialect)
+    assert isinstance(made, SQLCompiler)
+    return made
+
+
+def weighed(rows: Iterable[Any], most: int) -> tuple[list[Any], int, bool]:
+    """The first rows that weigh so many bytes, and one at least; what they weigh; whether there are others."""
+    found, sum_of = list[Any](), 0
+    for row in rows:
+        weight = _weight(row)
+        if found and sum_of + weight > most:
+            return found, sum_of, True
+        found.append(row)
+        sum_of += weight
+    return found, sum_of, False
+
+
+def _weight(row: Iterable[Any]) -> int:
+    # Of what may be long; it is done for each row, and this is a third of the time of what is shorter.
+    weight = 0
+    for value in row:
+        kind = value.__class__
+        if kind is str or kind is bytes:
+            weight += len(value)
+        elif kind is list:
+            weight += _weight(value)
+    return weight
 
 
 class Database(ABC):
@@ -124,21 +160,56 @@ class Database(ABC):
                 fix="see that it runs and that the capture's SELECT does; the capture asks again by itself",
             ) from e
 
-    def page(self, query: Query) -> Page:
-        """All rows of a query. SourceError if two columns have one name."""
+    def page(self, query: Query, most: int | None = None) -> Page:
+        """All rows of a query, or the first of them that weigh `most` bytes at most, and one at least.
+
+        SourceError if two columns have one name.
+        """
         with self._connected() as c:
             try:
-                found = c.execute(query.clause, dict(query.values))
-            except SQLAlchemyError as e:
+                if most is None:
+                    cursor = c.execute(query.clause, dict(query.values)).cursor
+                    assert cursor is not None
+                    rows, weight, cut = list(cursor.fetchall()), 0, False
+                    columns, about = tuple(self.columns(cursor)), tuple(self.about(cursor))
+                else:
+                    with self.streamed(c, query) as (cursor, coming):
+                        rows, weight, cut = weighed(coming, most)
+                        columns, about = self.described(cursor, query)
+            except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as e:
                 if (twice := TWICE.search(str(e))) is None:
                     raise
                 raise two_columns(twice[1] or twice[2]) from e
-            assert found.cursor is not None
-            columns = tuple(self.columns(found.cursor))
             names = [name for name, _ in columns]
             if double := sorted({name for name in names if names.count(name) > 1 or _renamed(name, names)}):
                 raise two_columns(", ".join(double))
-            return Page(columns, list(found.cursor.fetchall()), tuple(self.about(found.cursor)))
+            return Page(columns, rows, about, cut or 0 < query.limit == len(rows), cut, weight)
+
+    @contextmanager
+    def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[Any]]]:
+        """The driver's cursor and its rows one by one, so that those that are not taken need no memory."""
+        cursor = self.unbuffered(c)
+        try:
+            cursor.execute(*self.sent(query))
+            yield cursor, iter(cursor.fetchone, None)
+        finally:
+            cursor.close()
+
+    def unbuffered(self, c: Connection, /) -> Any:
+        """A cursor that does not read all rows at once."""
+        return c.connection.cursor()
+
+    def sent(self, query: Query) -> tuple[str, Any]:
+        """A query and its parameters as the driver takes them."""
+        compiled = _compiled(query.clause, self._engine.dialect)
+        values = compiled.construct_params(dict(query.values))
+        return str(compiled), tuple(
+            values[name] for name in compiled.positiontup or ()
+        ) if compiled.positional else values
+
+    def described(self, cursor: Any, _: Query, /) -> tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]]:
+        """`columns` and `about` of a result whose rows were read."""
+        return tuple(self.columns(cursor)), tuple(self.about(cursor))
 
     def value(self, query: Query) -> Any:
         """The first column of the first row, None if there is none."""

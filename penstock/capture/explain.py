@@ -11,10 +11,12 @@ from penstock.capture.database import Database, SourceError
 from penstock.capture.pages import Pages, Query
 from penstock.capture.proof import Proof
 from penstock.capture.records import records, require
+from penstock.capture.sizes import PageSize
 from penstock.capture.snapshot import Snapshotting
 from penstock.capture.tables import cascades
 from penstock.capture.told import told
-from penstock.capture.weakened import COST, SEEN, weakened
+from penstock.capture.triggers import triggers
+from penstock.capture.weakened import COST, SEEN, by_statement, by_tables
 from penstock.capture.writer import PageWriter
 from penstock.declare.capture import Capture
 from penstock.declare.topic import ASIDE
@@ -67,7 +69,8 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
     cursor = sample[row.names.index(capture.cursor)]
     seconds = capture.every.total_seconds()
     found.facts += [
-        f"polls every {seconds:g} s, pages of {size} rows, reads {capture.overlap.total_seconds():g} s again",
+        f"polls every {seconds:g} s, reads {capture.overlap.total_seconds():g} s again",
+        f"pages of {size} rows and {PageSize.BYTES >> 20} MB at most",
         f"transactions hold it back for {capture.hold.total_seconds():g} s at most",
         _compared(capture),
         f"a row whose record is larger than {capture.largest:,} bytes is put aside in {ASIDE.name}",
@@ -97,8 +100,11 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
         scanned = sorted({table or "its rows" for table, index in plan if not index})
         if scanned and query.sql != counted:
             found.warnings.append(f"{COST}: no index serves {', '.join(scanned)} in `{what}`; all of it is read")
-    found.warnings += weakened(capture, told(capture, database))
-    found.warnings += cascades(database, capture)
+    found.warnings += by_statement(capture)
+    about = told(capture, database)
+    found.warnings += by_tables(capture, about)
+    found.warnings += triggers(database, capture, about.tables)
+    found.warnings += cascades(database, capture, about.tables)
     if capture.reconcile is None:
         found.warnings.append(
             "RECONCILE NEVER: rows deleted for good, keys that changed and rows changed without their cursor stay as "

@@ -47,7 +47,8 @@ class Look:
     """What the captures of one server share of their looks at it.
 
     at: monotonic time of the last one. What it saw: starts, when transactions began, by name; nameless: which of these
-    had no number; statements: when sessions without a transaction began theirs, by connection.
+    had no number; statements: when sessions without a transaction began theirs, by connection; replays: whether one saw
+    the server write what others had written: it may do so again.
     """
 
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -56,6 +57,7 @@ class Look:
     starts: dict[str, float] = field(default_factory=dict)
     nameless: set[str] = field(default_factory=set)
     statements: dict[str, float] = field(default_factory=dict)
+    replays: bool = False
 
     def taken(self, now: float, sessions: Collection[Session]) -> Moment:
         """The moment of a look that found these sessions; it is the last one from now on."""

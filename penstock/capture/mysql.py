@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from pymysql.constants import FIELD_TYPE, FLAG
 from pymysql.converters import conversions
+from pymysql.cursors import SSCursor
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlglot import exp
@@ -59,6 +60,8 @@ class MySQL(Database):
         "SET time_zone = '+00:00', sql_mode = '', lc_time_names = 'en_US', default_week_format = 0",
         "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1, div_precision_increment = 4",
         "SET group_concat_max_len = 4294967295, max_sort_length = 32768",
+        # Nor does the server end a session between two polls, or a query before READ_TIMEOUT does.
+        "SET wait_timeout = 28800 /*M!100101 , max_statement_time = 0 */ /*!80000 , max_execution_time = 0 */",
     )
     WHY_NOT: ClassVar = (
         "the login lacks the privilege PROCESS, the server replays what others wrote (replica, Galera), or it has "
@@ -88,7 +91,8 @@ class MySQL(Database):
     )
 
     def tells(self, c: Connection) -> bool:
-        return self._shows(c) and not any(replays for *_, replays in c.execute(text(self.STATEMENTS)))
+        self._look.replays |= any(replays for *_, replays in c.execute(text(self.STATEMENTS)))
+        return self._shows(c) and not self._look.replays
 
     def _shows(self, c: Connection) -> bool:
         """Whether this login may see all transactions: asked once for each connection."""
@@ -112,7 +116,7 @@ class MySQL(Database):
                 now = float(c.execute(text(self.CLOCK)).scalar_one())
                 sessions = self.sessions(c)
                 if self._fresh:
-                    return self.counted(now, sessions, tells=not self._replays)
+                    return self.counted(now, sessions, tells=not self._look.replays)
         finally:
             c.execute(text("COMMIT"))
         log.warning("%s shows an old list of its transactions: others read it too often", self.place)
@@ -121,10 +125,10 @@ class MySQL(Database):
 
     def sessions(self, c: Connection) -> list[Session]:
         found, statements, mark = [], dict[int, float](), uuid4().hex
-        self._fresh = self._replays = False
+        self._fresh = False
         for who, began, replays in c.execute(text(self.STATEMENTS)):
             if replays:
-                self._replays = True
+                self._look.replays = True
             else:
                 statements[int(who)] = float(began)
         for ours, own, number, thread, shown in c.execute(text(self.TRANSACTIONS), {"mark": f"%{mark}%"}):
@@ -135,6 +139,9 @@ class MySQL(Database):
             name = str(number) if 0 < int(number) < NUMBERS else ""
             found.append(Session(began, str(thread) if thread else "", float(shown), name))
         return found + [Session(began, str(who)) for who, began in statements.items()]
+
+    def unbuffered(self, c: Connection) -> Any:
+        return c.connection.cursor(SSCursor)
 
     def server(self) -> str:
         with self._connected() as c:

@@ -34,10 +34,11 @@ Kind = Literal["since", "behind", "all with cursor", "without cursor", "by key",
 
 @dataclass(frozen=True)
 class Query:
-    """A query of one page, with its parameters."""
+    """A query of one page, with its parameters. limit: rows that it gives at most; 0: as many as there are."""
 
     sql: str
     values: Mapping[str, Any]
+    limit: int = 0
 
     @property
     def clause(self) -> TextClause:
@@ -122,7 +123,7 @@ class Pages:
     def _query(self, kind: Kind, behind: Sequence[Any] | None, limit: int, **values: Any) -> Query:
         if behind is not None:
             values |= {f"p{i}": value for i, value in enumerate(behind)}
-        return Query(self._sql(kind, behind is not None, limit), values)
+        return Query(self._sql(kind, behind is not None, limit), values, limit)
 
     def _made(self, kind: Kind, behind: bool, limit: int) -> str:
         where: dict[Kind, list[str]] = {

@@ -22,8 +22,11 @@ from penstock.capture.reconcile import PROOFS
 from penstock.capture.records import last
 from penstock.capture.seen import Seen
 from penstock.capture.snapshot import Snapshotting
-from penstock.capture.tables import shape
+from penstock.capture.tables import cascades, shape
+from penstock.capture.told import Told, told
+from penstock.capture.triggers import triggers
 from penstock.capture.verdict import in_order
+from penstock.capture.weakened import by_tables
 from penstock.capture.writer import PageWriter
 
 log = logging.getLogger(__name__)
@@ -47,6 +50,7 @@ class Poller(PageWriter):
         self._comparison = Comparison(self, self._cursors)
         self._next_poll = 0.0
         self._next_chunk = 0.0
+        self._told: Told | None = None
         # Whether the topic is asked for the last records of rows that this process has not written yet.
         self._asks_topic = self.position.snapshot is None
 
@@ -78,12 +82,17 @@ class Poller(PageWriter):
 
     def _look(self) -> None:
         """Compare all if rows that do not change by themselves may look different now, or fit into the topic."""
-        found = shape(self.database, self.capture)
-        self.next_look, why = time.monotonic() + self.LOOK, ""
+        if self._told is None:
+            self._ask()
+        found, why = self._shape(), ""
         if self.position.shape not in ("", found):
+            # What it refuses at its start it refuses now, before it takes rows for gone that a view leaves out.
+            self._ask()
+            found = self._shape()
             why = "its tables were altered"
         elif self.aside.may_fit and not self.position.reconcile:
             why = "its topic takes larger records"
+        self.next_look = time.monotonic() + self.LOOK
         position = replace(self.position, shape=found)
         if why:
             log.warning("capture %s: %s; table and topic are compared", self.capture.name, why)
@@ -92,6 +101,18 @@ class Poller(PageWriter):
             position = replace(position, reconcile=why if position.reconcile in PROOFS else position.reconcile)
         if position != self.position:
             self.commit([], position)
+
+    def _ask(self) -> None:
+        """Ask what is behind the names of the statement. SourceError if pages would not be rows of its tables."""
+        about = self._told = told(self.capture, self.database)
+        sentences = list(by_tables(self.capture, about))
+        for ask in (cascades, triggers):
+            sentences += ask(self.database, self.capture, about.tables)
+        for sentence in sentences:
+            log.warning("capture %s: %s", self.capture.name, sentence)
+
+    def _shape(self) -> str:
+        return shape(self.database, self.capture, self._told.tables if self._told else ())
 
     def poll_now(self) -> None:
         """Let the next step poll, whatever the interval says."""
@@ -108,7 +129,9 @@ class Poller(PageWriter):
         self._asks_topic = self._asks_topic and self._remembers()
         moment, mark = self.database.moment(), self._cursors.mark
         self.hook("before read")
-        if why := self._cursors.not_ahead(moment.now, dict(self.position.columns).get(self.capture.cursor, "")):
+        kind = dict(self.position.columns).get(self.capture.cursor, "")
+        if why := self._cursors.not_ahead(moment.now, kind, self.position.clock):
+            self.position = replace(self.position, clock=moment.now)
             self.compare(why)
         oldest, position = self._cursors.held(moment, self.position)
         owed = position.debt is not None and (moment.oldest is None or moment.oldest > position.debt.until)
@@ -121,11 +144,11 @@ class Poller(PageWriter):
         begun = position.catch_up
         goes_on = begun is not None and begun.low == low and not position.debt
         high, behind = (begun.high, begun.behind) if begun and goes_on else (None, None)
-        for page in self._through(lambda row: self.pages.since(low, row, self.PAGE, itself=itself), behind):
+        for page in self._through(lambda row: self.pages.since(low, row, self.size.rows, itself=itself), behind):
             in_order(self.capture, page)
             pages_high = self._cursors.highest(page, moment.now)
             high = high if pages_high is None else pages_high
-            more = len(page.rows) == self.PAGE and not position.debt
+            more = page.more and not position.debt
             written += self._write(page, seen, CatchUp(low, self._last(page), high) if more else None)
         ended, why = self._cursors.clock(self.database)
         if why:
@@ -133,14 +156,14 @@ class Poller(PageWriter):
             high = None
             self.compare(why)
         looked = self.database.moment(ended).now if mark.late else None
-        for page in self._through(lambda row: self.pages.without_cursor(row, self.PAGE), with_cursor=False):
+        for page in self._through(lambda row: self.pages.without_cursor(row, self.size.rows), with_cursor=False):
             written += self._write(page, seen)
         mark.polled(moment.now, oldest, ended, high)
         if looked is not None:
             mark.looked(looked)
         done = replace(self.position, low=mark.value, catch_up=None, debt=None if owed else self.position.debt)
         if done != self.position:
-            self.commit([], done)
+            self.commit([], replace(done, clock=ended))
         self.seen, self._asks_topic = seen, False
         self.figures.current, self.figures.oldest = moment.now, moment.oldest
         self.figures.polls += 1
@@ -164,7 +187,7 @@ class Poller(PageWriter):
         while True:
             page = self.read(query(behind))
             yield page
-            if len(page.rows) < self.PAGE:
+            if not page.more:
                 return
             behind = self._last(page, with_cursor=with_cursor)
 

@@ -77,7 +77,8 @@ class Position:
 
     fingerprint: of the statement it belongs to; rows: its KEY and CURSOR; topic_id, partitions: of the topic it belongs
     to; server: which database server; columns: (name, type) of the SELECT; low: the cursor to read from; catch_up: a
-    poll that has begun; reconcile: why table and topic are to be compared, empty if not; shape: of the tables.
+    poll that has begun; reconcile: why table and topic are to be compared, empty if not; shape: of the tables; clock:
+    the database's at the end of the poll that this position is of, epoch seconds, 0 if there was none.
     """
 
     fingerprint: str
@@ -92,6 +93,7 @@ class Position:
     debt: Debt | None = None
     reconcile: str = ""
     shape: str = ""
+    clock: float = 0.0
 
     def value(self) -> bytes:
         return write(asdict(self)).encode()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -17,6 +18,8 @@ from penstock.capture.pages import Query
 
 # PostgreSQL's number for a time with time zone.
 TIMESTAMPTZ = 1184
+# Rows that come at once where they come one by one.
+CHUNK = 10
 # How the numbers of its errors begin that speak of values.
 DATA_EXCEPTION = "22"
 
@@ -49,15 +52,25 @@ class PostgreSQL(Database):
         "standard_conforming_strings": "on",
         "transform_null_equals": "off",
     }
-    SESSION: ClassVar = ("SELECT " + ", ".join(f"set_config('{k}', '{v}', false)" for k, v in SETTINGS.items()),)
+    # What ends a session that waits for its next poll, or a query before `statement_timeout` does: not every version
+    # has all of them.
+    LIMITS: ClassVar = (
+        "'idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout', 'lock_timeout'"
+    )
+    SESSION: ClassVar = (
+        "SELECT " + ", ".join(f"set_config('{k}', '{v}', false)" for k, v in SETTINGS.items()),
+        f"SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ({LIMITS})",
+    )
     WHY_NOT: ClassVar = (
-        "the login has no rights of pg_read_all_stats, the server is a standby or a subscriber, or a session has "
+        "the login has no rights of pg_read_all_stats, the server is a standby or has a subscription, or a session has "
         "track_activities off"
     )
     TELLS = (
         "SELECT EXTRACT(EPOCH FROM clock_timestamp()), pg_has_role('pg_read_all_stats', 'USAGE')"
-        " AND NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'disabled' OR"
-        " (datname = current_database() AND backend_type LIKE 'logical replication%worker'))"
+        " AND NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'disabled')"
+        # Its worker may be away, and comes back with what others wrote meanwhile.
+        " AND NOT EXISTS (SELECT FROM pg_subscription AS s JOIN pg_database AS d ON d.oid = s.subdbid"
+        " WHERE datname = current_database())"
     )
     # A prepared transaction does not say when it began, only when it was prepared. A standby's sessions only read.
     SESSIONS = (
@@ -70,9 +83,19 @@ class PostgreSQL(Database):
     # floats, and an address a class of its own.
     AS_TEXT = ("json", "jsonb", "interval", "inet", "cidr")
 
+    # A standby that was promoted and a backup that was put back are on another timeline, and may lack what was read. So
+    # may a server that crashed, if commits are not waited for until they are on its disk.
+    SERVER = (
+        "SELECT system_identifier || CASE timeline_id WHEN 1 THEN '' ELSE ' timeline ' || timeline_id END"
+        " || CASE current_setting('synchronous_commit') WHEN 'off' THEN ' since ' || COALESCE((SELECT backend_start"
+        " FROM pg_stat_activity WHERE backend_type = 'checkpointer'), pg_postmaster_start_time()) ELSE '' END"
+        " FROM pg_control_system(), pg_control_checkpoint()"
+    )
+
     def __init__(self, url: URL, delay: timedelta) -> None:
         super().__init__(url, delay)
         self._kinds: dict[int, Order] = {}
+        self._last: tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]] | None = None
 
     def connected(self, connection: Any, about: Any) -> None:
         from psycopg.types.string import TextLoader
@@ -95,9 +118,25 @@ class PostgreSQL(Database):
         found = [(float(shown), who, number) for shown, who, number in c.execute(text(self.SESSIONS))]
         return [Session(shown, who, shown, number) for shown, who, number in found]
 
+    @contextmanager
+    def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[Any]]]:
+        cursor: Any = c.connection.cursor()
+        # What was not taken is cancelled when it is closed.
+        with closing(cursor.stream(*self.sent(query), size=CHUNK)) as rows:
+            yield cursor, rows
+
+    def described(self, cursor: Any, query: Query) -> tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]]:
+        # The driver says nothing of rows that come one by one if there are none.
+        if cursor.description is not None:
+            self._last = super().described(cursor, query)
+        elif self._last is None:
+            page = self.page(query)
+            self._last = page.columns, page.about
+        return self._last
+
     def server(self) -> str:
         with self._connected() as c:
-            return str(c.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one())
+            return str(c.execute(text(self.SERVER)).scalar_one())
 
     def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
         for d in cursor.description:

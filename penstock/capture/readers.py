@@ -23,6 +23,7 @@ from penstock.capture.database import Database, SourceError
 from penstock.capture.pages import Pages
 from penstock.capture.position import Range
 from penstock.capture.records import Records, columns_of, last, place, records
+from penstock.capture.sizes import PageSize
 from penstock.capture.verdict import fit, orders
 from penstock.declare.capture import Capture
 
@@ -49,16 +50,17 @@ class Reader:
     """Reads pages of a capture by key. low: the cursor from which polls will read."""
 
     def __init__(self, capture: Capture, database: Database, low: Any, limit: int) -> None:
-        self._capture, self._database, self._low, self._limit = capture, database, low, limit
+        self._capture, self._database, self._low, self._size = capture, database, low, PageSize(limit)
         self._pages = Pages(capture)
 
     def read(self, part: Range) -> Read:
-        page = self._database.page(self._pages.by_key(part.behind, self._limit, upto=part.upto))
+        query = self._pages.by_key(part.behind, self._size.rows, upto=part.upto)
+        page = self._size.read(self._database, query)
         fit(self._capture, page, orders(self._capture, self._database.order, page))
         at, low = place(self._capture, page, self._capture.cursor), self._low
         cursors = enumerate(row[at] for row in page.rows)
         again = [number for number, cursor in cursors if low is None or cursor is None or cursor >= low]
-        behind = last(self._capture, page, self._capture.key) if len(page.rows) == self._limit else None
+        behind = last(self._capture, page, self._capture.key) if page.more else None
         return Read(columns_of(page), records(self._capture, page), behind, again)
 
 

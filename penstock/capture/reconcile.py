@@ -21,6 +21,8 @@ from penstock.capture.aside import SCHEMA as ASIDE
 from penstock.capture.encode import EncodingError, decode, digest, encode
 from penstock.capture.position import read, write
 from penstock.errors import BrokerError, PenstockError
+from penstock.kafka.admin import UNPACKED
+from penstock.records.heartbeat import BEAT_KEY
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS topic (key BLOB PRIMARY KEY, digest BLOB NOT NULL, scan INTEGER NOT NULL) WITHOUT ROWID;
@@ -76,6 +78,7 @@ class Reconcile:
             self._tell("topic id", topic_id)
         self._consumer = Consumer(
             {
+                **UNPACKED,
                 "bootstrap.servers": bootstrap,
                 "group.id": f"penstock.reconcile.{topic}",
                 "enable.auto.commit": False,
@@ -149,7 +152,8 @@ class Reconcile:
     def _take(self, batch: Iterable[Any]) -> None:
         latest: dict[bytes, bytes | None] = {}
         for message in batch:
-            if message.error() is None and message.key() is not None:
+            # Streams may read the topic by time: its beats are nobody's rows.
+            if message.error() is None and message.key() not in (None, BEAT_KEY):
                 value = message.value()
                 latest[message.key()] = None if value is None else digest(value)
         for at in self._consumer.position([TopicPartition(self._topic, p) for p in self._assigned]):

@@ -17,6 +17,7 @@ from penstock.control import ProgressRow
 from penstock.control.captures import CaptureRow, Captures
 from penstock.declare.capture import Capture
 from penstock.errors import ControlError, LeaseLost, PenstockError
+from penstock.kafka.admin import Ends
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +51,8 @@ class CaptureRun:
         self._retry_at = 0.0
         self._stepped_at = 0.0
         self._rate = (time.monotonic(), figures.rows_in)
+        # When a poll began that has ended: what was committed until then is in the topic.
+        self._through = None if figures.behind_ms is None else time.monotonic() - figures.behind_ms / 1000
         self._before = (figures.rows_in, figures.rows_out, figures.dead)
 
     # Life, as the driver sees it
@@ -91,7 +94,7 @@ class CaptureRun:
         """A write ends by itself: every call of its producer has a limit."""
         return 0.0
 
-    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int], at: float) -> None:
+    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
         """A capture reads no topic."""
 
     def report(self) -> ProgressRow:
@@ -104,6 +107,8 @@ class CaptureRun:
         if now - then > 1:
             self.figures.rows_per_s = (self.figures.rows_in - rows) / (now - then)
             self._rate = (now, self.figures.rows_in)
+        if (through := self._through) is not None:
+            self.figures.behind_ms = int((now - through) * 1000)
         try:
             self._captures.report(self.row)
         except ControlError as e:
@@ -165,7 +170,9 @@ class CaptureRun:
             began, polls = time.monotonic(), poller.figures.polls
             wait = poller.step()
             self._stepped_at = time.monotonic()
-            self._note(poller, self._stepped_at - began if poller.figures.polls > polls else None)
+            if polled := poller.figures.polls > polls:
+                self._through = began
+            self._note(poller, self._stepped_at - began if polled else None)
             rests = not poller.position.reconcile and poller.position.snapshot is None
             if self._request and self._request[1] == self._begun and rests and poller.figures.polls > self._polls:
                 self._answer("")

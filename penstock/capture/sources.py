@@ -10,6 +10,13 @@ from sqlglot import exp
 from penstock.capture.database import Page
 from penstock.declare.capture import Capture
 
+# A table of PostgreSQL, by the parameters `schema`, `name` and `written`: a view's may be where this login may not look
+# for names.
+POSTGRES_TABLE = (
+    "CASE WHEN CAST({m}schema AS text) IS NULL THEN to_regclass({m}written) ELSE (SELECT k.oid FROM pg_class AS k"
+    " JOIN pg_namespace AS s ON s.oid = k.relnamespace WHERE k.relname = {m}name AND s.nspname = {m}schema) END"
+)
+
 
 def rows(capture: Capture) -> str:
     """The capture's SELECT as a derived table."""
@@ -18,6 +25,13 @@ def rows(capture: Capture) -> str:
 
 def quoted(capture: Capture, name: str) -> str:
     return exp.to_identifier(name, quoted=True).sql(capture.dialect)
+
+
+def folded(name: exp.Expr | None, dialect: str) -> str | None:
+    """A name of a table or a schema as the engine keeps it, None if there is none."""
+    if name is None:
+        return None
+    return name.name.lower() if dialect == "postgres" and not name.args.get("quoted") else name.name
 
 
 def columns(page: Page, names: Iterable[str]) -> list[tuple[Any, ...]]:

@@ -4,13 +4,15 @@ behind the cursor's back."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from sqlglot import exp
 
 from penstock.capture.database import Database
 from penstock.capture.pages import Query
+from penstock.capture.sources import POSTGRES_TABLE, folded
 from penstock.declare.capture import Capture
 
 # Of each table, with its name and its schema's as literals: all columns by number, name and type, and when or as what
@@ -26,9 +28,11 @@ SHAPES = {
     "postgres": (
         "SELECT a.attnum, a.attname, a.atttypid, a.atttypmod, a.attcollation, a.attrelid, c.relfilenode,"
         " CASE WHEN c.relkind IN ('v', 'm') THEN pg_get_viewdef(c.oid) END,"
-        " (SELECT string_agg(i.inhrelid::text, ' ' ORDER BY i.inhrelid) FROM pg_inherits i WHERE i.inhparent = c.oid)"
+        " (WITH RECURSIVE heir AS (SELECT inhrelid FROM pg_inherits WHERE inhparent = c.oid UNION SELECT i.inhrelid"
+        " FROM pg_inherits AS i JOIN heir ON i.inhparent = heir.inhrelid) SELECT string_agg(inhrelid || ' ' ||"
+        " k.relfilenode, ' ' ORDER BY inhrelid) FROM heir JOIN pg_class AS k ON k.oid = inhrelid)"
         " FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid"
-        " WHERE a.attrelid = to_regclass({name}) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1"
+        " WHERE a.attrelid = {found} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1"
     ),
     "sqlite": "SELECT sql FROM {main}sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower({table})",
 }
@@ -44,7 +48,7 @@ KEYS = {
         "SELECT conname, confrelid::regclass::text,"
         " CASE confupdtype WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' WHEN 'd' THEN 'SET DEFAULT' END AS updated,"
         " CASE confdeltype WHEN 'c' THEN 'CASCADE' WHEN 'n' THEN 'SET NULL' WHEN 'd' THEN 'SET DEFAULT' END AS deleted"
-        " FROM pg_constraint WHERE contype = 'f' AND conrelid = to_regclass({name}) ORDER BY 1"
+        " FROM pg_constraint WHERE contype = 'f' AND conrelid = {found} ORDER BY 1"
     ),
     "sqlite": (
         'SELECT \'from \' || "from", "table", on_update, on_delete FROM pragma_foreign_key_list({table}{argument})'
@@ -54,17 +58,17 @@ KEYS = {
 ACTS = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 
-def shape(database: Database, capture: Capture) -> str:
-    """Changes with the columns of the capture's tables, whatever the SELECT calls them, and with the tables."""
-    rows = [_asked(database, SHAPES, capture, table) for table in _tables(capture)]
+def shape(database: Database, capture: Capture, tables: Iterable[exp.Table]) -> str:
+    """Changes with the columns of these tables of a capture, whatever the SELECT calls them, and with the tables."""
+    rows = [_asked(database, SHAPES, capture, table) for table in _sorted(capture, tables)]
     return hashlib.blake2b(repr(rows).encode(), digest_size=8).hexdigest()
 
 
-def cascades(database: Database, capture: Capture) -> Iterator[str]:
-    """A sentence for each foreign key that changes or deletes rows of the capture without a change of their cursor."""
+def cascades(database: Database, capture: Capture, tables: Iterable[exp.Table]) -> Iterator[str]:
+    """A sentence for each foreign key that changes or deletes rows of these tables without a change of their cursor."""
     # The engines whose foreign keys run the triggers that keep a cursor.
     by_trigger = capture.dialect != "mysql"
-    for table in _tables(capture):
+    for table in _sorted(capture, tables):
         for name, other, on_update, on_delete in _asked(database, KEYS, capture, table):
             what = f"{table.name}: foreign key {name} to {other}"
             if on_delete == "CASCADE":
@@ -85,8 +89,8 @@ def cascades(database: Database, capture: Capture) -> Iterator[str]:
                 )
 
 
-def _tables(capture: Capture) -> list[exp.Table]:
-    found = {table.sql(capture.dialect): table for table in capture.select.find_all(exp.Table) if table.name}
+def _sorted(capture: Capture, tables: Iterable[exp.Table]) -> list[exp.Table]:
+    found = {table.sql(capture.dialect): table for table in tables if table.name}
     return [found[name] for name in sorted(found)]
 
 
@@ -97,10 +101,16 @@ def _asked(database: Database, queries: dict[str, str], capture: Capture, table:
     parts = [part for part in table.parts if isinstance(part, exp.Identifier)]
     # As they are written: the engine itself folds what is not quoted.
     written = [part.sql(capture.dialect) for part in parts]
+    name, schema = (folded(part, capture.dialect) for part in (table.this, table.args.get("db")))
+    given = {
+        "schema": literal(schema) if schema else "NULL",
+        "name": literal(name or ""),
+        "written": literal(".".join(written)),
+    }
     sql = queries[capture.dialect].format(
         table=literal(table.name),
         schema=literal(table.db) if table.db else "DATABASE()",
-        name=literal(".".join(written)),
+        found=re.sub(r"\{m\}(\w+)", lambda found: given[found[1]], POSTGRES_TABLE),
         main=f"{written[-2]}." if table.db else "",
         argument=f", {literal(table.db)}" if table.db else "",
     )

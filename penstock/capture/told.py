@@ -12,6 +12,7 @@ from sqlglot.errors import SqlglotError
 
 from penstock.capture.database import Database, SourceError
 from penstock.capture.pages import PARAMETER, Query
+from penstock.capture.sources import POSTGRES_TABLE, folded
 from penstock.declare.capture import Capture
 from penstock.declare.capture_moments import NAMES, called, momentary
 from penstock.declare.capture_refusals import LEAVE_OUT, MOMENT, check_query
@@ -25,7 +26,7 @@ _TABLES = {
     " 'FOREIGN TABLE' ELSE 'TABLE' END AS kind,"
     " CASE WHEN relkind IN ('v', 'm') THEN pg_get_viewdef(oid) END AS text,"
     " CASE WHEN relkind IN ('r', 'p') THEN row_security_active(oid) END AS hides"
-    " FROM pg_class WHERE oid = to_regclass({m}written)",
+    " FROM pg_class WHERE oid = {found}",
     "sqlite": "SELECT UPPER(type) AS kind, CASE type WHEN 'view' THEN sql END AS text, NULL AS hides FROM sqlite_master"
     " WHERE name = {m}name COLLATE NOCASE AND type IN ('table', 'view')",
 }
@@ -33,7 +34,7 @@ _TABLES = {
 _GENERATED = {
     "mysql": "SELECT COLUMN_NAME, GENERATION_EXPRESSION FROM information_schema.columns WHERE TABLE_NAME = {m}name"
     " AND TABLE_SCHEMA = COALESCE({m}schema, DATABASE()) AND GENERATION_EXPRESSION <> ''",
-    "postgres": "SELECT attname, NULL AS text FROM pg_attribute WHERE attrelid = to_regclass({m}written)"
+    "postgres": "SELECT attname, NULL AS text FROM pg_attribute WHERE attrelid = {found}"
     " AND attgenerated <> '' AND NOT attisdropped",
     "sqlite": "SELECT name, NULL AS text FROM pragma_table_xinfo({m}name) WHERE hidden IN (2, 3)",
 }
@@ -52,8 +53,10 @@ _VOLATILE = {
 @dataclass
 class Told:
     """views: with their kinds; generated: columns; functions: which may say another thing; elsewhere: foreign tables;
-    hidden: tables that hide rows; unknown: views whose text is not understood. Each as it is written."""
+    hidden: tables that hide rows; unknown: views whose text is not understood. Each as it is written. tables: all that
+    the SELECT reads, its views' too."""
 
+    tables: list[exp.Table] = field(default_factory=list)
     views: dict[str, str] = field(default_factory=dict)
     generated: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
@@ -65,7 +68,7 @@ class Told:
 def told(capture: Capture, database: Database) -> Told:
     """Ask. SourceError if pages of the capture would not be rows of its tables."""
     found, dialect = Told(), capture.dialect
-    _functions(capture, database, found)
+    _functions(capture, database, f"{capture.sql} {capture.deleted_sql}", found)
     # With the view of the statement that leads to it.
     tables = [(table, "") for table in capture.select.find_all(exp.Table)]
     known, used = set[str](), {column.name for column in capture.select.find_all(exp.Column)}
@@ -75,7 +78,9 @@ def told(capture: Capture, database: Database) -> Told:
         if not table.name or written in known:
             continue
         known.add(written)
-        values = {"name": table.name, "schema": table.db or None, "written": written}
+        found.tables.append(table)
+        name, schema = (folded(part, dialect) for part in (table.this, table.args.get("db")))
+        values = {"name": name, "schema": schema, "written": written}
         for kind, text, hides in _rows(database, _TABLES[dialect], values):
             if hides:
                 found.hidden.append(written)
@@ -83,7 +88,7 @@ def told(capture: Capture, database: Database) -> Told:
                 found.elsewhere.append(written)
             if "VIEW" in kind:
                 found.views[written] = kind
-                inner = _view(capture, f"'{written}'" + (f" of '{of}'" if of else ""), str(text or ""), found)
+                inner = _view(capture, database, f"'{written}'" + (f" of '{of}'" if of else ""), str(text or ""), found)
                 tables += [(one, of or written) for one in inner]
         for column, text in _rows(database, _GENERATED[dialect], values):
             if not (of or capture.columns is None or column in used):
@@ -93,7 +98,7 @@ def told(capture: Capture, database: Database) -> Told:
     return found
 
 
-def _view(capture: Capture, name: str, text: str, found: Told) -> list[exp.Table]:
+def _view(capture: Capture, database: Database, name: str, text: str, found: Told) -> list[exp.Table]:
     """The tables of a view. SourceError if its rows cannot be paged."""
 
     def refuse(what: str, node: exp.Expr, fix: str, word: str = "") -> SourceError:
@@ -111,6 +116,7 @@ def _view(capture: Capture, name: str, text: str, found: Told) -> list[exp.Table
         return []
     check_query(query, capture.dialect, refuse)
     _moments(capture, f"the view {name}", text)
+    _functions(capture, database, text, found)
     return list(query.find_all(exp.Table))
 
 
@@ -119,8 +125,8 @@ def _moments(capture: Capture, where: str, text: str) -> None:
         raise SourceError(f"capture {capture.name}: {MOMENT}", got=f"{call} in {where}", fix=LEAVE_OUT)
 
 
-def _functions(capture: Capture, database: Database, found: Told) -> None:
-    tokens = sqlglot.tokenize(f"{capture.sql} {capture.deleted_sql}", capture.dialect)
+def _functions(capture: Capture, database: Database, text: str, found: Told) -> None:
+    tokens = sqlglot.tokenize(text, capture.dialect)
     names = {name if capture.dialect == "mysql" else name.lower() for name in called(tokens)}
     names -= {name for name in names if name.upper() in NAMES[capture.dialect]}
     values = {f"n{i}": name for i, name in enumerate(sorted(names))}
@@ -128,9 +134,11 @@ def _functions(capture: Capture, database: Database, found: Told) -> None:
     for name, built in _rows(database, _VOLATILE[capture.dialect].replace("{names}", marks), values) if names else ():
         if built:
             raise SourceError(f"capture {capture.name}: {MOMENT}", got=f"{name}(...)", fix=LEAVE_OUT)
-        found.functions.append(str(name))
+        if str(name) not in found.functions:
+            found.functions.append(str(name))
 
 
 def _rows(database: Database, sql: str, values: Mapping[str, str | None]) -> Iterator[tuple[str, ...]]:
+    sql = sql.replace("{found}", POSTGRES_TABLE)
     used = {name: values[name] for name in re.findall(r"\{m\}(\w+)", sql)}
     yield from database.page(Query(sql.replace("{m}", PARAMETER), used)).rows

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from penstock.capture.told import Told
 from penstock.declare.capture import Capture
-from penstock.declare.capture_tokens import excerpt
+from penstock.declare.tokens import excerpt
 
 SEEN = "a committed change is in the topic a poll later"
 GONE = "what the SELECT no longer gives is no longer in the topic"
@@ -17,8 +17,8 @@ COST = "a poll costs what changed"
 UNTIL = "until the next reconcile"
 
 
-def weakened(capture: Capture, told: Told) -> Iterator[str]:
-    """One sentence for each. told: what the database says of its tables."""
+def by_statement(capture: Capture) -> Iterator[str]:
+    """One sentence for each promise that the statement itself weakens."""
     dialect = capture.dialect
     for table in _others(capture):
         yield (
@@ -33,6 +33,10 @@ def weakened(capture: Capture, told: Told) -> Iterator[str]:
         )
     if capture.deleted is None:
         yield f"{GONE}: not a row that is deleted, {UNTIL}; mark rows in place of deleting them, and say DELETED WHEN"
+
+
+def by_tables(capture: Capture, told: Told) -> Iterator[str]:
+    """One sentence for each that what is behind its names weakens. told: by the database."""
     for view, kind in told.views.items():
         if kind == "MATERIALIZED VIEW":
             yield (
@@ -51,7 +55,7 @@ def weakened(capture: Capture, told: Told) -> Iterator[str]:
     for name in told.functions:
         yield (
             f"{ONCE}, and {COST}: {name}(…) may say another thing at each call, as it is declared; if it does not, "
-            f"declare it {'DETERMINISTIC' if dialect == 'mysql' else 'IMMUTABLE or STABLE'}"
+            f"declare it {'DETERMINISTIC' if capture.dialect == 'mysql' else 'IMMUTABLE or STABLE'}"
         )
     for table in told.elsewhere:
         yield (

@@ -15,6 +15,7 @@ from penstock.capture.proof import Proof
 from penstock.capture.reconcile import Reconcile
 from penstock.capture.records import Records, columns_of, records
 from penstock.capture.seen import Seen
+from penstock.capture.sizes import PageSize
 from penstock.declare.capture import Capture
 from penstock.declare.topic import ASIDE
 from penstock.kafka.admin import ensure_topics
@@ -53,7 +54,7 @@ class PageWriter:
     of what it is paged by; hook: told of each step, for tests.
     """
 
-    # Rows of one page: 10,000 are no faster, and a page is held in memory twice.
+    # Rows of one page at most: 10,000 are no faster, and a page is held in memory twice.
     PAGE: ClassVar[int] = 5000
 
     capture: Capture
@@ -67,13 +68,14 @@ class PageWriter:
 
     def __post_init__(self) -> None:
         self.pages = Pages(self.capture)
+        self.size = PageSize(self.PAGE)
         self.seen = Seen()
         # When the tables are looked at next.
         self.next_look = 0.0
         self.aside = Aside(self.reconcile.db, self.capture, self.output.limit(self.capture.topic.name))
 
     def read(self, query: Query) -> Page:
-        page = self.database.page(query)
+        page = self.size.read(self.database, query)
         if self.proof.take(page):
             self._retyped()
         self.hook("after read")

@@ -41,8 +41,9 @@ from sqlglot import exp
 
 from penstock.declare import capture_refusals
 from penstock.declare.capture_clauses import MB, Clauses
-from penstock.declare.capture_tokens import place, spelled, tokens
+from penstock.declare.capture_tokens import tokens
 from penstock.declare.declared import Kind, Place
+from penstock.declare.tokens import place, spelled, text_of
 from penstock.declare.topic import Topic
 from penstock.errors import DeclarationError
 
@@ -90,7 +91,7 @@ class Capture:
         return self.at("CAPTURE")
 
     def at(self, clause: str) -> str:
-        """File, line and column of a clause, or of the `SELECT`."""
+        """File, line and column of a clause, of the `SELECT`, or of the `topic`'s name."""
         return f"{self.path}:{self.places[clause]}"
 
     @property
@@ -142,7 +143,7 @@ def load(folder: Path) -> dict[str, Capture]:
 
 def read(path: Path) -> Capture:
     """The capture that a file declares; DeclarationError with file, line and column if it is none."""
-    return parse(path.read_text(), path)
+    return parse(text_of(path), path)
 
 
 def parse(text: str, path: Path) -> Capture:
@@ -163,7 +164,7 @@ def parse(text: str, path: Path) -> Capture:
         raise clauses.error(e.what, str(e.got), e.fix, clauses.found["CAPTURE"]) from e
     select, sql = clauses.select(given["dialect"])
     places = {clause: place(text, token.start) for clause, token in clauses.found.items()}
-    places["SELECT"] = place(text, clauses.begins)
+    places |= {"topic": place(text, clauses.topic), "SELECT": place(text, clauses.begins)}
     made = Capture(name=path.stem, path=path, topic=topic, select=select, sql=sql, places=places, **given)
     capture_refusals.check(made, clauses)
     return made

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
-from penstock.declare.capture_tokens import DIALECTS, Tokens, excerpt
+from penstock.declare.capture_tokens import DIALECTS
+from penstock.declare.tokens import Tokens, excerpt
 
 T = TypeVar("T")
 
-UNITS = {
-    "MILLISECOND": timedelta(milliseconds=1),
-    "SECOND": timedelta(seconds=1),
-    "MINUTE": timedelta(minutes=1),
-    "HOUR": timedelta(hours=1),
-    "DAY": timedelta(days=1),
-}
 MB = 1024 * 1024
 # What one fetch of a Kafka client takes by default is 50 MB, and one request to a broker 100 MB.
 MOST = 32 * MB
@@ -37,10 +30,14 @@ RESERVED = ("__", "penstock.")
 class Clauses(Tokens):
     """First its clauses are read, then its SELECT.
 
-    found: where each clause that there is begins; condition, begins: where DELETED's condition and the SELECT do.
+    found: where each clause that there is begins; topic, condition, begins: where the topic's name, DELETED's
+    condition and the SELECT do.
     """
 
+    kind: ClassVar[str] = "capture"
+
     found: dict[str, Token] = field(default_factory=dict)
+    topic: int = 0
     condition: int = 0
     begins: int = 0
 
@@ -71,7 +68,7 @@ class Clauses(Tokens):
                 case "LARGEST":
                     given["largest"] = self._size()
                 case other:
-                    given[other.lower()] = self._duration()
+                    given[other.lower()] = self.duration()
         if lacking := [name for name in NEEDED if name not in self.found]:
             there = ", ".join(self.found) or "none"
             raise self.error(f"{', '.join(lacking)} is missing", there, "say it before AS", self.peek())
@@ -92,6 +89,7 @@ class Clauses(Tokens):
 
     def _topic(self) -> str:
         first = self.peek()
+        self.topic = first.start
         name = self.name("the topic's name")
         if name.startswith(RESERVED):
             raise self.error("this topic is reserved", name, f"name one that does not begin so: {RESERVED}", first)
@@ -120,7 +118,7 @@ class Clauses(Tokens):
             self.at += 1
             return {"reconcile": None}
         self.word("EVERY")
-        given: dict[str, Any] = {"reconcile": self._duration()}
+        given: dict[str, Any] = {"reconcile": self.duration()}
         if self.is_word("RATE"):
             self.at += 1
             given["rate"] = self.number("the rows a second")
@@ -136,18 +134,6 @@ class Clauses(Tokens):
             fix = f"say {MOST // MB} MB at most, and keep what is larger elsewhere"
             raise self.error("this is larger than Kafka's clients take", f"{count} {token.text}", fix, token)
         return count * unit
-
-    def _duration(self) -> timedelta:
-        count = self.number("a duration")
-        token = self.next("a unit of time")
-        unit = UNITS.get(token.text.upper().removesuffix("S"))
-        if unit is None:
-            known = ", ".join(f"{name}S" for name in UNITS)
-            raise self.error("this is no unit of time", token.text, f"take one of: {known}", token)
-        try:
-            return count * unit
-        except OverflowError:
-            raise self.error("this is longer than time is reckoned", str(count), "give fewer", token) from None
 
     def select(self, dialect: str) -> tuple[exp.Select, str]:
         """The SELECT as it is understood, and as it is written, but for comments and semicolons behind its end."""

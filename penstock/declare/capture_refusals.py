@@ -9,7 +9,7 @@ from sqlglot.tokenizer_core import Token
 
 from penstock.declare.capture_clauses import Clauses, own_columns
 from penstock.declare.capture_moments import WORDS, momentary
-from penstock.declare.capture_tokens import excerpt
+from penstock.declare.tokens import excerpt
 from penstock.errors import DeclarationError, PenstockError
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ REFUSED = {
     "locks": "FOR UPDATE",
     "into": "INTO",
 }
+SYSTEM_COLUMNS = {"xmin", "xmax", "cmin", "cmax", "ctid", "tableoid"}
 MOMENT = "this says another thing at each poll"
 LEAVE_OUT = "leave it out: each poll would take every row for a changed one"
 AS_THEY_ARE = "select the rows as they are: one per key, in no order"
@@ -72,6 +73,8 @@ def check(capture: Capture, clauses: Clauses) -> None:
         raise clauses.error("DELAY is not shorter than HOLD", f"{capture.delay} and {capture.hold}", fix, start)
     if capture.columns is not None:
         _check_columns(capture, capture.columns, clauses)
+    if capture.dialect == "postgres":
+        _check_system_columns(capture, clauses)
 
 
 def check_query(tree: exp.Expr, dialect: str, refuse: Refuse) -> None:
@@ -141,6 +144,16 @@ def _start(node: exp.Expr) -> int:
     """Where a part begins in its text: 0 if nobody can say."""
     found = [one.meta["start"] for one in node.walk() if "start" in one.meta]
     return min(found, default=0)
+
+
+def _check_system_columns(capture: Capture, clauses: Clauses) -> None:
+    """A row's place changes with each UPDATE, and the numbers of transactions begin again after four billions."""
+    for clause, names in (("KEY", capture.key), ("CURSOR", (capture.cursor,))):
+        for written in (e for e in capture.select.expressions if e.alias_or_name in names):
+            if found := next((c for c in written.find_all(exp.Column) if c.name.lower() in SYSTEM_COLUMNS), None):
+                fix = "take a column of the table; for CURSOR a time, or a number from a sequence, set at each change"
+                what = f"{clause} is made of what PostgreSQL keeps of a row for itself, and gives again"
+                raise clauses.error(what, found.sql("postgres"), fix, clauses.found[clause])
 
 
 def _check_columns(capture: Capture, columns: list[str], clauses: Clauses) -> None:

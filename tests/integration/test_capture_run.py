@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -79,9 +80,18 @@ def test_it_tells_how_far_it_is(running: Running) -> None:
     assert found.watermark is not None
     assert running.captures._control.now() - found.watermark < 5_000
     assert (row.snapshot_rows, row.snapshot_total, row.drift, row.debt_until) == (3, 3, None, None)
+    assert found.behind_ms is not None
+    assert found.behind_ms < 5_000
     running.stop()
     assert running.run
-    assert running.run.report().state == "stopped"
+    before = running.run.report().behind_ms
+    time.sleep(0.2)
+    stopped = running.run.report()
+    assert stopped.state == "stopped"
+    # It grows old from when the last poll began, for whoever waits for what the capture writes.
+    assert before is not None
+    assert stopped.behind_ms is not None
+    assert stopped.behind_ms >= before + 200
 
 
 def test_a_statement_that_fails_says_so_and_goes_on_when_it_is_mended(running: Running) -> None:

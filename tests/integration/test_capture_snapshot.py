@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 import psutil
 import pytest
@@ -25,7 +26,12 @@ def two_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def readers() -> list[psutil.Process]:
-    return [p for p in psutil.Process().children() if "spawn_main" in " ".join(p.cmdline())]
+    found = []
+    for child in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):
+            if "spawn_main" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 @pytest.mark.usefixtures("two_readers")

@@ -39,9 +39,13 @@ ALTER TABLE st_a ADD whole INT GENERATED ALWAYS AS (b * 2) STORED;
 CREATE MATERIALIZED VIEW st_kept AS SELECT id, changed FROM st_a;
 CREATE FUNCTION st_own(x INT) RETURNS INT LANGUAGE plpgsql AS 'BEGIN RETURN x; END';
 CREATE FUNCTION st_same(x INT) RETURNS INT LANGUAGE plpgsql IMMUTABLE AS 'BEGIN RETURN x; END';
+CREATE VIEW st_calls AS SELECT id, changed, st_own(b) AS b FROM st_a;
 CREATE TABLE st_secret (id INT PRIMARY KEY, changed TIMESTAMP(6));
 ALTER TABLE st_secret ENABLE ROW LEVEL SECURITY;
 ALTER TABLE st_secret FORCE ROW LEVEL SECURITY;
+CREATE SCHEMA st_closed;
+CREATE TABLE st_closed.st_d (id INT PRIMARY KEY, "Was" INT, changed TIMESTAMP(6));
+CREATE VIEW st_open AS SELECT id, "Was" AS was, changed FROM st_closed.st_d;
 GRANT ALL ON ALL TABLES IN SCHEMA public TO st_plain_login;
 VACUUM ANALYZE;
 """
@@ -65,6 +69,7 @@ def in_postgres(postgres: Postgres) -> Iterator[str]:
             c.execute(statement)
         yield postgres.url
         c.execute("DROP TABLE st_a, st_b, st_secret CASCADE")
+        c.execute("DROP SCHEMA st_closed CASCADE")
         c.execute("DROP FUNCTION st_own, st_same")
         c.execute("DROP OWNED BY st_plain_login")
         c.execute("DROP ROLE st_plain_login")
@@ -148,7 +153,9 @@ def test_a_function_of_your_own_is_trusted_if_it_is_declared_so(
     class WithFunctions(MariaDB):
         # Who has not made the binary log trust them may not make functions.
         SETUP = MariaDB.SETUP + (
-            "CREATE FUNCTION IF NOT EXISTS demo.st_own(x INT) RETURNS INT NOT DETERMINISTIC NO SQL RETURN x;\n"
+            # Nor is there a user yet who could be their definer.
+            "CREATE FUNCTION IF NOT EXISTS demo.st_own(x INT) RETURNS INT NOT DETERMINISTIC NO SQL "
+            "SQL SECURITY INVOKER RETURN x;\n"
             "CREATE FUNCTION IF NOT EXISTS demo.st_same(x INT) RETURNS INT DETERMINISTIC RETURN x;\n"
             "GRANT EXECUTE ON demo.* TO 'penstock'@'127.0.0.1';\n"
         )
@@ -156,11 +163,14 @@ def test_a_function_of_your_own_is_trusted_if_it_is_declared_so(
     with WithFunctions(home=tmp_path, port=free_port()) as server:
         with connect(server, autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE TABLE st_a (id INT PRIMARY KEY, b INT, changed INT)")
+            cursor.execute("CREATE VIEW st_calls AS SELECT id, changed, st_own(b) AS b FROM st_a")
         for dialect, url in {"mysql": server.url_of("demo"), "postgres": in_postgres}.items():
             monkeypatch.setenv("AIRFLOW_CONN_SHOP", url)
             for name, known in {"st_own": True, "st_same": False}.items():
                 warnings = explain.explain(declared(dialect, f"SELECT id, changed, {name}(b) AS b FROM st_a")).warnings
                 assert any(f"{name}(…) may say another thing at each call" in w for w in warnings) == known
+            warnings = explain.explain(declared(dialect, "SELECT * FROM st_calls")).warnings
+            assert any("st_own(…) may say another thing at each call" in w for w in warnings)
 
 
 def test_what_only_postgresql_has(in_postgres: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,6 +179,7 @@ def test_what_only_postgresql_has(in_postgres: str, monkeypatch: pytest.MonkeyPa
     assert [w for w in hidden if "policies hide rows of st_secret" in w]
     kept = explain.explain(declared("postgres", "SELECT * FROM st_kept")).warnings
     assert [w for w in kept if "not what REFRESH brings into st_kept" in w]
+    explain.first_row(declared("postgres", "SELECT * FROM st_open"))
     with pytest.raises(SourceError, match=r"another thing at each poll; got: pg_try_advisory_lock_shared"):
         explain.first_row(declared("postgres", "SELECT id, changed, pg_try_advisory_lock_shared(1) AS n FROM st_a"))
 

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.database import Database
+from penstock.capture.database import Database, SourceError
 from penstock.capture.engines import ENGINES
 from penstock.capture.poller import Poller
 from penstock.capture.tables import cascades, shape
+from penstock.capture.told import told
 from penstock.declare.capture import Capture, parse
-from tests.captures import Source, polled, until
+from tests.captures import Source, polled, until, url_of
 
 DIALECTS = ("mysql", "postgres", "sqlite")
 TABLES = ("child", "parent", "t", "o", "n", "unrelated")
@@ -34,7 +35,9 @@ class Place:
                 c.exec_driver_sql(statement)
 
     def clear(self) -> None:
-        self.sql("DROP VIEW IF EXISTS v", *(f"DROP TABLE IF EXISTS {name}" for name in TABLES))
+        self.sql(
+            "DROP VIEW IF EXISTS v", "DROP VIEW IF EXISTS v_inner", *(f"DROP TABLE IF EXISTS {name}" for name in TABLES)
+        )
 
     def capture(self, columns: str = "id, a, b, c", table: str = "t") -> Capture:
         text = f"CAPTURE INTO t FROM {self.dialect} x KEY id CURSOR c AS SELECT {columns} FROM {table}"
@@ -43,17 +46,17 @@ class Place:
 
 @pytest.fixture(params=DIALECTS)
 def at(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    url = f"sqlite:///{tmp_path / 'shapes.db'}"
-    if request.param == "mysql":
-        url = request.getfixturevalue("mariadb").url_of("demo")
-    elif request.param == "postgres":
-        url = request.getfixturevalue("postgres").url.replace("postgresql://", "postgresql+psycopg://")
+    url = url_of(request, tmp_path / "shapes.db")
     made = Place(request.param, url)
     made.clear()
     made.sql("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT, c INT)", "INSERT INTO t VALUES (1, 2, 3, 4)")
     yield made
     made.clear()
     made.database.close()
+
+
+def seen(at: Place, declared: Capture) -> str:
+    return shape(at.database, declared, told(declared, at.database).tables)
 
 
 SWAP = (
@@ -77,27 +80,39 @@ OTHER = {
 @pytest.mark.parametrize("columns", ["*", "id, a, b, c", "id, a + b AS a, b, c"])
 def test_another_shape_is_seen_whatever_is_selected(at: Place, change: tuple[str, ...], columns: str) -> None:
     declared = at.capture(columns)
-    before = shape(at.database, declared)
+    before = seen(at, declared)
     at.sql("INSERT INTO t VALUES (2, 2, 3, 4)", "UPDATE t SET a = 7", "CREATE TABLE unrelated (id INT)")
-    assert shape(at.database, declared) == before
+    assert seen(at, declared) == before
     at.sql(*change)
-    assert shape(at.database, declared) != before
+    assert seen(at, declared) != before
 
 
 def test_a_view_that_is_another_is_seen(at: Place) -> None:
     at.sql("CREATE VIEW v AS SELECT id, a, b, c FROM t")
     declared = at.capture(table="v")
-    before = shape(at.database, declared)
+    before = seen(at, declared)
     at.sql("DROP VIEW v", "CREATE VIEW v AS SELECT id, a, b + 1 AS b, c FROM t")
-    assert shape(at.database, declared) != before
+    assert seen(at, declared) != before
+
+
+def test_a_view_is_another_if_what_it_reads_is(at: Place) -> None:
+    inner = "CREATE VIEW v_inner AS SELECT id, a, b, c FROM t"
+    at.sql(inner, "CREATE VIEW v AS SELECT id, a, b, c FROM v_inner")
+    declared = at.capture(table="v")
+    before = seen(at, declared)
+    at.sql("INSERT INTO t VALUES (2, 2, 3, 4)")
+    assert seen(at, declared) == before
+    other = inner.replace("id, a, b", "id, a, b + 1 AS b")
+    at.sql(*(("DROP VIEW v_inner", other) if at.dialect == "sqlite" else (other.replace("VIEW", "OR REPLACE VIEW"),)))
+    assert seen(at, declared) != before
 
 
 def test_a_table_is_found_by_the_name_the_engine_knows(at: Place) -> None:
     known = {"mysql": ("t", "demo.t"), "postgres": ("t", "T", "public.t"), "sqlite": ("t", "T", "main.t")}
     for number, name in enumerate(known[at.dialect]):
-        before = shape(at.database, at.capture(table=name))
+        before = seen(at, at.capture(table=name))
         at.sql(f"ALTER TABLE t ADD COLUMN d{number} INT")
-        assert shape(at.database, at.capture(table=name)) != before, name
+        assert seen(at, at.capture(table=name)) != before, name
 
 
 @pytest.mark.parametrize(
@@ -116,13 +131,18 @@ def test_keys_that_act_behind_the_cursor_are_told(at: Place, rule: str, said: li
         "CREATE TABLE parent (id INT PRIMARY KEY)",
         f"CREATE TABLE child (id INT PRIMARY KEY, a INT, b INT, c INT, FOREIGN KEY (a) REFERENCES parent (id) {rule})",
     )
-    found = list(cascades(at.database, at.capture(table="child")))
+    declared = at.capture(table="child")
+    found = list(cascades(at.database, declared, told(declared, at.database).tables))
+    at.sql("CREATE VIEW v AS SELECT id, a, b, c FROM child")
+    view = at.capture(table="v")
+    assert list(cascades(at.database, view, told(view, at.database).tables)) == found
     assert len(found) == len(said)
     for sentence, part in zip(found, said, strict=True):
         assert sentence.startswith("child: foreign key ")
         assert "to parent " in sentence
         assert part in sentence
-    assert list(cascades(at.database, at.capture(table="parent", columns="id, id AS c"))) == []
+    parent = at.capture(table="parent", columns="id, id AS c")
+    assert list(cascades(at.database, parent, told(parent, at.database).tables)) == []
 
 
 def two(source: Source) -> None:
@@ -167,6 +187,31 @@ def test_a_table_that_was_emptied_or_exchanged(source: Source, monkeypatch: pyte
     source.sql(f"RENAME TABLE {source.name} TO {source.name}_old, {source.name}_new TO {source.name}")
     until(poller, source.same, "the rows of the new table are there, and those of the old are not")
     assert len(source.topic()) == 1
+
+
+def test_a_view_that_leaves_rows_out_is_refused_before_any_is_taken_for_gone(
+    source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Poller, "LOOK", 0.0)
+    two(source)
+    view = f"CREATE OR REPLACE VIEW {source.name}_v AS SELECT * FROM {source.name}"
+    source.sql(view)
+    try:
+        text = source.declared().replace(f"FROM {source.name}", f"FROM {source.name}_v")
+        poller = source.opened(text)
+        until(poller, source.same, "all rows are there")
+        source.sql(f"{view} LIMIT 1")
+        with pytest.raises(SourceError, match=f"LIMIT in the view '{source.name}_v'"):
+            polled(poller, 5)
+        source.close(poller)
+        poller = source.opened(text, "snapshot")
+        with pytest.raises(SourceError, match=f"LIMIT in the view '{source.name}_v'"):
+            poller.step()
+        assert source.same()
+        source.sql(view, f"UPDATE {source.name} SET name = 'new' WHERE id = 1")
+        until(poller, source.same, "it goes on when the view is mended")
+    finally:
+        source.sql(f"DROP VIEW {source.name}_v")
 
 
 def test_a_statement_that_goes_on_as_another_brings_up_older_rows(source: Source) -> None:

@@ -98,10 +98,16 @@ def test_a_local_time_of_before_does_not_hide_those_of_after(clocks: Clocks) -> 
 
 def test_a_low_mark_yet_to_come_says_that_the_clock_was_set_back(clocks: Clocks) -> None:
     made = cursors(NOON + HOUR)
-    assert made.not_ahead(clocks.database, "12") == ""
-    assert made.not_ahead(clocks.database, "TIMESTAMP") == "the database's clock was set back by 1:00:00"
+    assert made.not_ahead(clocks.database, "12", 0.0) == ""
+    assert made.not_ahead(clocks.database, "TIMESTAMP", 0.0) == "the database's clock was set back by 1:00:00"
     assert made.mark.value == NOON - timedelta(seconds=10)
-    assert made.not_ahead(clocks.database, "TIMESTAMP") == ""
+    assert made.not_ahead(clocks.database, "TIMESTAMP", 0.0) == ""
+    made = cursors(NOON)
+    assert made.not_ahead(clocks.database, "12", clocks.database + 5) == ""
+    assert (
+        made.not_ahead(clocks.database, "12", clocks.database + 3600) == "the database's clock was set back by 1:00:00"
+    )
+    assert made.mark.value == NOON - HOUR - timedelta(seconds=10)
 
 
 # Debts

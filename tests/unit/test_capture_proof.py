@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import sqlite3
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import event, make_url
 
+from penstock.capture import position
 from penstock.capture.database import Page
 from penstock.capture.encode import encode
 from penstock.capture.orders import of_postgres
+from penstock.capture.pages import Pages, Query
 from penstock.capture.position import CatchUp, Debt, Position, Range, Snapshot
 from penstock.capture.proof import Proof
 from penstock.capture.reconcile import Reconcile
@@ -115,6 +119,66 @@ def test_a_join_is_asked_for_its_keys(database: SQLite) -> None:
         c.exec_driver_sql("INSERT INTO other VALUES (1), (2)")
     with pytest.raises(Unproven, match="KEY that is not unique; got: 2 rows of one id"):
         proven(database, joined)
+
+
+FROM_VIEW = declared("SELECT id, c FROM v")
+
+
+@pytest.mark.parametrize(
+    ("view", "message"),
+    [
+        ("CREATE VIEW v AS SELECT random() AS id, c FROM t", "got: rows are not found by their own id"),
+        ("CREATE VIEW v AS SELECT id, random() AS c FROM t", r"got: by c, id the row behind \(.*\) is not \("),
+        # Where all that differs stands before the rest, nothing is behind anything.
+        ("CREATE VIEW v AS SELECT id COLLATE lost AS id, c FROM t", r"got: by id the row behind \(.*\) is not \("),
+    ],
+)
+def test_rows_that_the_database_does_not_find_again_are_refused(database: SQLite, view: str, message: str) -> None:
+    filled(database, "id TEXT NOT NULL, c INT", [("a", 1), ("b", 2), ("c", 3)])
+
+    def connected(connection: sqlite3.Connection, _: object) -> None:
+        connection.create_collation("lost", lambda a, b: -(a != b))
+
+    event.listen(database._engine, "connect", connected)
+    database.close()
+    with database._connected() as c:
+        c.exec_driver_sql(view)
+    with pytest.raises(Unproven, match=f"capture t cannot be paged as it is declared; {message}"):
+        proven(database, FROM_VIEW)
+
+
+def test_a_value_that_is_kept_as_another_is_refused(database: SQLite, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(database, "id BLOB NOT NULL UNIQUE, c INT", [(b"a", 1), (b"b ", 2)])
+    proven(database)
+    monkeypatch.setitem(position.TAGS, "bytes", (bytes, lambda b: b.decode().strip(), str.encode))
+    with pytest.raises(Unproven, match=r"got: \(2, b'b '\) is another row when it was kept"):
+        proven(database)
+
+
+class Busy(SQLite):
+    """A table that others write to: behind each of so many first pages a row comes between its first two."""
+
+    times = 0
+
+    def page(self, query: Query, most: int | None = None) -> Page:
+        found = super().page(query, most)
+        if self.times and query == Pages(declared()).by_key(None, 3):
+            self.times -= 1
+            with self._connected() as c:
+                c.exec_driver_sql("INSERT INTO t SELECT 1000 - 100 * COUNT(*), 1 FROM t")
+        return found
+
+
+@pytest.mark.parametrize(("times", "refused"), [(2, False), (3, True)])
+def test_rows_that_come_meanwhile_are_no_reason(database: SQLite, times: int, refused: bool) -> None:
+    busy = Busy(database._engine.url, timedelta(seconds=5))
+    filled(database, "id INTEGER PRIMARY KEY, c INT", [(10, 1), (1000, 1)])
+    # The first page is of the types, the second and third are tried.
+    busy.times = times
+    with pytest.raises(Unproven, match="by id the row behind") if refused else nullcontext():
+        proven(busy)
+    assert busy.times == 0
+    busy.close()
 
 
 def page(*rows: tuple[Any, ...]) -> Page:

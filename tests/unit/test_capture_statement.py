@@ -152,7 +152,7 @@ def test_what_is_not_understood_is_refused_with_its_place(before: str, after: st
     assert before in FULL
     with pytest.raises(DeclarationError) as refused:
         parse(FULL.replace(before, after, 1), PATH)
-    assert str(refused.value).startswith(f"accounts.sql:{place}: ")
+    assert str(refused.value).startswith(f"accounts.sql:{place}: capture accounts: ")
     assert what in str(refused.value)
 
 
@@ -174,9 +174,32 @@ def test_what_is_not_understood_is_refused_with_its_place(before: str, after: st
     ],
 )
 def test_what_says_another_thing_each_time_is_refused(dialect: str, said: str, got: str) -> None:
-    with pytest.raises(DeclarationError, match=r"^accounts\.sql:1:\d+: this ") as refused:
+    with pytest.raises(DeclarationError, match=r"^accounts\.sql:1:\d+: capture accounts: this ") as refused:
         parse(f"CAPTURE INTO a FROM {dialect} x KEY id CURSOR at AS SELECT id, at, {said} AS x FROM a", PATH)
     assert refused.value.got == got
+
+
+@pytest.mark.parametrize(
+    ("select", "clause"),
+    [
+        ("id, CAST(xmin AS text) AS at", "CURSOR"),
+        ("id, a.XMIN AS at", "CURSOR"),
+        ("ctid AS id, at", "KEY"),
+    ],
+)
+def test_what_postgresql_keeps_of_a_row_for_itself_pages_nothing(select: str, clause: str) -> None:
+    text = f"CAPTURE INTO a FROM postgres x KEY (id) CURSOR at AS SELECT {select} FROM a"
+    with pytest.raises(DeclarationError) as refused:
+        parse(text, PATH)
+    assert str(refused.value).startswith(
+        f"accounts.sql:1:{text.index(clause) + 1}: capture accounts: {clause} is made of what PostgreSQL"
+    )
+    # Others have columns of these names.
+    assert parse(text.replace("postgres", "sqlite"), PATH)
+
+
+def test_what_postgresql_keeps_of_a_row_may_be_a_value() -> None:
+    assert parse("CAPTURE INTO a FROM postgres x KEY (id) CURSOR at AS SELECT id, at, xmin AS x FROM a", PATH)
 
 
 @pytest.mark.parametrize(

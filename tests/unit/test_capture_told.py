@@ -18,6 +18,9 @@ HEAD = "CAPTURE INTO t\nFROM sqlite shop\nKEY (id)\nCURSOR at{more}\nAS\n"
 SETUP = """
 CREATE TABLE a (id INTEGER PRIMARY KEY, b INT, at INT, gone INT, whole INT GENERATED ALWAYS AS (b * 2) VIRTUAL);
 CREATE TABLE b (id INTEGER PRIMARY KEY, title TEXT, at INT);
+CREATE TABLE child (
+  id INTEGER PRIMARY KEY, at INT, a INT REFERENCES a (id) ON UPDATE SET NULL ON DELETE CASCADE, b INT REFERENCES b (id)
+);
 CREATE INDEX cursor ON a (at, id);
 INSERT INTO a VALUES (1, 1, 1, 0), (2, 9, 2, 1);
 INSERT INTO b VALUES (1, 'one', 1);
@@ -45,8 +48,9 @@ def declared(select: str, more: str = "") -> Capture:
 def test_a_plain_statement_weakens_what_sqlite_does_and_no_more() -> None:
     found = explain.explain(declared("SELECT id, at, gone FROM a", "\nDELETED WHEN (gone)\nRECONCILE EVERY 1 DAY"))
     weakened = [warning for warning in found.warnings if not warning.startswith("a poll costs")]
-    assert len(weakened) == 1
+    assert len(weakened) == 2
     assert weakened[0].startswith("a committed change is in the topic a poll later: SQLite does not tell")
+    assert "no trigger sets at when a row of a changes" in weakened[1]
     assert len(found.queries) == 10
     assert "FROM (SELECT id, at, gone FROM a) AS q" in found.queries[0].sql
 
@@ -62,11 +66,14 @@ def test_a_plain_statement_weakens_what_sqlite_does_and_no_more() -> None:
         ("SELECT id, at FROM a WHERE EXISTS (SELECT 1 FROM b)", "a committed change", "in b alone"),
         ("SELECT id, at FROM onto", "a committed change", "not a change in the view plain that leaves at as it was"),
         ("SELECT id, at, whole FROM a", "a committed change", "a.whole is generated"),
+        ("SELECT id, at FROM child", "child: foreign key from a to a deletes rows (ON DELETE CASCADE)", "no poll sees"),
+        ("SELECT id, at FROM child", "child: foreign key from a to a changes rows (ON UPDATE SET NULL)", "cursor at"),
         ("SELECT id, b AS at FROM a", "a poll costs what changed", "no index serves a in `poll, first page`"),
     ],
 )  # fmt: skip
 def test_explain_says_which_promise_is_weakened_by_what(select: str, promise: str, by: str) -> None:
     found = explain.explain(declared(select))
+    assert not [w for w in found.warnings if "from b to b" in w]
     assert [w for w in found.warnings if w.startswith(promise) and by in w]
 
 

@@ -19,7 +19,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from tests.chaos.histories.batch import Batch, Found
-from tests.chaos.histories.tables import FEATURES
+from tests.chaos.histories.tables import AT_ONCE, FEATURES
 from tests.chaos.histories.world import started, there
 
 
@@ -29,7 +29,7 @@ def arguments(given: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--histories", type=int, default=200)
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--outages", type=int, default=20)
-    parser.add_argument("--at-once", type=int, default=12)
+    parser.add_argument("--at-once", type=int, default=AT_ONCE)
     parser.add_argument("--first", type=int, default=0, help="the number of the first history")
     parser.add_argument("--hours", type=float, default=4.0, help="it ends at this time even if not all is done")
     parser.add_argument("--home", type=Path, default=Path(".penstock-chaos") / "histories")

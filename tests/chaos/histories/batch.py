@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient
@@ -25,8 +26,8 @@ from tests.chaos.histories.writers import Writer
 
 ATTEMPTS = 8
 WRITERS = 3
-# Seconds of writing and polling behind the last breaker.
-LAST = 6.0
+# Polls of each capture, and seconds of writing, behind the last breaker: what is killed often hardly polls.
+POLLS, LAST = 15, 6.0
 
 
 @dataclass
@@ -127,10 +128,14 @@ class Batch:
         made = []
         for h in self.histories:
             fresh = threading.Lock()
-            made += [Writer(h, self._server(h), n, fresh) for n in range(WRITERS)]
+            made += [Writer(h, self._server(h), n, fresh, partial(self._polls, h.name)) for n in range(WRITERS)]
         for writer in made:
             writer.start()
         return made
+
+    def _polls(self, name: str) -> int:
+        row = self.world.captures.rows().get(name)
+        return row.polls if row else 0
 
     def _break(self, kills: int, cuts: int) -> None:
         ways = outages(self.world)
@@ -152,8 +157,8 @@ class Batch:
             self._say(f"{kind}: {said}")
             if self.chance.random() < 0.3:
                 self._ask_something()
-        if not self.world.works(names):
-            self._say("not all of them poll yet")
+        if not self.world.works(names, POLLS):
+            self._say("not all of them have polled often")
         time.sleep(LAST)
 
     def _ask_something(self) -> None:

@@ -13,6 +13,9 @@ NAMES = (
     "order", "group", "user", "select", "value", "Straße", "with space", "per%cent", "colon:name", "MixedCase", "名前",
     "key", "rank", "a.b", "x1", "penstock", "topic", "json", "date", "condition", "semi;colon", "dash-ed", "hash#tag",
 )  # fmt: skip
+# Histories that share servers at a time. A transaction that is held keeps the marks of all of them back, and what
+# is lost without one cannot be: every other batch has none.
+AT_ONCE = 12
 FEATURES = ("shadow", "alter", "join", "two-phase", "slow", "snapshot")
 WHERES = ("{grade} < 80", "{grade} >= 0 OR {txt} IS NULL", "{txt} IS NULL OR {txt} <> 'a'", "NOT {grade} IN (1, 2, 3)")
 
@@ -117,7 +120,7 @@ class History:
         return [
             *((c.name, c.kind.ddl.removesuffix(" NULL") + " NOT NULL") for c in self.key),
             ("version", "BIGINT NOT NULL"), ("grade", "INTEGER NOT NULL"), ("txt", f"{d.words} NULL"),
-            ("gone", f"{d.flag} NOT NULL"),
+            ("gone", f"{d.flag} NOT NULL"), ("settled", "INTEGER NOT NULL DEFAULT 0"),
             *((c.name, c.kind.ddl) for c in self.values),
             (self.cursor_name, cursor),
         ]  # fmt: skip
@@ -178,6 +181,7 @@ def history(seed: int, number: int, engine: str, without: frozenset[str], attemp
     form = "" if chance.random() < 0.5 else "list"
     plan = [(c.name, c.kind.form) for c in key] + [("version", d.whole), ("grade", d.whole)]
     plan += [("txt", "given" if engine == "sqlite" else "text"), ("gone", _flag(engine))]
+    plan += [("settled", d.whole)]
     plan += [(c.name, c.kind.form) for c in values] + [(cursor_name, cursor.form)]
     out = [Out(n, f"{at}{d.quote(n)}", f) for n, f in plan]
     key_out, cursor_out = [c.name for c in key], cursor_name
@@ -200,9 +204,10 @@ def history(seed: int, number: int, engine: str, without: frozenset[str], attemp
         cursor=cursor, cursor_name=cursor_name, values=values, pool=pool, star=star, out=out, key_out=key_out,
         cursor_out=cursor_out, where=where, join=join, delay=3.0, features=features, removes=removes,
         stale=join and chance.random() < 0.5, partitions=chance.choice((1, 1, 2, 3)),
-        deleted=chance.choice(d.gone) if chance.random() < 0.6 else "", long=chance.random() < 0.5,
+        deleted=chance.choice(d.gone) if chance.random() < 0.6 else "",
+        long=chance.random() < 0.5 and number // AT_ONCE % 2 == 0,
         # A comparison comes when it is asked for: what polls do is looked at before.
-        clauses=f"EVERY {every} OVERLAP 2 SECONDS DELAY 3 SECONDS HOLD {chance.choice((4, 20))} SECONDS "
+        clauses=f"EVERY {every} OVERLAP 2 SECONDS DELAY 3 SECONDS HOLD {chance.choice((4, 40))} SECONDS "
         "RECONCILE EVERY 36500 DAYS",
     )  # fmt: skip
 
@@ -213,7 +218,8 @@ def _flag(engine: str) -> str:
 
 def _shadowed(out: list[Out], key: list[str], cursor: str, chance: random.Random) -> tuple[list[Out], list[str], str]:
     """The names of some columns changed about, the key's and the cursor's among them."""
-    fixed = {"version", "gone", "grade", "txt", *(o.name for o in out if o.sql.endswith(")") or " " in o.sql)}
+    fixed = {"version", "gone", "grade", "txt", "settled"}
+    fixed |= {o.name for o in out if o.sql.endswith(")") or " " in o.sql}
     names = [o.name for o in out if o.name not in fixed and o.name[0] != "e"]
     other = dict(zip(names, chance.sample(names, len(names)), strict=True))
     made = [Out(other.get(o.name, o.name), o.sql, o.form) for o in out]

@@ -61,12 +61,12 @@ class World:
             self.worker = subprocess.Popen(command, stdout=log, stderr=log, cwd=PROJECT)
         return self.worker
 
-    def works(self, names: Sequence[str]) -> bool:
-        """Wait until all of them poll; False if one does not in time."""
-        deadline = time.monotonic() + PATIENCE / 6
+    def works(self, names: Sequence[str], polls: int = 1) -> bool:
+        """Wait until all of them have polled so often; False if one does not in time."""
+        deadline = time.monotonic() + PATIENCE / 6 * (1 if polls == 1 else 2)
         while time.monotonic() < deadline:
             rows = self.captures.rows()
-            if all((row := rows.get(n)) and row.polls and row.reported_at > self._began for n in names):
+            if all((row := rows.get(n)) and row.polls >= polls and row.reported_at > self._began for n in names):
                 return True
             time.sleep(0.5)
         return False

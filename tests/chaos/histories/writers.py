@@ -12,16 +12,22 @@ from typing import Any
 from tests.chaos.histories.servers import ERRORS, ISOLATIONS, Server, begin, execute
 from tests.chaos.histories.tables import History
 
+# Seconds for which a transaction is held, and polls meanwhile.
+SHORTEST, LONGEST, POLLS = 3.5, 18.0, 6
 Operation = Callable[[Any], int]
 
 
 class Writer(threading.Thread):
     """One session. done: operations that it did, of committed and other transactions; late: whether one of its
-    transactions was open for longer than the capture was told; skew: how far its clock is behind, seconds."""
+    transactions was open for longer than the capture was told; skew: how far its clock is behind, seconds; polls: tells
+    how often the capture has polled."""
 
-    def __init__(self, history: History, server: Server, number: int, fresh: threading.Lock) -> None:
+    def __init__(
+        self, history: History, server: Server, number: int, fresh: threading.Lock, polls: Callable[[], int] = int
+    ) -> None:
         super().__init__(daemon=True, name=f"{history.name}-{number}")
         self.history, self.server, self._fresh = history, server, fresh
+        self._polls = polls
         self.chance = random.Random(f"{history.seed}/{number}")
         self.over = threading.Event()
         self.done, self.late = 0, False
@@ -29,7 +35,7 @@ class Writer(threading.Thread):
         self._isolation = self.chance.choice(ISOLATIONS)
         self._number, self._count, self._added = number, 0, 0
         operations: list[tuple[int, Operation]] = [
-            (6, self.update), (4, self.insert), (2, self.upsert), (1, self.copied), (2, self.every),
+            (6, self.update), (4, self.insert), (2, self.upsert), (1, self.copied), (2, self.every), (2, self.settle),
         ]  # fmt: skip
         if history.deleted:
             operations.append((3, self.deleted))
@@ -72,8 +78,14 @@ class Writer(threading.Thread):
         else:
             begin(self.server, connection, self._isolation)
         began, limit = time.monotonic(), self._limit()
+        # Longer than the overlap, with little locked: meanwhile others go on, and may hide what it did.
+        held = self.history.long and self.server.engine != "sqlite" and self.chance.random() < 0.3
         try:
-            for _ in range(self.chance.choice((1, 1, 2, 4))):
+            if held:
+                # Not every key has a row.
+                any(self._operate(connection, self.settle) for _ in range(5))
+                self._hold()
+            for _ in range(0 if held else self.chance.choice((1, 1, 2, 4))):
                 self._step(connection)
                 if time.monotonic() - began > limit:
                     break
@@ -86,12 +98,16 @@ class Writer(threading.Thread):
                 else:
                     execute(connection, "ROLLBACK")
             raise
-        if self.history.long and self.server.engine != "sqlite" and self.chance.random() < 0.3:
-            # Longer than the overlap.
-            time.sleep(self.chance.uniform(2.5, 6))
         self._end(connection, name, shared=shared)
         if self.server.engine == "sqlite" and time.monotonic() - began > self.history.delay + 1:
             self.late = True
+
+    def _hold(self) -> None:
+        """Wait for longer than the overlap, and until the capture has polled often enough to go on without this."""
+        began, polls = time.monotonic(), self._polls()
+        while (took := time.monotonic() - began) < LONGEST and not self.over.wait(0.3):
+            if took > SHORTEST and not polls <= self._polls() < polls + POLLS:
+                return
 
     def _limit(self) -> float:
         """Seconds after which a transaction ends."""
@@ -127,20 +143,21 @@ class Writer(threading.Thread):
         else:
             execute(connection, "COMMIT" if good else "ROLLBACK")
 
-    def _operate(self, connection: Any) -> None:
+    def _operate(self, connection: Any, operation: Operation | None = None) -> int:
         if self.history.cursor.auto and self.skew:
             # What CURRENT_TIMESTAMP says in the next statement.
             execute(connection, f"SET timestamp = {time.time() - self.skew:.6f}")
         try:
-            changed = self.chance.choice(self._operations)(connection)
+            changed = (operation or self.chance.choice(self._operations))(connection)
         except ERRORS as e:
             # A key that is there already is no reason to end; what else went wrong is.
             if "uplicate" in str(e) or "UNIQUE" in str(e):
                 if self.server.engine == "postgres":
                     raise
-                return
+                return 0
             raise
         self.done += changed > 0
+        return changed
 
     # Operations; each gives how many rows it changed
 
@@ -148,7 +165,11 @@ class Writer(threading.Thread):
         return execute(connection, self._update(self._where(self._key())))
 
     def every(self, connection: Any) -> int:
-        return execute(connection, self._update(f"grade % 5 = {self.chance.randrange(5)}"))
+        return execute(connection, self._update(f"grade % 5 = {self.chance.randrange(5)} AND settled = 0"))
+
+    def settle(self, connection: Any) -> int:
+        """A last change: what a capture lost of such a row is not brought in by another change soon."""
+        return execute(connection, self._update(self._where(self._key()), [*self._changes(), ("settled", "1")]))
 
     def insert(self, connection: Any) -> int:
         count = self.chance.choice((1, 1, 1, 3, 8))
@@ -168,7 +189,8 @@ class Writer(threading.Thread):
             raise
 
     def upsert(self, connection: Any) -> int:
-        changes = ", ".join(f"{name} = {sql}" for name, sql in self._changes(f"{self.history.table}."))
+        given = [*self._changes(f"{self.history.table}."), ("settled", "0")]
+        changes = ", ".join(f"{name} = {sql}" for name, sql in given)
         if self.server.engine in ("mariadb", "mysql"):
             behind = f"ON DUPLICATE KEY UPDATE {changes}"
         else:
@@ -241,7 +263,9 @@ class Writer(threading.Thread):
         return self.chance.choice(self.history.pool)
 
     def _where(self, key: tuple[str, ...]) -> str:
-        return " AND ".join(f"{name} = {value}" for name, value in zip(self._keys(), key, strict=True))
+        """The row of a key, if it is not settled."""
+        each = [f"{name} = {value}" for name, value in zip(self._keys(), key, strict=True)]
+        return " AND ".join([*each, "settled = 0"])
 
     def _update(self, where: str, changes: list[tuple[str, str]] | None = None) -> str:
         given = self._changes() if changes is None else changes
