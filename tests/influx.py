@@ -1,4 +1,4 @@
-"""An InfluxDB of one's own, where it can be had."""
+"""An InfluxDB of one's own, where it can be had, and rows as its writer gets them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 import pytest
 
 from penstock.errors import LocalError
@@ -34,3 +35,25 @@ def asked(influx: InfluxDB, text: str, database: str, **params: str) -> dict[str
     result: dict[str, Any]
     [result] = answer.raise_for_status().json()["results"]
     return result
+
+
+def row(version: int = 1, *, deleted: bool = False, refused: bytes | None = None, **doc: Any) -> dict[str, Any]:
+    return {"version": version, "deleted": deleted, "refused": refused, "at": doc.get("at"), "doc": doc}
+
+
+def documents(*rows: dict[str, Any], **types: Any) -> pa.Table:
+    """Rows as `Documents.columns` gives them. types: of the columns of the SELECT; a row has NULL in what it leaves
+    out."""
+    count = len(rows)
+    columns: dict[str, Any] = {
+        "id": pa.array([b"id"] * count, pa.binary()),
+        "version": pa.array([r["version"] for r in rows], pa.int64()),
+        "deleted": pa.array([r["deleted"] for r in rows], pa.bool_()),
+        "at": pa.array([r["at"] for r in rows], pa.timestamp("us", "UTC")),
+        "refused": pa.array([r["refused"] for r in rows], pa.binary()),
+        "topic": pa.array(["topic"] * count, pa.string()),
+        "partition": pa.array([0] * count, pa.int32()),
+        "offset": pa.array(range(count), pa.int64()),
+        "doc": pa.array([r["doc"] for r in rows], pa.struct(list(types.items()))),
+    }
+    return pa.table(columns)

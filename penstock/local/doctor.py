@@ -47,6 +47,7 @@ def examine(platform: Platform) -> list[Check]:
         ("Declarations", _declarations),
         ("Broker", _broker),
         ("Control database", _control),
+        ("Stores", _stores),
         ("Airflow", _airflow),
     ]
     found: list[Check] = []
@@ -100,7 +101,8 @@ def _version(package: str) -> str:
 
 
 def _jars(platform: Platform) -> Iterator[Check]:
-    for name in ("broker", "connector") if platform.broker else ("connector",):
+    stores = [part.name for part in platform.stores if part.name in jars.SETS]
+    for name in (*(("broker",) if platform.broker else ()), "connector", *stores):
         lacking = jars.missing(name)
         if lacking:
             yield Check(f"Jars of {name}", "fail", f"{len(lacking)} not fetched: {lacking[0]} …", "`make up` fetches")
@@ -177,6 +179,17 @@ def _control(platform: Platform) -> Iterator[Check]:
         yield Check("Control database", "fail", f"tables missing: {', '.join(lacking)}", "`penstock migrate`")
     else:
         yield Check("Control database", "ok", f"answers; all {len(schema.metadata.tables)} tables are there")
+
+
+def _stores(platform: Platform) -> Iterator[Check]:
+    for part in platform.stores:
+        label = part.label.removeprefix("the ")
+        if not part.running():
+            yield Check(label, "fail", f"{part.label} is not there", UNUSED)
+        elif not part.ready():
+            yield Check(label, "fail", f"{part.label} runs, but does not answer", f"see {part.log}")
+        else:
+            yield Check(label, "ok", f"answers at 127.0.0.1:{next(iter(part.ports.values()))}")
 
 
 def _airflow(platform: Platform) -> Iterator[Check]:

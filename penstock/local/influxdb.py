@@ -47,7 +47,7 @@ class InfluxDB(Part):
 
     name: ClassVar[str] = "influxdb"
     label: ClassVar[str] = "the InfluxDB server"
-    variable: ClassVar[str] = ""
+    variable: ClassVar[str] = "PENSTOCK_INFLUXDB_PORT"
 
     def __init__(self, home: Path | None = None, *, port: int) -> None:
         super().__init__(home or settings().home)

@@ -17,7 +17,7 @@ from penstock.catalog import BrokenFile, Catalog, survey
 from penstock.control import Actor, Control, connect
 from penstock.errors import ControlError, LocalError, PenstockError, ReleaseRefused
 from penstock.kafka.admin import ensure_topics
-from penstock.local import mariadb
+from penstock.local import mariadb, stores
 from penstock.local.airflow import Airflow, ApiServer
 from penstock.local.demo import Demo
 from penstock.local.part import Part
@@ -99,6 +99,10 @@ def as_running(given: Settings) -> Settings:
         record = process.read(given.home / "run", name)
         if record and record.process() and use in record.ports:
             ports[option] = record.ports[use]
+    for name in stores.KINDS:
+        record = process.read(given.home / "run", name)
+        if record and record.process() and record.ports:
+            ports[f"{name}_port"] = next(iter(record.ports.values()))
     return given.model_copy(update=ports)
 
 
@@ -109,6 +113,7 @@ class Platform:
         self.settings = s = given or settings()
         self.broker = None if s.kafka_bootstrap else Broker(s.home, s.kafka_port)
         self.mariadb = None if s.control_url.get_secret_value() else MariaDB(s.home, s.mariadb_port)
+        self.stores = stores.chosen(s)
         self.airflow = Airflow(s.home, s.airflow_port, s.project)
         self.meter = Meter(s.home, s.metrics_port)
         # What of the declarations cannot run now, and the streams that are not waited for because of it.
@@ -118,8 +123,7 @@ class Platform:
     @property
     def parts(self) -> list[Part]:
         """In the order in which they start."""
-        stores: list[Part | None] = [self.broker, self.mariadb]
-        return [p for p in [*stores, *self.airflow.parts, self.meter] if p]
+        return [p for p in [self.broker, self.mariadb, *self.stores, *self.airflow.parts, self.meter] if p]
 
     # Up
 
@@ -183,6 +187,10 @@ class Platform:
         if self.mariadb and not self.mariadb.running():
             with report.step("Looking for MariaDB") as step:
                 step.say(f"from {mariadb.find(step.tick).source}")
+        for part in self.stores:
+            if part.name in jars.SETS and jars.missing(part.name):
+                with report.step(f"Fetching {part.label.removeprefix('the ')}") as step:
+                    jars.ensure(part.name, step.tick)
 
     def _train(self, report: Report) -> None:
         if not aot.missing():
@@ -194,9 +202,10 @@ class Platform:
                 step.say(f"left out: {e}")
 
     def _start_stores(self, report: Report) -> None:
-        stores = [part for part in (self.broker, self.mariadb) if part]
-        if stores:
-            self._start_all(report, stores, f"Starting {' and '.join(p.label.removeprefix('the ') for p in stores)}")
+        kept = [part for part in (self.broker, self.mariadb) if part]
+        for parts in (kept, self.stores):
+            if parts:
+                self._start_all(report, parts, f"Starting {' and '.join(p.label.removeprefix('the ') for p in parts)}")
 
     def _start_all(self, report: Report, parts: Sequence[Part], title: str) -> None:
         with report.step(title) as step:
@@ -282,8 +291,9 @@ class Platform:
                 step.say("" if any(ran) else "they did not run")
             with report.step("Draining the streams") as step:
                 step.say(self._stop_drivers(step.say))
-            with report.step("Stopping Kafka and MariaDB") as step:
-                ran = [part.stop() for part in (self.broker, self.mariadb) if part]
+            # The streams' stores last of all: whoever drains still writes to them.
+            with report.step("Stopping Kafka, MariaDB and the stores") as step:
+                ran = [part.stop() for part in (self.broker, self.mariadb, *self.stores) if part]
                 step.say("" if any(ran) else "they did not run")
 
     def _stop_drivers(self, say: Callable[[str], None]) -> str:

@@ -1,0 +1,118 @@
+"""`penstock sinks`: statements that write topics into stores."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from penstock.catalog import readable
+from penstock.cli.output import clear_errors, console, emit, unknown
+from penstock.declare.sink import Sink
+from penstock.errors import PenstockError
+from penstock.sinks import statements
+from penstock.sinks.explained import Explanation
+from penstock.sinks.explained import explain as explained
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+app = typer.Typer(no_args_is_help=True, help="SQL statements that write topics into Elasticsearch, MongoDB, InfluxDB.")
+
+
+def complete(incomplete: str) -> list[str]:
+    return [name for name in sorted(readable()[0].sinks) if name.startswith(incomplete)]
+
+
+Name = Annotated[str, typer.Argument(help="A sink: a file of sql/sinks/ without `.sql`.", autocompletion=complete)]
+Names = Annotated[list[str] | None, typer.Argument(help="Sinks; all if none is named.", autocompletion=complete)]
+
+
+def sinks(names: list[str] | None) -> list[Sink]:
+    declared, wrong = readable()
+    broken = [mistake for mistake in wrong if mistake.path.parent.name == "sinks"]
+    for mistake in broken:
+        if not names or mistake.path.stem in names:
+            raise mistake
+    for name in names or ():
+        if name not in declared.sinks:
+            raise unknown("sink", name, declared.sinks)
+    return [declared.sinks[name] for name in names or sorted(declared.sinks)]
+
+
+@contextmanager
+def session() -> Iterator[SparkSession]:
+    # Spark is more than most commands need to load.
+    from penstock.engine.session import open_session
+
+    # Spark's own lines would tell each fault once more, with a page of Java.
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    spark = open_session("sinks")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@app.command()
+def check(names: Names = None) -> None:
+    """Read the statements, and let Spark tell whether they can be run; no store is asked."""
+    failed = False
+    with clear_errors():
+        wanted, topics = sinks(names), readable()[0].topics
+    if not wanted:
+        console().print("No sinks are declared: see sql/sinks/.")
+        return
+    with session() as spark:
+        for sink in wanted:
+            try:
+                found = explained(sink, topics, spark)
+            except PenstockError as e:
+                failed = True
+                console().print(Text(f"✗ {sink.name}: {e}", style="red"))
+                continue
+            said, style = f"{_target(sink)}, fields {', '.join(name for name, _ in found.fields)}", "green"
+            if not statements.is_given(sink):
+                said += f"; it does not run: set PENSTOCK_{sink.store.upper()}_URL"
+                style = "yellow"
+            console().print(Text(f"✓ {sink.name}: {said}", style=style))
+    raise typer.Exit(1 if failed else 0)
+
+
+@app.command()
+def explain(name: Name, as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON.")] = False) -> None:
+    """What a sink makes of its records: fields, id, version, what is created in the store, and Spark's plan."""
+    with clear_errors():
+        [sink] = sinks([name])
+        with session() as spark:
+            found = explained(sink, readable()[0].topics, spark)
+    if as_json:
+        emit({"name": name, "target": _target(sink), **vars(found)})
+        return
+    _print(sink, found)
+
+
+def _target(sink: Sink) -> str:
+    return f"{sink.verb} into {'.'.join((sink.store, *sink.target))}"
+
+
+def _print(sink: Sink, found: Explanation) -> None:
+    out = console()
+    topics = ", ".join(read.topic for read in sink.reads)
+    out.print(Text.assemble((sink.name, "bold"), f": {topics} -> {_target(sink)}"))
+    for line in found.facts:
+        out.print(f"  {line}")
+    out.print(Text("\nfields", style="bold"))
+    for field, kind in found.fields:
+        out.print(f"  {field} {kind}")
+    if found.made:
+        out.print(Text("\nwhat is made in the store", style="bold"))
+        emit(found.made)
+    out.print(Text("\nthe SELECT, as Spark is given it", style="bold"))
+    out.print(sink.spliced.sql)
+    out.print(Text("\nSpark's plan", style="bold"))
+    out.print(found.plan)

@@ -1,0 +1,36 @@
+"""The stores that sinks write to, as parts of this machine's platform: those asked for, and those that run already."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pkgutil import resolve_name
+
+from penstock.errors import LocalError
+from penstock.local.part import Part
+from penstock.machine import process
+from penstock.settings import Settings
+
+# By the name of the store, which is also the part's and that of its settings.
+KINDS: Mapping[str, str] = {
+    "elasticsearch": "penstock.local.elasticsearch:Elasticsearch",
+    "mongodb": "penstock.local.mongodb:MongoDB",
+    "influxdb": "penstock.local.influxdb:InfluxDB",
+}
+
+
+def chosen(given: Settings) -> list[Part]:
+    """The parts, in order of start. LocalError if what is asked for is none of them, or lies elsewhere."""
+    wanted = given.stores.replace(",", " ").lower().split()
+    if strange := [name for name in wanted if name not in KINDS]:
+        raise LocalError(
+            "this is no store that runs here", got=strange[0], fix=f"STORES takes some of: {' '.join(KINDS)}"
+        )
+    for name in wanted:
+        if getattr(given, f"{name}_url").get_secret_value():
+            raise LocalError(
+                f"{name} is asked for here, and is given elsewhere",
+                got=f"STORES={given.stores} and PENSTOCK_{name.upper()}_URL",
+                fix=f"leave {name} out of STORES, or unset PENSTOCK_{name.upper()}_URL",
+            )
+    there = [name for name in KINDS if name in wanted or process.read(given.home / "run", name)]
+    return [resolve_name(KINDS[name])(given.home, port=getattr(given, f"{name}_port")) for name in there]

@@ -1,0 +1,109 @@
+"""What was deleted, with its version: an older upsert that comes later brings nothing back.
+
+Elasticsearch itself forgets the version of a delete after a while, and with a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+import orjson
+from elasticsearch import BadRequestError, NotFoundError
+from elasticsearch import Elasticsearch as Client
+
+from penstock.errors import SinkError
+from penstock.sinks.elasticsearch import LIMITS, Elasticsearch
+from penstock.sinks.elasticsearch_bulk import Bulk, Outcome, item
+from penstock.sinks.elasticsearch_client import asking, found
+from penstock.sinks.elasticsearch_layout import PAGE
+from penstock.sinks.newest import Row
+
+MAPPINGS = {"dynamic": "false", "properties": {"at": {"type": "date"}}}
+SETTINGS = {"index": {"auto_expand_replicas": "0-1"}}
+
+
+class Graves:
+    """One index: by the id of a document that was deleted, with the version of that: `id`, and `at`, when it was."""
+
+    def __init__(self, client: Client, bulk: Bulk, output: Elasticsearch) -> None:
+        self._client = client
+        self._bulk = bulk
+        self._output = output
+        self._made = False
+
+    def prepare(self) -> None:
+        if self._made:
+            return
+        self.restore()
+        self._made = True
+
+    def restore(self) -> None:
+        """Make the index, if it is not there."""
+        index = self._output.graves
+        with asking(f"to make index {index}"):
+            try:
+                self._client.indices.create(index=index, mappings=MAPPINGS, settings=SETTINGS)
+            except BadRequestError as e:
+                if e.error != "resource_already_exists_exception":
+                    raise
+
+    def over(self, rows: Sequence[Row]) -> set[int]:
+        """The numbers of rows that are older than the delete of their id."""
+        versions: dict[str, int] = {}
+        for start in range(0, len(rows), PAGE):
+            # Of an id without a grave nothing is answered at all.
+            dug = found(
+                self._client,
+                "to look for what was deleted",
+                "docs._source,docs._version",
+                index=self._output.graves,
+                ids=[row.id for row in rows[start : start + PAGE]],
+                source_includes=["id"],
+            )
+            versions |= {doc["_source"]["id"]: doc["_version"] for doc in dug}
+        return {row.number for row in rows if versions.get(row.id, -1) > row.version}
+
+    def dig(self, rows: Sequence[Row], now: datetime) -> Outcome:
+        """Remember what is deleted, before it is."""
+        at = int(now.timestamp() * 1000)
+        made = Outcome()
+        self._bulk.run(
+            [
+                item(
+                    "index",
+                    row.number,
+                    self._output.graves,
+                    row.id,
+                    row.version,
+                    orjson.dumps({"id": row.id, "at": at}),
+                )
+                for row in rows
+            ],
+            made,
+        )
+        if made.refused:
+            why = next(iter(made.refused.values()))
+            raise SinkError(
+                f"{self._output.graves} takes no graves", got=why, fix="delete that index if it is another's"
+            )
+        return made
+
+    def expire(self, now: datetime) -> int:
+        """Forget what was deleted long ago; how many."""
+        before = int((now - timedelta(days=LIMITS.grave_days)).timestamp() * 1000)
+        with asking("to forget what was deleted long ago"):
+            try:
+                hits = self._client.search(
+                    index=self._output.graves,
+                    query={"range": {"at": {"lt": before}}},
+                    size=PAGE,
+                    source=False,
+                    version=True,
+                )["hits"]["hits"]
+            except NotFoundError:
+                return 0
+        old = [item("delete", 0, self._output.graves, hit["_id"], hit["_version"], None) for hit in hits]
+        made = Outcome()
+        self._bulk.run(old, made)
+        return made.written

@@ -1,0 +1,189 @@
+"""The indexes of a sink: template, mapping and settings as declared, made when they are missing, never changed in
+silence."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from elasticsearch import BadRequestError, NotFoundError
+from elasticsearch import Elasticsearch as Client
+
+from penstock.errors import SinkError
+from penstock.sinks.elasticsearch import PATTERNS, Elasticsearch
+from penstock.sinks.elasticsearch_client import asking, found
+from penstock.sinks.elasticsearch_mapping import differences, mapping
+
+log = logging.getLogger(__name__)
+
+# Over what comes with Elasticsearch, below what people give theirs.
+PRIORITY = 150
+# How a declared one looks that is not there; a search sees a document within this.
+REFRESH = "1s"
+# A delete is known to the index itself for so long; after that by its grave. In between lies a writer that was paused.
+REMEMBERED = "10m"
+SETTINGS = {"auto_expand_replicas": "0-1", "refresh_interval": REFRESH, "gc_deletes": REMEMBERED}
+# One look at a time.
+PAGE = 5000
+
+
+def template(output: Elasticsearch, shape: pa.StructType) -> dict[str, Any]:
+    """What is made of an output: the body of its index template. DeclarationError if its fields cannot be."""
+    # Indexes of an hour have three dots after the year, of a year none.
+    dots = ".*" * PATTERNS[output.suffix].count(".") if output.suffix else ""
+    patterns = [f"{output.index}-{century}*{dots}" for century in (19, 20, 21)] if output.suffix else [output.index]
+    made: dict[str, Any] = {"settings": {"index": SETTINGS}, "mappings": mapping(shape, output)}
+    if output.suffix:
+        # All of them by one name.
+        made["aliases"] = {output.index: {}}
+    return {"index_patterns": patterns, "priority": PRIORITY, "template": made}
+
+
+class Layout:
+    """Sees to indexes before anything is written to them."""
+
+    def __init__(self, client: Client, output: Elasticsearch) -> None:
+        self._client = client
+        self._output = output
+        self._shape: pa.StructType | None = None
+        self._body: dict[str, Any] = {}
+        self._known: set[str] = set()
+
+    def prepare(self, shape: pa.StructType) -> None:
+        """Let documents of a shape be written. SinkError if what is there is otherwise."""
+        if shape == self._shape:
+            return
+        made = template(self._output, shape)
+        name = f"penstock-{self._output.index}"
+        with asking(f"to make template {name}"):
+            try:
+                [there] = self._client.indices.get_index_template(name=name)["index_templates"]
+                stale = self._outdated(name, there["index_template"], made)
+            except NotFoundError:
+                stale = True
+            if stale:
+                self._client.indices.put_index_template(name=name, **made)
+        self._body, self._shape = made["template"], shape
+        self._known.clear()
+        if not self._output.suffix:
+            self.ensure([self._output.index])
+
+    def _outdated(self, name: str, there: Mapping[str, Any], wanted: dict[str, Any]) -> bool:
+        """Whether fields are to be added to a template, whose settings stay as they are."""
+        if there["index_patterns"] != wanted["index_patterns"]:
+            raise SinkError(
+                f"index template {name} of Elasticsearch is for other indexes than {self._output.name} writes",
+                got=", ".join(there["index_patterns"]),
+                fix=f"delete it (DELETE _index_template/{name}) if no sink needs it: it is made anew",
+            )
+        old, made = there.get("template", {}), wanted["template"]
+        if not self._agrees(f"index template {name}", old.get("mappings", {}), made["mappings"]):
+            return False
+        made["settings"] = old.get("settings", made["settings"])
+        log.warning("elasticsearch: index template %s gets new fields", name)
+        return True
+
+    def ensure(self, indexes: Iterable[str]) -> None:
+        """Make indexes that are missing, see that the others are as declared, and add new fields to them."""
+        for index in indexes:
+            if index in self._known:
+                continue
+            with asking(f"to make index {index}"):
+                try:
+                    self._client.indices.create(index=index, **self._body)
+                    log.info("elasticsearch: index %s is made", index)
+                except BadRequestError as e:
+                    if e.error != "resource_already_exists_exception":
+                        raise
+                    self._extend(index)
+            self._known.add(index)
+
+    def restore(self, index: str) -> None:
+        """Make an index again that somebody has deleted."""
+        self._known.discard(index)
+        self.ensure([index])
+
+    def _extend(self, index: str) -> None:
+        for name, there in self._client.indices.get_mapping(index=index).items():
+            missing = self._agrees(f"index {name}", there["mappings"], self._body["mappings"])
+            if missing:
+                self._client.indices.put_mapping(index=name, properties=missing)
+                log.warning("elasticsearch: index %s gets new fields: %s", name, ", ".join(missing))
+
+    def _agrees(self, what: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+        missing, wrong = differences(there.get("properties", {}), wanted["properties"])
+        if wrong:
+            raise SinkError(
+                f"{what} of Elasticsearch is not as {self._output.name} declares it",
+                got="; ".join(wrong[:10]),
+                fix="declare the field as it is there (FIELDS), name it otherwise, or delete what is there and let the "
+                "sink start over",
+            )
+        return missing
+
+    def suffixed(self) -> list[str]:
+        """The indexes with a suffix of this unit that there are."""
+        if not self._output.suffix:
+            return []
+        pattern = f"{self._output.index}-*"
+        with asking(f"to list {pattern}"):
+            there = self._client.indices.get(index=pattern, features="aliases", expand_wildcards="open")
+        return sorted(name for name in there if self._ends(name))
+
+    def homes(self, ids: Iterable[str]) -> dict[str, list[str]]:
+        """In which of the suffixed indexes each id lies, whatever its time."""
+        wanted = [{"_index": index, "_id": key} for index in self.suffixed() for key in ids]
+        homes: dict[str, list[str]] = {}
+        for start in range(0, len(wanted), PAGE):
+            part = wanted[start : start + PAGE]
+            told = "docs._id,docs._index,docs.found"
+            for doc in found(self._client, "to look for documents", told, docs=part, source=False):
+                if doc.get("found"):
+                    homes.setdefault(doc["_id"], []).append(doc["_index"])
+        return homes
+
+    def index_of(self, at: datetime) -> str:
+        """The index for a time."""
+        return f"{self._output.index}-{at.strftime(PATTERNS[self._output.suffix or 'day'])}"
+
+    def oldest(self, now: datetime) -> datetime | None:
+        """The start of the first index that is still kept; None if all are."""
+        kept = self._output.expire_seconds
+        return now - timedelta(seconds=kept) if kept else None
+
+    def expire(self, now: datetime) -> list[str]:
+        """Drop indexes all of whose time is over; which."""
+        since = self.oldest(now)
+        over = [name for name in self.suffixed() if (end := self._ends(name)) and end <= since] if since else []
+        for name in over:
+            with asking(f"to drop index {name}"):
+                try:
+                    self._client.indices.delete(index=name)
+                except NotFoundError:
+                    continue
+            self._known.discard(name)
+            log.info("elasticsearch: index %s is dropped, its time is over", name)
+        return over
+
+    def _ends(self, name: str) -> datetime | None:
+        """Where the time of an index ends; None if it is none of this sink."""
+        return ends(name.removeprefix(f"{self._output.index}-"), self._output.suffix or "day")
+
+
+def ends(suffix: str, unit: str) -> datetime | None:
+    """The end of the time that a suffix stands for; None if it is no suffix of that unit."""
+    if not re.fullmatch(r"\d{4}(\.\d\d)*", suffix):
+        return None
+    try:
+        start = datetime.strptime(suffix, PATTERNS[unit]).replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    if unit == "year":
+        return start.replace(year=start.year + 1)
+    if unit == "month":
+        return (start + timedelta(days=31)).replace(day=1)
+    return start + (timedelta(days=1) if unit == "day" else timedelta(hours=1))

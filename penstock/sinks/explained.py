@@ -1,0 +1,109 @@
+"""What a sink will do, told before it does it: tried by Spark on no records, with what its store gets of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from penstock.declare.inputs import RECORD
+from penstock.declare.schema import quoted, schema
+from penstock.declare.sink import Read, Sink
+from penstock.declare.stream import Stream
+from penstock.declare.topic import Topic
+from penstock.errors import DeclarationError
+from penstock.sinks import statements
+from penstock.sinks.documents import OFFSET_BITS, Documents
+from penstock.sinks.select import place_of, refusal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# What makes of a document's Arrow type and an output what is created in the store.
+MADE = {"elasticsearch": "penstock.sinks.elasticsearch_mapping:mapping"}
+TOMBSTONES = {"delete": "deletes its document", "mark": "marks its document as deleted", "ignore": "does nothing"}
+
+
+@dataclass
+class Explanation:
+    """fields: of a document, each with its type; facts: a sentence each; made: what is created in the store, if it is
+    not there; plan: Spark's, of the SELECT and of tombstones."""
+
+    fields: list[tuple[str, str]]
+    facts: list[str] = field(default_factory=list)
+    made: Mapping[str, Any] = field(default_factory=dict)
+    plan: str = ""
+
+
+def explain(sink: Sink, topics: Mapping[str, Topic], spark: SparkSession) -> Explanation:
+    """Let Spark read the statement and its store the documents' type. DeclarationError says where it is wrong."""
+    from pyspark.errors import PySparkException
+
+    stream = statements.stream(sink, topics)
+    rows = stream.transform(*(_empty(read, spark) for read in sink.reads))
+    (output,) = stream.outputs.values()
+    assert isinstance(output, Documents)
+    sent = rows.select(*output.columns())
+    fields = [(f.name, f.dataType.simpleString()) for f in rows.schema["doc"].dataType.fields]  # type: ignore[attr-defined]
+    try:
+        plan = sent._jdf.queryExecution().optimizedPlan().toString()
+    except PySparkException as e:
+        # Of what is the same for all records Spark makes its value now.
+        raise refusal(place_of(sink, e), e) from e
+    return Explanation(fields, _facts(sink, stream, output), _made(sink, output, rows), plan)
+
+
+def _empty(read: Read, spark: SparkSession) -> DataFrame:
+    """No records of a topic, as the transform gets them."""
+    (record,) = RECORD
+    whole = record.type.ddl.removesuffix(">") + ",`event_time`:TIMESTAMP>"
+    fields = schema(read.schema, read.topic) if read.schema else ()
+    columns = [f"{quoted(f.name)} {f.type.ddl}" for f in fields]
+    return spark.createDataFrame([], ", ".join([*columns, f"{quoted(record.name)} {whole}"]))
+
+
+def _made(sink: Sink, output: Documents, rows: DataFrame) -> Mapping[str, Any]:
+    if sink.store not in MADE:
+        return {}
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    try:
+        made = resolve_name(MADE[sink.store])(to_arrow_type(rows.schema["doc"].dataType, timezone="UTC"), output)
+    except DeclarationError as e:
+        raise DeclarationError(f"{sink.at('FIELDS')}: {e.what}", got=e.got, fix=e.fix) from e
+    return dict(made)
+
+
+def _facts(sink: Sink, stream: Stream, output: Documents) -> list[str]:
+    keys = ", ".join(sink.identity)
+    if sink.verb == "insert":
+        key = "topic, partition, offset and time of the record, and the row's number within it"
+    elif len(sink.identity) > 1 or sink.store == "influxdb":
+        key = f"the values of {keys}, as JSON array"
+    else:
+        key = f"{keys}, as text" if keys else "the record's key, as text"
+    if sink.version == "none":
+        version = "none: rows are written as they come"
+    elif sink.version:
+        version = f"{sink.version}; where it is a time, its milliseconds << {OFFSET_BITS} | the offset's lower bits"
+    else:
+        version = f"the event time's milliseconds << {OFFSET_BITS} | the offset's lower {OFFSET_BITS} bits"
+    facts = [f"id: {key}", f"version: {version}"]
+    for read in sink.reads:
+        facts.append(f"event time of {read.topic}: {read.event_time or 'the time of the record'}")
+    if sink.verb == "upsert":
+        told = f", by {', '.join(sink.grave)}" if sink.grave else ""
+        facts.append(f"a record without a value {TOMBSTONES[sink.tombstones]}{told}")
+        if sink.deleted_sql:
+            facts.append(f"so does a row where {' '.join(sink.deleted_sql.split())}")
+    else:
+        facts.append("a record without a value does nothing")
+    if sink.suffix:
+        facts.append(f"one for each {sink.suffix[0]} of {sink.suffix[1]}")
+    if sink.expire:
+        facts.append(f"a document is kept for {sink.expire}")
+    every = sink.every.total_seconds()
+    facts.append(f"batches of {sink.batch:,} records at most, every {every:g} s, {sink.parallel} requests at once")
+    facts.append(f"what the store refuses goes to topic {output.aside.name}, driver {stream.app}")
+    return facts

@@ -1,0 +1,12 @@
+-- Alert rules as they are now.
+UPSERT INTO elasticsearch.alert-rules
+READ alert-rules AS JSON (
+  id BIGINT NOT NULL, account_id BIGINT, metric STRING, comparison STRING, threshold STRING, window_seconds BIGINT,
+  enabled INT, updated_at STRING
+)
+KEY (id)
+TOMBSTONES DELETE (get_json_object(string(record.key), '$.id'))
+AS
+SELECT id, account_id, metric, comparison, try_cast(threshold AS DOUBLE) AS threshold, window_seconds,
+  enabled = 1 AS enabled, try_to_timestamp(updated_at) AS updated_at
+FROM `alert-rules`

@@ -1,0 +1,140 @@
+"""The shipped sinks on real stores: the state of the demo's tables as it is now, each change of a test, summaries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bson.decimal128 import Decimal128
+from pymongo import MongoClient
+from pyspark.sql import SparkSession
+
+from penstock import catalog
+from penstock.declare import sink_file
+from penstock.declare.topic import COMMITS
+from penstock.local.parts import Broker
+from penstock.settings import PROJECT, settings
+from penstock.sinks import statements
+from penstock.testing import Record, create, read, running, send
+from tests.elasticsearch import Server
+from tests.mongo import given, server
+
+pytestmark = pytest.mark.integration
+
+SINKS = sink_file.load(PROJECT / "sql" / "sinks")
+Run = Callable[[str, str], None]
+
+
+def record(topic: str, key: dict[str, Any], **value: Any) -> Record:
+    """As a capture writes it; a tombstone without columns."""
+    text = json.dumps({**key, **value}, separators=(",", ":")) if value else None
+    return Record(topic, json.dumps(key, separators=(",", ":")), text)
+
+
+@pytest.fixture
+def mongo(tmp_path: Path) -> Iterator[str]:
+    if url := given():
+        yield url
+        return
+    with server(tmp_path / "mongodb") as part:
+        yield part.url
+
+
+@pytest.fixture
+def run(
+    spark: SparkSession, fresh_broker: Broker, search: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Run]:
+    """Runs a sink over all that its topic holds, once more from a checkpoint of another name."""
+    search.clear()
+    monkeypatch.setenv("PENSTOCK_ELASTICSEARCH_URL", search.url)
+    settings.cache_clear()
+
+    def one(name: str, checkpoint: str) -> None:
+        stream = statements.stream(SINKS[name], catalog.load().topics)
+        with running(stream, spark, fresh_broker.bootstrap, tmp_path / checkpoint) as started:
+            started.settle()
+            figures = started.figures
+            assert (figures.dead, figures.error) == (0, None)
+            records = sum(len(read(fresh_broker.bootstrap, given.topic)) for given in SINKS[name].reads)
+            assert figures.rows_in == records, "each is counted once, though tombstones go another way"
+
+    yield one
+    settings.cache_clear()
+
+
+def sent(broker: Broker, names: list[str], *records: Record) -> None:
+    streams = [statements.stream(SINKS[name], catalog.load().topics) for name in names]
+    topics = {topic.name: topic for stream in streams for topic in stream.topics()}
+    create(broker.bootstrap, *topics.values(), COMMITS)
+    send(broker.bootstrap, list(records))
+
+
+def test_every_shipped_sink_is_one_of_a_known_topic() -> None:
+    topics = catalog.load().topics
+    assert {read.topic for sink in SINKS.values() for read in sink.reads} <= topics.keys()
+    assert {sink.store for sink in SINKS.values()} == {"elasticsearch", "mongodb", "influxdb"}
+
+
+def test_tests_as_they_are_and_each_of_their_changes(run: Run, fresh_broker: Broker, search: Server) -> None:
+    row = {"account_id": 1, "kind": "http", "target": "x", "every_seconds": 300, "enabled": 1, "deleted": 0}
+    times = [f"2026-{month}-22T10:00:00.123456" for month in (10, 11, 11)]
+    changes = [
+        record("tests", {"id": 1}, name="Shop front", updated_at=times[0], **row),
+        record("tests", {"id": 2}, name="Intranet", updated_at=times[1], **row),
+        record("tests", {"id": 1}, name="Order form", updated_at=times[2], **row | {"enabled": 0}),
+        record("tests", {"id": 2}),
+    ]
+    sent(fresh_broker, ["tests-search", "tests-timeline"], *changes)
+    run("tests-search", "first")
+    for checkpoint in ("first", "again"):
+        run("tests-timeline", checkpoint)
+    shown = {"account_id": 1, "kind": "http", "target": "x", "every_seconds": 300}
+    now = {"id": 1, "name": "Order form", "enabled": False, "updated_at": "2026-11-22T10:00:00.123456Z"}
+    assert search.documents("tests") == {"1": {**shown, **now}}
+    found = {index: search.documents(index) for index in ("tests-timeline-2026.10", "tests-timeline-2026.11")}
+    told = {index: sorted(one["name"] for one in documents.values()) for index, documents in found.items()}
+    assert told == {"tests-timeline-2026.10": ["Shop front"], "tests-timeline-2026.11": ["Intranet", "Order form"]}
+
+
+def test_labels_have_a_key_of_two_columns(run: Run, fresh_broker: Broker, search: Server) -> None:
+    value = {"value": "eu", "updated_at": "2026-11-22T10:00:00.000000", "deleted": 0}
+    region, office = {"test_id": 1, "name": "region"}, {"test_id": 1, "name": 'a "b", c'}
+    changes = [record("labels", region, **value), record("labels", office, **value), record("labels", region)]
+    sent(fresh_broker, ["labels-search"], *changes)
+    run("labels-search", "checkpoint")
+    shown = {**office, "value": "eu", "updated_at": "2026-11-22T10:00:00Z"}
+    [(key, found)] = search.documents("labels").items()
+    assert (json.loads(key), {**found, "updated_at": shown["updated_at"]}) == ([1, 'a "b", c'], shown)
+
+
+def test_alert_rules_keep_all_digits_of_their_threshold(
+    run: Run, fresh_broker: Broker, mongo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_MONGODB_URL", mongo)
+    settings.cache_clear()
+    row = {"account_id": 2, "metric": "pageLoadTime", "comparison": "over", "window_seconds": 300, "enabled": 1}
+    old = "2026-11-22T10:00:00.000000"
+    changes = [record("alert-rules", {"id": n}, threshold=f"{n}.500001", updated_at=old, **row) for n in (4, 5)]
+    sent(fresh_broker, ["alert-rules-documents"], *changes, record("alert-rules", {"id": 5}))
+    run("alert-rules-documents", "checkpoint")
+    with MongoClient[Any](mongo, tz_aware=True) as client:
+        [found] = client["penstock"]["alert-rules"].find()
+        assert (found["_id"], found["threshold"]) == ("4", Decimal128(Decimal("4.500001")))
+        assert (found["enabled"], found["updated_at"]) == (True, datetime(2026, 11, 22, 10, tzinfo=UTC))
+        assert "account_id" in str(client["penstock"]["alert-rules"].index_information())
+        client.drop_database("penstock")
+
+
+def test_a_summary_that_is_written_again_takes_its_own_place(run: Run, fresh_broker: Broker, search: Server) -> None:
+    key = {"environment": "prod", "metric": "pageLoadTime", "window": 1_501_273_500_000}
+    figures = {"average": 1.5, "min": 1.0, "max": 2.0, "stddev": 0.5, "p90": 2.0}
+    changes = [record("metric-summaries", key, count=count, **figures) for count in (2, 3)]
+    sent(fresh_broker, ["metric-summaries-search"], *changes)
+    run("metric-summaries-search", "checkpoint")
+    [found] = search.documents("metric-summaries").values()
+    assert (found["count"], found["p90"], found["at"][:19]) == (3, 2.0, "2017-07-28T20:25:00")

@@ -1,0 +1,293 @@
+"""Documents on their way out: a store that hangs, is away, or refuses some, and what becomes of the records."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from confluent_kafka import TopicPartition
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from penstock import cli
+from penstock.catalog import build
+from penstock.cli import sink_records
+from penstock.control import ProgressRow
+from penstock.declare.outputs import NOTHING, Mark, Output, Owner
+from penstock.declare.topic import COMMITS
+from penstock.engine import patience
+from penstock.engine.replay import EARLIER, GONE, WRITTEN, replay
+from penstock.engine.run import StreamRun
+from penstock.errors import Refused, Wait
+from penstock.kafka.admin import admin
+from penstock.kafka.letters import Letter
+from penstock.kafka.letters import read as read_letters
+from penstock.local.parts import Broker
+from penstock.settings import settings
+from penstock.sinks.documents import Documents, Figures
+from penstock.streams import Each, F, Input, Stream, Topic
+from penstock.testing import Record, create, running, send
+from tests.support import wait_until
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame
+
+pytestmark = pytest.mark.integration
+
+ORDERS = Topic("orders", partitions=1, config={"retention.ms": "-1"})
+
+
+@dataclass
+class Cabinet:
+    """A store in memory. before: what to do before a write; why: why a document is refused, by its text."""
+
+    documents: dict[str, str] = field(default_factory=dict)
+    opened: Callable[[], None] = lambda: None
+    before: Callable[[], None] = lambda: None
+    why: Callable[[dict[str, Any]], str | None] = lambda _: None
+    newer: set[str] = field(default_factory=set)
+    writes: int = 0
+
+
+CABINETS: defaultdict[str, Cabinet] = defaultdict(Cabinet)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filed(Documents):
+    writer: ClassVar[str] = "tests.integration.test_sink_batches:open_cabinet"
+
+    @property
+    def name(self) -> str:
+        return f"cabinet:{self.sink}"
+
+    def body(self) -> list[Column]:
+        return [F.to_json("doc").alias("body")]
+
+
+class Clerk:
+    def __init__(self, output: Filed) -> None:
+        self._output, self._cabinet = output, CABINETS[output.sink]
+        self.figures = Figures()
+
+    def committed(self) -> Mark:
+        return NOTHING
+
+    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:  # noqa: ARG002
+        self._cabinet.before()
+        self._cabinet.writes += 1
+        refused, count = {}, 0
+        for number, row in enumerate(rows[self._output.name].to_pylist()):
+            if why := self._cabinet.why(row):
+                refused[number] = why
+                continue
+            if row["id"].decode() in self._cabinet.newer:
+                self.figures = replace(self.figures, conflicts=self.figures.conflicts + 1)
+                continue
+            self._cabinet.documents[row["id"].decode()] = row["body"]
+            count += 1
+        if refused:
+            raise Refused("documents are refused", rows={self._output.name: refused}, written=count)
+        return count
+
+    def close(self) -> None: ...
+
+
+def open_cabinet(owner: Owner, outputs: Sequence[Output]) -> Clerk:  # noqa: ARG001
+    (output,) = outputs
+    assert isinstance(output, Filed)
+    CABINETS[output.sink].opened()
+    return Clerk(output)
+
+
+def transform(orders: DataFrame) -> DataFrame:
+    """As many documents as an order has lines."""
+    unlucky = F.when(F.col("lines") == 13, F.raise_error(F.lit("unlucky"))).otherwise(F.col("lines"))
+    lines = orders.select("record", F.posexplode(F.sequence(F.lit(1), unlucky.cast("int"))).alias("n", "line"))
+    return lines.select(
+        F.struct("line").alias("doc"), F.concat_ws("-", "record.offset", "line").alias("id"), F.lit(1).alias("version"),
+        F.lit(False).alias("deleted"), "record.event_time", F.lit(None).cast("string").alias("refused"), "record",
+    ).withColumnRenamed("event_time", "at")  # fmt: skip
+
+
+def sink(name: str) -> Stream:
+    given = Input(
+        ORDERS, schema="lines INT NOT NULL", event_time="record.timestamp", ahead=None, record=True, tombstones="keep"
+    )
+    return Stream(name, "tests", {"orders": given}, transform, Filed(sink=name, connection="cabinet"), Each())
+
+
+@pytest.fixture
+def bootstrap(fresh_broker: Broker) -> Iterator[str]:
+    create(fresh_broker.bootstrap, COMMITS, *sink("slow").topics(), *sink("quick").topics())
+    CABINETS.clear()
+    yield fresh_broker.bootstrap
+    CABINETS.clear()
+
+
+def order(lines: int, key: str | None = None) -> Record:
+    return Record("orders", key, json.dumps({"lines": lines}), timestamp=5000, headers=(("trace", "abc"),))
+
+
+def letters(bootstrap: str, topic: str) -> list[Letter]:
+    return list(read_letters([topic], bootstrap, 1000))
+
+
+def test_refused_documents_are_put_aside_as_their_record_once(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """The rest is written, and not given again; a record that is gone by then leaves a letter all the same."""
+    cabinet, client = CABINETS["slow"], admin(bootstrap)
+    cabinet.why = lambda row: "too long" if row["offset"] == 1 or row["id"] == b"0-1" else None
+
+    def gone() -> None:
+        for done in client.delete_records([TopicPartition("orders", 0, 1)]).values():
+            done.result(20)
+
+    cabinet.before = gone
+    send(bootstrap, [order(2, "a"), order(2, "b"), order(1, "c")])
+    assert "slow-dead-letter" in sink("slow").beside
+    with running(sink("slow"), spark, bootstrap, tmp_path) as run:
+        run.settle()
+        send(bootstrap, [order(1, "d")])
+        run.settle()
+        assert (run.figures.dead, run.figures.restarts) == (3, 0)
+    assert cabinet.documents.keys() == {"0-2", "2-1", "3-1"}
+    assert cabinet.writes == 2
+    cabinet.before = lambda: None
+    first, second = letters(bootstrap, "slow-dead-letter")
+    assert (str(first.origin), first.key, first.value, first.cut) == ("orders[0]@0", None, None, "key, value")
+    assert (str(second.origin), second.key, second.value, second.cut) == ("orders[0]@1", b"b", b'{"lines": 2}', "")
+    assert second.said == {
+        "topic": "orders", "partition": "0", "offset": "1", "stream": "slow", "output": "cabinet:slow",
+        "reason": "too long (and 1 more of its rows)", "timestamp": "5000",
+    }  # fmt: skip
+    _replayed(spark, bootstrap, cabinet)
+
+
+def _replayed(spark: SparkSession, bootstrap: str, cabinet: Cabinet) -> None:
+    """The letters sent again: what is refused may be tried again, what is written may not."""
+
+    def again() -> dict[str, str]:
+        found = replay(spark, sink("slow"), letters(bootstrap, "slow-dead-letter"), bootstrap)
+        return {one.letter.place: one.said for one in found}
+
+    assert again() == {"orders[0]@0": GONE, "orders[0]@1": "refused again: too long"}
+    # The topic has lost the record too: its copy says all there is to say.
+    for done in admin(bootstrap).delete_records([TopicPartition("orders", 0, 4)]).values():
+        done.result(20)
+    cabinet.why = lambda _: None
+    cabinet.newer = {"1-1"}
+    assert again() == {"orders[0]@0": GONE, "orders[0]@1": WRITTEN}
+    assert cabinet.documents["1-2"] == '{"line":2}'
+    assert "1-1" not in cabinet.documents
+    assert again() == {"orders[0]@0": GONE, "orders[0]@1": EARLIER}
+    (letter,) = (one for one in letters(bootstrap, "slow-dead-letter") if one.value)
+    assert letter.headers == (("trace", b"abc"),)
+
+
+def test_a_store_that_hangs_stalls_nobody_else(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its stream says so, holds its offsets, can be stopped, and writes all of it once the store is back."""
+    monkeypatch.setattr(patience, "ANSWER", 1.0)
+    hangs = threading.Event()
+    CABINETS["slow"].before = lambda: _until(hangs)
+    slow, quick = (
+        StreamRun(sink(name), spark, bootstrap, str(tmp_path), ProgressRow(name, "tests", "i"))
+        for name in ("slow", "quick")
+    )
+    try:
+        slow.tend()
+        quick.tend()
+        send(bootstrap, [order(1)])
+        wait_until(lambda: slow.report().state == "waiting", what="the stream says that it waits")
+        assert "cabinet:slow has not answered for a batch of 1 rows" in (slow.figures.error or "")
+        assert slow.writing_for() == 0, "no driver ends for it"
+        for n in (2, 3, 4):
+            send(bootstrap, [order(1)])
+            wait_until(partial(_holds, "quick", n), what="the other goes on")
+        assert not CABINETS["slow"].documents
+        slow.stop()
+        assert not slow.running
+        CABINETS["slow"].before = lambda: None
+        slow.tend()
+        wait_until(lambda: len(CABINETS["slow"].documents) == 4, what="all of it is written")
+        slow.settle()
+        assert slow.report().state in ("idle", "running")
+    finally:
+        hangs.set()
+        slow.stop()
+        quick.stop()
+
+
+def test_a_store_that_is_away_when_its_stream_starts(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    """It is told of without a record, and goes on by itself."""
+    away: list[Exception] = [Wait("nobody listens", seconds=0.1)]
+
+    def opened() -> None:
+        if away:
+            raise away[0]
+
+    CABINETS["slow"].opened = opened
+    with running(sink("slow"), spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: run.report().state == "waiting", what="the stream says that it waits")
+        since = run.figures.error_at
+        send(bootstrap, [order(1)])
+        away.clear()
+        wait_until(lambda: CABINETS["slow"].documents, what="it is written")
+        run.settle()
+        assert run.report().state in ("idle", "running")
+        assert (run.figures.restarts, run.figures.error_at) == (0, since)
+
+
+def test_the_commands_of_a_sink(spark: SparkSession, bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dry run says of the newest records which documents they make, and why others make none."""
+
+    @contextmanager
+    def session(_: str) -> Iterator[SparkSession]:
+        yield spark
+
+    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
+    settings.cache_clear()
+    monkeypatch.setattr(sink_records, "load", lambda: build([sink("slow"), sink("quick")]))
+    monkeypatch.setattr(sink_records, "_session", session)
+    send(
+        bootstrap, [order(9, "old"), order(2, "a"), Record("orders", "b", "{}"), order(13), Record("orders", "a", None)]
+    )
+
+    def run(*command: str, code: int = 0) -> str:
+        done = CliRunner().invoke(cli.app, ["sinks", *command])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    found = json.loads(run("dry-run", "slow", "--records", "4", "--json"))
+    assert [(one["id"], one["place"], one["document"]) for one in found["documents"]] == [
+        ("1-1", "orders[0]@1", {"line": 1}), ("1-2", "orders[0]@1", {"line": 2}),
+    ]  # fmt: skip
+    assert [(one["place"], one["reason"].partition(": ")[0]) for one in found["dead"]] == [
+        ("orders[0]@2", "field lines is missing or null"), ("orders[0]@3", "the transform fails"),
+    ]  # fmt: skip
+    assert found["records"] == 4
+    assert not CABINETS["slow"].writes
+    assert 'orders[0]@1  id 1-2  version 1  {"line":2}' in run("dry-run", "slow")
+    assert "slow put nothing aside" in run("replay", "slow", "--all")
+    assert "--all, or --place" in run("replay", "slow", code=1)
+    assert "put nothing aside of that place" in run("replay", "slow", "--place", "orders[0]@7", code=1)
+    assert "did you mean slow" in run("dry-run", "slo", code=2)
+
+
+def _holds(name: str, count: int) -> bool:
+    return len(CABINETS[name].documents) == count
+
+
+def _until(event: threading.Event) -> None:
+    assert event.wait(120)

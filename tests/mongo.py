@@ -1,0 +1,84 @@
+"""A MongoDB of one's own: the embedded server, or a real one that PENSTOCK_TEST_MONGODB_URL names; rows for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.declare.outputs import NOTHING
+from penstock.errors import Refused
+from penstock.local.mongodb import MongoDB as Server
+from penstock.machine.process import free_port
+from penstock.sinks.mongodb import MongoDB
+from penstock.sinks.mongodb_writer import MongoWriter
+
+VARIABLE = "PENSTOCK_TEST_MONGODB_URL"
+AT = datetime(2026, 11, 22, 10, 30, tzinfo=UTC)
+DOC = pa.struct([("n", pa.int64())])
+
+
+@dataclass(frozen=True)
+class Row:
+    """doc: None for a tombstone; refused: why the transform says that it is wrong."""
+
+    id: str | bytes | None
+    version: int | None = 1
+    doc: Mapping[str, Any] | None = None
+    at: datetime | None = AT
+    refused: bytes | None = None
+    deleted: bool | None = None
+
+
+@contextmanager
+def server(folder: Path) -> Iterator[Server]:
+    with Server(folder, port=free_port()) as part:
+        yield part
+
+
+def given() -> str:
+    """The URL of a real one, or empty."""
+    return os.environ.get(VARIABLE, "")
+
+
+def embedded() -> None:
+    """Skip the test where a real server is used, which is not ours to stop."""
+    if given():
+        pytest.skip(f"stops the server; {VARIABLE} names another's")
+
+
+def table(*rows: Row, kind: pa.DataType = DOC) -> pa.Table:
+    """Rows as a writer gets them."""
+    return pa.table(
+        {
+            "id": pa.array([r.id.encode() if isinstance(r.id, str) else r.id for r in rows], pa.binary()),
+            "version": pa.array([r.version for r in rows], pa.int64()),
+            "deleted": pa.array([r.doc is None if r.deleted is None else r.deleted for r in rows], pa.bool_()),
+            "at": pa.array([r.at for r in rows], pa.timestamp("us", "UTC")),
+            "refused": pa.array([r.refused for r in rows], pa.binary()),
+            "topic": pa.array(["t"] * len(rows), pa.string()),
+            "partition": pa.array([0] * len(rows), pa.int32()),
+            "offset": pa.array(range(len(rows)), pa.int64()),
+            "doc": pa.array([r.doc for r in rows], kind),
+        }
+    )
+
+
+def write(writer: MongoWriter, output: MongoDB, *rows: Row, kind: pa.DataType = DOC) -> int:
+    return writer.write({output.name: table(*rows, kind=kind)}, NOTHING)
+
+
+def refused(writer: MongoWriter, output: MongoDB, *rows: Row, kind: pa.DataType = DOC) -> dict[int, str]:
+    """Why rows of a batch are refused, by number; the batch must have some."""
+    with pytest.raises(Refused) as e:
+        write(writer, output, *rows, kind=kind)
+    assert set(e.value.rows) == {output.name}
+    assert e.value.written is not None, "all others are written, and need not be given again"
+    return dict(e.value.rows[output.name])

@@ -1,0 +1,86 @@
+"""`penstock sinks check` and `explain`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+from penstock.cli import sinks
+from tests.chaos.projects import other_project
+
+ORDERS = """UPSERT INTO mongodb.shop.orders READ orders AS JSON (id BIGINT, name STRING)
+KEY (id) TOMBSTONES DELETE (record.key) DEAD LETTERS INTO orders-refused
+AS
+SELECT id, upper(name) AS name FROM orders"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Of the sinks of a project that has one, whose store is given."""
+    made = tmp_path / "sql" / "sinks"
+    made.mkdir(parents=True)
+    (made / "orders.sql").write_text(ORDERS)
+    monkeypatch.setattr(sinks, "session", lambda: nullcontext(spark))
+    with other_project(tmp_path, {"PENSTOCK_MONGODB_URL": "mongodb://127.0.0.1:1"}):
+        yield made
+
+
+def said(*args: str) -> Result:
+    return CliRunner().invoke(sinks.app, args)
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_statement_that_can_be_run_is_said_to_be_so() -> None:
+    assert said("check", "orders").output.strip() == "✓ orders: upsert into mongodb.shop.orders, fields id, name"
+    found = said("explain", "orders").output
+    for line in (
+        "orders: orders -> upsert into mongodb.shop.orders",
+        "id: id, as text",
+        "version: the event time's milliseconds << 21 | the offset's lower 21 bits",
+        "a record without a value deletes its document, by record.key",
+        "what the store refuses goes to topic orders-refused, driver sinks",
+        "name string",
+        "upper(name",
+    ):
+        assert line in found, found
+    told = json.loads(said("explain", "orders", "--json").output)
+    assert told["fields"] == [["id", "bigint"], ["name", "string"]]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "what"),
+    [
+        ("upper(name)", "upper(nmae)", "4:18: Spark does not take this"),
+        ("KEY (id)", "KEY (ids)", "2:1: KEY names a column that is not selected; got: ids"),
+    ],
+)
+def test_a_statement_that_cannot_is_refused_with_its_place(folder: Path, before: str, after: str, what: str) -> None:
+    (folder / "orders.sql").write_text(ORDERS.replace(before, after))
+    found = said("check")
+    assert found.exit_code == 1
+    assert f"✗ orders: {folder}/orders.sql:{what}" in found.output.replace("\n", "")
+
+
+def test_a_file_that_is_no_sink_is_said_to_be_broken(folder: Path) -> None:
+    (folder / "orders.sql").write_text(ORDERS.replace("READ", "REED"))
+    found = said("check")
+    assert found.exit_code == 1
+    assert "orders.sql:1:33: this is no clause of a sink; got: REED" in found.output
+
+
+def test_a_store_that_is_not_given_is_told(folder: Path) -> None:
+    with other_project(folder.parent.parent, {"PENSTOCK_MONGODB_URL": ""}):
+        assert "it does not run: set PENSTOCK_MONGODB_URL" in said("check").output
+
+
+def test_what_is_made_in_the_store_is_told(folder: Path) -> None:
+    text = ORDERS.replace("mongodb.shop.orders", "elasticsearch.orders").replace("upper(name)", "record.timestamp")
+    (folder / "orders.sql").write_text(text.replace("AS name", "AS at"))
+    told = json.loads(said("explain", "orders", "--json").output)
+    assert told["made"]["properties"] == {"id": {"type": "long"}, "at": {"type": "date"}}

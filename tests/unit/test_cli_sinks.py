@@ -1,0 +1,92 @@
+"""`penstock sinks state`: of sinks alone, with what their writers counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock import cli
+from penstock.catalog import build
+from penstock.cli import sink_records
+from penstock.control import Control, ProgressRow, connect
+from penstock.declare.outputs import Output
+from penstock.errors import DeclarationError
+from penstock.sinks.documents import Documents
+from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from tests.support import forget
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shelf(Documents):
+    writer: ClassVar[str] = "nowhere:none"
+
+    @property
+    def name(self) -> str:
+        return f"shelf:{self.sink}"
+
+
+def stream(name: str, output: Output, reads: str = "orders") -> Stream:
+    return Stream(name, "sinks", {"rows": Input(Topic(reads), record=True)}, lambda rows: rows, output, Each())
+
+
+SEARCH = stream("search", Shelf(sink="search", connection="shelf"))
+COPY = stream("copy", TopicOutput(Topic("copied"), value="value"))
+
+
+@pytest.fixture
+def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
+    monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
+    forget()
+    catalog, found = build([SEARCH, COPY]), connect()
+    monkeypatch.setattr(sink_records, "load", lambda: catalog)
+    found.migrate()
+    found.sync(catalog)
+    incarnation = found.claim("sinks", None, host="pond/1/2", spec_hash="x", owner="o", log="")
+    assert incarnation is not None
+    found.driver_set(incarnation, state="running", pid=77)
+    counted = {"written": 40, "conflicts": 7}
+    row = ProgressRow("search", "sinks", incarnation, state="waiting", error="nobody there", store=counted)
+    found.report([row], keep=False)
+    yield found
+    found.engine.dispose()
+    forget()
+
+
+def run(*args: str) -> str:
+    result = CliRunner().invoke(cli.app, ["sinks", *args])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.usefixtures("control")
+def test_the_state_of_sinks() -> None:
+    (line,) = run("state").splitlines()[1:]
+    assert line.split()[:3] == ["search", "sinks", "waiting"]
+    assert line.split()[6] == "7"
+    assert line.endswith("nobody there")
+    (found,) = json.loads(run("state", "search", "--json"))
+    assert (found["state"], found["store"]) == ("waiting", {"written": 40, "conflicts": 7})
+
+
+def test_what_a_sink_puts_aside_goes_where_nobody_reads_or_writes() -> None:
+    """Else each dead letter would make another, or stand among rows."""
+    assert (list(SEARCH.beside), build([SEARCH]).dead_letters) == (
+        ["search-dead-letter"],
+        ["search-dead-letter", "penstock.aside"],
+    )
+    with pytest.raises(DeclarationError, match="reads its own output"):
+        stream("search", Shelf(sink="search", connection="shelf", dead_letters="orders"))
+    other = Topic("copied", partitions=1, beat_every=0)
+    with pytest.raises(DeclarationError, match="search puts aside where stream copy writes its rows"):
+        build(
+            [
+                stream("search", Shelf(sink="search", connection="shelf", dead_letters="copied")),
+                stream("copy", TopicOutput(other, value="value")),
+            ]
+        )

@@ -1,0 +1,185 @@
+"""What becomes of each item of a request to MongoDB, whatever the server answers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+from pymongo import DeleteOne
+from pymongo.collection import Collection
+from pymongo.errors import (
+    AutoReconnect,
+    BulkWriteError,
+    ConfigurationError,
+    NetworkTimeout,
+    OperationFailure,
+    ServerSelectionTimeoutError,
+)
+
+from penstock.errors import SinkError, Wait
+from penstock.sinks.mongodb import LIMITS
+from penstock.sinks.mongodb_requests import TRIES, Item, Outcome, Requests
+
+Answer = Callable[[list[str]], None]
+
+
+class Fake:
+    """A collection that answers as told, the last answer for ever; `sent` counts the requests that held each id."""
+
+    def __init__(self, *answers: Answer | Exception) -> None:
+        self.answers = list(answers)
+        self.sent: Counter[str] = Counter()
+        self.sizes: list[int] = []
+
+    def bulk_write(self, writes: list[DeleteOne], *, ordered: bool) -> None:
+        assert not ordered
+        ids = [str(cast(dict[str, Any], write._filter)["_id"]) for write in writes]
+        self.sent.update(ids)
+        self.sizes.append(len(ids))
+        answer = (self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]) if self.answers else None
+        if isinstance(answer, Exception):
+            raise answer
+        if answer:
+            answer(ids)
+
+
+def fails(code: int | None, *which: str, said: str = "said", unsure: bool = False) -> Answer:
+    """The items of these ids fail."""
+
+    def answer(ids: list[str]) -> None:
+        errors = [{"index": at, "code": code, "errmsg": said} for at, key in enumerate(ids) if key in which]
+        concern = [{"code": 64, "errmsg": "waiting for replication timed out"}] if unsure else []
+        if errors or concern:
+            raise BulkWriteError({"writeErrors": errors, "writeConcernErrors": concern})
+
+    return answer
+
+
+def fine(ids: list[str]) -> None:
+    assert ids
+
+
+def items(*ids: str, size: int = 1) -> list[Item]:
+    return [Item(row, key, 1, DeleteOne({"_id": key}), size) for row, key in enumerate(ids)]
+
+
+@pytest.fixture
+def requests() -> Iterator[Requests]:
+    made = Requests("host:1", 2, pause=0.001)
+    yield made
+    made.close()
+
+
+def send(requests: Requests, fake: Fake, *ids: str) -> Outcome:
+    return requests.send(cast(Collection[Any], fake), items(*(ids or ("a", "b", "c"))))
+
+
+@pytest.mark.parametrize("code", [16500, 50, 10107, 11600, 91, 112])
+def test_only_the_items_that_found_no_room_are_sent_again(requests: Requests, code: int) -> None:
+    fake = Fake(fails(code, "b"), fails(code, "b"), fine)
+    assert send(requests, fake) == Outcome(retried=2)
+    assert fake.sent == {"a": 1, "b": 3, "c": 1}
+
+
+def test_a_server_that_stays_busy_is_left_alone(requests: Requests) -> None:
+    fake = Fake(fails(16500, "b", said="Request rate is large"))
+    with pytest.raises(Wait, match="16500 Request rate is large") as e:
+        send(requests, fake)
+    assert e.value.seconds > 0
+    assert fake.sent == {"a": 1, "b": TRIES, "c": 1}
+
+
+def test_what_was_written_but_not_everywhere_is_written_again(requests: Requests) -> None:
+    fake = Fake(fails(121, "a", unsure=True), fine)
+    assert send(requests, fake).refused == {0: "MongoDB: 121 said"}
+    assert fake.sent == {"a": 1, "b": 2, "c": 2}
+
+
+@pytest.mark.parametrize("error", [AutoReconnect("gone"), OperationFailure("stepped down", 189)])
+def test_a_request_without_an_answer_is_sent_again(requests: Requests, error: Exception) -> None:
+    fake = Fake(error, fine)
+    assert send(requests, fake) == Outcome(retried=3)
+
+
+@pytest.mark.parametrize("error", [ServerSelectionTimeoutError("none"), NetworkTimeout("slow")])
+def test_who_waited_long_already_waits_no_longer(requests: Requests, error: Exception) -> None:
+    fake = Fake(error)
+    with pytest.raises(Wait, match="host:1"):
+        send(requests, fake)
+    assert len(fake.sizes) == 1
+
+
+def test_the_client_s_own_state_is_left_out_of_what_is_told(requests: Requests) -> None:
+    """It is another each time, and a reason that stays is told once."""
+    said = "h:1: refused (configured timeouts: connectTimeoutMS: 5.0ms), Timeout: 5s, Topology Description: <id: 6b>"
+    with pytest.raises(Wait) as e:
+        send(requests, Fake(ServerSelectionTimeoutError(said)))
+    assert e.value.got == "h:1: refused"
+
+
+def test_a_slow_server_gets_smaller_requests_until_it_is_quick_again(requests: Requests) -> None:
+    ids = [f"{n}" for n in range(1000)]
+    for _ in range(2):
+        with pytest.raises(Wait):
+            send(requests, Fake(NetworkTimeout("slow")), "a")
+    for size in (62, 124, 248, 496, 992, 1000, 1000):
+        fake = Fake(fine)
+        send(requests, fake, *ids)
+        assert max(fake.sizes) == size
+
+
+@pytest.mark.parametrize("blamed", [OperationFailure("no such name", 52), OverflowError("8 bytes"), KeyError("code")])
+def test_of_a_request_that_fails_as_a_whole_one_item_is_to_blame(requests: Requests, blamed: Exception) -> None:
+    written: list[str] = []
+
+    def answer(ids: list[str]) -> None:
+        if "7" in ids:
+            raise blamed
+        written.extend(ids)
+
+    found = send(requests, Fake(answer), *(f"{n}" for n in range(100)))
+    assert list(found.refused) == [7]
+    assert sorted(written, key=int) == [f"{n}" for n in range(100) if n != 7]
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"),
+    [
+        ('E11000 duplicate key error collection: d.c index: _id_ dup key: { _id: "b" }', True),
+        ('E11000 duplicate key error index: d.c.$_id_ dup key: { : "b" }', True),
+        ('E11000 duplicate key error collection: d.c index: mail_1 dup key: { mail: " index: _id_ dup key" }', False),
+        ('E11000 duplicate key error index: d.c.$mail_1 dup key: { : "b" }', False),
+    ],
+)
+def test_an_id_that_is_there_is_told_from_a_broken_index(requests: Requests, said: str, taken: bool) -> None:
+    found = send(requests, Fake(fails(11000, "b", said=said)))
+    assert [item.id for item in found.taken] == (["b"] if taken else [])
+    assert [item.id for item, _ in found.bound] == ([] if taken else ["b"])
+    assert found.refused == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (OperationFailure("Authentication failed.", 18), "user that may read and write there"),
+        (fails(13, "b"), "user that may read and write there"),
+        (OperationFailure("unknown", 59), "refuses what is asked of it"),
+        (ConfigurationError("what?"), "PENSTOCK_MONGODB_URL"),
+    ],
+)
+def test_what_no_repetition_mends_is_said_with_its_cure(
+    requests: Requests, answer: Answer | Exception, said: str
+) -> None:
+    with pytest.raises(SinkError, match=said):
+        send(requests, Fake(answer))
+
+
+def test_requests_are_bounded_in_rows_and_bytes(requests: Requests) -> None:
+    rows = Fake(fine)
+    requests.send(cast(Collection[Any], rows), items(*(f"{n}" for n in range(2500))))
+    assert sorted(rows.sizes) == [500, 1000, 1000]
+    large = Fake(fine)
+    requests.send(cast(Collection[Any], large), items("a", "b", "c", size=LIMITS.request_bytes // 2 + 1))
+    assert large.sizes == [1, 1, 1]
