@@ -11,11 +11,13 @@ PYTHON ?= $(shell $(FIND))
 BOOTSTRAP = $(PYTHON) penstock/bootstrap.py
 PENSTOCK = .venv/bin/penstock
 PART ?=
+STORES ?=
 TESTS ?=
-WORKERS ?= 2
+# Most tests wait for servers.
+WORKERS ?= 3
 CHAOS ?= --kills 300 --outages 30 --hours 8
 HISTORIES ?= --histories 200 --kills 100 --outages 20
-BENCH ?= emission recovery idle throughput capture
+BENCH ?= emission recovery idle throughput capture sinks
 SOURCES = penstock jobs dags plugins tests
 
 help: ## what there is to make
@@ -29,8 +31,8 @@ test-env:
 	@test -n "$(PYTHON)" || { echo "error: there is no Python here; Penstock needs Python 3.11" >&2; exit 1; }
 	@$(BOOTSTRAP) --tests
 
-up: env ## start the platform, or adopt what runs of it
-	@$(PENSTOCK) up
+up: env ## start the platform, or adopt what runs of it; with stores: make up STORES="elasticsearch influxdb"
+	@$(if $(STORES),PENSTOCK_STORES="$(STORES)") $(PENSTOCK) up
 
 status: env ## what runs: pids, ports, CPU, memory, streams
 	@$(PENSTOCK) status
@@ -53,7 +55,7 @@ test: lint types ## ruff, mypy and all tests (half an hour); one folder: make te
 
 chaos: test-env ## fuzz, then kill and cut a whole platform for hours and compare all it wrote; goes on where it was
 	FUZZ=10000 .venv/bin/python -m pytest tests/unit/test_records_fuzz.py tests/unit/test_declarations_fuzz.py \
-		tests/browser/test_page_fuzz.py
+		tests/unit/test_sink_fuzz.py tests/browser/test_page_fuzz.py
 	.venv/bin/python -m tests.chaos.histories $(HISTORIES)
 	.venv/bin/python -m tests.chaos.long $(CHAOS)
 
@@ -67,7 +69,7 @@ lint: test-env
 types: test-env
 	.venv/bin/mypy $(SOURCES)
 
-bench: test-env ## measure emission, recovery, idle use, throughput and captures; one: make bench BENCH=emission
+bench: test-env ## measure emission, recovery, idle use, throughput, captures and sinks; one: make bench BENCH=emission
 	@for bench in $(BENCH); do \
 		test $$bench != idle || $(PENSTOCK) up || exit 1; \
 		.venv/bin/python -m tests.bench.$$bench || exit 1; \

@@ -29,6 +29,10 @@ class DeclarationError(PenstockError):
     """A declared topic, stream or rule is wrong; found when the catalog is loaded."""
 
 
+class SettingError(PenstockError):
+    """A variable of the environment is no such setting."""
+
+
 class BrokerError(PenstockError):
     """Kafka refused or did not answer."""
 
@@ -79,8 +83,11 @@ class Wait(PenstockError):
 
 
 class Refused(PenstockError):
-    """A store can never take some rows of a batch, and has taken none of it. rows: why, by output and row number."""
+    """A store can never take some rows of a batch. rows: why, by output and row number; written: how many others it
+    has taken, which are all others; None if the rest is to be given again."""
 
-    def __init__(self, what: str, *, rows: Mapping[str, Mapping[int, str]], got: object = None) -> None:
+    def __init__(
+        self, what: str, *, rows: Mapping[str, Mapping[int, str]], got: object = None, written: int | None = None
+    ) -> None:
         super().__init__(what, got=got, fix="nothing: they are put aside, and the rest is given again")
-        self.rows = rows
+        self.rows, self.written = rows, written

@@ -7,8 +7,10 @@ import os
 from functools import cache
 from pathlib import Path
 
-from pydantic import Field, SecretStr
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+
+from penstock.errors import SettingError
 
 PROJECT = Path(__file__).resolve().parent.parent
 
@@ -25,12 +27,12 @@ class Settings(BaseSettings):
     )
     environment: str = Field("local", description="the `environment` of the platform's own receipts")
 
-    kafka_port: int = Field(19092, description="embedded broker; its controller takes the next port")
+    kafka_port: int = Field(19092, ge=1, le=65534, description="embedded broker; its controller takes the next port")
     kafka_bootstrap: str = Field("", description="brokers; empty means the embedded one")
     replication: int = Field(1, description="replicas of declared topics")
-    mariadb_port: int = 13306
-    airflow_port: int = 18080
-    metrics_port: int = Field(19464, description="Prometheus endpoint of the meter")
+    mariadb_port: int = Field(13306, ge=1, le=65535)
+    airflow_port: int = Field(18080, ge=1, le=65535)
+    metrics_port: int = Field(19464, ge=1, le=65535, description="Prometheus endpoint of the meter")
     control_url: SecretStr = Field(
         SecretStr(""), description="SQLAlchemy URL of the control database; empty means the embedded MariaDB"
     )
@@ -38,6 +40,16 @@ class Settings(BaseSettings):
     influxdb_url: SecretStr = Field(
         SecretStr(""), description="InfluxDB 1.x, user and password in the URL; empty means that none is written to"
     )
+    mongodb_url: SecretStr = Field(
+        SecretStr(""), description="MongoDB, user and password in the URL; empty means that none is written to"
+    )
+    elasticsearch_url: SecretStr = Field(
+        SecretStr(""), description="Elasticsearch, user and password in the URL; empty means that none is written to"
+    )
+    stores: str = Field("", description="stores that `make up` starts here: elasticsearch mongodb influxdb")
+    elasticsearch_port: int = Field(19200, description="embedded Elasticsearch; its transport takes the next port")
+    mongodb_port: int = 37017
+    influxdb_port: int = Field(18086, description="embedded InfluxDB; its RPC takes the next port")
 
     beat_secret: SecretStr = Field(
         SecretStr(""), description="proves heartbeats; empty means the one that <home>/beat.secret keeps"
@@ -93,5 +105,20 @@ class Settings(BaseSettings):
 
 @cache
 def settings() -> Settings:
-    """The settings of this process."""
-    return Settings()
+    """The settings of this process. SettingError, without the value of one that is secret."""
+    try:
+        return Settings()
+    except ValidationError as e:
+        wrong = [(str(one["loc"][0]), one["msg"], one["input"]) for one in e.errors()]
+        secret = {name for name, field in Settings.model_fields.items() if field.annotation is SecretStr}
+        raise SettingError(
+            "; ".join(f"PENSTOCK_{name.upper()}: {said}" for name, said, _ in wrong),
+            got=", ".join("(a secret)" if name in secret else repr(value) for name, _, value in wrong),
+            fix="set it anew, or unset it for what it is by default",
+        ) from None
+    except SettingsError as e:
+        raise SettingError(
+            str(e),
+            got="no JSON",
+            fix="""write it as JSON, such as PENSTOCK_SPARK_CONF='{"spark.ui.enabled": "true"}'""",
+        ) from None

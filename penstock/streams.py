@@ -19,7 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 MOVED = {
-    "InfluxDB": "from penstock.sinks.influxdb import InfluxDB, and output=InfluxDB('database', line='column')",
+    "InfluxDB": "from penstock.sinks.influxdb import InfluxDB, or a statement in sql/sinks/",
     "declare": "from penstock.streams import Stream, Topic, ...",
     "runner": "import penstock.engine.run",
     "beats": "import penstock.supervision.heartbeats",

@@ -140,6 +140,10 @@ async def add_headers(request: Request, call_next: Callable[[Request], Awaitable
         response = JSONResponse({"detail": detail}, 421)
     response.headers.update(HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")
+    announced = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
+    if response.status_code >= 400 and announced:
+        # Else the server would take all of a body that nobody wants, to be ready for the next request.
+        response.headers["Connection"] = "close"
     return response
 
 

@@ -48,7 +48,7 @@ class Proxy:
                 if ours:
                     proxy.seen.append((self.path, body))
                 if fault is None or fault.reaches:
-                    given = {k: v for k, v in self.headers.items() if k == "Authorization"}
+                    given = {k: v for k, v in self.headers.items() if k in ("Authorization", "Content-Type")}
                     try:
                         answer = httpx.post(target + self.path, content=body, headers=given, timeout=120)
                     except httpx.HTTPError:

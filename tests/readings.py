@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.records.columns import ARROW, Reading
+from penstock.records.columns import ARROW, MORE_TYPE, Reading
 from penstock.records.heartbeat import BEAT_KEY
 
 FAR = 2**62
@@ -18,6 +18,7 @@ NAMES = {
     "partition": "int",
     "offset": "bigint",
     "clock": "bigint",
+    "timestamp": "timestamp",
 }
 
 
@@ -28,9 +29,11 @@ def batch(
     times: Sequence[int] | None = None,
     topics: Sequence[str] | None = None,
     horizon: int = FAR,
+    whole: bool = False,
 ) -> pa.RecordBatch:
     """Raw records of partition 0; their offsets number them. times: their own, where those are their event times, else
-    the horizon is the latest that is allowed; both in epoch microseconds."""
+    the horizon is the latest that is allowed; both in epoch microseconds. whole: with their own times, which are their
+    offsets in microseconds, and a header."""
     n = len(values)
     given: dict[str, Sequence[Any]] = {
         "beat": [0 if key == BEAT_KEY else None for key in keys or [None] * n],
@@ -41,6 +44,9 @@ def batch(
         "clock": times or [0 if topics else horizon] * n,
     }
     columns = {name: pa.array(column, ARROW[NAMES[name]]) for name, column in given.items()}
+    if whole:
+        columns["timestamp"] = pa.array(range(n), ARROW["timestamp"])
+        columns["headers"] = pa.array([[{"key": "h", "value": b"\xff"}]] * n, MORE_TYPE.field("headers").type)
     if topics:
         columns["topic"] = pa.array(topics, pa.string())
     return pa.RecordBatch.from_pydict(columns)

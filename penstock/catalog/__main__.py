@@ -25,7 +25,7 @@ def told_of(app: str) -> dict[str, Any]:
         "names": names,
         "streams": any(name in found.streams for name in names),
         "wrong": [str(e) for e in mine],
-        "others": [str(e) for e in wrong if e not in mine and e.path.suffix == ".py"],
+        "others": [str(e) for e in wrong if e not in mine and (e.path.suffix == ".py" or e.folder == "sinks")],
     }
 
 

@@ -14,18 +14,20 @@ from penstock.declare.stream import Stream
 from penstock.declare.topic import POSITIONS, Topic, name_of
 from penstock.declare.view import View
 from penstock.errors import DeclarationError
+from penstock.sinks import statements as sinking
 
 if TYPE_CHECKING:
     from penstock.declare.capture import Capture
+    from penstock.declare.sink import Sink
 
 T = TypeVar("T", bound=Declared)
 Found: TypeAlias = Stream | View | Archive | Backfill
 Topics = dict[str, Topic]
 
 
-def build(declared: Iterable[Found], captures: Iterable[Capture] = ()) -> Catalog:
+def build(declared: Iterable[Found], captures: Iterable[Capture] = (), sinks: Iterable[Sink] = ()) -> Catalog:
     """A validated catalog of what is given, with the topics it names."""
-    found, captured = list(declared), list(captures)
+    found, captured, sunk = list(declared), list(captures), list(sinks)
     everything: list[Declared] = [*found, *captured]
     _differently_named(everything)
     streams = [one for one in found if isinstance(one, Stream)]
@@ -43,8 +45,15 @@ def build(declared: Iterable[Found], captures: Iterable[Capture] = ()) -> Catalo
     for one in kept:
         if isinstance(one.topic, Topic):
             _declare(one.topic, one, topics)
-    _one_writer_each(streams, captured, archives)
-    _apps(streams, captured)
+    made = [sinking.stream(sink, topics) for sink in sunk]
+    _differently_named([*everything, *made])
+    for stream in made:
+        # A topic that only sinks read is another's, and stays as it is.
+        for topic in stream.topics():
+            if topic.name in topics or not stream.takes(topic.name):
+                _declare(topic, stream, topics)
+    _one_writer_each([*streams, *made], captured, archives)
+    _apps([*streams, *made], captured)
     for view in views:
         topic = _topic(view.topic, view, topics)
         try:
@@ -57,9 +66,12 @@ def build(declared: Iterable[Found], captures: Iterable[Capture] = ()) -> Catalo
             _stream(archive.of, archive, streams)
     for backfill in backfills:
         _backfill(backfill, archives, streams, topics)
+    idle = [stream for stream, sink in zip(made, sunk, strict=True) if not sinking.is_given(sink)]
+    run = [*streams, *(stream for stream in made if stream not in idle)]
     return Catalog(
-        _by_name(streams), topics, _by_name(captured), _by_name(views), _by_name(archives), _by_name(backfills)
-    )
+        _by_name(run), topics, _by_name(captured), _by_name(views), _by_name(archives), _by_name(backfills),
+        {sink.name: sink for sink in sunk}, _by_name(idle),
+    )  # fmt: skip
 
 
 def _by_name(found: Iterable[T]) -> dict[str, T]:
@@ -79,7 +91,7 @@ def _differently_named(found: Iterable[Declared]) -> None:
                 one,
                 f"this {one.kind} and the {other.kind} of {other.where} have one name",
                 got=one.name,
-                fix="rename one of them; a capture has its file's name",
+                fix="rename one of them; a capture and a sink have their files' names",
             )
 
 
@@ -94,15 +106,22 @@ def _declare(topic: Topic, by: Declared, topics: Topics, fix: str = "declare it 
 
 
 def _one_writer_each(streams: Sequence[Stream], captures: Sequence[Capture], archives: Sequence[Archive]) -> None:
-    writers: dict[str, Declared] = {}
-    written: list[tuple[Declared, str]] = [(s, output.name) for s in streams for output in s.outputs.values()]
-    written += [(capture, capture.topic.name) for capture in captures]
-    written += [(archive, place.name) for archive in archives for place in archive.writes]
-    for one, name in written:
-        other = writers.setdefault(name, one)
+    writers: dict[str, tuple[Declared, str]] = {}
+    written: list[tuple[Declared, str, str]] = [
+        (s, output.name, s.where) for s in streams for output in s.outputs.values()
+    ]
+    written += [(capture, capture.topic.name, capture.at("topic")) for capture in captures]
+    written += [(archive, place.name, archive.where) for archive in archives for place in archive.writes]
+    for one, name, where in written:
+        other, there = writers.setdefault(name, (one, where))
         if other is not one:
-            what = f"{one.kind} {one.name} and {other.kind} {other.name} of {other.where} write to one place"
-            raise _wrong(one, what, got=name, fix="give each its own")
+            what = f"{one.kind} {one.name} and {other.kind} {other.name} of {there} write to one place"
+            raise DeclarationError(f"{where}: {what}", got=name, fix="give each its own")
+    for stream in streams:
+        for name in stream.beside.keys() & writers.keys():
+            other, _ = writers[name]
+            what = f"{stream.kind} {stream.name} puts aside where {other.kind} {other.name} writes its rows"
+            raise _wrong(stream, what, got=name, fix="give the rows, or what is put aside, another topic")
 
 
 def _apps(streams: Sequence[Stream], captures: Sequence[Capture]) -> None:

@@ -1,13 +1,15 @@
-"""Finds what a project declares: in the modules under jobs/<system>/ and the files of sql/captures/."""
+"""Finds what a project declares: in the modules under jobs/<system>/ and the files of sql/captures/ and sql/sinks/."""
 
 from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 import threading
+import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -25,6 +27,11 @@ from penstock.settings import settings
 
 if TYPE_CHECKING:
     from penstock.declare.capture import Capture
+    from penstock.declare.sink import Sink
+
+# Seconds in which a module must be read; a loaded machine takes some for the first that imports Spark.
+LONGEST = 30.0
+STREAMS = "STREAM is one Stream, STREAMS a list of them; give other things names of their own"
 
 
 def discover(project: Path) -> Iterator[Found]:
@@ -43,48 +50,122 @@ def modules(project: Path) -> list[Path]:
     return [path for path in sorted((project / "jobs").glob("*/*.py")) if not path.name.startswith("_")]
 
 
-def found_in(path: Path, project: Path) -> Iterator[Found]:
-    """What a module declares, also what it only imports."""
-    return _declared(_imported(path, project), path)
-
-
-def _imported(path: Path, project: Path) -> ModuleType:
+def found_in(path: Path, project: Path) -> list[Found]:
+    """What a module declares, also what it only imports. DeclarationError, whatever it does when it is read."""
     if str(project) not in sys.path:
         sys.path.insert(0, str(project))
+    with _staying(), _in_time():
+        # What it raises is its own too: it may do anything when it is asked for its text.
+        try:
+            return list(
+                _declared(importlib.import_module(".".join(path.relative_to(project).with_suffix("").parts)), path)
+            )
+        except DeclarationError as e:
+            within = [f for f in traceback.extract_tb(e.__traceback__) if f.filename.startswith(str(project / "jobs"))]
+            place = f"{within[-1].filename}:{within[-1].lineno}" if within else str(path)
+            raise DeclarationError(e.what if str(path) in e.what else f"{place}: {e.what}", got=e.got, fix=e.fix) from e
+        except BaseException as e:
+            if isinstance(e, _Pressed):
+                raise KeyboardInterrupt from None
+            if type(e).__module__.partition(".")[0] == "airflow" and not isinstance(e, Exception):
+                # It lets a task end by them.
+                raise
+            raise DeclarationError(f"{path} cannot be imported", got=f"{type(e).__name__}: {_text(str, e)}") from e
+
+
+def _text(of: Callable[[object], str], what: object) -> str:
+    """What a file's own object says of itself, if it can."""
     try:
-        with _staying():
-            return importlib.import_module(".".join(path.relative_to(project).with_suffix("").parts))
-    except DeclarationError as e:
-        within = [f for f in traceback.extract_tb(e.__traceback__) if f.filename.startswith(str(project / "jobs"))]
-        place = f"{within[-1].filename}:{within[-1].lineno}" if within else str(path)
-        raise DeclarationError(f"{place}: {e.what}", got=e.got, fix=e.fix) from e
-    except (Exception, SystemExit) as e:
-        raise DeclarationError(f"{path} cannot be imported", got=f"{type(e).__name__}: {e}") from e
+        return of(what)
+    except _Pressed:
+        raise
+    except BaseException as e:
+        return f"(it does not tell: {type(e).__name__})"
+
+
+class _TooLong(Exception):
+    """A file is not read in time."""
+
+
+@contextmanager
+def _in_time() -> Iterator[None]:
+    """Let no file keep those that read it, and all other files, waiting. Only the main thread can be called away."""
+    waits, ends = signal.getitimer(signal.ITIMER_REAL)[0], time.monotonic()
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # Airflow gives the reader a time too: it must have some left for the other files.
+    limit = min(LONGEST, waits / 2) if waits else LONGEST
+    ends += waits
+
+    def late(*_: object) -> NoReturn:
+        raise _TooLong(f"it is not read within {limit:.0f} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if waits:
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, ends - time.monotonic()))
+
+
+class _Pressed(KeyboardInterrupt):
+    """A person wants to leave; what a file raises by itself is no such wish."""
 
 
 @contextmanager
 def _staying() -> Iterator[None]:
     """Let no file end the process that reads it for others too; a fork of it, or another thread, ends as it likes."""
-    leave, mine = os._exit, (os.getpid(), threading.get_ident())
+    leave, abort, kill, mine = os._exit, os.abort, os.kill, (os.getpid(), threading.get_ident())
+
+    def here() -> bool:
+        return (os.getpid(), threading.get_ident()) == mine
 
     def stay(status: int) -> NoReturn:
-        if (os.getpid(), threading.get_ident()) == mine:
+        if here():
             raise SystemExit(status)
         leave(status)
 
-    os._exit = stay
+    def aborted() -> NoReturn:
+        if here():
+            raise SystemExit("os.abort()")
+        abort()
+
+    def killed(pid: int, number: int) -> None:
+        if here() and pid in (0, mine[0]) and number:
+            raise SystemExit(f"os.kill() of its own process with signal {int(number)}")
+        kill(pid, number)
+
+    def pressed(*_: object) -> NoReturn:
+        raise _Pressed
+
+    # Only the main thread is told, and somebody may have a way of his own.
+    told = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    )
+    os._exit, os.abort, os.kill = stay, aborted, killed
+    if told:
+        signal.signal(signal.SIGINT, pressed)
     try:
         yield
     finally:
-        os._exit = leave
+        os._exit, os.abort, os.kill = leave, abort, kill
+        if told:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _declared(module: ModuleType, path: Path) -> Iterator[Found]:
     streams = getattr(module, "STREAMS", [])
+    # Who reads the module again would find an iterator empty, and nothing wrong.
+    if isinstance(streams, str | Iterator) or not isinstance(streams, Iterable):
+        raise DeclarationError(f"{path}: STREAMS is no list of streams", got=_text(repr, streams), fix=STREAMS)
     for stream in [*streams, module.STREAM] if hasattr(module, "STREAM") else streams:
         if not isinstance(stream, Stream):
-            fix = "STREAM is one Stream, STREAMS a list of them; give other things names of their own"
-            raise DeclarationError(f"{path}: this is no stream", got=repr(stream), fix=fix)
+            raise DeclarationError(f"{path}: this is no stream", got=_text(repr, stream), fix=STREAMS)
         yield stream
     for name, value in vars(module).items():
         if name.startswith("_"):
@@ -98,7 +179,7 @@ def _declared(module: ModuleType, path: Path) -> Iterator[Found]:
 def load(project: Path | None = None) -> Catalog:
     """The catalog of a project; by default of the one the settings name."""
     place = project or settings().project
-    return build(discover(place), _captures(place / "sql" / "captures"))
+    return build(discover(place), _captures(place / "sql" / "captures"), _sinks(place / "sql" / "sinks"))
 
 
 def _captures(folder: Path) -> list[Capture]:
@@ -108,3 +189,11 @@ def _captures(folder: Path) -> list[Capture]:
     from penstock.declare import capture
 
     return list(capture.load(folder).values())
+
+
+def _sinks(folder: Path) -> list[Sink]:
+    if not folder.exists():
+        return []
+    from penstock.declare import sink_file
+
+    return list(sink_file.load(folder).values())

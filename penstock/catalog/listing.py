@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from penstock.declare.capture import Capture
 
 UNITS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
-NOT_RUN = "declared only: nothing runs it in this version"
+NOT_RUN = "declared only: nothing runs it in this version, or nobody has said where its store is"
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Row:
 
 def rows(catalog: Catalog) -> list[Row]:
     """Everything but the topics, by kind and name."""
-    promises = {name: promise(stream.promise) for name, stream in catalog.streams.items()}
+    promises = {name: promise(stream.promise) for name, stream in {**catalog.streams, **catalog.idle}.items()}
     promises |= {name: _captured(capture) for name, capture in catalog.captures.items()}
     behind = {name: stream.promise.delay // timedelta(milliseconds=1) for name, stream in catalog.streams.items()}
     described = {name: backfill.description for name, backfill in catalog.backfills.items()}

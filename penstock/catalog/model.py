@@ -18,12 +18,13 @@ from penstock.errors import DeclarationError
 
 if TYPE_CHECKING:
     from penstock.declare.capture import Capture
+    from penstock.declare.sink import Sink
 
 T = TypeVar("T")
 
 
 class Writer(NamedTuple):
-    """A stream whose rows get into a topic, be it by way of others.
+    """A stream or a capture whose rows get into a topic, be it by way of others.
 
     feeds: the streams that write what it reads. clocks: the topics whose beats close its windows.
     """
@@ -37,7 +38,7 @@ class Beaten(NamedTuple):
     """A topic that needs heartbeats.
 
     readers: when those of its streams that wait for the clock need them. grace: seconds, the least of theirs. writers:
-    the streams that feed it, in any number of steps, by name.
+    the streams and captures that feed it, in any number of steps, by name.
     """
 
     topic: Topic
@@ -63,7 +64,11 @@ class Supervised(Protocol):
 
 @dataclass(frozen=True)
 class Catalog:
-    """Every declared thing and topic of a project, by name. No two things have one name, of whatever kind."""
+    """Every declared thing and topic of a project, by name. No two things have one name, of whatever kind.
+
+    sinks: as their files declare them. A stream is made of each, and stands among the streams, or in `idle` if nobody
+    has said where its store is.
+    """
 
     streams: dict[str, Stream]
     topics: dict[str, Topic]
@@ -71,11 +76,13 @@ class Catalog:
     views: dict[str, View] = field(default_factory=dict)
     archives: dict[str, Archive] = field(default_factory=dict)
     backfills: dict[str, Backfill] = field(default_factory=dict)
+    sinks: dict[str, Sink] = field(default_factory=dict)
+    idle: dict[str, Stream] = field(default_factory=dict)
 
     @property
     def declared(self) -> dict[str, Declared]:
         """Everything but the topics."""
-        return {**self.streams, **self.captures, **self.views, **self.archives, **self.backfills}
+        return {**self.streams, **self.idle, **self.captures, **self.views, **self.archives, **self.backfills}
 
     @property
     def supervised(self) -> dict[str, Supervised]:
@@ -103,8 +110,8 @@ class Catalog:
     @property
     def dead_letters(self) -> list[str]:
         """The topics that records are put aside in."""
-        inputs = (given for stream in self.streams.values() for given in stream.inputs.values())
-        return [*sorted({given.rejected.name for given in inputs if given.rejected}), ASIDE.name]
+        found = {name for stream in self.streams.values() for name in stream.beside if name != stream.late_topic}
+        return [*sorted(found), ASIDE.name]
 
     def readers(self, topic: str) -> list[str]:
         """The streams that read a topic."""
@@ -126,6 +133,9 @@ class Catalog:
         waiting = self._written_by(lambda name: name == topic)
         while waiting:
             if (name := waiting.pop()) not in found:
+                if name in self.captures:
+                    found[name] = Writer(self.captures[name].every.total_seconds())
+                    continue
                 stream = self.streams[name]
                 feeds = self._written_by(stream.follows)
                 found[name] = Writer(stream.every, tuple(feeds), _clocks(stream))
@@ -133,11 +143,12 @@ class Catalog:
         return found
 
     def _written_by(self, takes: Callable[[str], bool]) -> list[str]:
-        """The streams that write one of some topics."""
+        """The streams and captures that write one of some topics."""
+        writing: dict[str, Declared] = {**self.streams, **self.captures}
         return sorted(
             name
-            for name, stream in self.streams.items()
-            if any(place.kind == "topic" and takes(place.name) for place in stream.writes)
+            for name, one in writing.items()
+            if any(place.kind == "topic" and takes(place.name) for place in one.writes)
         )
 
 

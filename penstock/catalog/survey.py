@@ -16,6 +16,7 @@ from penstock.settings import settings
 
 if TYPE_CHECKING:
     from penstock.declare.capture import Capture
+    from penstock.declare.sink import Sink
 
 
 class BrokenFile(DeclarationError):
@@ -27,7 +28,7 @@ class BrokenFile(DeclarationError):
 
     @property
     def folder(self) -> str:
-        """jobs/<folder>/, which should have the name of its app; of a capture's file it has."""
+        """jobs/<folder>/, which should have the name of its app; of a capture's file it has, and of most sinks'."""
         return self.path.parent.name
 
 
@@ -38,10 +39,11 @@ class Part:
     path: Path
     found: list[Found] = field(default_factory=list)
     captures: list[Capture] = field(default_factory=list)
+    sinks: list[Sink] = field(default_factory=list)
 
     @property
     def apps(self) -> set[str | None]:
-        return {one.app for one in (*self.found, *self.captures)}
+        return {one.app for one in (*self.found, *self.captures, *self.sinks)}
 
 
 def survey(project: Path | None = None, *, first: str = "", combiners: bool = True) -> tuple[Catalog, list[BrokenFile]]:
@@ -53,7 +55,8 @@ def survey(project: Path | None = None, *, first: str = "", combiners: bool = Tr
     place = project or settings().project
     wrong: list[BrokenFile] = []
     waiting: list[Part] = []
-    for path in [*modules(place), *sorted((place / "sql" / "captures").glob("*.sql"))]:
+    sql = [path for folder in ("captures", "sinks") for path in sorted((place / "sql" / folder).glob("*.sql"))]
+    for path in [*modules(place), *sql]:
         try:
             waiting.append(_part(path, place))
         except DeclarationError as e:
@@ -63,9 +66,14 @@ def survey(project: Path | None = None, *, first: str = "", combiners: bool = Tr
     while waiting:
         left, mistakes = [], []
         for part in waiting:
-            both = Part(place, _once([*taken.found, *part.found]), [*taken.captures, *part.captures])
+            both = Part(
+                place,
+                _once([*taken.found, *part.found]),
+                [*taken.captures, *part.captures],
+                [*taken.sinks, *part.sinks],
+            )
             try:
-                made, taken = build(both.found, both.captures), both
+                made, taken = build(both.found, both.captures, both.sinks), both
             except DeclarationError as e:
                 left.append(part)
                 mistakes.append(BrokenFile(part.path, e))
@@ -104,8 +112,10 @@ def _part(path: Path, project: Path) -> Part:
     if path.suffix != ".sql":
         return Part(path, list(found_in(path, project)))
     # A SQL parser is more than most projects need to load.
-    from penstock.declare import capture
+    from penstock.declare import capture, sink_file
 
+    if path.parent.name == "sinks":
+        return Part(path, sinks=[sink_file.read(path)])
     return Part(path, captures=[capture.read(path)])
 
 

@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-import typer
+from typing import Any
 
-from penstock.cli import captures, catalog, dead_letters, demo, local, meter, streams, topics, ways_out
+import typer
+from typer.core import TyperGroup
+
+from penstock.cli import (
+    captures,
+    catalog,
+    dead_letters,
+    demo,
+    local,
+    meter,
+    sink_records,
+    sinks,
+    streams,
+    topics,
+    ways_out,
+)
+from penstock.cli.output import clear_errors
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        # A setting may be wrong before a command has begun.
+        with clear_errors():
+            return super().invoke(ctx)
+
 
 app = typer.Typer(
+    cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
     help="Streams on Spark and Kafka, supervised by Airflow.",
 )
 local.register(app)
 ways_out.register(streams.app)
+sink_records.register(sinks.app)
 app.add_typer(streams.app, name="streams")
 app.add_typer(captures.app, name="capture")
+app.add_typer(sinks.app, name="sinks")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(demo.app, name="demo")
 app.command("catalog")(catalog.catalog)

@@ -100,9 +100,9 @@ def send_again(
         chosen = [
             one
             for one in read([_known(topic)], settings().bootstrap, NEWEST)
-            if stream in ("", one.stream) and (not place or not _places(one).isdisjoint(place))
+            if stream in ("", one.stream) and (not place or not places_of(one).isdisjoint(place))
         ]
-        _unambiguous(chosen, place or ())
+        unambiguous(chosen, place or ())
         everything = read(catalog.dead_letters, settings().bootstrap, NEWEST)
         for name in again_for or ():
             catalog.stream(name)
@@ -139,14 +139,14 @@ def _kind(letter: Letter) -> str:
     return shown(letter.reason.partition(": ")[0], WIDTH)
 
 
-def _places(letter: Letter) -> set[str]:
+def places_of(letter: Letter) -> set[str]:
     """Names of its origin: as it is shown, and without the topic."""
     return {letter.place, f"{letter.origin.partition}:{letter.origin.offset}"} if letter.origin else set()
 
 
-def _unambiguous(chosen: Sequence[Letter], places: Iterable[str]) -> None:
+def unambiguous(chosen: Sequence[Letter], places: Iterable[str]) -> None:
     for place in places:
-        found = sorted({one.place for one in chosen if place in _places(one)})
+        found = sorted({one.place for one in chosen if place in places_of(one)})
         if len(found) > 1:
             raise PenstockError(
                 "records of several topics lie at that place", got=place, fix=f"say {' or '.join(found)}"

@@ -27,6 +27,7 @@ from penstock.observe.health import ill
 from penstock.observe.views import Overview
 from penstock.observe.words import duration
 from penstock.settings import settings
+from penstock.sinks import connections
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 MIB = 1024 * 1024
@@ -39,10 +40,13 @@ def register(app: typer.Typer) -> None:
 
 
 def up() -> None:
-    """Start the platform on this machine, or adopt what runs of it; ends with what runs where and the first figures."""
+    """Start the platform on this machine, or adopt what runs of it; ends with what runs where and the first figures.
+
+    PENSTOCK_STORES names the stores for sinks that are started with it: elasticsearch, mongodb, influxdb.
+    """
     out = console()
-    platform = Platform()
     with clear_errors():
+        platform = Platform()
         view = platform.up(Steps(out))
     _welcome(out, platform, view)
 
@@ -57,6 +61,7 @@ def _welcome(out: Console, platform: Platform, view: Overview) -> None:
         ("Airflow", f"{airflow.url}   sign in as {airflow.user} with the password {password}"),
         ("Operator page", f"{airflow.url}/plugin/penstock   (in Airflow's navigation: Penstock)"),
         ("Kafka", s.bootstrap),
+        *((p.label.removeprefix("the "), connections.url(p.name)) for p in platform.stores),
         ("Topics", ", ".join(sorted(readable()[0].topics))),
         ("Metrics", f"http://127.0.0.1:{s.metrics_port}/metrics"),
         ("Data and logs", str(s.home)),

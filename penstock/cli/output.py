@@ -23,7 +23,7 @@ from penstock.logs import printable, printable_json
 
 COLOURS = {
     "running": "green", "idle": "green", "starting": "blue", "loading": "blue", "draining": "blue",
-    "unknown": "yellow", "failing": "red", "blocked": "red", "hung": "red", "down": "red",
+    "unknown": "yellow", "waiting": "yellow", "failing": "red", "blocked": "red", "hung": "red", "down": "red",
     "stopped": "bright_black",
 }  # fmt: skip
 

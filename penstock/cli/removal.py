@@ -75,13 +75,13 @@ def remove(
         if dry_run or not (checkpoint or chosen):
             return
         if checkpoint:
-            leftovers.delete_group(client, group)
+            leftovers.delete_group(client, group, settings().bootstrap)
             for folder in folders:
                 shutil.rmtree(folder)
             if COMMITS.name in there:
                 # A mark without a checkpoint would stop a later stream of this name.
                 forget_mark(name, settings().bootstrap)
-        leftovers.delete_topics(client, chosen)
+        leftovers.delete_topics(client, chosen, settings().bootstrap)
         said = [*(["checkpoint"] if checkpoint else []), *sorted(chosen)]
         control.record(actor(), "remove", name, f"{note}: {', '.join(said)}" if note else ", ".join(said))
     typer.echo(f"removed of {name}: {', '.join(said)}")

@@ -18,7 +18,7 @@ from penstock.control import Control, Desired, connect
 from penstock.errors import PenstockError
 from penstock.observe.overview import overview
 from penstock.observe.snapshot import read
-from penstock.observe.states import Limits
+from penstock.observe.states import WELL, Limits
 from penstock.observe.views import AppView, Overview, StreamView
 from penstock.observe.words import duration, first_line
 from penstock.settings import settings
@@ -95,7 +95,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
     if stream.error:
         since = "" if stream.error_age_ms is None else f", {duration(stream.error_age_ms)} ago"
         out.print()
-        out.print(Text(f"last error{since}", style="bold"))
+        out.print(Text(f"{'past' if stream.state in WELL else 'last'} error{since}", style="bold"))
         out.print(Text(stream.error))
 
 

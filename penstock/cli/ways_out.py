@@ -33,13 +33,14 @@ def go_on(name: Name, note: Note = "") -> None:
     with clear_errors():
         control = connect()
         accepted = control.gaps_accept(name, actor(), note)
-        if not accepted:
+        before = [row for row in control.gaps(name) if row.accepted_at and not row.passed_at]
+        if not before:
             raise PenstockError(
                 f"there is no gap for {name} to go on behind",
                 fix=f"see with `penstock streams show {name}` why it does not run",
             )
-    for gap in accepted:
-        typer.echo(f"accepted: {gap}")
+    for row in before:
+        typer.echo(f"accepted{'' if row.gap in accepted else f' by {row.accepted_by}'}: {row.gap}")
     typer.echo(f"{name} goes on within half a minute; a gap that is another by then is asked for again")
 
 

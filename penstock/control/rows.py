@@ -87,5 +87,6 @@ class ProgressRow:
     behind_ms: int | None = None
     topics: dict[str, Any] = field(default_factory=dict)
     restarts: int = 0
+    store: dict[str, int] | None = None
     error: str | None = None
     error_at: int | None = None

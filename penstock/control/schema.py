@@ -104,7 +104,7 @@ progress = Table(
     _name(primary_key=True),  # stream
     Column("app", String(120), nullable=False),
     Column("incarnation", String(32), nullable=False),
-    Column("state", String(10), nullable=False),  # starting | loading | running | idle | failing | blocked | stopped
+    Column("state", String(10), nullable=False),  # see penstock.observe.states
     Column("reported_at", BigInteger, nullable=False),
     Column("batch_id", BigInteger),
     Column("batch_at", BigInteger),  # when the last batch was committed
@@ -119,8 +119,9 @@ progress = Table(
     Column("state_bytes", BigInteger),
     Column("lag", BigInteger),
     Column("behind_ms", BigInteger),  # at the report: since all that then lay in its inputs was read and written
-    Column("topics", JSON, nullable=False),  # {topic: {"lag": n, "offsets": {partition: next offset}}}
+    Column("topics", JSON, nullable=False),  # of each: lag, offsets and open transactions by partition
     Column("restarts", Integer, nullable=False, default=0),
+    Column("store", JSON),  # of a sink: what its writer counted since the driver began
     Column("error", Text),
     Column("error_at", BigInteger),
 )

@@ -18,11 +18,20 @@ READS = {"key", "partition", "offset"}
 Late = Literal["count", "keep"]
 Dead = Literal["keep", "count"]
 Gap = Literal["stop", "go on"]
+Tombstones = Literal["dead", "keep"]
 # The record's own time, where there is no schema.
 RECORDS_OWN = "timestamp"
 RAW = schema(
     "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP",
     "raw records",
+    of_json=False,
+)
+# The column of the record itself, as it lies in its topic.
+WHOLE = "record"
+RECORD = schema(
+    f"{WHOLE} STRUCT<topic: STRING, partition: INT, offset: BIGINT, key: BINARY, value: BINARY, timestamp: TIMESTAMP, "
+    "headers: ARRAY<STRUCT<key: STRING, value: BINARY>>>",
+    "whole records",
     of_json=False,
 )
 
@@ -73,7 +82,13 @@ class Input:
         TIMESTAMP. The engine adds it as the column `event_time` and puts the watermark on it. Where it gives NULL a
         record is a dead letter, and a raw one keeps its own time.
     ahead: how far an event time may lie in the future and be believed; a record beyond it is a dead letter. A raw input
-        cannot reject; its event time is capped there. Whatever it is, no record moves the watermark beyond the clock.
+        cannot reject; its event time is capped there. None believes every time. Whatever it is, no record moves the
+        watermark beyond the clock.
+    record: whether the transform gets the record itself beside the columns: `record STRUCT<topic STRING, partition INT,
+        offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP, headers ARRAY<STRUCT<key STRING, value BINARY>>,
+        event_time TIMESTAMP>`. The expression of the event time may name what is in it, as `record.timestamp`.
+    tombstones: what becomes of a record without a value, where there is a schema: it is `dead`, or `keep` it, with NULL
+        in every column and its own time as event time. That takes record=True, to tell whose it is.
     combine: groups records before Spark sees them.
     late: what becomes of a record that comes after its windows have closed: `count` it, or `keep` it as well, as it
         came, in the topic `<stream>-late`.
@@ -88,28 +103,32 @@ class Input:
     pattern: str = ""
     schema: str = ""
     event_time: str = RECORDS_OWN
-    ahead: timedelta = timedelta(minutes=5)
+    ahead: timedelta | None = timedelta(minutes=5)
     combine: Combiner | None = None
     late: Late = "count"
     dead: Dead = "keep"
     gap: Gap | None = None
+    record: bool = False
+    tombstones: Tombstones = "dead"
 
     def __post_init__(self) -> None:
         for name in ("pattern", "schema", "event_time"):
             check_kind("an input", name, getattr(self, name), str)
         check_kind("an input", "combine", self.combine, Combiner, type(None))
+        check_kind("an input", "record", self.record, bool)
         if (self.topic is None) == (not self.pattern):
             raise DeclarationError("an input reads either a topic or a pattern", got=self, fix="give exactly one")
         if self.topic is not None:
             check_topic("an input", self.topic)
-        for name, kinds in {"late": Late, "dead": Dead, "gap": Gap}.items():
+        for name, kinds in {"late": Late, "dead": Dead, "gap": Gap, "tombstones": Tombstones}.items():
             given = getattr(self, name)
             if given not in get_args(kinds) and (name, given) != ("gap", None):
                 known = " or ".join(f'"{kind}"' for kind in get_args(kinds))
                 raise DeclarationError(
                     f"input {self.source}: {name} is not known", got=repr(given), fix=f"say {name}={known}"
                 )
-        check_length(f"input {self.source}: ahead", self.ahead)
+        if self.ahead is not None:
+            check_length(f"input {self.source}: ahead", self.ahead)
         if self.pattern:
             try:
                 re.compile(self.pattern)
@@ -121,6 +140,7 @@ class Input:
                     got=self.schema,
                     fix="leave the schema out and take the raw records, or name one topic",
                 )
+        self._record_fits()
         fields = schema(self.schema, f"input {self.source}") if self.schema else RAW
         if self.schema and self.event_time == RECORDS_OWN and RECORDS_OWN not in {f.name.lower() for f in fields}:
             raise DeclarationError(
@@ -128,9 +148,30 @@ class Input:
                 got=self.schema,
                 fix='event_time="timestamp_millis(field)", or another expression over the fields',
             )
-        check_event_time(f"input {self.source}", self.event_time, fields)
+        check_event_time(f"input {self.source}", self.event_time, (*fields, *(RECORD if self.record else ())))
         if self.combine:
             schema(self.combine.schema, f"the combiner of input {self.source}", of_json=False)
+
+    def _record_fits(self) -> None:
+        what = f"input {self.source}"
+        if self.record and self.combine:
+            raise DeclarationError(
+                f"{what} has a combiner, and what that gives is no record any more", fix="leave out record, or combine"
+            )
+        if self.tombstones == "keep" and not self.record:
+            raise DeclarationError(
+                f"{what} keeps tombstones, and nothing would tell whose they are",
+                got="record=False",
+                fix="say record=True as well",
+            )
+        names = {f.name.lower() for f in schema(self.schema, what)} if self.schema else set()
+        if self.record and WHOLE in names:
+            raise DeclarationError(
+                f"{what} has a field of the name that the record itself has",
+                got=self.schema,
+                fix="leave the field out, and take it from the value where it is needed: "
+                f"get_json_object(CAST(record.value AS STRING), '$.{WHOLE}')",
+            )
 
     @property
     def source(self) -> str:

@@ -1,4 +1,4 @@
-"""Spark's functions, imported when first used: a declaration is read where there is no Spark."""
+"""Spark's functions and types, imported when first used: a declaration is read where there is no Spark."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import types as T  # noqa: N812
 else:
 
     class _Lazy:
@@ -18,5 +19,6 @@ else:
             return getattr(importlib.import_module(self._module), name)
 
     F = _Lazy("pyspark.sql.functions")
+    T = _Lazy("pyspark.sql.types")
 
-__all__ = ["F"]
+__all__ = ["F", "T"]

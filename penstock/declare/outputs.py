@@ -14,7 +14,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from penstock.declare.lazy import F
-from penstock.declare.topic import Topic
+from penstock.declare.topic import ASIDE, Topic
 from penstock.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -62,8 +62,9 @@ NOTHING = Mark("", -1, {})
 class Writer(Protocol):
     """Writes a stream's batches into one store. To open it fences every earlier writer of the same stream there.
 
-    All calls come from one thread, and a batch is written before the next one is given. Not every writer is closed: a
-    driver may be killed.
+    No two calls come at once, and a batch is written before the next one is given; a store without marks is closed
+    while a batch is written that does not end. Not every writer is closed: a driver may be killed. If it has `figures`,
+    a dataclass of counts since it was opened, they are shown.
     """
 
     def committed(self) -> Mark:
@@ -77,9 +78,9 @@ class Writer(Protocol):
         """Write a batch, by output's name, with its mark; the number of rows written.
 
         It returns when all of it is safe. LeaseLost if a newer writer has fenced this one, Wait if the store asks to
-        be left alone for a while (the same batch is given again then), Refused, before anything is written, for rows
-        that it can never take (the rest is given again at once), any other PenstockError if it refused: the batch is
-        given again after a pause.
+        be left alone for a while (the same batch is given again then), Refused for rows that it can never take (the
+        rest is given again at once, unless that says it is written; where a batch is to be there once, nothing of it is
+        written before), any other PenstockError if it refused: the batch is given again after a pause.
         """
 
     def close(self) -> None:
@@ -130,6 +131,12 @@ class Output(ABC):
     def topics(self) -> Sequence[Topic]:
         """Topics that it needs."""
         return ()
+
+    @property
+    def aside(self) -> Topic:
+        """Where rows go that it can never take: as the record they were made of, if they say its `topic STRING,
+        partition INT, offset BIGINT`, else as they are, `key` and `value`."""
+        return ASIDE
 
 
 def open_store(outputs: Sequence[Output], owner: Owner) -> Writer:

@@ -22,7 +22,7 @@ from penstock.declare.inputs import Input, Table
 from penstock.declare.outputs import Beside, Output, TopicOutput
 from penstock.declare.promises import Each, Joined, Promise
 from penstock.declare.stream_refusals import kinds_fit, no_loop, numbers_fit
-from penstock.declare.topic import COMMITS, POSITIONS, Topic, beside
+from penstock.declare.topic import ASIDE, COMMITS, CREATE, CREATE_FOR_SINK, POSITIONS, Topic, beside
 from penstock.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Stream:
     every: seconds between batches; 0 takes a batch as soon as there is something to read.
     max_records: what a batch takes at most, of each partition in proportion to what waits there; 0 for all there is.
         The watermark waits until a batch has read to the end, so nothing that waits becomes late.
-    poison: how many records that make their batch fail are put aside in a row, of one batch and those right behind it;
-        beyond that the stream is blocked.
+    poison: how many records that make their batch fail are put aside in a row, of one batch and those right behind it,
+        and how many rows that their output does not take; beyond that the stream is blocked.
     steps: how many stateful steps the transform has, where it is not as many as the promise says.
 
     DeclarationError, with the way out, if it cannot be kept: names, inputs and outputs that do not fit, or what Spark
@@ -130,6 +130,12 @@ class Stream:
                 got=", ".join(patterns),
                 fix="name each topic in an input of its own and unite them, or promise Updates",
             )
+        if not isinstance(self.promise, Each) and (far := [i.source for i in self.sources.values() if i.ahead is None]):
+            raise DeclarationError(
+                f"stream {self.name} believes every time, and keeps state that times end",
+                got=f"ahead=None for {', '.join(far)}",
+                fix="say how far an event time may lie in the future: ahead=timedelta(minutes=5)",
+            )
         read = [given.source for given in self.inputs.values()]
         if twice := sorted(table.source for table in self.tables.values() if read.count(table.source) > 1):
             raise DeclarationError(
@@ -177,6 +183,7 @@ class Stream:
                     fix="give the output a key",
                 )
         topics = {topic.name for output in self.outputs.values() for topic in output.topics()}
+        topics |= {output.aside.name for output in self.outputs.values()} - {ASIDE.name}
         read = {given.source for given in self.inputs.values()}
         if taken := sorted((topics | read) & {COMMITS.name, POSITIONS.name}):
             raise DeclarationError(
@@ -230,6 +237,11 @@ class Stream:
         return "sink" if len(self.written) < len(self.outputs) else "stream"
 
     @property
+    def creates(self) -> str:
+        """What to do where its topics are not there."""
+        return CREATE_FOR_SINK if self.kind == "sink" else CREATE
+
+    @property
     def reads(self) -> Sequence[Place]:
         given = (Place("topic" if i.topic else "pattern", i.source) for i in self.inputs.values())
         return tuple(dict.fromkeys(given))
@@ -243,8 +255,10 @@ class Stream:
 
     @property
     def beside(self) -> dict[str, TopicOutput]:
-        """Where records go that do not reach the transform, by topic."""
+        """Where records go that do not reach the transform, or whose rows an output never takes, by topic; not ASIDE,
+        which is everybody's."""
         topics = [rejected for given in self.inputs.values() if (rejected := given.rejected)]
+        topics += [output.aside for output in self.outputs.values() if output.aside != ASIDE]
         if self.keeps_late:
             topics.append(beside(self.late_topic))
         return {topic.name: Beside(topic) for topic in topics}

@@ -105,3 +105,8 @@ POSITIONS = Topic("penstock.captures", partitions=4, compacted=True, beat_every=
 # What is put aside and has no dead-letter topic of its own: records of raw inputs and rows that no output takes. It is
 # made when it is first needed.
 ASIDE = beside("penstock.aside")
+# What to do where topics are not there; the other holds where a sink reads one, which the project need not declare.
+CREATE = "create them with `penstock topics --apply`"
+CREATE_FOR_SINK = (
+    "`penstock topics --apply` creates those that the project declares; any other, let its own writer create"
+)

@@ -5,28 +5,29 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.compute as pc
-from pyspark.sql import functions as F  # noqa: N812
-
 from penstock.control.gaps import Gap
-from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner, Writer, open_store
-from penstock.declare.stream import TAG
+from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner
 from penstock.declare.topic import ASIDE, COMMITS
 from penstock.engine.gaps import Inputs
+from penstock.engine.giving import Giving, Store, joined
 from penstock.engine.jvm import Execution, turn
 from penstock.engine.offsetlog import Plan
+from penstock.engine.patience import counted
+from penstock.engine.portions import Portions, full
 from penstock.engine.quarantine import Quarantine
 from penstock.engine.recovery import Unmarked
-from penstock.engine.rejects import Rejects, letters
+from penstock.engine.rejects import Rejects
 from penstock.engine.reset import Reset, take_up
+from penstock.engine.tagged import encoded, split
+from penstock.engine.untaken import Untaken
 from penstock.engine.watermark import Watermark
-from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError, Refused, Wait
-from penstock.kafka.admin import admin, ensure_topics, partitions
+from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError
+from penstock.kafka.admin import admin, partitions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,18 +40,6 @@ if TYPE_CHECKING:
     from penstock.engine.tables import Tables
 
 log = logging.getLogger(__name__)
-
-# A store that asks for more is asked again after this.
-LONGEST_WAIT = 30.0
-
-
-@dataclass
-class Store:
-    """The writer of outputs that share a store. mark: of the last batch that is in it."""
-
-    outputs: list[Output]
-    writer: Writer
-    mark: Mark
 
 
 @dataclass(frozen=True)
@@ -67,7 +56,8 @@ class Batches:
     """Writes the batches of one stream, each to every store once or over itself.
 
     Stores without marks come first: so once a store with marks has a batch, all before it have it too. done: is told
-    of each batch written; waits: what a store says that asks to wait, and None once it has taken the batch.
+    of each batch written; stands: why the stream stands still, a Wait where it is a store that asks for it, and None
+    once it goes on.
     """
 
     def __init__(
@@ -79,19 +69,22 @@ class Batches:
         tables: Tables,
         book: Book,
         done: Callable[[Written], None],
-        waits: Callable[[str | None], None],
+        stands: Callable[[Exception | None], None],
     ) -> None:
         self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
-        self._checkpoint, self._tables, self._done, self._waits = checkpoint, tables, done, waits
+        self._checkpoint, self._tables, self._done = checkpoint, tables, done
         self._stores: list[Store] = []
+        self._past: Counter[str] = Counter()
         self._rejects: Rejects
         self._book, self._inputs = book, Inputs(stream, bootstrap, checkpoint, book)
         self._watermark: Watermark
-        self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path, waits)
+        self.portions = Portions(stream, spark, bootstrap, checkpoint)
+        self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path, stands)
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
         self._writing = threading.Lock()
         self._stopping = threading.Event()
-        self._since: float | None = None
+        self._untaken = Untaken(stream)
+        self._giving = Giving(stream, bootstrap, self._stopping, stands, self._untaken)
         self._begun: float | None = None
         self.given: int | None = None
         """The number of the batch that Spark gave last since it was opened."""
@@ -111,9 +104,8 @@ class Batches:
         return self._quarantine.left_out
 
     def writing_for(self) -> float:
-        """Seconds since a store was given the present batch; 0 if none is being written."""
-        since = self._since
-        return 0.0 if since is None else time.monotonic() - since
+        """See `Giving`."""
+        return self._giving.writing_for()
 
     def busy_for(self) -> float:
         """Seconds since Spark gave the present batch; 0 if there is none."""
@@ -133,7 +125,7 @@ class Batches:
             by_store.setdefault(output.store, []).append(output)
         owner = Owner(self._stream.name, self._stream.group, self._bootstrap)
         for shared in by_store.values():
-            self._stores.append(Store(shared, open_store(shared, owner), NOTHING))
+            self._stores.append(Store(shared, self._giving.opened(shared, owner), NOTHING))
         self._topics_exist()
         for store in self._stores:
             store.mark = store.writer.committed()
@@ -142,9 +134,12 @@ class Batches:
         self.reset = take_up(self._checkpoint, self.committed)
         self._fits()
         self._mend()
+        self._quarantine.left_out |= self.portions.open(self.committed)
+        self._quarantine.damage = self.portions.passes or self._quarantine.damage
         self._rejects = Rejects(self._stream, self._spark, self._bootstrap, self.left_out, self.reset)
         self._quarantine.reset = self.reset
-        self._watermark = Watermark(self._stream)
+        self._watermark = Watermark(self._stream, self.portions)
+        self._pass_damage()
 
     def settle(self, timeout: float) -> None:
         """Let no further batch begin, and wait for the present one."""
@@ -154,40 +149,30 @@ class Batches:
             self._writing.release()
 
     def close(self) -> None:
-        for store in self._stores:
+        stores, self._stores = self._stores, []
+        for store in stores:
             store.writer.close()
-        self._stores = []
+            self._past += counted(store.writer)
 
-    def encode(self, rows: DataFrame) -> DataFrame:
-        """The transform's rows as the outputs take them: of several outputs a struct each, NULL but for the row's."""
-        outputs = self._stream.outputs
-        if "" in outputs:
-            return rows.select(*outputs[""].columns())
-        if TAG not in (name.lower() for name in rows.columns):
-            raise DeclarationError(
-                f"stream {self._stream.name}: the transform's rows do not say which output they are for",
-                got=f"columns {', '.join(rows.columns)}",
-                fix=f"give each a column {TAG} with one of: {', '.join(outputs)}",
-            )
-        structs = [
-            F.when(F.col(TAG) == tag, F.struct(*output.columns())).alias(f"_{number}")
-            for number, (tag, output) in enumerate(outputs.items())
-        ]
-        return rows.select(F.col(TAG).alias("_tag"), *structs)
+    @property
+    def counts(self) -> dict[str, int]:
+        """What the stores' writers have counted, also those that are closed."""
+        return dict(sum((counted(store.writer) for store in self._stores), self._past))
 
     def _made(self, frames: dict[str, DataFrame]) -> DataFrame:
         """The encoded rows of some frames of the inputs: a batch, run apart from its query."""
         if self._stream.tables:
             frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
-        return self.encode(self._stream.transform(**frames, **self._tables.frames(self._spark)))
+        return encoded(self._stream, self._stream.transform(**frames, **self._tables.frames(self._spark)))
 
     def write(self, frame: DataFrame, batch_id: int) -> None:
         """Write one batch of the encoded rows; Spark calls it."""
         self._begun = time.monotonic()
         try:
             self._write(frame, batch_id)
-        except Blocked as e:
-            self.blocked = e
+        except Exception as e:
+            self.blocked = e if isinstance(e, Blocked) else None
+            self.portions.short |= full(e)
             raise
         finally:
             self._begun = None
@@ -203,12 +188,14 @@ class Batches:
             todo = self._todo(str(query.id), batch)
             if not todo:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
-                self._quarantine.watch(batch, frame.write.format("noop").mode("append").save, stopping)
+                self._quarantine.watch(batch, frame.write.format("noop").mode("append").save, stopping, written=True)
                 self._watermark.settle(batch, Execution.last(query))
+                self._checkpoint.sync()
                 log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
                 return
             ids = self._inputs.before(batch, self.committed, str(query.id))
-            rows = self._split(self._quarantine.watch(batch, frame.toArrow, stopping))
+            written = len(todo) < len(self._stores)
+            rows = split(self._stream, self._quarantine.watch(batch, frame.toArrow, stopping, written=written))
             self._watermark.settle(batch, Execution.last(query))
             rejects = self._rejects.of(batch, Execution.last(query))
             rejects += self._quarantine.letters(batch, self._rejects.kept)
@@ -227,15 +214,17 @@ class Batches:
                 self._checkpoint.copy,
             )
             self._checkpoint.sync()
-            beside = _joined(rejects.rows, of_tables)
+            beside = joined(rejects.rows, of_tables)
+            self._untaken.begin()
             refused = 0
             for store in todo:
-                refused += self._give(store, rows, beside, mark)
+                refused += self._giving.give(store, rows, beside, mark, self._rejects.kept)
                 store.mark = mark
             if takes:
                 self._tables.written()
-            made = sum(table.num_rows for table in rows.values())
-            self._done(Written(made, rejects.dead + dead + refused, rejects.late, batch.ends))
+            taken = sum(table.num_rows for table in rows.values())
+            self._untaken.written(taken)
+            self._done(Written(taken, rejects.dead + dead + refused, rejects.late, batch.ends))
             if rejects.dead or dead:
                 log.warning(
                     "stream %s: %d records of batch %d are put aside, the first: %s",
@@ -272,63 +261,6 @@ class Batches:
             fix="nothing: the query starts again from what its mark says",
         )
 
-    def _give(self, store: Store, rows: dict[str, pa.Table], beside: dict[str, pa.Table], mark: Mark) -> int:
-        """Give a store its part of a batch; how many rows it can never take, which are moved beside the others."""
-        names = {output.name for output in store.outputs}
-        waited, refused = False, 0
-        while True:
-            own = {name: table for name, table in {**rows, **beside}.items() if name in names}
-            if ASIDE.name in own:
-                ensure_topics([ASIDE], self._bootstrap)
-            self._since = time.monotonic()
-            try:
-                store.writer.write(own, mark)
-            except Refused as e:
-                refused += self._put_aside(e, rows, beside)
-            except Wait as e:
-                self._since = None
-                log.warning("stream %s waits: %s", self._stream.name, e)
-                self._waits(str(e))
-                waited = True
-                if self._stopping.wait(min(e.seconds, LONGEST_WAIT)):
-                    raise
-            else:
-                if waited:
-                    self._waits(None)
-                return refused
-            finally:
-                self._since = None
-
-    def _put_aside(self, refused: Refused, rows: dict[str, pa.Table], beside: dict[str, pa.Table]) -> int:
-        count = 0
-        for name, why in refused.rows.items():
-            table = rows[name]
-            made = letters(table.take(list(why)), self._stream.name, name, list(why.values()))
-            beside |= _joined(beside, {ASIDE.name: made})
-            rows[name] = table.filter(pa.array([at not in why for at in range(table.num_rows)]))
-            count += len(why)
-            first = next(iter(why.values()))
-            log.warning("stream %s: %d rows are put aside, the first: %s", self._stream.name, len(why), first)
-        return count
-
-    def _split(self, rows: pa.Table) -> dict[str, pa.Table]:
-        """Rows by the name of the output they are for."""
-        outputs = self._stream.outputs
-        if "" in outputs:
-            return {outputs[""].name: rows}
-        tags = rows["_tag"]
-        if stray := set(tags.unique().to_pylist()) - outputs.keys():
-            raise DeclarationError(
-                f"stream {self._stream.name}: rows for an output that is not declared",
-                got=f"{TAG} = {', '.join(map(repr, stray))}",
-                fix=f"let the transform give one of: {', '.join(outputs)}",
-            )
-        found = {}
-        for number, (tag, output) in enumerate(outputs.items()):
-            mine = rows.filter(pc.equal(tags, pa.scalar(tag))).select([f"_{number}"]).flatten()
-            found[output.name] = mine.rename_columns([name.removeprefix(f"_{number}.") for name in mine.column_names])
-        return found
-
     def _topics_exist(self) -> None:
         """Say which topic is missing, instead of a source that waits for it or an output that is made by chance."""
         there = partitions(admin(self._bootstrap), self._bootstrap)
@@ -339,7 +271,7 @@ class Batches:
             raise DeclarationError(
                 f"stream {self._stream.name} needs topics the broker does not have",
                 got=", ".join(missing),
-                fix="create them with `penstock topics --apply`",
+                fix=self._stream.creates,
             )
 
     def _fits(self) -> None:
@@ -355,7 +287,7 @@ class Batches:
             ends, _ = self._checkpoint.waiting()
             mark = Mark(query, e.ended, ends, {}, self._checkpoint.batch(e.ended).plans, self._checkpoint.copy)
             for store in self._stores:
-                if any(output.delivery == "exactly once" for output in store.outputs):
+                if store.marked:
                     store.writer.write({}, mark)
                     store.mark = mark
             self._book.gaps_passed(name, [gap])
@@ -386,15 +318,37 @@ class Batches:
                 store.writer.write({}, fresh)
                 store.mark = fresh
 
+    def _pass_damage(self) -> None:
+        """Let reading go on behind what is broken in the log, which is put aside with the mark that says so.
+
+        A batch that begins before it first ends there.
+        """
+        found, batch = self._quarantine.damage, self._checkpoint.planned()
+        self._quarantine.damage = None
+        if found is None or batch is None:
+            return
+        start = batch.starts.get(found.topic, {}).get(found.partition)
+        if start is None or start < found.offsets.start:
+            self.portions.end(batch, found.topic, found.partition, found.offsets.start)
+            return
+        query, beside = self._checkpoint.query, found.letters(self._stream, self._rejects.kept, self._bootstrap)
+        for store in self._stores:
+            if not store.marked:
+                continue
+            mine = store.mark.query == query
+            mark = store.mark if mine else Mark(query, -1, batch.starts, checkpoint=self._checkpoint.copy)
+            # As if it had died behind this, it finds that it has passed.
+            if (fresh := replace(found.passed(mark), plans={})).offsets != mark.offsets:
+                self._giving.give(store, {}, beside.rows, fresh, self._rejects.kept)
+                store.mark = fresh
+        self._checkpoint.rebase(found.behind)
+        self._checkpoint.sync()
+        self._remark(lambda mark: replace(mark, plans=self._plans(mark.batch)))
+        self._done(Written(0, beside.dead, 0, self._checkpoint.waiting()[0]))
+
+    def _plans(self, batch_id: int) -> dict[int, str]:
+        return self._checkpoint.batch(batch_id).plans if batch_id >= 0 else {}
+
     def _query(self) -> StreamingQuery:
         # The callback may run before the query's start() has returned.
         return next(query for query in self._spark.streams.active if query.name == self._stream.name)
-
-
-def _joined(*parts: dict[str, pa.Table]) -> dict[str, pa.Table]:
-    """The rows of all parts, by the name of their output."""
-    tables: dict[str, list[pa.Table]] = {}
-    for part in parts:
-        for name, table in part.items():
-            tables.setdefault(name, []).append(table)
-    return {name: pa.concat_tables(found) for name, found in tables.items()}

@@ -13,7 +13,7 @@ from urllib.parse import urlparse
 
 from penstock.engine import copies
 from penstock.engine.jvm import Folder
-from penstock.engine.offsetlog import Ends, Fit, Plan, fitted, merged
+from penstock.engine.offsetlog import Ends, Fit, Plan, Source, fitted, merged
 from penstock.engine.recovery import Recovery
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from penstock.declare.outputs import Mark
 
 log = logging.getLogger(__name__)
-RESET = "penstock-reset.json"
+RESET, PORTION = "penstock-reset.json", "penstock-portion.json"
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,17 @@ class Checkpoint:
         """Let the next start take up a reset, in the place of one that waits."""
         self._waiting.replace(RESET, text)
 
+    def portion(self) -> str | None:
+        """How its batches are cut, while memory does not hold them whole."""
+        return self._folder.read_if_whole(PORTION)
+
+    def keep_portion(self, text: str) -> None:
+        """Let batches be cut so from the next start on; as they come, if the text is empty."""
+        if text:
+            self._folder.replace(PORTION, text)
+        else:
+            self._folder.delete(PORTION)
+
     def step_aside(self) -> None:
         """Make room for the reset that waits; what is there is kept until the next one. The query must not run."""
         if self._folder.exists():
@@ -172,6 +183,26 @@ class Checkpoint:
                 plan = self._plan(number)
                 if (changed := plan.fitted(fit)) != plan.text:
                     self._folder.replace(f"offsets/{number}", changed)
+        self._last = None
+
+    def planned(self) -> Batch | None:
+        """The batch that is planned and not committed, if there is one."""
+        _, planned = self._edge()
+        return None if planned is None else self.batch(planned)
+
+    def replan(self, batch: Batch, ends: Ends) -> None:
+        """Let a batch that is planned end earlier. The query must not run, and nothing of the batch be written."""
+        before = batch.before.sources if batch.before else (None,) * len(batch.plan.sources)
+        version, metadata, *lines = batch.plan.text.split("\n")
+        fresh = []
+        for line, source, start in zip(lines, batch.plan.sources, before, strict=True):
+            # Of two inputs that read one topic, one may be ahead.
+            def fit(topic: str, partition: int, at: int, start: Source = start) -> int:
+                least = (start or {}).get(topic, {}).get(str(partition), 0)
+                return min(at, max(least, ends.get(topic, {}).get(partition, at)))
+
+            fresh.append(fitted(line, source, fit))
+        self._folder.replace(f"offsets/{batch.batch_id}", "\n".join([version, metadata, *fresh]))
         self._last = None
 
     def _edge(self) -> tuple[int, int | None]:

@@ -14,6 +14,7 @@ from penstock.engine import jvm
 from penstock.engine.run import StreamRun
 from penstock.engine.session import open_session
 from penstock.settings import settings
+from penstock.supervision import ends
 from penstock.supervision.driver import Driver
 
 if TYPE_CHECKING:
@@ -39,7 +40,8 @@ class StreamDriver(Driver):
     def made(self, name: str, figures: ProgressRow) -> StreamRun:
         assert self._spark is not None
         stream, s = self.catalog.stream(name), settings()
-        return StreamRun(stream, self._spark, s.bootstrap, s.checkpoint_root, figures, self._control)
+        short = (figures.error or "").startswith(ends.MEMORY)
+        return StreamRun(stream, self._spark, s.bootstrap, s.checkpoint_root, figures, self._control, short=short)
 
     def pulse(self) -> None:
         """A paused JVM leaves this call waiting; the leases then run out and the supervisor sees silence."""

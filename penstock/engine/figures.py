@@ -7,11 +7,15 @@ import time
 from collections import deque
 from dataclasses import replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any
 
 from penstock.control import ProgressRow
+from penstock.kafka.admin import Ends
 
 RATE_WINDOW = 15.0
+# Seconds for which a committed reader comes no further before it is told that a transaction is open.
+OPEN = 10.0
 # No batch of beats alone is so long, in seconds.
 LONG = 1.0
 EPOCH = "1970-01-01T00:00:00.000Z"
@@ -24,6 +28,8 @@ class Figures:
         self.row = row
         self._lock = threading.Lock()
         self._seen: deque[tuple[float, int]] = deque()
+        # Of partitions that end behind where a committed reader comes: how far that is, and since when.
+        self._open: dict[tuple[str, int], tuple[int, float]] = {}
         self.progress_at = ""
 
     def set(self, **values: Any) -> None:
@@ -44,9 +50,11 @@ class Figures:
             if progress["batchId"] < 0 or "addBatch" not in progress["durationMs"]:
                 return False
             row = self.row
-            metrics = progress.get("observedMetrics", {}).values()
+            metrics = [m for m in progress.get("observedMetrics", {}).values() if "beats" in m]
+            counts = [m["rows"] for m in metrics if "rows" in m]
+            taken = sum(counts) if len(counts) == len(metrics) > 0 else progress["numInputRows"]
             # A beat is no record of anybody's.
-            row.rows_in += progress["numInputRows"] - sum(m.get("beats", 0) for m in metrics)
+            row.rows_in += taken - sum(m["beats"] for m in metrics)
             ended: bool = progress["batchId"] != row.batch_id
             if ended:
                 row.batch_id = progress["batchId"]
@@ -59,14 +67,28 @@ class Figures:
                 row.state_bytes = sum(o["memoryUsedBytes"] for o in progress["stateOperators"])
             return ended
 
-    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int]) -> None:
-        """Set the lag, in records, from the offsets done and the topics' ends; without offsets nothing is known."""
+    def lag(
+        self,
+        offsets: dict[str, dict[int, int]],
+        ends: Ends,
+        stable: Ends = MappingProxyType({}),
+    ) -> None:
+        """Set the lag, in records, from the offsets done and the topics' ends; without offsets nothing is known.
+
+        stable: how far a committed reader comes, as it was before `ends`.
+        """
         if not offsets:
             return
+        now = time.monotonic()
+        held = {place: at for place, at in stable.items() if ends.get(place, at) > at}
+        known = {place: self._open.get(place, (at, now)) for place, at in held.items()}
+        self._open = {place: of if of[0] == held[place] else (held[place], now) for place, of in known.items()}
+        still = {place: at for place, (at, since) in self._open.items() if now - since >= OPEN}
         topics = {
             topic: {
                 "lag": sum(max(0, ends.get((topic, p), at) - at) for p, at in parts.items()),
                 "offsets": {str(p): at for p, at in parts.items()},
+                "open": {str(p): still[topic, p] for p in parts if (topic, p) in still},
             }
             for topic, parts in offsets.items()
         }

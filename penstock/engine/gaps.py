@@ -81,7 +81,7 @@ class Inputs:
         return Blocked(
             f"stream {self._stream.name} waits for topics that were deleted",
             got="; ".join(gone),
-            fix="make them again with `penstock topics --apply`; "
+            fix=f"{self._stream.creates}; "
             f"`penstock streams go-on {self._stream.name}` then reads them from their first records",
         )
 

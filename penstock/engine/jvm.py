@@ -66,6 +66,11 @@ def answers(spark: SparkSession) -> None:
     spark._jvm.System.nanoTime()  # type: ignore[union-attr]
 
 
+def heap(spark: SparkSession) -> int:
+    """The most memory that the JVM's objects may take, in bytes."""
+    return int(spark._jvm.Runtime.getRuntime().maxMemory())  # type: ignore[union-attr]
+
+
 def progress(query: StreamingQuery, after: str) -> list[dict[str, Any]]:
     """The progress of batches since the one with the timestamp `after`, oldest first."""
     recent = query._jsq.recentProgress()

@@ -42,11 +42,12 @@ def rows(
     reset: Reset | None = None,
     *,
     begun: bool = True,
+    most: int = 0,
 ) -> DataFrame:
     """The frame that a stream's transform gives, of all but some records. DeclarationError if it is not what the
-    stream promises."""
+    stream promises. most: records of a batch, 0 for no limit."""
     frames = {
-        name: source.stream(spark, stream, name, bootstrap, without, reset=reset, begun=begun)
+        name: source.stream(spark, stream, name, bootstrap, without, reset=reset, begun=begun, most=most)
         for name in stream.sources
     }
     if stream.tables:
@@ -82,9 +83,10 @@ class Plan:
             raise Blocked(
                 f"stream {self._stream} has state of other code, and this code would misread it",
                 got=_difference(known, lines),
-                fix="take the old code back; or give the stream a new name; or stop it and begin anew, "
-                f"`penstock streams reset {self._stream} --to ...`, release and start it; or if the old state fits "
-                "all the same, here and in all streams of its app: "
+                fix="take the old code back; or give the stream a new name; or stop it and begin anew from a time, "
+                f"`penstock streams reset {self._stream} --to TIME`, or with all that its topics still hold, "
+                "`--to earliest`, release and start it; or if the old state fits all the same, here and in all "
+                "streams of its app: "
                 f"`penstock streams release {self._stream} --accept-state`",
             )
 

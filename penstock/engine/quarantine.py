@@ -10,12 +10,16 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.declare.topic import ASIDE
 from penstock.engine import jvm, records, source
+from penstock.engine.damage import Damage
 from penstock.engine.parts import Blameless, Order, Parts, Unclear, around
+from penstock.engine.portions import full
+from penstock.engine.recovery import damaged, unreadable_state
 from penstock.engine.rejects import Found, clock, origin
 from penstock.engine.source import Place
 from penstock.engine.trial import Trial, copied
@@ -37,11 +41,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-# Classes of errors that no record causes: of the broker, the disk, the memory. The words may be a record's own.
-OUTSIDE = re.compile(
-    r"org\.apache\.(kafka|spark\.sql\.kafka010)\..*|java\.io\.(IO|EOF|FileNotFound)Exception|"
-    r"java\.lang\.OutOfMemoryError"
-)
+
+
+class Searched(Exception):
+    """A batch is being taken apart."""
+
+
+# Classes of errors that no record causes: of the broker and the disk. The words may be a record's own.
+OUTSIDE = re.compile(r"org\.apache\.(kafka|spark\.sql\.kafka010)\..*|java\.io\.(IO|EOF|FileNotFound)Exception")
 # Spark's reader of Kafka cannot get past a batch of the log that is broken.
 BROKEN = re.compile(r"fetching the next record from (?P<topic>\S+)-(?P<partition>\d+)\. If needed, please seek past")
 
@@ -51,7 +58,8 @@ class Quarantine:
     """What of one stream is in quarantine. rows: the encoded rows that the transform makes of frames by input's name.
 
     checkpoint: the URI of its own; told: is told why the stream stands still; left_out: the places of the records that
-    the query is not to read, with the reason; reset: what the query began anew with.
+    the query is not to read, with the reason; reset: what the query began anew with; damage: of the log, behind which
+    the next query is to go on.
     """
 
     stream: Stream
@@ -59,41 +67,44 @@ class Quarantine:
     bootstrap: str
     rows: Callable[[dict[str, DataFrame]], DataFrame]
     checkpoint: str
-    told: Callable[[str], None]
+    told: Callable[[Exception], None]
     left_out: dict[Place, str] = field(default_factory=dict)
     reset: Reset | None = None
+    damage: Damage | None = None
     _failed: tuple[int, Any] | None = None
     _failures: int = 0
     _in_a_row: int = 0
     _blocked: Blocked | None = None
 
-    def watch(self, batch: Batch, work: Callable[[], T], stopped: Callable[[], bool]) -> T:
+    def watch(self, batch: Batch, work: Callable[[], T], stopped: Callable[[], bool], *, written: bool) -> T:
         """What the work on a batch's rows gives; if it fails for the second time, the records that cause it are found.
 
-        The error comes through all the same: Blocked if they are too many.
+        The error comes through all the same: Blocked if they are too many. written: whether a store has the batch.
         """
-        self._checked_again(batch)
         try:
             return work()
         except Exception as e:
             if not stopped():
-                self._note(batch, e, stopped)
+                self._note(batch, e, stopped, written=written)
             raise
 
-    def _note(self, batch: Batch, error: Exception, stopped: Callable[[], bool]) -> None:
+    def _note(self, batch: Batch, error: Exception, stopped: Callable[[], bool], *, written: bool) -> None:
+        if unreadable_state(error):
+            raise damaged(self.stream.name, f"its state: {root_message(error)}") from error
         if self._failed != (batch.batch_id, batch.ends):
             self._failed, self._failures, self._blocked = (batch.batch_id, batch.ends), 0, None
         self._failures += 1
         if self._blocked:
             raise self._blocked from error
-        if self._unreadable(batch, error):
+        if self._unreadable(batch, error, written=written):
             return
         # The second time, and then ever more seldom: it may be nobody's fault.
         if self._failures < 2 or self._failures & (self._failures - 1) or _outside(error):
             return
         log.warning("stream %s: batch %d failed %d times; looking for records that cause it",
                     self.stream.name, batch.batch_id, self._failures)  # fmt: skip
-        self.told(f"batch {batch.batch_id} is searched for records that make it fail: {root_message(error)}")
+        why = f"batch {batch.batch_id} is searched for records that make it fail: {root_message(error)}"
+        self.told(Searched(why))
         try:
             found = self._search(batch, stopped)
         except Unclear as e:
@@ -111,15 +122,18 @@ class Quarantine:
             log.warning("stream %s: a record makes its batch fail and is put aside: %s",
                         self.stream.name, why, extra=place._asdict())  # fmt: skip
 
-    def _unreadable(self, batch: Batch, error: Exception) -> bool:
-        """Whether the log is broken, and what is broken of it is left out now; Blocked if that does not help."""
+    def _unreadable(self, batch: Batch, error: Exception, *, written: bool) -> bool:
+        """Whether the log is broken, and the next start goes on behind that; Blocked if it cannot."""
         said = [text for name, text in jvm.causes(error) if name.startswith("org.apache.kafka.")]
         if not (where := next(filter(None, map(BROKEN.search, said)), None)):
             return False
         topic, partition = where["topic"], int(where["partition"])
         _, _, start, end = next(p for p in self._order(batch).parts if p[:2] == (topic, partition))
-        again = any(place.broken and place[:2] == (topic, partition) for place in self.left_out)
-        found = [] if again else [at for part in broken(topic, partition, start, end, self.bootstrap) for at in part]
+        found = None
+        # Where its checksum fits, the other client does not get past it either, and says nothing.
+        with suppress(BrokerError):
+            # A batch that is written must be read as it was, for its state.
+            found = None if written else broken(topic, partition, start, end, self.bootstrap)
         if not found:
             raise Blocked(
                 f"stream {self.stream.name} cannot read what is broken in the broker's log",
@@ -128,21 +142,10 @@ class Quarantine:
                 f"`penstock streams reset {self.stream.name} --to`, which takes offsets",
             ) from error
         why = f"its batch is broken in the broker's log, and what is left of it may be wrong: {said[-1][:200]}"
-        self.left_out |= {Place(topic, partition, at, broken=True): why for at in found}
+        self.damage = Damage(topic, partition, found, why)
         log.error("stream %s: the broker's log is broken: offsets %d to %d are put aside",
                   self.stream.name, found[0], found[-1], extra={"topic": topic, "partition": partition})  # fmt: skip
         return True
-
-    def _checked_again(self, batch: Batch) -> None:
-        """BrokerError, for the query to start again, if it reads without checksums and need not any more."""
-        without = [place for place in self.left_out if place.broken]
-        if without and all(p.offset < batch.starts.get(p.topic, {}).get(p.partition, 0) for p in without):
-            for place in without:
-                del self.left_out[place]
-            raise BrokerError(
-                f"stream {self.stream.name} has read past what is broken in the broker's log",
-                fix="nothing: it starts again, to read with checksums",
-            )
 
     def _search(self, batch: Batch, stopped: Callable[[], bool]) -> dict[Place, str]:
         order = self._order(batch)
@@ -245,7 +248,7 @@ class Quarantine:
     def letters(self, batch: Batch, kept: Kept) -> Found:
         """The records of a batch that were put aside, as their topics take them; not those that lie there already."""
         found = Found()
-        for place in [place for place in self.left_out if not place.broken]:
+        for place in list(self.left_out):
             if place.offset < batch.starts.get(place.topic, {}).get(place.partition, 0):
                 # Its batch is behind; the next start reads without a filter.
                 del self.left_out[place]
@@ -254,13 +257,11 @@ class Quarantine:
             # Spark runs batches without records too.
             self._in_a_row = self._in_a_row if batch.starts == batch.ends else 0
             return found
-        why = {place[:3]: self.left_out[place] for place in mine}
+        why: dict[tuple[str, int, int], str] = {place: self.left_out[place] for place in mine}
         found.first = self.left_out[mine[0]]
         known: set[tuple[str, int, int]] = set()
-        # Nothing lies there; the log is read without checksums all the same.
-        unchecked = [Place("", -1, -1, broken=True)] if any(place.broken for place in mine) else []
         for given in self.stream.sources.values():
-            rows = source.batch(self.spark, given, self.bootstrap, around(mine, batch), unchecked)
+            rows = source.batch(self.spark, given, self.bootstrap, around(mine, batch))
             rows = rows.where(source.at(mine))
             target = given.rejected or (None if given.schema else ASIDE)
             for row in rows.select("topic", "partition", "offset", "key", "value").toLocalIterator():
@@ -279,4 +280,4 @@ class Quarantine:
 def _outside(error: Exception) -> bool:
     """Whether no record can be its cause."""
     found = jvm.causes(error)
-    return not found or any(OUTSIDE.fullmatch(name) for name, _ in found)
+    return not found or full(error) or unreadable_state(error) or any(OUTSIDE.fullmatch(name) for name, _ in found)

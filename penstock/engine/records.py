@@ -1,7 +1,7 @@
 """From Kafka's records to the frame a transform reads; the same on a stream, on a range of offsets and in a test.
 
 Works on the source's columns `key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT,
-timestamp TIMESTAMP`.
+timestamp TIMESTAMP`, and `headers` where an input wants the record itself.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, StructType
 
+from penstock.declare.inputs import WHOLE
 from penstock.declare.schema import quoted
-from penstock.records.columns import BAD, BEAT, EVENT_TIME, KEPT, RAW, RECORD, Reading
+from penstock.records.columns import BAD, BEAT, EVENT_TIME, KEPT, MORE, RAW, RECORD, Reading
 from penstock.records.heartbeat import BEAT_KEY, Signer, signer
 from penstock.records.trial import tried
 
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 # Bad records of a batch that are held in memory, each of so many bytes at most; beyond, the batch is read again.
 BAD_HELD = 10_000
 BAD_BYTES = 2_000
+# Epoch microseconds: no time is later.
+LAST = 2**63 - 1
+OWN = ("timestamp", "headers")
 
 
 def decoded(
@@ -38,8 +42,10 @@ def decoded(
     now: TIMESTAMP of the batch. A bad row is no record of the schema, has no event time, or lies too far in the future;
     a beat carries its time in its value. `_record` is the record as it came, with the reason why it
     is bad; keep: whether good rows have it too. combine: whether the input's combiner is applied, if it has one.
+    An input that wants it has `record STRUCT` beside them.
     """
-    horizon = F.unix_micros(now) + given.ahead // timedelta(microseconds=1)
+    ahead = given.ahead
+    horizon = F.lit(LAST) if ahead is None else F.unix_micros(now) + ahead // timedelta(microseconds=1)
     ours = signer()
     reading = Reading.of(given, combine=combine, keep=keep == "all", signer=ours)
     if not given.schema and not reading.combine:
@@ -50,16 +56,27 @@ def decoded(
     made = {"clock": clock.alias("clock"), "beat": F.when(_keyed(), F.col("partition")).alias("beat")}
     sent = source.select(*(made.get(name, F.col(name)) for name in reading.sends))
     rows = sent.mapInArrow(reading, layout(reading))
-    return rows if reading.timed else _timed(rows, given, horizon)
+    if given.record:
+        rows = rows.withColumn(WHOLE, F.struct(*(F.col(f"{KEPT}.{name}") for name in (*RAW, *OWN))))
+    rows = rows if reading.timed else _timed(rows, given, horizon)
+    return _with_time(rows) if given.record else rows
+
+
+def _with_time(rows: DataFrame) -> DataFrame:
+    """Rows whose record has its event time too."""
+    return rows.withColumn(WHOLE, F.col(WHOLE).withField(EVENT_TIME, F.col(EVENT_TIME)))
 
 
 def _raw(source: DataFrame, given: Input, horizon: Column, ours: Signer) -> DataFrame:
     """Records as they are, by their own time where the expression gives none; one too far in the future is capped."""
-    rows = source.select(*RAW, "timestamp", _beat_at(source.sparkSession, ours).alias(BEAT))
+    whole = [F.struct(*RAW, *OWN).alias(WHOLE)] if given.record else []
+    rows = source.select(*RAW, "timestamp", *whole, _beat_at(source.sparkSession, ours).alias(BEAT))
     own = F.least(F.coalesce(F.expr(given.event_time), "timestamp"), horizon)
     time = F.coalesce(F.timestamp_millis(BEAT), own).alias(EVENT_TIME)
     beat = F.col(BEAT).isNotNull().alias(BEAT)
-    return rows.select(*RAW, "timestamp", time, beat, F.lit(False).alias(BAD), F.struct(*RAW).alias(KEPT))
+    made = (time, beat, F.lit(False).alias(BAD), F.struct(*RAW).alias(KEPT))
+    found = rows.select(*RAW, "timestamp", *made, *([WHOLE] if given.record else []))
+    return _with_time(found) if given.record else found
 
 
 def _beat_at(spark: SparkSession, ours: Signer) -> Column:
@@ -85,7 +102,8 @@ def _keyed() -> Column:
 def layout(reading: Reading) -> StructType:
     """The columns of a reading. Lists of a combiner hold no NULL: so Spark sorts them as plain numbers."""
     rows = [f"{quoted(f.name)} {f.type.ddl}" for f in reading.columns]
-    kept = ", ".join(part.replace(" ", ": ", 1) for part in RECORD.split(", "))
+    parts = [*RECORD.split(", "), *(MORE.split(", ") if reading.whole else ())]
+    kept = ", ".join(part.replace(" ", ": ", 1) for part in parts)
     own = f"{EVENT_TIME} TIMESTAMP, {BEAT} BOOLEAN, {BAD} BOOLEAN, {KEPT} STRUCT<{kept}>"
     made = DataType.fromDDL(", ".join([*rows, own]))
     assert isinstance(made, StructType)
@@ -97,7 +115,10 @@ def layout(reading: Reading) -> StructType:
 
 def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
     """Rows whose event time is an expression that only Spark evaluates."""
-    time = F.when(F.col(BEAT), F.col(EVENT_TIME)).when(~F.col(BAD), F.expr(given.event_time))
+    time = F.when(F.col(BEAT), F.col(EVENT_TIME))
+    if given.tombstones == "keep":
+        time = time.when(F.col(f"{WHOLE}.value").isNull(), F.col(f"{WHOLE}.timestamp"))
+    time = time.when(~F.col(BAD), F.expr(given.event_time))
     rows = rows.withColumn(EVENT_TIME, time)
     none, ahead = F.col(EVENT_TIME).isNull(), F.unix_micros(EVENT_TIME) > horizon
     why = F.when(F.col(BAD), F.col(KEPT).reason)
@@ -107,8 +128,8 @@ def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
     return rows.withColumns({BAD: bad, KEPT: F.col(KEPT).withField("reason", F.when(bad, why))})
 
 
-def good(rows: DataFrame, metric: str) -> DataFrame:
-    """The good rows; an observed metric counts the bad ones and holds some: see `bad`."""
+def good(rows: DataFrame, given: Input, metric: str) -> DataFrame:
+    """The good rows of an input; an observed metric counts the bad ones and holds some: see `bad`."""
     record = F.col(KEPT)
     size = sum((F.coalesce(F.octet_length(record[name]), F.lit(0)) for name in ("key", "value")), F.lit(0))
     shown = F.struct(*(record[name].alias(name) for name in (*RAW, "reason")))
@@ -116,17 +137,20 @@ def good(rows: DataFrame, metric: str) -> DataFrame:
     at = F.when(F.col(BAD) & (size <= BAD_BYTES), record.offset)
     some = F.call_function("min_by", shown, at, F.lit(BAD_HELD))
     # As text: the way of a metric's rows to Python is slow.
-    watched = rows.observe(metric, F.count_if(BAD).alias("n"), F.to_json(some).alias("some"), _beats())
+    watched = rows.observe(metric, F.count_if(BAD).alias("n"), F.to_json(some).alias("some"), *_counted(given))
     return watched.where(~F.col(BAD)).drop(KEPT, BAD)
 
 
-def raw(rows: DataFrame, metric: str) -> DataFrame:
+def raw(rows: DataFrame, given: Input, metric: str) -> DataFrame:
     """The rows of an input without a schema, all of them good; an observed metric counts the beats."""
-    return rows.observe(metric, _beats()).drop(KEPT, BAD)
+    return rows.observe(metric, *_counted(given)).drop(KEPT, BAD)
 
 
-def _beats() -> Column:
-    return F.count_if(BEAT).alias("beats")
+def _counted(given: Input) -> list[Column]:
+    """How many records are beats and, where each row is one, how many there are: Spark itself counts them once for each
+    branch of its plan, and a sink's has one of its own for tombstones."""
+    rows = [F.count(F.lit(1)).alias("rows")] if given.record else []
+    return [F.count_if(BEAT).alias("beats"), *rows]
 
 
 def bad(metric: Any) -> tuple[int, list[dict[str, Any]] | None]:
@@ -143,6 +167,12 @@ def bad(metric: Any) -> tuple[int, list[dict[str, Any]] | None]:
         for name in ("key", "value"):
             record[name] = b64decode(record[name]) if record.get(name) is not None else None
     return count, some
+
+
+def nullable(rows: DataFrame) -> DataFrame:
+    """Rows that say of no field that it is never NULL: Arrow takes no NULL for a struct that has such fields."""
+    layout = rows.schema.json().replace('"nullable":false', '"nullable":true')
+    return rows.to(StructType.fromJson(json.loads(layout)))
 
 
 def without_beats(rows: DataFrame) -> DataFrame:

@@ -11,6 +11,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
+from penstock.engine import jvm
 from penstock.engine.offsetlog import Plan, commit, watermark_of
 from penstock.errors import Blocked
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 STATE = re.compile(
     r"CANNOT_LOAD_STATE_STORE(?!\.UNRELEASED)|STATEFUL_OPERATOR_MISSING_STATE|StateSchemaCompatibilityChecker"
 )
+CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
+OF_A_BATCH = "FOREACH_BATCH_USER_FUNCTION_ERROR"
 RESET = "`penstock streams reset {name} --to ...` says where to begin instead; `--dry-run` shows what that means"
 
 
@@ -218,9 +221,28 @@ class Recovery:
         return Blocked(f"stream {self._name} {what}", got=got, fix=RESET.format(name=self._name))
 
 
-def unreadable_state(error: str) -> bool:
-    """Whether a query failed because its state cannot be read. error: Spark's, with its stack."""
-    return bool(STATE.search(error))
+def unreadable_state(error: BaseException) -> bool:
+    """Whether a batch failed because its state cannot be read.
+
+    Of each cause Spark's own condition counts, which comes first: behind it may stand a record's words.
+    """
+    firsts = (CONDITION.search(text) for _, text in jvm.causes(error))
+    return any(first and STATE.match(first[1]) for first in firsts)
+
+
+def unreadable_at_start(error: BaseException | None) -> bool:
+    """Whether a query failed, before it had a batch, because its state cannot be read."""
+    said = _with_stacks(error)
+    return OF_A_BATCH not in said and bool(STATE.search(said))
+
+
+def _with_stacks(cause: BaseException | None) -> str:
+    """All that an error says, with the stacks of the JVM below it."""
+    said = []
+    while cause is not None:
+        said += [str(cause), str(getattr(cause, "_stackTrace", ""))]
+        cause = getattr(cause, "_cause", None)
+    return "\n".join(said)
 
 
 def damaged(name: str, what: str) -> Blocked:

@@ -5,7 +5,7 @@ A good batch pays for neither: Spark counts both while it runs, and only a batch
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -166,15 +166,6 @@ def origin(record: Mapping[str, Any], stream: str, header: str, text: str) -> li
         header: text,
     }
     return [(f"penstock.{name}", what.encode()) for name, what in said.items()]
-
-
-def letters(rows: pa.Table, stream: str, output: str, why: Sequence[str]) -> pa.Table:
-    """Rows that an output never takes, `key` and `value`, as they are put aside."""
-    said = [{"output": output, "stream": stream, "reason": reason} for reason in why]
-    headers = [[(f"penstock.{name}", text.encode()) for name, text in one.items()] for one in said]
-    key, value = (rows[name].cast(pa.binary()) for name in ("key", "value"))
-    kept = pa.chunked_array([pa.array(headers, KEPT.field("headers").type)])
-    return pa.Table.from_arrays([key, value, kept], schema=KEPT)
 
 
 def clock(batch: Batch) -> Column:

@@ -153,7 +153,8 @@ def _ahead(stream: Stream, topic: str) -> int:
     """How far, in ms, the event time of a topic's records may lie behind their own timestamps."""
     if isinstance(stream.promise, Each):
         return 0
-    return max(millis(given.ahead) for given in stream.sources.values() if given.reads(topic))
+    ahead = (given.ahead for given in stream.sources.values() if given.reads(topic))
+    return max(millis(length) for length in ahead if length is not None)
 
 
 def _floor(stream: Stream, bootstrap: str, parts: list[Part], at: int | None) -> int | None:

@@ -17,9 +17,10 @@ from penstock.engine.figures import Figures
 from penstock.engine.plans import Plan
 from penstock.engine.session import session_for
 from penstock.engine.tables import Tables
+from penstock.engine.tagged import encoded
 from penstock.engine.through import Through
 from penstock.engine.words import root_message
-from penstock.errors import Blocked
+from penstock.errors import Blocked, Wait
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from penstock.control import ProgressRow
     from penstock.control.gaps import Book
     from penstock.declare.stream import Stream
+    from penstock.kafka.admin import Ends
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +52,10 @@ class StreamRun:
         checkpoint_root: str,
         figures: ProgressRow,
         book: Book | None = None,
+        *,
+        short: bool = False,
     ) -> None:
+        """short: whether memory was full when it ran last."""
         self.stream = stream
         self.offsets: dict[str, dict[int, int]] = {}
         self._figures = Figures(figures)
@@ -61,8 +66,9 @@ class StreamRun:
         self._plan = Plan(self._spark, stream.name, self._checkpoint.path)
         self._tables = Tables(stream, checkpoint_root, bootstrap, self._loads)
         self._batches = Batches(
-            stream, self._spark, bootstrap, self._checkpoint, self._tables, book or Memory(), self._wrote, self._waits
+            stream, self._spark, bootstrap, self._checkpoint, self._tables, book or Memory(), self._wrote, self._stands
         )
+        self._batches.portions.short = short
         self._loading: threading.Thread | None = None
         self._load_error: Exception | None = None
         self._query: StreamingQuery | None = None
@@ -108,11 +114,14 @@ class StreamRun:
             self.offsets = begins or self.offsets
             tables, left_out, reset = self._tables.frames(self._spark), self._batches.left_out, self._batches.reset
             begun = self._checkpoint.begun
-            rows = plans.rows(self._spark, self.stream, self._bootstrap, tables, left_out, reset, begun=begun)
+            rows = plans.rows(
+                self._spark, self.stream, self._bootstrap, tables, left_out, reset,
+                begun=begun, most=self._batches.portions.most,
+            )  # fmt: skip
             state = jvm.kept(rows)
             self._plan.check(state)
             writer = (
-                self._batches.encode(rows)
+                encoded(self.stream, rows)
                 .writeStream.queryName(self.stream.name)
                 .outputMode(self.stream.promise.mode)
                 .option("checkpointLocation", self._checkpoint.path)
@@ -131,7 +140,8 @@ class StreamRun:
             if isinstance(e, AnalysisException) and (told := refusals.refused(self.stream.name, e)):
                 raise told from e
             raise
-        self._becomes("idle")
+        if self.figures.state == "starting":
+            self._becomes("idle")
         log.info("stream %s started from batch %d", self.stream.name, self._batches.committed.batch + 1)
 
     def stop(self, timeout: float = 30.0) -> None:
@@ -142,19 +152,22 @@ class StreamRun:
             self._loading = None
         query = self._query
         if query is not None:
-            self._batches.settle(timeout)
-            try:
-                query.stop()
-            except StreamingQueryException as e:
-                # A batch that was about to be written; it is run again at the next start.
-                log.info("stream %s was stopped in the middle of a batch: %s", self.stream.name, root_message(e))
-            self._catch_up()
+            self._end(query, timeout)
             self._query = None
         self._batches.close()
         self._tables.close()
         self._failures, self._retry_at = 0, 0.0
         self._tended = self._ill = False
         self._figures.set(state="stopped", rows_per_s=0.0)
+
+    def _end(self, query: StreamingQuery, timeout: float = 30.0) -> None:
+        self._batches.settle(timeout)
+        try:
+            query.stop()
+        except StreamingQueryException as e:
+            # A batch that was about to be written; it is run again at the next start.
+            log.info("stream %s was stopped in the middle of a batch: %s", self.stream.name, root_message(e))
+        self._catch_up()
 
     def settle(self) -> None:
         """Wait until all that is there has been read and written, and the figures say so. For tests and tools."""
@@ -172,11 +185,14 @@ class StreamRun:
         self._tended = True
         if (query := self._query) is not None:
             if query.isActive:
-                return
-            # What ended well before it failed is no sign that it is well now.
-            self._catch_up()
+                if not self._is_through():
+                    return
+                self._end(query)
+            else:
+                # What ended well before it failed is no sign that it is well now.
+                self._catch_up()
+                self._failed(self._batches.blocked or query.exception())
             self._query = None
-            self._failed(self._batches.blocked or query.exception())
             self._batches.close()
         if time.monotonic() < self._retry_at:
             return
@@ -186,6 +202,15 @@ class StreamRun:
         except Exception as e:
             # A transform may raise anything; the other streams of the app go on.
             self._failed(e)
+
+    def _is_through(self) -> bool:
+        """Whether the query is to start again, for its batches need be cut no more."""
+        try:
+            return self._batches.portions.through(self.offsets)
+        except Exception as e:
+            # The disk is full or away: it is as well as with smaller batches.
+            log.warning("stream %s goes on with small batches: %s", self.stream.name, root_message(e))
+            return False
 
     def _is_loaded(self) -> bool:
         """Whether the tables are; else they are being loaded, beside the other streams of the app."""
@@ -229,7 +254,7 @@ class StreamRun:
             self._figures.set(state=state)
 
     def _failed(self, cause: BaseException | None) -> None:
-        if not isinstance(cause, Blocked) and recovery.unreadable_state(_with_stacks(cause)):
+        if not isinstance(cause, Blocked) and recovery.unreadable_at_start(cause):
             cause = recovery.damaged(self.stream.name, f"its state: {root_message(cause)}")
         if isinstance(cause, Blocked):
             self._blocked(cause)
@@ -256,11 +281,16 @@ class StreamRun:
         self._wrote_at = time.monotonic()
         self._through.wrote(batch.offsets)
 
-    def _waits(self, said: str | None) -> None:
-        if said is None:
-            self._becomes("idle")
-        else:
-            self._figures.set(state="failing", error=said, error_at=int(time.time() * 1000))
+    def _stands(self, why: Exception | None) -> None:
+        """Say why the stream stands still, and since when; None if it goes on."""
+        if not self._tended:
+            return
+        if why is None:
+            self._figures.set(state="failing" if self._ill else "idle")
+            return
+        state, now = "waiting" if isinstance(why, Wait) else "failing", int(time.time() * 1000)
+        since = self.figures.error_at if state == self.figures.state == "waiting" else now
+        self._figures.set(state=state, error=str(why), error_at=since)
 
     def _catch_up(self) -> None:
         """Take the progress of batches that ended since the last look into the figures.
@@ -280,24 +310,15 @@ class StreamRun:
                     self._ill = False
                     self._figures.set(state="idle")
 
-    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int], at: float) -> None:
+    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
         if self.figures.state != "loading":
-            self._figures.lag(offsets, ends)
+            self._figures.lag(offsets, ends, stable)
             if self.active and self.offsets:
-                self._through.measured(at, ends, self.offsets)
+                self._through.measured(at, stable, self.offsets)
 
     def report(self) -> ProgressRow:
         """The figures as they stand: a copy, with the rate over the last seconds."""
         self._catch_up()
         self._rest()
-        self._figures.set(behind_ms=self._through.behind_ms)
+        self._figures.set(behind_ms=self._through.behind_ms, store=self._batches.counts or None)
         return self._figures.report(self._batches.busy_for())
-
-
-def _with_stacks(cause: BaseException | None) -> str:
-    """All that an error says, with the stacks of the JVM below it."""
-    said = []
-    while cause is not None:
-        said += [str(cause), str(getattr(cause, "_stackTrace", ""))]
-        cause = getattr(cause, "_cause", None)
-    return "\n".join(said)

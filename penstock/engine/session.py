@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,12 @@ JAVA_OPTIONS = (
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
+def _bytes(memory: str) -> int:
+    """Of a size as Spark takes it, by itself in MiB; a wrong one is left to Spark to tell."""
+    found = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
+    return int(found[1]) << {"k": 10, "": 20, "m": 20, "g": 30, "t": 40}[found[2]] if found else 1 << 31
+
+
 def submit_conf(app: str, master: str | None = None, java_options: Sequence[str] | None = None) -> dict[str, str]:
     """Spark settings of one app's driver, as spark-submit takes them.
 
@@ -42,6 +49,8 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
     options = [
         *chosen,
         f"-Dlog4j2.configurationFile={LOGGING}",
+        # A JVM whose memory was full has lost some of its threads, and looks well: the next driver is told why.
+        "-XX:+ExitOnOutOfMemoryError",
         *(aot.options() if java_options is None else java_options),
     ]
     connector = [str(path) for path in jars.jars_of("connector")]
@@ -49,6 +58,9 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         "spark.app.name": f"penstock-{app}",
         "spark.master": master,
         "spark.driver.memory": s.driver_memory,
+        # There are two copies of a batch's rows on their way to Python: what does not fit is to cost its batch, and
+        # not the driver.
+        "spark.driver.maxResultSize": f"{_bytes(s.driver_memory) // 2}b",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": shlex.join(options),

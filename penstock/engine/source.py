@@ -31,12 +31,11 @@ EARLIEST = -2
 
 
 class Place(NamedTuple):
-    """Of one record. broken: its checksum does not fit, and the log is read without checksums to get past it."""
+    """Of one record."""
 
     topic: str
     partition: int
     offset: int
-    broken: bool = False
 
 
 def stream(
@@ -49,26 +48,28 @@ def stream(
     reset: Reset | None = None,
     *,
     begun: bool = True,
+    most: int = 0,
 ) -> DataFrame:
     """What the transform gets for the input of this name: good rows, with the watermark on their event time.
 
     The observed metric `bad_<name>` holds the bad ones; `beats` in it, or in `beats_<name>` of a raw input, how many
-    of the records were heartbeats; `old_<name>` how many good rows lay below the floor of a reset.
+    of the records were heartbeats, and `rows` how many there are, where the input has the record; `old_<name>` how many
+    good rows lay below the floor of a reset.
 
     without: places of records that it is not to get; upto: next offsets, if it is to get only those before.
-    begun: whether it has read before; what a reset lets it read again is one batch, for parts of a window would take
-    the place of all of it.
+    most: records of a batch, 0 for no limit. begun: whether it has read before; what a reset lets it read again is one
+    batch, for parts of a window would take the place of all of it.
     """
     given = of.sources[name]
-    reader = spark.readStream.format("kafka").options(**_options(given, bootstrap, without))
-    if of.max_records and (begun or reset is None):
-        reader = reader.option("maxOffsetsPerTrigger", of.max_records)
+    reader = spark.readStream.format("kafka").options(**_options(given, bootstrap))
+    if most and (begun or reset is None):
+        reader = reader.option("maxOffsetsPerTrigger", most)
     starts = "earliest" if begun or reset is None else json.dumps(_starts(given, bootstrap, reset))
     reader = reader.option("startingOffsets", starts).option("groupIdPrefix", f"{of.group}-reader")
     raw = left_out(reader.load(), without)
     raw = raw if upto is None else raw.where(before(upto))
     rows = records.decoded(raw, given, F.current_timestamp())
-    rows = records.good(rows, f"bad_{name}") if given.schema else records.raw(rows, f"beats_{name}")
+    rows = records.good(rows, given, f"bad_{name}") if given.schema else records.raw(rows, given, f"beats_{name}")
     if reset is not None and reset.floor is not None:
         old = F.count_if(~_above(reset.floor) & ~F.col(columns.BEAT))
         rows = above(rows.observe(f"old_{name}", old.alias("n")), reset)
@@ -92,7 +93,7 @@ def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch, without:
     """The raw records that a batch took from an input."""
     ends = read(given, of)
     starts = {t: {p: of.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
-    reader = spark.read.format("kafka").options(**_options(given, bootstrap, without))
+    reader = spark.read.format("kafka").options(**_options(given, bootstrap))
     reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
     return left_out(reader.load(), without)
 
@@ -159,7 +160,7 @@ def begins(of: Stream, written: Mapping[str, Mapping[int, int]], bootstrap: str)
     return found
 
 
-def _options(given: Input, bootstrap: str, without: Collection[Place]) -> dict[str, str]:
+def _options(given: Input, bootstrap: str) -> dict[str, str]:
     options = {
         "kafka.bootstrap.servers": bootstrap,
         "kafka.isolation.level": "read_committed",
@@ -170,8 +171,9 @@ def _options(given: Input, bootstrap: str, without: Collection[Place]) -> dict[s
         "kafka.fetch.max.wait.ms": "10",
         # Gaps are found and told by penstock.engine.gaps.
         "failOnDataLoss": "false",
-        "kafka.check.crcs": str(not any(place.broken for place in without)).lower(),
     }
+    if given.record:
+        options["includeHeaders"] = "true"
     if given.topic:
         return {**options, "subscribe": given.topic.name}
     # Spark looks for the pattern anywhere in a name unless it is anchored.

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from penstock.declare.schema import quoted
 from penstock.engine.tablefiles import GONE, ROWS
 from penstock.errors import BrokerError, LeaseLost
-from penstock.kafka.admin import COMING_AND_GOING, admin, unreachable
+from penstock.kafka.admin import COMING_AND_GOING, REQUEST, UNPACKED, admin, answer, unreachable
 from penstock.records.columns import BAD, KEPT, Reading, arrow, texts
 from penstock.records.heartbeat import BEAT_KEY, signer
 
@@ -52,10 +52,12 @@ class TableFeed:
         self.next = dict(start)
         self._consumer = Consumer(
             {
+                **UNPACKED,
                 "bootstrap.servers": bootstrap,
                 "group.id": f"penstock.table.{self._topic}",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,
+                "check.crcs": True,
                 "isolation.level": "read_committed",
                 # The end may lie behind records that no committed reader sees: only this says that it is reached.
                 "enable.partition.eof": True,
@@ -95,6 +97,13 @@ class TableFeed:
                             got=f"partition {partition} at offset {self.next[partition]}",
                             fix="nothing: the table is read anew",
                         )
+                    elif error.code() == KafkaError._BAD_MSG:
+                        raise BrokerError(
+                            f"table {self._topic} cannot be read: a batch of it is broken in the broker's log",
+                            got=f"partition {partition} at offset {self.next[partition]}",
+                            fix="restore the partition from a replica; or make the topic anew and write its rows "
+                            "again, of a capture by `penstock capture ask NAME snapshot`",
+                        )
                     continue
                 heard = time.monotonic()
                 key, value = message.key(), message.value()
@@ -113,9 +122,9 @@ class TableFeed:
 
 def described(topic: str, bootstrap: str) -> tuple[str, int]:
     """The broker's id of a topic and its partitions; no id and 0 while it is not there."""
-    (future,) = admin(bootstrap).describe_topics(TopicCollection([topic]), request_timeout=TIMEOUT).values()
+    (future,) = admin(bootstrap).describe_topics(TopicCollection([topic]), request_timeout=REQUEST).values()
     try:
-        found = future.result(TIMEOUT)
+        found = answer(future, bootstrap)
     except KafkaException as e:
         if e.args[0].code() in COMING_AND_GOING:
             return "", 0

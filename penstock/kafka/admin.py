@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
@@ -23,7 +25,16 @@ from penstock.declare.topic import Topic
 from penstock.errors import BrokerError
 from penstock.settings import settings
 
+T = TypeVar("T")
+
+# Offsets by (topic, partition).
+Ends = Mapping[tuple[str, int], int]
 TIMEOUT = 15.0
+# The broker's time to answer ends first: its error says more than that nothing came.
+REQUEST = TIMEOUT - 1
+# Of a reader of records: bytes that a batch may have when it is unpacked. The 100 MB of librdkafka may be 3 kB of zstd,
+# and what is not read stops whoever reads.
+UNPACKED = {"receive.message.max.bytes": 1 << 30}
 # What a partition answers while its topic is made, moved or deleted.
 COMING_AND_GOING = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
@@ -37,6 +48,14 @@ STARTING = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, LEA
 PATIENCE = 5.0
 # After this a client is given up whose leaders are newer than those of a broker that crashed: it keeps them for ever.
 RENEWED_AFTER = 2.0
+# The client did not come through; of what a broker answers, it never makes these itself.
+UNANSWERED = {
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._DESTROY_BROKER,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+}
 
 
 @dataclass(frozen=True)
@@ -74,11 +93,30 @@ def unreachable(bootstrap: str, cause: object) -> BrokerError:
     )
 
 
+def answer(future: Future[T], bootstrap: str) -> T:
+    """What the broker answers to a call with `request_timeout=REQUEST`.
+
+    KafkaException as the broker refuses it; BrokerError if no answer came. The next call has then a client of its own:
+    one that was made while its only broker hung has been seen to reach it never again.
+    """
+    try:
+        return future.result(TIMEOUT)
+    except TimeoutError as e:
+        admin.cache_clear()
+        raise unreachable(bootstrap, f"nothing within {TIMEOUT:g} s") from e
+    except KafkaException as e:
+        if e.args[0].code() not in UNANSWERED:
+            raise
+        admin.cache_clear()
+        raise unreachable(bootstrap, e.args[0]) from e
+
+
 def partitions(client: AdminClient, bootstrap: str) -> dict[str, int]:
     """Partition count of every topic of the cluster."""
     try:
         found = client.list_topics(timeout=TIMEOUT).topics
     except KafkaException as e:
+        admin.cache_clear()
         raise unreachable(bootstrap, e.args[0]) from e
     return {name: len(meta.partitions) for name, meta in found.items()}
 
@@ -89,7 +127,7 @@ def describe_topics(topics: Iterable[Topic], bootstrap: str) -> list[TopicState]
     real = partitions(client, bootstrap)
     declared = sorted({topic.name: topic for topic in topics}.values(), key=lambda t: t.name)
     present = [t for t in declared if t.name in real]
-    configs = _configs(client, present)
+    configs = _configs(client, present, bootstrap)
     ends = end_offsets(client, [(t.name, p) for t in present for p in range(real[t.name])], bootstrap)
     states = []
     for topic in declared:
@@ -113,7 +151,7 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
         if not state.partitions:
             new = NewTopic(topic.name, topic.partitions, settings().replication, config=topic.settings())
             try:
-                client.create_topics([new])[topic.name].result(TIMEOUT)
+                answer(client.create_topics([new], request_timeout=REQUEST)[topic.name], bootstrap)
             except KafkaException as e:
                 if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise BrokerError(f"topic {topic.name} could not be created", got=e.args[0]) from e
@@ -122,7 +160,8 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
                 made.add(topic.name)
             continue
         if state.partitions < topic.partitions and topic.widens:
-            client.create_partitions([NewPartitions(topic.name, topic.partitions)])[topic.name].result(TIMEOUT)
+            wider = NewPartitions(topic.name, topic.partitions)
+            answer(client.create_partitions([wider], request_timeout=REQUEST)[topic.name], bootstrap)
             done.append(f"widened {topic.name} from {state.partitions} to {topic.partitions} partitions")
         if state.drift:
             entries = [
@@ -130,7 +169,7 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
                 for k, (declared, _) in state.drift.items()
             ]
             resource = ConfigResource(ResourceType.TOPIC, topic.name, incremental_configs=entries)
-            client.incremental_alter_configs([resource])[resource].result(TIMEOUT)
+            answer(client.incremental_alter_configs([resource], request_timeout=REQUEST)[resource], bootstrap)
             done.append(f"set {', '.join(state.drift)} of {topic.name}")
     # A busy broker shows a new topic a moment after it said that it is made.
     deadline = time.monotonic() + TIMEOUT
@@ -177,10 +216,10 @@ def _offsets(
     left, began, renewed = set(wanted), time.monotonic(), False
     while left:
         asked, left = {TopicPartition(t, p): which for t, p in left}, set()
-        found = client.list_offsets(asked, isolation_level=isolation, request_timeout=TIMEOUT)
+        found = client.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST)
         for at, future in found.items():
             try:
-                found_at[at.topic, at.partition] = future.result(TIMEOUT).offset
+                found_at[at.topic, at.partition] = answer(future, bootstrap).offset
             except KafkaException as e:
                 if e.args[0].code() in STARTING and time.monotonic() < began + PATIENCE:
                     left.add((at.topic, at.partition))
@@ -202,9 +241,9 @@ def topic_ids(client: AdminClient, names: Iterable[str], bootstrap: str) -> dict
     if not wanted:
         return {}
     found: dict[str, str] = {}
-    for name, future in client.describe_topics(TopicCollection(wanted), request_timeout=TIMEOUT).items():
+    for name, future in client.describe_topics(TopicCollection(wanted), request_timeout=REQUEST).items():
         try:
-            found[name] = str(future.result(TIMEOUT).topic_id)
+            found[name] = str(answer(future, bootstrap).topic_id)
         except KafkaException as e:
             if e.args[0].code() not in COMING_AND_GOING:
                 raise unreachable(bootstrap, e.args[0]) from e
@@ -214,7 +253,7 @@ def topic_ids(client: AdminClient, names: Iterable[str], bootstrap: str) -> dict
 def setting(topic: str, name: str, bootstrap: str) -> str:
     """One of the broker's settings of a topic that is there."""
     try:
-        return _configs(admin(bootstrap), [Topic(topic)])[topic][name]
+        return _configs(admin(bootstrap), [Topic(topic)], bootstrap)[topic][name]
     except KafkaException as e:
         raise unreachable(bootstrap, e.args[0]) from e
 
@@ -223,18 +262,20 @@ def settings_of(topics: Iterable[str], bootstrap: str) -> dict[str, dict[str, st
     """The broker's settings of topics, of those that are there and that it tells of."""
     asked = [ConfigResource(ResourceType.TOPIC, name) for name in sorted(set(topics))]
     found: dict[str, dict[str, str]] = {}
-    for resource, future in (admin(bootstrap).describe_configs(asked) if asked else {}).items():
+    if not asked:
+        return found
+    for resource, future in admin(bootstrap).describe_configs(asked, request_timeout=REQUEST).items():
         try:
-            found[resource.name] = {name: entry.value for name, entry in future.result(TIMEOUT).items()}
+            found[resource.name] = {name: entry.value for name, entry in answer(future, bootstrap).items()}
         except KafkaException as e:
             if e.args[0].code() not in {*COMING_AND_GOING, KafkaError.TOPIC_AUTHORIZATION_FAILED}:
                 raise unreachable(bootstrap, e.args[0]) from e
     return found
 
 
-def _configs(client: AdminClient, topics: Iterable[Topic]) -> dict[str, dict[str, str]]:
+def _configs(client: AdminClient, topics: Iterable[Topic], bootstrap: str) -> dict[str, dict[str, str]]:
     resources = [ConfigResource(ResourceType.TOPIC, t.name) for t in topics]
     if not resources:
         return {}
-    found = client.describe_configs(resources)
-    return {r.name: {k: e.value for k, e in f.result(TIMEOUT).items()} for r, f in found.items()}
+    found = client.describe_configs(resources, request_timeout=REQUEST)
+    return {r.name: {k: e.value for k, e in answer(f, bootstrap).items()} for r, f in found.items()}

@@ -7,47 +7,57 @@ import time
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from penstock.errors import BrokerError
+from penstock.kafka.admin import UNPACKED
+from penstock.kafka.sizes import as_bytes
 
 # Seconds in which a record comes, or an error in its place.
 PATIENCE = 30.0
 
 
-def broken(topic: str, partition: int, start: int, end: int, bootstrap: str) -> list[range]:
-    """The offsets of broken batches between two offsets; some that lie close together may be taken for one."""
-    found: list[range] = []
+def broken(topic: str, partition: int, start: int, end: int, bootstrap: str) -> range | None:
+    """The offsets, between two, of the first broken batch and of those right behind it; None if all of it is good."""
     with _Reader(topic, partition, bootstrap) as reader:
-        while (first := reader.broken_from(start, end)) is not None:
-            start = _behind(reader, first, end)
-            found.append(range(first, start))
-    return found
+        if (first := reader.broken_from(start, end)) is None:
+            return None
+        behind = first
+        while behind < end and (batch := reader.batch_broken(behind)) is not None and batch <= behind:
+            behind = _behind(reader, batch, behind, end)
+        return range(first, behind)
 
 
-def _behind(reader: _Reader, broken: int, end: int) -> int:
+def left_of(topic: str, partition: int, offsets: range, bootstrap: str) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """What can still be read of broken batches: key and value, which may be wrong, by offset."""
+    with _Reader(topic, partition, bootstrap, checks=False) as reader:
+        return reader.rest(offsets)
+
+
+def _behind(reader: _Reader, batch: int, inside: int, end: int) -> int:
     """The first offset behind a broken batch: whatever offset of one is asked for, all of it comes."""
     step = 1
-    while (good := min(broken + step, end)) < end and not reader.reads(good):
-        broken, step = good, step * 2
-    while good - broken > 1:
-        middle = (broken + good) // 2
-        if reader.reads(middle):
-            good = middle
+    while (outside := min(inside + step, end)) < end and reader.batch_broken(outside) == batch:
+        inside, step = outside, step * 2
+    while outside - inside > 1:
+        middle = (inside + outside) // 2
+        if reader.batch_broken(middle) == batch:
+            inside = middle
         else:
-            broken = middle
-    return good
+            outside = middle
+    return outside
 
 
 class _Reader:
-    """Reads a partition from here and there, with checksums."""
+    """Reads a partition from here and there, with checksums or without."""
 
-    def __init__(self, topic: str, partition: int, bootstrap: str) -> None:
+    def __init__(self, topic: str, partition: int, bootstrap: str, *, checks: bool = True) -> None:
         self._topic, self._partition = topic, partition
         self._consumer = Consumer(
             {
+                **UNPACKED,
                 "bootstrap.servers": bootstrap,
                 "group.id": "penstock.broken",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
-                "check.crcs": True,
+                "check.crcs": checks,
                 "fetch.error.backoff.ms": 10,
                 "log_level": 2,
             }
@@ -59,24 +69,38 @@ class _Reader:
     def __exit__(self, *_: object) -> None:
         self._consumer.close()
 
-    def reads(self, offset: int) -> bool:
-        """Whether a good record, or none, comes first from an offset on."""
-        self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
-        return self._next()[0] != KafkaError._BAD_MSG
+    def batch_broken(self, offset: int) -> int | None:
+        """The first offset of the batch that comes first from an offset on, if it is broken."""
+        self._assign(offset)
+        error, at = self._next()
+        return at if error == KafkaError._BAD_MSG else None
 
     def broken_from(self, start: int, end: int) -> int | None:
         """The first broken offset of a range; None if all of it is good."""
         if start >= end:
             return None
-        self._consumer.assign([TopicPartition(self._topic, self._partition, start)])
+        self._assign(start)
         while True:
             error, offset = self._next()
             if error == KafkaError._BAD_MSG:
                 # An error's offset is that of its batch, which may begin before.
-                return max(start, offset)
+                return max(start, offset) if offset < end else None
             if error is not None or offset >= end - 1:
                 return None
             start = offset + 1
+
+    def rest(self, offsets: range) -> dict[int, tuple[bytes | None, bytes | None]]:
+        """Keys and values of the records of a range, up to the first that cannot be read."""
+        self._assign(offsets.start)
+        found: dict[int, tuple[bytes | None, bytes | None]] = {}
+        while (message := self._consumer.poll(PATIENCE)) is not None and message.error() is None:
+            if (at := message.offset() or 0) not in offsets:
+                break
+            found[at] = as_bytes(message.key()), as_bytes(message.value())
+        return found
+
+    def _assign(self, offset: int) -> None:
+        self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
 
     def _next(self) -> tuple[int | None, int]:
         """The code of an error, None for a record, and the offset."""

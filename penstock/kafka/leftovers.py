@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.errors import BrokerError
-from penstock.kafka.admin import TIMEOUT
+from penstock.kafka.admin import REQUEST, TIMEOUT, answer
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -33,9 +33,9 @@ def read_by(bootstrap: str, group: str, there: Mapping[str, int]) -> list[str]:
     return sorted({at.topic for at in found or () if at.offset >= 0})
 
 
-def delete_group(client: AdminClient, group: str) -> None:
+def delete_group(client: AdminClient, group: str, bootstrap: str) -> None:
     """Delete a consumer group, if it is there."""
-    _of_group(group, lambda: client.delete_consumer_groups([group], request_timeout=TIMEOUT)[group].result(TIMEOUT))
+    _of_group(group, lambda: answer(client.delete_consumer_groups([group], request_timeout=REQUEST)[group], bootstrap))
 
 
 def _of_group(group: str, ask: Callable[[], T]) -> T | None:
@@ -53,10 +53,10 @@ def _of_group(group: str, ask: Callable[[], T]) -> T | None:
         time.sleep(0.1)
 
 
-def delete_topics(client: AdminClient, names: Iterable[str]) -> None:
+def delete_topics(client: AdminClient, names: Iterable[str], bootstrap: str) -> None:
     """Delete topics and all their records."""
-    for name, done in client.delete_topics(list(names), request_timeout=TIMEOUT).items():
+    for name, done in client.delete_topics(list(names), request_timeout=REQUEST).items():
         try:
-            done.result(TIMEOUT)
+            answer(done, bootstrap)
         except KafkaException as e:
             raise BrokerError(f"topic {name} could not be deleted", got=e.args[0]) from e

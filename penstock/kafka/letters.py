@@ -14,7 +14,7 @@ from confluent_kafka import Message as Taken
 
 from penstock.declare.topic import TOPIC_NAME
 from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, end_offsets, first_offsets, partitions
+from penstock.kafka.admin import UNPACKED, admin, end_offsets, first_offsets, partitions
 
 # Seconds without an answer of the broker.
 PATIENCE = 20.0
@@ -35,7 +35,8 @@ class Origin(NamedTuple):
 
 @dataclass(frozen=True)
 class Letter:
-    """One dead letter. topic, offset: where it lies; at: epoch ms; said: its headers of Penstock's, without prefix."""
+    """One dead letter. topic, offset: where it lies; at: epoch ms; said: its headers of Penstock's, without prefix;
+    headers: others, which its record had."""
 
     topic: str
     offset: int
@@ -43,6 +44,7 @@ class Letter:
     key: bytes | None
     value: bytes | None
     said: Mapping[str, str]
+    headers: tuple[tuple[str, bytes], ...] = ()
 
     @property
     def stream(self) -> str:
@@ -109,6 +111,7 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
     """A reader of what is committed, of no group."""
     made = Consumer(
         {
+            **UNPACKED,
             "bootstrap.servers": bootstrap,
             "group.id": "penstock.dead-letters",
             "enable.auto.commit": False,
@@ -151,10 +154,9 @@ def headers_of(message: Taken) -> list[tuple[str, bytes]]:
 
 
 def _letter(message: Taken) -> Letter:
+    headers = headers_of(message)
     said = {
-        name.removeprefix(PREFIX): value.decode(errors="replace")
-        for name, value in headers_of(message)
-        if name.startswith(PREFIX)
+        name.removeprefix(PREFIX): value.decode(errors="replace") for name, value in headers if name.startswith(PREFIX)
     }
     key, value = message.key(), message.value()
     return Letter(
@@ -164,4 +166,5 @@ def _letter(message: Taken) -> Letter:
         key.encode() if isinstance(key, str) else key,
         value.encode() if isinstance(value, str) else value,
         said,
+        tuple(one for one in headers if not one[0].startswith(PREFIX)),
     )

@@ -66,6 +66,7 @@ def _whole(place: tuple[str, int], bootstrap: str) -> int:
                 "the mark of what is written cannot be read",
                 got=f"{place[0]}[{place[1]}] "
                 + ("has no leader" if end is None else f"has an open transaction at {read}, and ends at {end}"),
-                fix="nothing, if the broker comes back: try again",
+                fix="try again when the broker is well and the producer of that transaction has ended "
+                "(kafka-transactions.sh list, abort)",
             )
         time.sleep(0.1)

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException, TopicPartition
 
 from penstock.declare.outputs import NOTHING, Beside, Mark, Offsets, Output
 from penstock.declare.topic import COMMITS
-from penstock.errors import DeclarationError, Refused
+from penstock.errors import Refused
 from penstock.kafka.sizes import LARGEST, Limit, Message, as_bytes
 from penstock.kafka.transactions import TransactionalWriter
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 # Why rows are refused, by topic and row number.
 Why = dict[str, dict[int, str]]
-# Rows of a batch without a key that are put aside; more are no slip of the data, but of the transform.
-NAMELESS = 100
 
 
 def open_topics(owner: Owner, outputs: Sequence[Output]) -> TopicWriter:
@@ -51,9 +49,8 @@ class TopicWriter(TransactionalWriter):
         return NOTHING if found is None else Mark.read(found)
 
     def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
-        """As `commit`. Before anything is written: Refused for rows larger than their topic takes, and for a few
-        without a key where they need one; DeclarationError if these are many. What is kept beside the rows is cut
-        instead.
+        """As `commit`. Before anything is written: Refused for rows larger than their topic takes, and for those
+        without a key where they need one. What is kept beside the rows is cut instead.
         """
         refused = self._nameless(rows)
         for topic, why in self._large(rows).items():
@@ -68,12 +65,6 @@ class TopicWriter(TransactionalWriter):
         refused: Why = {}
         for topic in self._compacted & rows.keys():
             keys = rows[topic]["key"]
-            if keys.null_count > NAMELESS:
-                raise DeclarationError(
-                    f"{self.what}: {topic} is compacted, and takes no rows without a key",
-                    got=f"{keys.null_count} rows whose key is NULL",
-                    fix="let the transform leave them out or name them, with coalesce(key, ...)",
-                )
             if keys.null_count:
                 why = f"its key is NULL, and topic {topic} is compacted"
                 refused[topic] = {at: why for at, none in enumerate(keys.is_null().to_pylist()) if none}

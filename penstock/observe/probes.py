@@ -8,11 +8,10 @@ from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
 
 from penstock.control import Control
 from penstock.errors import ControlError
-from penstock.kafka.admin import end_offsets, unreachable
+from penstock.kafka.admin import admin, end_offsets, unreachable
 from penstock.observe import snapshot
 from penstock.observe.moments import UP, Moments
 from penstock.observe.samples import MIB, Deltas
@@ -108,23 +107,23 @@ class Kafka:
 
     def __init__(self, bootstrap: str) -> None:
         self.bootstrap = bootstrap
-        self._admin: AdminClient | None = None
         self._ends: Deltas[tuple[str, int]] = Deltas()
 
     def measure(self) -> Iterator[Pair]:
-        self._admin = self._admin or AdminClient(client(self.bootstrap))
+        asked = admin(self.bootstrap)
         try:
-            metadata = self._admin.list_topics(timeout=self.TIMEOUT)
+            metadata = asked.list_topics(timeout=self.TIMEOUT)
             topics = {name: t for name, t in metadata.topics.items() if not name.startswith("__")}
             partitions = [p for t in topics.values() for p in t.partitions.values()]
             yield "kafkaTopics", len(topics)
             yield "kafkaPartitions", len(partitions)
             yield "kafkaUnderReplicated", sum(p.leader < 0 or len(p.isrs) < len(p.replicas) for p in partitions)
             led = [(name, n) for name, t in topics.items() for n, p in t.partitions.items() if p.leader >= 0]
-            ends = end_offsets(self._admin, led, self.bootstrap)
+            ends = end_offsets(asked, led, self.bootstrap)
             span, grown = self._ends.of({at: float(end) for at, end in ends.items()})
             yield "kafkaAppendRate", sum(grown.values()) / span if span else None
         except KafkaException as e:
+            admin.cache_clear()
             raise unreachable(self.bootstrap, e.args[0]) from e
 
 

@@ -11,16 +11,18 @@ from penstock.settings import Settings
 from penstock.supervision.decide import START_TIMEOUT
 
 State = Literal[
-    "running", "idle", "loading", "starting", "draining", "failing", "blocked", "hung", "down", "unknown", "stopped"
+    "running", "idle", "loading", "starting", "draining", "waiting", "failing", "blocked", "hung", "down", "unknown",
+    "stopped",
 ]  # fmt: skip
 
 # Worst first: the state of an app whose driver is well is that of its worst stream.
 STATES: dict[State, str] = {
     "hung": "The driver is there but has shown no sign of life for longer than it may; the supervisor kills it.",
     "down": "Wanted, but no driver runs; the supervisor launches the next one.",
-    "failing": "The query ended with an error, or its store asks to wait; it is tried again, the last error says why.",
+    "failing": "The query ended with an error; it is tried again, the last error says why.",
     "blocked": "It stopped by itself because going on would lose or falsify something; the reason says what, and which "
     "command goes on.",
+    "waiting": "Its store is away, is slow or asks to wait; it holds its offsets, and goes on by itself.",
     "unknown": "Nothing was heard lately; it may well be running, and is not taken for dead.",
     "starting": "Wanted; its driver is being launched, or has not finished the first batch.",
     "loading": "Its tables are read to the ends that their topics had; batches begin after that.",
@@ -29,6 +31,8 @@ STATES: dict[State, str] = {
     "idle": "Running, with nothing to read.",
     "stopped": "Not wanted, and not running.",
 }
+# What went wrong before is past.
+WELL: tuple[State, ...] = ("running", "idle")
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,18 @@ def stream_state(
     if reported in ("failing", "blocked"):
         ill: State = "failing" if reported == "failing" else "blocked"
         return ill, first_line(row.error) if row.error else "no error was reported"
+    if reported == "waiting":
+        since = duration(max(0, now - (row.error_at or now)))
+        return "waiting", f"for {since}: {first_line(row.error) if row.error else 'its store says nothing'}"
     if reported == "loading":
         read = sum(sum(topic["offsets"].values()) for topic in row.topics.values())
         return "loading", f"{read:,} of {read + (row.lag or 0):,} records of its tables are read"
-    return ("idle", "") if reported == "idle" else ("running", "")
+    return ("idle" if reported == "idle" else "running"), _held(row)
+
+
+def _held(row: ProgressRow) -> str:
+    """What keeps a stream from records that are there."""
+    for topic, figures in row.topics.items():
+        for partition, at in figures.get("open", {}).items():
+            return f"{topic}[{partition}] ends at offset {at:,} for it: a producer's transaction is open there"
+    return ""

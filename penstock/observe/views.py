@@ -68,6 +68,8 @@ class StreamView:
     gaps: list[GapView] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
     """Sentences, of a stream that runs: see `observe.alarms`. They are its `why` as well."""
+    store: dict[str, int] | None = None
+    """Of a sink: what its writer counted since the driver began, as written, conflicts, retried, refused, bytes"""
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,8 @@ ROWS = 200_000
 BYTES = 32 * 1024 * 1024
 RAW = ("topic", "partition", "offset", "key", "value")
 RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, reason STRING"
+# What is kept of a record beside that where the transform gets it whole.
+MORE = "timestamp TIMESTAMP, headers ARRAY<STRUCT<key: STRING,value: BINARY>>"
 IS_BEAT = "_beat_at IS NOT NULL"
 # A raw record has no fields that could be wrong.
 RAW_JUDGED = f"SELECT *, {IS_BEAT} AS _beat, false AS _bad, coalesce(_beat_at, _clock) AS _at FROM records_in"
@@ -58,8 +60,11 @@ RECORD_TYPE = pa.struct(
         ("reason", ARROW["string"]),
     ]
 )
-
-OWN = pa.schema([(EVENT_TIME, ARROW["timestamp"]), (BEAT, pa.bool_()), (BAD, pa.bool_()), (KEPT, RECORD_TYPE)])
+HEADER_TYPE = pa.struct([("key", ARROW["string"]), ("value", ARROW["binary"])])
+MORE_TYPE = pa.struct(
+    [("timestamp", ARROW["timestamp"]), ("headers", pa.list_(pa.field("element", HEADER_TYPE)))],
+)
+OWN = pa.schema([(EVENT_TIME, ARROW["timestamp"]), (BEAT, pa.bool_()), (BAD, pa.bool_())])
 
 
 def arrow(of: Type) -> pa.DataType:
@@ -81,7 +86,8 @@ class Reading:
     """How an input with a schema, or a combiner of raw records, is read: what a worker needs of its declaration.
 
     ddl: its schema, empty for raw records. combine: groups what was decoded, if it is wanted. keep: with each row the
-    record it was, else only with those that are none. signer: tells beats; without it there are none.
+    record it was, else only with those that are none. signer: tells beats; without it there are none. whole: the
+    record is kept with each row, its time and headers too. tombstones: a record without a value is one, of NULLs.
     """
 
     topic: str
@@ -91,11 +97,15 @@ class Reading:
     combine: Combiner | None
     keep: bool
     signer: Signer | None = None
+    whole: bool = False
+    tombstones: bool = False
 
     @classmethod
     def of(cls, given: Input, *, combine: bool, keep: bool, signer: Signer | None = None) -> Reading:
         topic, combiner = given.topic.name if given.topic else "", given.combine if combine else None
-        return cls(topic, f"input {given.source}", given.schema, given.event_time, combiner, keep, signer)
+        what, tombstones = f"input {given.source}", given.tombstones == "keep"
+        keep |= given.record
+        return cls(topic, what, given.schema, given.event_time, combiner, keep, signer, given.record, tombstones)
 
     @property
     def fields(self) -> tuple[Field, ...]:
@@ -104,14 +114,24 @@ class Reading:
     @property
     def timed(self) -> bool:
         """Whether the event time is told here; else Spark evaluates it, and may find more bad records."""
-        return times.micros(self.event_time, self.fields) is not None
+        return self.micros is not None
+
+    @property
+    def micros(self) -> str | None:
+        """The event time in SQL of DuckDB, epoch microseconds, NULL where there is none; None if only Spark can."""
+        own = "epoch_us(_timestamp)"
+        if self.whole and self.event_time.strip().lower() == "record.timestamp":
+            return own
+        found = times.micros(self.event_time, self.fields)
+        return f"CASE WHEN _value IS NULL THEN {own} ELSE {found} END" if found and self.tombstones else found
 
     @property
     def sends(self) -> tuple[str, ...]:
         """What of a record is sent here; of raw ones what their combiner speaks of: each column has its price."""
         topic = () if self.topic else ("topic",)
         if self.ddl or not self.combine:
-            return ("key", "value", "partition", "offset", "clock", *topic)
+            more = ("timestamp", "headers") if self.whole else ()
+            return ("key", "value", "partition", "offset", "clock", *topic, *more)
         return (
             "value",
             "clock",
@@ -130,7 +150,8 @@ class Reading:
     @cached_property
     def layout(self) -> pa.Schema:
         rows = [pa.field(f.name, arrow(f.type)) for f in self.columns]
-        return pa.schema([*rows, *OWN])
+        more = MORE_TYPE if self.whole else ()
+        return pa.schema([*rows, *OWN, pa.field(KEPT, pa.struct([*RECORD_TYPE, *more]))])
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode and combine; the order of records is not kept."""
@@ -205,11 +226,13 @@ class Queries:
         self._all = reading.keep or (bool(reading.ddl) and not reading.timed)
         if reading.ddl:
             packed = ", ".join(f'"{name}" := _{name}' for name in RAW)
-            why = f"CASE WHEN _bad THEN {reasons.reason(reading.fields, reading.event_time)} END"
+            more = "".join(f', "{field.name}" := _{field.name}' for field in (MORE_TYPE if reading.whole else ()))
+            said = reasons.reason(reading.fields, reading.event_time, tombstones=reading.tombstones)
+            why = f"CASE WHEN _bad THEN {said} END"
             # Of a combiner's columns a record by itself has none.
             own = "" if reading.combine else f"{', '.join(names)}, "
             self._whole = (
-                f"SELECT {own}{at}, _beat, _bad, struct_pack({packed}, reason := {why}) AS _record "
+                f"SELECT {own}{at}, _beat, _bad, struct_pack({packed}, reason := {why}{more}) AS _record "
                 f"FROM ({_judged(reading)})"
             )
         else:
@@ -345,13 +368,15 @@ def _alone(sql: str) -> str:
 def _judged(reading: Reading) -> str:
     """Each record with its fields' values, event time and verdict; all else of it beside them."""
     fields = reading.fields
-    bad = [json.amiss("_k", f, json.name(f.name), "_text") for f in fields]
-    at = times.micros(reading.event_time, fields)
-    if at is not None:
-        bad += ["_at IS NULL", "_at > _clock"]
+    none = ["_k IS NULL", *(json.amiss("_k", f, json.name(f.name), "_text") for f in fields)]
+    at = reading.micros
+    timeless = ["_at IS NULL", "_at > _clock"] if at is not None else []
+    bad = " OR ".join([*none, *timeless])
+    if reading.tombstones:
+        bad = f"CASE WHEN _value IS NULL THEN {' OR '.join(timeless) or 'false'} ELSE {bad} END"
     values = ", ".join(f"{json.value_in('_k', f, '_text')} AS {json.name(f.name)}" for f in fields)
     return (
-        f"SELECT *, NOT _beat AND (_k IS NULL OR {' OR '.join(bad)}) AS _bad FROM ("
+        f"SELECT *, NOT _beat AND ({bad}) AS _bad FROM ("
         f"SELECT *, CASE WHEN _beat THEN _beat_at ELSE {at or 'NULL::BIGINT'} END AS _at FROM ("
         f"SELECT *, {values} FROM ("
         f"SELECT *, {IS_BEAT} AS _beat, {json.record('_text', fields)} AS _k FROM records_in)))"

@@ -10,8 +10,8 @@ from penstock.records.json import amiss, is_json, is_object, literal, name, text
 SHOWN = 60
 
 
-def reason(fields: Sequence[Field], event_time: str) -> str:
-    """VARCHAR: the first thing that is wrong with a decoded record that is bad."""
+def reason(fields: Sequence[Field], event_time: str, *, tombstones: bool = False) -> str:
+    """VARCHAR: the first thing that is wrong with a decoded record that is bad. tombstones: to have no value is not."""
     shown = f"CASE WHEN length(_text) > {SHOWN} THEN substr(_text, 1, {SHOWN}) || '…' ELSE _text END"
     cases = [
         ("_value IS NULL", "'the record has no value'"),
@@ -26,6 +26,8 @@ def reason(fields: Sequence[Field], event_time: str) -> str:
         said = f"CASE WHEN starts_with({text}, '\"') THEN json_extract_string({text}, '$') ELSE {text} END"
         no = literal(f"field {field.name} is no {field.type}: ")
         cases.append((amiss("_k", field, found, "_text"), f"{no} || substr({said}, 1, {SHOWN})"))
+    if tombstones:
+        cases = [(f"_value IS NOT NULL AND ({test})", said) for test, said in cases]
     cases.append(("_at IS NULL", literal(f"no event time: {event_time} gives none")))
     when = " ".join(f"WHEN {test} THEN {said}" for test, said in cases)
     ahead = "'the event time lies in the future: ' || make_timestamp(_at)::VARCHAR"

@@ -16,12 +16,12 @@ from abc import ABC, abstractmethod
 from typing import ClassVar, NoReturn, Protocol
 
 from penstock import catalog, logs
-from penstock.control import Control, ProgressRow, connect
+from penstock.control import Control, DriverRow, ProgressRow, connect
 from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
-from penstock.kafka.admin import admin, end_offsets
+from penstock.kafka.admin import Ends, admin, end_offsets, log_ends
 from penstock.kafka.transactions import TIMEOUT
 from penstock.settings import settings
-from penstock.supervision import processes
+from penstock.supervision import ends, processes
 from penstock.supervision.leases import LeaseHolder
 from penstock.supervision.unreadable import Unreadable
 
@@ -60,8 +60,9 @@ class Run(Protocol):
     def writing_for(self) -> float:
         """Seconds since the present write began; 0 if there is none."""
 
-    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int], at: float) -> None:
-        """Take in how far the input's ends are away. at: monotonic time before they were asked for."""
+    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
+        """Take in how far the inputs' ends are away. stable: for a committed reader; ends: also behind open
+        transactions; at: monotonic time before they were asked for."""
 
 
 class Driver(ABC):
@@ -77,7 +78,7 @@ class Driver(ABC):
         self.catalog, self._wrong = catalog.survey(first=app, combiners=False)
         self._names = [declared.name for declared in self.catalog.apps.get(app, ()) if self._is_mine(declared.name)]
         self._leaving = threading.Event()
-        self._reason = ""
+        self._reason = self._log = ""
         self._runs: dict[str, Run] = {}
         self._release = 0
         self._leases = LeaseHolder(control, self._names, incarnation)
@@ -126,7 +127,7 @@ class Driver(ABC):
             log.error("driver of %s leaves: %s", self.app, why)
             self._control.driver_ended(self.incarnation, why)
             return NOTHING_TO_RUN
-        self._release = row.release_seq
+        self._release, self._log = row.release_seq, row.log
         pid, started = processes.session()
         # The launcher records them too, but it may have died in between.
         self._control.driver_set(self.incarnation, pid=pid, pid_started=started)
@@ -154,6 +155,7 @@ class Driver(ABC):
 
     def _open_runs(self) -> None:
         before, now = self._control.progress(self.app), self._control.now()
+        full = self._ended_full()
         lost = self._control.desired(self.app).keys() - set(self._names) if self._wrong else set()
         for name in (*self._names, *sorted(lost)):
             known = before.get(name)
@@ -163,7 +165,15 @@ class Driver(ABC):
                     setattr(figures, figure, getattr(known, figure))
                 if known.behind_ms is not None:
                     figures.behind_ms = known.behind_ms + now - known.reported_at
+            if full:
+                figures.error, figures.error_at = full.reason, full.ended_at
             self._runs[name] = Unreadable(figures, self._unreadable()) if name in lost else self.made(name, figures)
+
+    def _ended_full(self) -> DriverRow | None:
+        """The app's last driver, if its memory was full."""
+        mine = (d for d in self._control.drivers(live=False) if d.app == self.app)
+        last = next((d for d in mine if d.incarnation != self.incarnation), None)
+        return last if last and (last.reason or "").startswith(ends.MEMORY) else None
 
     def _unreadable(self) -> str:
         """What is wrong with files of the app; with others, if its own are right."""
@@ -231,14 +241,15 @@ class Driver(ABC):
     def _measure_lag(self) -> None:
         at = {name: run.offsets for name, run in self._runs.items()}
         wanted = {(t, p) for offsets in at.values() for t, parts in offsets.items() for p in parts}
-        asked_at = time.monotonic()
+        asked_at, broker = time.monotonic(), settings().bootstrap
         try:
-            ends = end_offsets(admin(settings().bootstrap), wanted, settings().bootstrap)
+            # In this order: what is committed in between is no open transaction.
+            stable, ends = (of(admin(broker), wanted, broker) for of in (end_offsets, log_ends))
         except BrokerError as e:
             log.warning("lag could not be measured: %s", e)
             return
         for name, offsets in at.items():
-            self._runs[name].lag(offsets, ends, asked_at)
+            self._runs[name].lag(offsets, stable, ends, asked_at)
 
     def _keep(self) -> None:
         """Renew the leases and say that this driver lives, as long as `pulse` comes back."""
@@ -265,6 +276,7 @@ class Driver(ABC):
             time.sleep(min(settings().progress_every, settings().lease_ttl / 4))
 
     def _die(self, reason: str, code: int) -> NoReturn:
+        reason = ends.out_of_memory(self._log) or reason
         log.error("driver of %s ends at once: %s", self.app, reason)
         try:
             self._control.driver_ended(self.incarnation, reason)
@@ -277,7 +289,7 @@ class Driver(ABC):
         self._leaving.set()
 
     def _drain(self) -> None:
-        reason = self._reason or "failed"
+        reason = self._reason or ends.out_of_memory(self._log) or "failed"
         log.info("driver of %s drains: %s", self.app, reason)
         try:
             self._control.driver_set(self.incarnation, state="draining")

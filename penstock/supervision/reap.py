@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from penstock.control import Actor, AppRow, Control, DriverRow
 from penstock.settings import settings
-from penstock.supervision import processes
+from penstock.supervision import ends, processes
 from penstock.supervision.decide import START_TIMEOUT
 
 log = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ def clear(control: Control, d: DriverRow, why: str, actor: Actor) -> bool:
     row = control.driver(d.incarnation)
     if row is None or row.state == "ended":
         return True
+    why = ends.out_of_memory(d.log) or why
     control.driver_ended(d.incarnation, why)
     control.record(actor, "kill" if there else "end", d.app, f"driver {d.incarnation[:8]}, pid {d.pid}: {why}")
     log.warning("app %s: driver %s ended: %s", d.app, d.incarnation[:8], why)

@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from penstock.control import ProgressRow
+from penstock.kafka.admin import Ends
 
 
 class Unreadable:
@@ -37,5 +38,5 @@ class Unreadable:
     def writing_for(self) -> float:
         return 0.0
 
-    def lag(self, offsets: dict[str, dict[int, int]], ends: dict[tuple[str, int], int], at: float) -> None:
+    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
         """It reads nothing."""

@@ -17,14 +17,18 @@ from penstock.engine import records, tablefeed
 from penstock.errors import DeclarationError
 from penstock.records import columns
 from penstock.records.columns import Reading
+from penstock.testing.topics import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.declare.stream import Stream
 
-Given = Mapping[str, Any] | str | bytes | None
-RECORDS = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP"
+Given = Mapping[str, Any] | str | bytes | Record | None
+RECORDS = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+)
 NAMES = ("key", "value", "topic", "partition", "offset", "timestamp")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # So many records are combined by themselves.
@@ -35,8 +39,9 @@ def frames(spark: SparkSession, stream: Stream, /, **given: Sequence[Given]) -> 
     """What the transform gets for the records of each input, by the input's name.
 
     A record is a JSON object's fields as a dict, or a value as it is on the topic. For an input without a schema a
-    dict names the record's own columns instead: `topic`, `key`, `value`, `timestamp` (epoch ms), and so on. Of a table
-    it is the rows, with `key` beside the fields. DeclarationError if a record is none of its input.
+    dict names the record's own columns instead: `topic`, `key`, `value`, `timestamp` (epoch ms), and so on; for any
+    input a `Record` says them all. Of a table it is the rows, with `key` beside the fields. DeclarationError if a
+    record is none of its input.
     """
     _inputs_of(stream, given)
     return {name: _frame(spark, stream.inputs[name], rows) for name, rows in given.items()}
@@ -129,7 +134,7 @@ def _arrow(given: Input, rows: Sequence[Given]) -> pa.RecordBatch:
     kinds = {field.name: field.type for field in columns.RECORD_TYPE}
     arrays = {name: pa.array(found[name], kinds[name]) for name in columns.RAW if name != "topic" or not given.topic}
     micros = timedelta(microseconds=1)
-    horizon = int(time.time() * 1e6) + given.ahead // micros
+    horizon = records.LAST if given.ahead is None else int(time.time() * 1e6) + given.ahead // micros
     own = [(at - EPOCH) // micros for at in found["timestamp"]]
     clock = [horizon if given.schema else at for at in own]
     arrays |= {"clock": pa.array(clock, pa.int64()), "beat": pa.nulls(len(made), pa.int32())}
@@ -138,14 +143,21 @@ def _arrow(given: Input, rows: Sequence[Given]) -> pa.RecordBatch:
 
 def _record(given: Input, offset: int, row: Given) -> tuple[Any, ...]:
     source = given.topic.name if given.topic else "topic"
+    if isinstance(row, Record):
+        place = row.topic, row.partition, offset if row.offset < 0 else row.offset
+        headers = [(name, text.encode()) for name, text in row.headers]
+        return _bytes(row.key), _bytes(row.value), *place, _at(row.timestamp), headers
     known: dict[str, Any] = {"topic": source, "partition": 0, "offset": offset, "timestamp": 0}
     if given.schema or not isinstance(row, Mapping):
         known["value"] = json.dumps(row) if isinstance(row, Mapping) else row
     else:
         known |= row
-    at = datetime.fromtimestamp(known["timestamp"] / 1000, UTC)
     key, value = (_bytes(known.get(name)) for name in ("key", "value"))
-    return key, value, known["topic"], known["partition"], known["offset"], at
+    return key, value, known["topic"], known["partition"], known["offset"], _at(known["timestamp"]), None
+
+
+def _at(millis: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=millis)
 
 
 def _bytes(text: str | bytes | None) -> bytes | None:

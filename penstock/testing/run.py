@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 def spark_session() -> Iterator[SparkSession]:
     """A session as a driver has it, for a fixture of scope `session`: it takes some seconds."""
     spark = open_session("tests")
+    # What a test asks by itself needs no two hundred tasks; a stream has its own.
+    spark.conf.set("spark.sql.shuffle.partitions", "2")
     try:
         yield spark
     finally:

@@ -40,6 +40,7 @@ def send(bootstrap: str, records: Sequence[Record]) -> None:
             value=r.value,
             partition=r.partition,
             timestamp=r.timestamp,
+            headers=list(r.headers),
             on_delivery=lambda e, _: failed.append(str(e)) if e else None,
         )
     assert producer.flush(30) == 0

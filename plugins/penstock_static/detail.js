@@ -140,7 +140,7 @@ export class Detail {
     );
     attr(this.error, "hidden", !stream.error);
     attr(this.errorTitle, "hidden", !stream.error);
-    text(this.errorTitle, stream.error ? `Last error${stream.error_age_ms == null ? "" : `, ${f.age(stream.error_age_ms)} ago`}` : "");
+    text(this.errorTitle, f.failed(stream).replace(/^./, (first) => first.toUpperCase()));
     text(this.error, stream.error ?? "");
   }
 

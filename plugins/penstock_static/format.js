@@ -45,4 +45,8 @@ export const moment = (ms, now) => {
   return today ? clock(ms) : `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())} ${clock(ms)}`;
 };
 
+// The error of a stream that is well again is past.
+export const failed = ({ state, error, error_age_ms: ago }) =>
+  error ? `${["running", "idle"].includes(state) ? "past" : "last"} error${ago == null ? "" : `, ${age(ago)} ago`}` : "";
+
 export const plural = (n, one, many = `${one}s`) => `${count(n)} ${n === 1 ? one : many}`;

@@ -64,7 +64,7 @@ class StreamRow {
     const c = this.cells;
     // What holds for the whole app is said once, at its head.
     const shown = stream.why === app.why ? "" : stream.why;
-    text(this.why, shown || (stream.error ? `last error ${f.age(stream.error_age_ms)} ago` : ""));
+    text(this.why, shown || f.failed(stream));
     attr(this.why, "title", shown || stream.error);
     attr(this.node, "data-state", stream.state);
     attr(this.node, "data-stale", stream.stale);
@@ -80,8 +80,8 @@ class StreamRow {
     const behind = this.table.behind.get(this.name) ?? 0;
     const age = stream.watermark_age_ms;
     text(c.watermark.first, f.age(age == null ? null : age - behind));
-    text(c.watermark.second, age == null ? "none yet" : age < -AHEAD_MS ? "ahead of the clock" : behind ? `and ${f.age(behind)} declared` : f.clock(stream.watermark));
-    attr(c.watermark.cell, "title", age == null ? null : `${new Date(stream.watermark).toISOString()}: ${f.age(age)} ago`);
+    text(c.watermark.second, age == null ? "none yet" : age < -AHEAD_MS ? "ahead of the clock" : behind ? `+ ${f.age(behind)}` : f.clock(stream.watermark));
+    attr(c.watermark.cell, "title", age == null ? null : `${new Date(stream.watermark).toISOString()}: ${f.age(age)} ago${behind ? `, ${f.age(behind)} of it as declared` : ""}`);
     attr(c.watermark.cell, "data-warn", age < -AHEAD_MS);
     text(c.size.first, f.bytes(stream.state_bytes));
     text(c.size.second, stream.state_rows == null ? "" : `${f.count(stream.state_rows)} rows`);

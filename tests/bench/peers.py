@@ -56,8 +56,6 @@ jars.SETS.update(
                 "org.xerial.snappy:snappy-java:1.1.10.7",
             ),
         ),
-        # For a Java that has no javac.
-        "compiler": jars.JarSet(3.5, ("org.eclipse.jdt:ecj:3.43.0",)),
     }
 )
 

@@ -41,14 +41,14 @@ def test_everything_declared_is_listed_and_drawn(visit: Visit, server: Server) -
     for name, kind in LISTED.items():
         expect(row(view, name).locator("td").first).to_have_text(kind)
         expect(node(view, kind, name)).to_have_count(1)
-    expect(row(view, "order-points")).to_contain_text("influxdb:shop")
+    expect(row(view, "order-points")).to_contain_text("influxdb:shop.orders")
     expect(row(view, "order-minutes")).to_contain_text("final: window 1 min, grace 10 s")
     expect(row(view, "order-replay")).to_contain_text("declared only")
     expect(row(view, "order-minutes").locator("td").last).to_have_text("yes")
-    for kind, name in (("table", "till:towns"), ("pattern", "order.*"), ("store", "influxdb:shop")):
+    for kind, name in (("table", "till:towns"), ("pattern", "order.*"), ("store", "influxdb:shop.orders")):
         expect(node(view, kind, name)).to_have_count(1)
-    # Two topics of the project match the pattern, and their dead letters.
-    expect(view.frame.locator("#catalog-graph .edge.matches")).to_have_count(3)
+    # Two topics of the project match the pattern, and the dead letters of one and of a sink.
+    expect(view.frame.locator("#catalog-graph .edge.matches")).to_have_count(4)
     assert view.troubles == []
     assert [url for url in view.requests if not url.startswith((f"{server.url}/", "data:", "blob:"))] == []
 

@@ -5,21 +5,35 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import urlencode
 
 import httpx
 import pytest
 
+from penstock.control.captures import Captures
+from penstock.local.parts import Broker
+from penstock.settings import PROJECT
 from tests.browser.scene import Scene
 from tests.browser.server import Server
 
 pytestmark = pytest.mark.browser
 TRIES = int(os.environ.get("FUZZ", "400"))
-PATHS = ["", "static/x/page.js", "static/", "api/", "api/overview", "api/history", "api/actions", "api/none"]
-METHODS = ["GET", "POST", "POST", "POST", "POST", "HEAD", "PUT", "DELETE", "OPTIONS", "PATCH"]
+READ = ["", "static/x/page.js", "api/overview", "api/history", "api/letters", "api/log", "api/catalog"]
+ACT = "api/actions"
+WAYS = {("get", path) for path in READ} | {("post", ACT)}
+NONE = ["static/", "api/", "api/none"]
+QUERIES = {"api/letters": {"stream": "bundles", "kind": "dead"}, "api/log": {"app": "metrics"}}
+METHODS = ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "GET", "POST"]
+ACTIONS = [
+    {"verb": "stop", "kind": "stream", "name": "bundles", "note": "tried"},
+    {"verb": "poll", "kind": "capture", "name": "tests", "note": "tried"},
+]
 WORDS: list[Any] = [
-    "start", "stop", "release", "stream", "app", "bundles", "metrics", "", " ", "x" * 121, "x" * 100_000, "\0", "\n",
+    "start", "stop", "release", "poll", "reconcile", "snapshot", "continue", "stream", "app", "capture", "dead", "late",
+    "bundles", "metrics", "", " ", "x" * 121, "x" * 100_000, "\0", "\n",
     "\ud800", "é", "日本", "'; DROP TABLE stream; --", "<script>", "%00", "../../..", None, True, 0, -1, 10**30, 1.5,
     float("nan"), [], ["stop"], {}, {"verb": "stop"}, [[[[[[]]]]]],
 ]  # fmt: skip
@@ -59,7 +73,7 @@ def body(chance: random.Random) -> bytes:
     """An action, or nearly one."""
     if chance.random() < 0.2:
         return chance.choice(BODIES)
-    given: dict[str, Any] = {"verb": "stop", "kind": "stream", "name": "bundles", "note": "tried"}
+    given: dict[str, Any] = dict(chance.choice(ACTIONS))
     for name in chance.sample(list(given), chance.choice((0, 1, 1, 2))):
         given[name] = chance.choice(WORDS)
     if chance.random() < 0.1:
@@ -70,13 +84,22 @@ def body(chance: random.Random) -> bytes:
     return bytes(text)
 
 
-def target(chance: random.Random) -> str:
-    path = chance.choice([*PATHS, "api/actions", "api/actions"])
+def asked(chance: random.Random) -> tuple[str, str]:
+    """The method, mostly one that fits, and the target of a request."""
+    path = chance.choice([*READ, *NONE, *[ACT] * 5])
+    method = chance.choice(METHODS) if chance.random() < 0.3 else "POST" if path == ACT else "GET"
+    if path in QUERIES:
+        given: dict[str, Any] = dict(QUERIES[path])
+        for name in chance.sample(list(given), chance.choice((0, 0, 1))):
+            given[name] = chance.choice(WORDS)
+        if chance.random() < 0.1:
+            given[chance.choice(["stream", "app", "more", ""])] = chance.choice(WORDS)
+        path += "?" + urlencode({name: str(value)[:5000] for name, value in given.items()}, errors="surrogatepass")
     if chance.random() < 0.1:
         path += chance.choice(
-            ["?a=b", "/", "%00", "/..%2f..%2fairflow.cfg", "?" + "x" * 4000, "%ff", "//", ";", "%ed%a0%80"]
-        )
-    return f"/penstock/{path}"
+            ["?a=b", "&stream=x", "/", "%00", "/..%2f..%2fairflow.cfg", "?" + "x" * 4000, "%ff", "//", ";", "%ed%a0%80"]
+        )  # fmt: skip
+    return method, f"/penstock/{path}"
 
 
 def headers(chance: random.Random, url: str) -> list[tuple[bytes, bytes]]:
@@ -86,13 +109,32 @@ def headers(chance: random.Random, url: str) -> list[tuple[bytes, bytes]]:
     return [(name.encode(), value.encode("latin-1")) for name, value in found.items()]
 
 
+def test_no_way_into_the_page_is_left_out() -> None:
+    source = (PROJECT / "plugins" / "penstock_page.py").read_text()
+    assert "include_router" not in source
+    ways = re.findall(r'@app\.(?!middleware|exception_handler)(\w+)\(\s*"/([^"]*)"', source)
+    assert len(ways) == len(re.findall(r"@app\.(?!middleware|exception_handler)", source))
+    for method, path in ways:
+        like = re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path).replace(":path", ""))
+        assert any(method == m and re.fullmatch(like, p) for m, p in WAYS), f"{method} {path}"
+    [verbs] = re.findall(r"verb: Literal\[(.*)\]", source)
+    assert set(re.findall(r"\w+", verbs)) <= {word for word in WORDS if isinstance(word, str)}
+
+
 @pytest.mark.timeout(900)
-def test_no_request_is_answered_by_a_fault(olga: httpx.Client, server: Server) -> None:
+def test_no_request_is_answered_by_a_fault(
+    olga: httpx.Client, server: Server, scene: Scene, fresh_broker: Broker
+) -> None:
+    assert fresh_broker.bootstrap
+    scene.logs.mkdir(exist_ok=True)
+    log = scene.logs / "metrics.log"
+    log.write_text("a line\n")
+    done: set[tuple[str, str]] = set()
     chance = random.Random(20261122)
     faults: dict[str, str] = {}
     met: set[int] = set()
     for _ in range(TRIES):
-        method, path, content, head = chance.choice(METHODS), target(chance), body(chance), headers(chance, server.url)
+        (method, path), content, head = asked(chance), body(chance), headers(chance, server.url)
         try:
             answer = olga.request(method, path, content=content, headers=head)
         except httpx.LocalProtocolError:
@@ -104,9 +146,16 @@ def test_no_request_is_answered_by_a_fault(olga: httpx.Client, server: Server) -
                 faults[repr(e)] = f"{method} {path[:80]} {head} {content[:200]!r}"
             continue
         met.add(answer.status_code)
+        if answer.status_code == 200:
+            done.add((method.lower(), path.removeprefix("/penstock/").partition("?")[0]))
         if answer.status_code >= 500:
             faults[f"{answer.status_code} {answer.text[:100]}"] = f"{method} {path[:80]} {head} {content[:200]!r}"
         assert len(answer.content) < 2_000_000
     assert not faults, "\n".join(f"{answer}: {request}" for answer, request in faults.items())
     assert {200, 404, 403, 415, 422} <= met
+    assert done >= WAYS
+    captures = Captures(scene.control)
+    [(capture, (_, request))] = captures.requests().items()
+    captures.answer(capture, request)
+    log.unlink()
     assert olga.get("/penstock/api/overview").status_code == 200

@@ -38,7 +38,8 @@ OUTPUT, TRANSACTIONS = "penstock/kafka/output.py", "penstock/kafka/transactions.
 @dataclass(frozen=True)
 class Mutant:
     """One change of one file. old: what stands there, exactly once; kills and kinds: of the run that shall find it;
-    histories: so many, instead of a run of the whole platform."""
+    histories: so many, from `first` on, on one engine, instead of a run of the whole
+    platform."""
 
     name: str
     file: str = ""
@@ -47,6 +48,8 @@ class Mutant:
     kills: int = 1
     kinds: str = "driver"
     histories: int = 0
+    first: int = 0
+    engine: str = "mariadb"
 
     def put(self, project: Path) -> None:
         if not self.file:
@@ -124,10 +127,13 @@ MUTANTS = [
     ),
     Mutant(
         "there is no overlap",
-        "penstock/capture/cursors.py",
-        "self.mark = LowMark(self._overlap.total_seconds(), low)",
-        "self.mark = LowMark(0.0, low)",
+        "penstock/capture/low.py",
+        "bound = (began if oldest is None else min(oldest, began)) - self.overlap",
+        "bound = began if oldest is None else min(oldest, began)",
         histories=12,
+        first=12,
+        # MariaDB tells whole seconds of when a transaction began, which is overlap enough for clocks such as these.
+        engine="postgres",
     ),
     Mutant(
         "a page begins behind the row after its last",
@@ -160,7 +166,8 @@ def found(mutant: Mutant, folder: Path) -> list[str]:
     mutant.put(project)
     command = [sys.executable, "-m", "tests.chaos.long", *SHORT, "--kinds", mutant.kinds]
     if mutant.histories:
-        command = [sys.executable, "-m", "tests.chaos.histories", "--seed", "7", "--histories", str(mutant.histories)]
+        command = [sys.executable, "-m", "tests.chaos.histories", "--seed", "7", "--engines", mutant.engine]
+        command += ["--histories", str(mutant.histories), "--first", str(mutant.first)]
     command += ["--home", str(folder / "home"), "--kills", str(mutant.kills), "--outages", "0"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")])}
     with (folder / "log").open("w") as log:

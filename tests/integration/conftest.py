@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from penstock.local.elasticsearch import Elasticsearch
 from penstock.local.parts import Broker, MariaDB
+from penstock.machine.process import free_port
 from tests.captures import Source
+from tests.elasticsearch import SMALL, Server
 from tests.postgres import Postgres
 
 
@@ -30,3 +34,13 @@ def postgres() -> Iterator[Postgres]:
     """A real PostgreSQL server."""
     with Postgres() as part:
         yield part
+
+
+@pytest.fixture(scope="session")
+def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A real Elasticsearch: one that TEST_ELASTICSEARCH_URL names, else one started here."""
+    if url := os.environ.get("TEST_ELASTICSEARCH_URL"):
+        yield Server(url)
+        return
+    with Elasticsearch(tmp_path_factory.mktemp("elasticsearch"), port=free_port(2), config=SMALL) as part:
+        yield Server(part.url, part)

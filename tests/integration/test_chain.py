@@ -72,7 +72,8 @@ class Chain:
     def turn(self, *runs: StreamRun) -> None:
         for run in runs:
             places, at = [(t, p) for t, parts in run.offsets.items() for p in parts], time.monotonic()
-            run.lag(run.offsets, end_offsets(admin(self.bootstrap), places, self.bootstrap), at)
+            ends = end_offsets(admin(self.bootstrap), places, self.bootstrap)
+            run.lag(run.offsets, ends, ends, at)
         self.control.report([run.report() for run in runs], keep=False)
         self.beater.run_once()
 

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
 from penstock.control.gaps import Memory
+from penstock.declare.outputs import Mark
 from penstock.declare.topic import COMMITS
+from penstock.engine import checkpoint
+from penstock.engine.quarantine import Quarantine
+from penstock.engine.run import StreamRun
+from penstock.engine.source import Place
 from penstock.errors import Blocked
 from penstock.kafka.admin import admin
+from penstock.kafka.output import TopicWriter
 from penstock.local.parts import Broker
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput, Updates
 from penstock.testing import Record, create, read, running, send
@@ -106,6 +114,36 @@ def older(folder: Path, batches: int) -> None:
             file.with_name(f".{file.name}.crc").unlink()
 
 
+def test_what_spark_wrote_of_a_batch_is_on_the_disk_before_the_batch_is_done(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, lacking = set[Path](), set[Path]()
+    sync, write = checkpoint._sync, TopicWriter.write
+
+    def noted(path: Path) -> None:
+        sync(path)
+        synced.add(path)
+
+    def written(self: TopicWriter, rows: Mapping[str, pa.Table], mark: Mark) -> int:
+        kept = [*(tmp_path / "counts" / "offsets").iterdir(), *(tmp_path / "counts" / "state").rglob("*.changelog")]
+        lacking.update({*kept, *(path.parent for path in kept)} - synced)
+        return write(self, rows, mark)
+
+    monkeypatch.setattr(checkpoint, "_sync", noted)
+    monkeypatch.setattr(TopicWriter, "write", written)
+    folder = three_batches(COUNTS, spark, bootstrap, tmp_path)
+    third = folder / "state" / "0" / "0" / "3.changelog"
+    assert third in synced
+    assert not lacking
+    # Its state is made once more, though it was written before the restart.
+    older(folder, 2)
+    synced.clear()
+    with running(COUNTS, spark, bootstrap, tmp_path):
+        wait_until((folder / "commits" / "2").exists, what="the batch has ended")
+    assert third in synced
+    assert values(bootstrap) == [1, 2, 3]
+
+
 @pytest.mark.parametrize(("stream", "batches"), [(EACH, 1), (COUNTS, 1), (COUNTS, 2)], ids=["each", "counts", "later"])
 def test_a_checkpoint_put_back_goes_on_where_it_can(
     spark: SparkSession, bootstrap: str, tmp_path: Path, stream: Stream, batches: int
@@ -162,9 +200,24 @@ def test_of_two_copies_the_one_left_behind_stops(spark: SparkSession, bootstrap:
 
 
 @pytest.mark.parametrize("name", ["0/0/3.changelog", "0/0/_metadata/schema", ""], ids=["a change", "its schema", "all"])
-def test_state_that_cannot_be_read_is_said_in_a_sentence(
-    spark: SparkSession, bootstrap: str, tmp_path: Path, name: str
+def test_state_that_cannot_be_read_is_said_in_a_sentence_however_often_it_is_tried(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("penstock.engine.run.BLOCKED_FOR", 0.1)
+    searched: list[object] = []
+    starts: list[object] = []
+
+    def search(_: Quarantine, batch: object, __: object) -> dict[Place, str]:
+        searched.append(batch)
+        return {}
+
+    def begin(run: StreamRun) -> None:
+        starts.append(run)
+        begun(run)
+
+    begun = StreamRun._begin
+    monkeypatch.setattr(Quarantine, "_search", search)
+    monkeypatch.setattr(StreamRun, "_begin", begin)
     folder = three_batches(COUNTS, spark, bootstrap, tmp_path)
     if name:
         emptied(folder, f"state/{name}")
@@ -173,7 +226,16 @@ def test_state_that_cannot_be_read_is_said_in_a_sentence(
     send(bootstrap, events(4))
     with running(COUNTS, spark, bootstrap, tmp_path) as run:
         wait_until(lambda: tended(run.tend, lambda: run.figures.error), what="the query fails")
-        assert run.figures.state == "blocked"
+        first = len(starts)
+        seen = []
+
+        def tried() -> bool:
+            run.tend()
+            seen.append(run.figures.state)
+            return len(starts) > first + 3
+
+        wait_until(tried, 120, every=0.01)
+        assert (set(seen), searched) == ({"blocked"}, [])
         assert "the checkpoint of stream counts is damaged; got: its state: " in (run.figures.error or "")
         assert run.figures.restarts == 0
     assert values(bootstrap) == [1, 2, 3]

@@ -51,17 +51,6 @@ Record = dict[str, Any]
 Row = dict[str, Any]
 
 
-@pytest.fixture
-def few_tasks(spark: SparkSession) -> Iterator[None]:
-    """A shuffle as a stream has it, not one of two hundred tasks."""
-    name = "spark.sql.shuffle.partitions"
-    before = spark.conf.get(name)
-    assert before
-    spark.conf.set(name, "2")
-    yield
-    spark.conf.set(name, before)
-
-
 def combining() -> Iterator[tuple[Stream, str]]:
     """Every input of the project that has a combiner, with its stream."""
     for stream in catalog.load().streams.values():
@@ -167,7 +156,6 @@ def close(value: Any, wanted: Any, what: str, near: float | None) -> None:
         assert value == wanted or order(value) == order(wanted), what
 
 
-@pytest.mark.usefixtures("few_tasks")
 @pytest.mark.parametrize(("stream", "name"), [pytest.param(s, n, id=f"{s.name}-{n}") for s, n in combining()])
 def test_any_split_gives_the_same(spark: SparkSession, stream: Stream, name: str) -> None:
     absolute = stream.name == summaries.STREAM.name
@@ -242,7 +230,6 @@ PLAIN: dict[str, Callable[[Sequence[Record]], list[Row]]] = {
 }
 
 
-@pytest.mark.usefixtures("few_tasks")
 def test_rows_that_are_left_to_spark_split_too(spark: SparkSession, tmp_path: Path) -> None:
     rule = "-- topic: other\n-- format: json\n-- schema: value DOUBLE, metric STRING\nvalue * 2 > 3"
     (tmp_path / "a.sql").write_text(rule)
@@ -273,7 +260,6 @@ def by_town(sales: DataFrame, shops: DataFrame) -> DataFrame:
     return minutes.agg(F.sum("n").alias("sales"), F.sum("total").alias("total"))
 
 
-@pytest.mark.usefixtures("few_tasks")
 def test_a_combined_stream_is_split_beside_its_table(spark: SparkSession) -> None:
     sales = Input(
         Topic("sales"),
@@ -302,7 +288,6 @@ def test_a_combined_stream_is_split_beside_its_table(spark: SparkSession) -> Non
         splits(spark, uncombined, "sales", given, others={"shops": shops})
 
 
-@pytest.mark.usefixtures("few_tasks")
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

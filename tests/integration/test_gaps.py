@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 from penstock.control import ProgressRow
 from penstock.control.gaps import Gap, Memory
 from penstock.declare.topic import COMMITS
-from penstock.engine.batches import Batches
 from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.run import StreamRun
+from penstock.engine.tagged import split
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.output import TopicWriter
 from penstock.local.parts import Broker
@@ -175,13 +175,11 @@ def test_what_is_removed_while_a_batch_is_read_may_not_be_in_it(
     given: Input,
     found: list[int],
 ) -> None:
-    split = Batches._split
-
-    def late(self: Batches, rows: pa.Table) -> dict[str, pa.Table]:
+    def late(of: Stream, rows: pa.Table) -> dict[str, pa.Table]:
         removed(bootstrap, 2)
-        return split(self, rows)
+        return split(of, rows)
 
-    monkeypatch.setattr(Batches, "_split", late)
+    monkeypatch.setattr("penstock.engine.batches.split", late)
     send(bootstrap, events(1, 2, 3))
     book = Memory()
     run = StreamRun(stream(given), spark, bootstrap, str(tmp_path), ProgressRow("gaps", "tests", "i"), book)

@@ -1,37 +1,35 @@
-"""The InfluxDB output against a real server behind a proxy that fails: what is there equals what the rows say."""
+"""The InfluxDB sink against a real server behind a proxy that fails: what is there equals what the rows say."""
 
 from __future__ import annotations
 
-import json
 import random
-import signal
-import subprocess
-import sys
+import re
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from penstock.declare.outputs import NOTHING
-from penstock.declare.topic import COMMITS
-from penstock.errors import DeclarationError, SinkError, Wait
+from penstock.errors import Refused, SinkError, Wait
 from penstock.local.influxdb import InfluxDB as Server
-from penstock.local.parts import Broker
 from penstock.machine.process import free_port
-from penstock.settings import PROJECT, settings
-from penstock.sinks.influxdb import BYTES, InfluxDB, InfluxWriter
-from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
-from penstock.testing import Record, create, read, running, send
+from penstock.sinks.influx_writer import InfluxWriter
+from penstock.sinks.influxdb import LIMITS, InfluxDB
 from tests.faults import Fault, Proxy
-from tests.influx import asked, server
-from tests.support import tended, wait_until
+from tests.influx import asked, documents, row, server
 
 pytestmark = pytest.mark.integration
 
 T = 1_501_273_548_000
+AT = datetime.fromtimestamp(T / 1000, UTC)
+TIME = pa.timestamp("us", "UTC")
+TYPES: dict[str, Any] = {"t": pa.string(), "at": TIME, "v": pa.int64()}
+OUTPUT = InfluxDB(sink="s", database="d", measurement="m", tags=("t",), time="at")
+PLAIN = InfluxDB(sink="s", database="d", measurement="m", time="at", versioned=False)
 
 
 class Guarded(Server):
@@ -43,10 +41,17 @@ class Guarded(Server):
         config.write_text(config.read_text().replace("[http]", "[http]\n  auth-enabled = true"))
 
 
-@pytest.fixture
-def influx(tmp_path: Path) -> Iterator[Server]:
-    with server(tmp_path / "influx") as part:
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with server(tmp_path_factory.mktemp("influx")) as part:
         yield part
+
+
+@pytest.fixture
+def influx(shared: Server) -> Server:
+    """Empty."""
+    asked(shared, "DROP DATABASE d", "d")
+    return shared
 
 
 @pytest.fixture
@@ -55,16 +60,24 @@ def proxy(influx: Server) -> Iterator[Proxy]:
         yield made
 
 
+Opened = Callable[..., InfluxWriter]
+
+
 @pytest.fixture
-def writer(proxy: Proxy) -> Iterator[InfluxWriter]:
-    made = InfluxWriter(proxy.url, InfluxDB("d"))
-    yield made
-    made.close()
+def opened(proxy: Proxy) -> Iterator[Opened]:
+    made: list[InfluxWriter] = []
+
+    def writer(output: InfluxDB = OUTPUT, url: str = "") -> InfluxWriter:
+        made.append(InfluxWriter(url or proxy.url, output))
+        return made[-1]
+
+    yield writer
+    for one in made:
+        one.close()
 
 
-def write(writer: InfluxWriter, *lines: str | bytes) -> int:
-    given = [line.encode() if isinstance(line, str) else line for line in lines]
-    return writer.write({"influxdb:d": pa.table({"line": pa.array(given, pa.binary())})}, NOTHING)
+def write(writer: InfluxWriter, *rows: dict[str, Any], **types: Any) -> int:
+    return writer.write({writer.output.name: documents(*rows, **types or TYPES)}, NOTHING)
 
 
 def ask(influx: Server, text: str, **params: str) -> list[dict[str, Any]]:
@@ -72,16 +85,8 @@ def ask(influx: Server, text: str, **params: str) -> list[dict[str, Any]]:
     return list(asked(influx, text, "d", **params).get("series", []))
 
 
-def points(influx: Server, measurement: str = "m") -> list[list[Any]]:
-    return [row for series in ask(influx, f'SELECT v FROM "{measurement}"') for row in series["values"]]
-
-
-@pytest.mark.parametrize("line", ["#7 v=1i 1", "", "  ", "m v=1i", 'm v="a 1"', "m,t=a\\ 5 v=1"])
-def test_what_the_server_would_skip_or_date_itself_is_refused(influx: Server, writer: InfluxWriter, line: str) -> None:
-    """A comment vanishes without a word; a point without a time is another point each time it is written."""
-    with pytest.raises(SinkError, match="1 lines for influxdb:d have no time, or are comments or empty"):
-        write(writer, f"m v=0i {T}", line)
-    assert points(influx) == []
+def points(influx: Server, measurement: str = "m", field: str = "v") -> list[list[Any]]:
+    return [row for series in ask(influx, f'SELECT "{field}" FROM "{measurement}"') for row in series["values"]]
 
 
 @pytest.mark.parametrize(
@@ -93,274 +98,295 @@ def test_what_the_server_would_skip_or_date_itself_is_refused(influx: Server, wr
         Fault(202),
     ],
 )
-def test_only_what_the_server_says_it_wrote_is_written(writer: InfluxWriter, proxy: Proxy, fault: Fault) -> None:
+def test_only_what_the_server_says_it_wrote_is_written(opened: Opened, proxy: Proxy, fault: Fault) -> None:
     proxy.faults.append(fault)
     with pytest.raises(SinkError, match=f"got: {fault.status}"):
-        write(writer, f"m v=1i {T}")
+        write(opened(), row(at=AT, v=1))
 
 
 @pytest.mark.parametrize(
-    ("fault", "error", "said"),
+    ("faults", "error", "said"),
     [
-        (Fault(401, body="who?"), SinkError, "401 who.*user and password"),
-        (Fault(404, body="database not found"), SinkError, "404 database not found"),
-        (Fault(413), SinkError, "413.*let it, and proxies before it, take"),
-        (Fault(500), SinkError, "500"),
-        (Fault(429, {"Retry-After": "7"}), Wait, "429"),
-        (Fault(503, {"Retry-After": "Sun, 22 Nov 2026 12:00:00 GMT"}), Wait, "503"),
-        (Fault(read=0.5), SinkError, "did not answer"),
-        (Fault(reaches=True), SinkError, "did not answer"),
+        ([Fault(401, body="who?")], SinkError, "401 who.*user and password"),
+        ([Fault(404, body="database not found")], SinkError, "404 database not found"),
+        ([Fault(500)] * 3, Wait, "500"),
+        ([Fault(429, {"Retry-After": "7"})], Wait, "429"),
+        ([Fault(503, {"Retry-After": "Sun, 22 Nov 2026 12:00:00 GMT"})], Wait, "503"),
+        ([Fault(read=0.5)] * 3, Wait, "takes nothing for the moment; got: RemoteProtocolError"),
+        ([Fault(reaches=True)] * 3, Wait, "takes nothing for the moment"),
     ],
 )
 def test_a_batch_that_failed_may_be_written_again(
-    influx: Server, writer: InfluxWriter, proxy: Proxy, fault: Fault, error: type[Exception], said: str
+    influx: Server, opened: Opened, proxy: Proxy, faults: list[Fault], error: type[Exception], said: str
 ) -> None:
-    proxy.faults.append(fault)
+    proxy.faults.extend(faults)
+    writer = opened()
+    rows = row(1, at=AT, v=1), row(2, at=AT, v=2), row(1, at=AT - timedelta(days=20_000), v=-3)
     with pytest.raises(error, match=said):
-        write(writer, f"m v=1i {T}", f"m v=2i {T}", f"m v=-3i -{T}")
-    assert write(writer, f"m v=1i {T}", f"m v=2i {T}", f"m v=-3i -{T}") == 3
-    assert points(influx) == [[-T, -3], [T, 2]]
+        write(writer, *rows)
+    assert not proxy.faults
+    assert write(writer, *rows) == 3
+    assert points(influx) == [[T - 20_000 * 86_400_000, -3], [T, 2]]
 
 
-@pytest.mark.parametrize(("after", "seconds"), [("7", 7), ("0", 1), ("²", 1), ("soon", 1), ("", 1)])
-def test_how_long_to_wait(writer: InfluxWriter, proxy: Proxy, after: str, seconds: float) -> None:
+def test_a_request_is_made_again_a_few_times_before_the_batch_waits(opened: Opened, proxy: Proxy) -> None:
+    writer = opened()
+    proxy.faults.extend([Fault(503), Fault(reaches=True)])
+    assert write(writer, row(at=AT, v=1)) == 1
+    assert (writer.figures.written, writer.figures.retried) == (1, 2)
+
+
+@pytest.mark.parametrize(("after", "seconds"), [("7", 7), ("0", 1), ("²", 1), ("soon", 1)])
+def test_how_long_to_wait(opened: Opened, proxy: Proxy, after: str, seconds: float) -> None:
     """Never at once: that would be a loop without a pause."""
     proxy.faults.append(Fault(503, {"Retry-After": after}))
     with pytest.raises(Wait) as e:
-        write(writer, f"m v=1i {T}")
-    assert e.value.seconds == seconds
+        write(opened(), row(at=AT, v=1))
+    assert seconds <= e.value.seconds <= 1.25 * seconds
 
 
-def test_requests_stay_small_whatever_the_lines(influx: Server, writer: InfluxWriter, proxy: Proxy) -> None:
+def test_a_server_that_is_away_is_waited_for_ever_longer(opened: Opened, influx: Server) -> None:
+    writer = opened(url=f"http://127.0.0.1:{free_port()}")
+    waits = []
+    for _ in range(4):
+        with pytest.raises(Wait, match=r"ConnectError.* database d") as e:
+            write(writer, row(at=AT, v=1))
+        waits.append(e.value.seconds)
+    assert waits[0] < waits[2] < waits[3] <= 10
+    assert ask(influx, "SHOW DATABASES")
+
+
+def test_requests_stay_small_whatever_the_lines(influx: Server, opened: Opened, proxy: Proxy) -> None:
     """The server refuses 25 MB, which no repetition mends."""
-    lines = [f'm v="{"y" * 6000}{n}" {T + n}' for n in range(4500)]
-    large = f'm v="{"z" * BYTES}" {T + 4500}'
-    assert write(writer, *lines, large) == 4501
-    sizes = [len(body) for _, body in proxy.seen]
-    assert max(sizes[:-1]) <= BYTES
-    assert sizes[-1] == len(large)
-    assert sum(size + 1 for size in sizes) == sum(len(line) + 1 for line in [*lines, large])
+    rows = [row(at=AT + timedelta(milliseconds=n), v=f"{'y' * 6000}{n}") for n in range(1500)]
+    large = row(at=AT - timedelta(milliseconds=1), v="z" * LIMITS.request)
+    huge = row(at=AT - timedelta(milliseconds=2), v="z" * 26_000_000)
+    with pytest.raises(Refused) as e:
+        write(opened(), *rows, large, huge, t=pa.string(), at=TIME, v=pa.string())
+    assert e.value.rows == {OUTPUT.name: {1501: "it is larger than InfluxDB, or a proxy before it, takes"}}
+    sizes = sorted(len(body) for _, body in proxy.seen)
+    assert sizes[-3] <= LIMITS.request < sizes[-2]
     [series] = ask(influx, "SELECT count(v) FROM m")
-    assert series["values"][0][1] == 4501
+    assert series["values"][0][1] == 1501
 
 
-def test_names_and_values_of_every_kind(influx: Server, writer: InfluxWriter) -> None:
-    write(
-        writer,
-        f'a\\ b\\,c=d,t\\ 1=x\\=y\\,z\\ "q" v="q\\"b\\\\" {T}',
-        f'é\\n,t=日\\本 v="two\nlines, # 5 \\\\" {T}',
-        b'raw v="\xff\xfe" %d' % T,
-        f"m v=9223372036854775807i {T}",
-        f"early v=1i {-9223372036854}",
-    )
-    assert points(influx, "a b,c=d") == [[T, 'q"b\\']]
-    [series] = ask(influx, 'SELECT v FROM "é\\\\n" GROUP BY *')
-    assert (series["tags"], series["values"]) == ({"t": "日\\本"}, [[T, "two\nlines, # 5 \\"]])
-    assert points(influx, "raw") == [[T, "\ufffd\ufffd"]]
-    assert points(influx) == [[T, 9223372036854775807]]
-    assert points(influx, "early") == [[-9223372036854, 1]]
+NAMES = (
+    "a b,c=d",
+    "é\\n",
+    'q"u',
+    "'",
+    "日\\本",
+    "a\\,b",
+    "a\\ b",
+    " ",
+    "\\=",
+    "_field",
+    "a,b=c d\\=e",
+    "x.graves",
+    "\\\\n",
+)
+# Of measurements; others are refused.
+KEPT = [name for name in NAMES if not re.search(r'\\[,= "]', name)]
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "9223372036854775808i", "1e999", "", '"a\\"'])
-def test_a_value_the_server_does_not_take_is_told(writer: InfluxWriter, value: str) -> None:
-    with pytest.raises(SinkError, match="unable to parse"):
-        write(writer, f"m v={value} {T}")
+def selected(name: str) -> str:
+    """The query for a measurement's points."""
+    quoted = name.replace("\\", "\\\\").replace('"', '\\"')
+    return f'SELECT "f ,=", b FROM "{quoted}" GROUP BY *'
 
 
-def test_a_user_who_may_only_write_needs_no_more(influx: Server) -> None:
-    with Guarded(influx.home / "guarded", port=free_port(2)) as guarded:
+def test_names_and_values_of_every_kind(influx: Server, opened: Opened) -> None:
+    """Written, compared with what is there, and deleted: each finds its own point again, and no other."""
+    output = InfluxDB(sink="s", database="d", measurement_column="m", tags=('t "=, x',), time="at")
+    text_of: dict[str, Any] = {name: pa.string() for name in ("m", output.tags[0], "f ,=")}
+    types = {**text_of, "at": TIME, "b": pa.bool_()}
+    text = 'q"b\\ two\nlines, # 5 \\'
+
+    def named(m: str, t: str) -> dict[str, Any]:
+        return {"m": m, output.tags[0]: t, "at": AT, "f ,=": text, "b": True}
+
+    rows = [row(2, **named(m, t)) for m in KEPT for t in NAMES]
+    writer = opened(output)
+    assert write(writer, *rows, **types) == len(rows)
+    assert write(writer, *[{**one, "version": 1, "doc": {**one["doc"], "b": False}} for one in rows], **types) == 0
+    for name in KEPT:
+        found = ask(influx, selected(name))
+        assert sorted(series["tags"][output.tags[0]] for series in found) == sorted(NAMES)
+        assert [series["values"] for series in found] == [[[T, text, True]]] * len(NAMES)
+    assert len(ask(influx, "SHOW MEASUREMENTS")[0]["values"]) == len(KEPT)
+    gone = [{**one, "version": 3, "deleted": True} for one in rows]
+    assert write(writer, *gone[::2], **types) == len(gone[::2])
+    left = [(name, s["tags"][output.tags[0]]) for name in KEPT for s in ask(influx, selected(name))]
+    assert sorted(left) == sorted((one["doc"]["m"], one["doc"][output.tags[0]]) for one in rows[1::2])
+
+
+def test_numbers_and_times_to_the_ends_of_their_ranges(influx: Server, opened: Opened) -> None:
+    ends = [datetime(1677, 9, 21, 0, 12, 44, tzinfo=UTC), datetime(2262, 4, 11, 23, 47, 16, 854775, tzinfo=UTC)]
+    types: dict[str, Any] = {
+        "at": TIME,
+        "n": pa.int64(),
+        "x": pa.float64(),
+        "y": pa.float32(),
+        "d": pa.decimal128(38, 18),
+    }
+    output = InfluxDB(sink="s", database="d", measurement="ends", time="at")
+    numbers: dict[str, Any] = {"x": 1.7976931348623157e308, "y": 1e-45, "d": -1}
+    rows = [row(2**63 - 1, at=at, n=n, **numbers) for at, n in zip(ends, (-(2**63), 2**63 - 1), strict=True)]
+    writer = opened(output)
+    assert write(writer, *rows, **types) == 2
+    assert write(writer, *[{**one, "version": 2**63 - 2} for one in rows], **types) == 0
+    [series] = ask(influx, 'SELECT n, x, y, d, "_version.n" FROM ends', epoch="u")
+    found = [dict(zip(series["columns"], values, strict=True)) for values in series["values"]]
+    assert [one["n"] for one in found] == [-(2**63), 2**63 - 1]
+    assert [one["_version.n"] for one in found] == [2**63 - 1] * 2
+    assert {(one["x"], one["d"]) for one in found} == {(1.7976931348623157e308, -1)}
+    assert [one["time"] for one in found] == [int(at.timestamp()) * 10**6 + at.microsecond for at in ends]
+
+
+def test_one_value_that_the_server_refuses_takes_no_other_with_it(influx: Server, opened: Opened) -> None:
+    """A field of a measurement has one type for all: in `whole` whole numbers came first."""
+    output = InfluxDB(sink="s", database="d", measurement_column="t", time="at")
+    write(opened(output), row(at=AT, v=0, t="whole"))
+    rows = [row(at=AT + timedelta(seconds=n), v=n, t="other" if n % 9 else "whole") for n in range(20)]
+    with pytest.raises(Refused, match=r"can never take 3 rows for .*; got: .*field type conflict") as e:
+        write(opened(output), *rows, **{**TYPES, "v": pa.float64()})
+    assert (sorted(e.value.rows[output.name]), e.value.written) == ([0, 9, 18], 17)
+    assert [v for _, v in points(influx, "other")] == [n for n in range(20) if n % 9]
+    assert points(influx, "whole") == [[T, 0]]
+
+
+def test_points_that_the_database_would_not_keep_are_left_out(influx: Server, opened: Opened) -> None:
+    ask(influx, "CREATE DATABASE d WITH DURATION 7d")
+    now = datetime.now(UTC)
+    assert write(opened(), row(at=AT, v=1), row(at=now, v=2)) == 2
+    assert [v for _, v in points(influx)] == [2]
+
+
+def test_text_that_is_no_utf_8(spark: SparkSession, influx: Server, opened: Opened) -> None:
+    """As a value it is kept as it is; a name would be another's for who reads it."""
+    raw = "CAST(X'FF' AS STRING)"
+    record = "struct('topic' AS topic, 0 AS partition, 0L AS offset) AS record"
+    doc = f"struct(%s AS t, timestamp_millis({T}L) AS at, {raw} AS v) AS doc"
+    frame = spark.range(2).selectExpr(
+        doc % f"if(id = 1, {raw}, 't')", "'i' AS id", "1L AS version", "false AS deleted", "NULL AS at",
+        "NULL AS refused", record,
+    )  # fmt: skip
+    with pytest.raises(Refused) as e:
+        opened().write({OUTPUT.name: frame.select(*OUTPUT.columns()).toArrow()}, NOTHING)
+    assert e.value.rows == {OUTPUT.name: {1: "its measurement or a tag of it is not UTF-8"}}
+    assert points(influx) == [[T, "\ufffd"]]
+
+
+def test_a_user_who_may_only_write_needs_no_more_where_nothing_is_versioned(tmp_path: Path) -> None:
+    with Guarded(tmp_path / "guarded", port=free_port(2)) as guarded:
         admin = {"u": "root", "p": "root"}
         ask(guarded, "CREATE USER root WITH PASSWORD 'root' WITH ALL PRIVILEGES")
         for text in ("CREATE DATABASE d", "CREATE USER w WITH PASSWORD 'a/b'", "GRANT WRITE ON d TO w"):
             ask(guarded, text, **admin)
-        place = f"127.0.0.1:{guarded.port}"
-        writer = InfluxWriter(f"http://w:a%2Fb@{place}", InfluxDB("d"))
-        write(writer, f"m v=1i {T}")
-        writer.close()
+        url = f"http://w:a%2Fb@127.0.0.1:{guarded.port}"
+        for given, output, said in (
+            (url, PLAIN, ""),
+            (url, OUTPUT, "403.*may read and write"),
+            (
+                url,
+                InfluxDB(sink="s", database="others", measurement="m", versioned=False),
+                "404.*let an admin create it",
+            ),
+            (url.replace("a%2Fb", "wrong"), PLAIN, "401.*user and password"),
+        ):
+            writer = InfluxWriter(given, output)
+            if said:
+                with pytest.raises(SinkError, match=said):
+                    write(writer, row(at=AT, v=2))
+            else:
+                write(writer, row(at=AT, v=1))
+            writer.close()
         assert ask(guarded, "SELECT v FROM m", **admin)[0]["values"] == [[T, 1]]
-        other = InfluxWriter(f"http://w:a%2Fb@{place}", InfluxDB("others"))
-        with pytest.raises(SinkError, match=r"404.*let an admin create it"):
-            other.write({"influxdb:others": pa.table({"line": [b"m v=1i 1"]})}, NOTHING)
-        other.close()
-        with pytest.raises(SinkError, match=r"401.*user and password"):
-            InfluxWriter(f"http://w:wrong@{place}", InfluxDB("d"))
 
 
-def test_names_of_databases(influx: Server) -> None:
-    InfluxWriter(influx.url, InfluxDB('a "b"')).close()
-    assert ask(influx, "SHOW DATABASES")[0]["values"] == [['a "b"']]
+def test_names_of_databases(influx: Server, opened: Opened) -> None:
+    write(opened(InfluxDB(sink="s", database='a "b"', measurement="m", time="at")), row(at=AT, v=1))
+    assert ['a "b"'] in ask(influx, "SHOW DATABASES")[0]["values"]
     for name in ("a/b", "a\\b"):
         with pytest.raises(SinkError, match=r"does not create database a.b; got: invalid name"):
-            InfluxWriter(influx.url, InfluxDB(name))
-    with pytest.raises(DeclarationError, match="needs a database"):
-        InfluxDB("")
+            write(opened(InfluxDB(sink="s", database=name, measurement="m", time="at")), row(at=AT, v=1))
 
 
-@pytest.mark.parametrize("url", ["http://user:secr/et@h:8086", "user:secret@h:8086", "http://h:secret", "h:8086"])
-def test_what_is_no_url_is_told_without_the_password(url: str) -> None:
-    with pytest.raises(SinkError, match="PENSTOCK_INFLUXDB_URL is no URL") as e:
-        InfluxWriter(url, InfluxDB("d"))
-    assert "secr" not in str(e.value)
+# The newest wins
 
 
-def test_a_line_need_not_be_utf_8(spark: SparkSession, influx: Server, writer: InfluxWriter) -> None:
-    line = b'm v="\xff" %d' % T
-    rows = spark.range(1).select(F.lit(bytearray(line)).cast("string").alias("line"))
-    writer.write({"influxdb:d": rows.select(*InfluxDB("d").columns()).toArrow()}, NOTHING)
-    assert points(influx) == [[T, "\ufffd"]]
+@pytest.mark.parametrize("seed", range(4))
+def test_in_whatever_order_rows_come_the_newest_of_each_field_wins(influx: Server, opened: Opened, seed: int) -> None:
+    """Rows of few points in a random order and in batches of any size, some of them twice, by two writers in turn; the
+    server dies twice. A row deletes, or gives one field or both, and never two of one version."""
+    chance = random.Random(seed)
+    output = InfluxDB(sink="s", database="d", measurement="m", tags=("t",), time="at")
+    types: dict[str, Any] = {"t": pa.string(), "at": TIME, "a": pa.int64(), "b": pa.string()}
+    rows, model = [], dict[tuple[str, int], dict[str, Any]]()
+    for version in range(1, 301):
+        point = chance.choice(["", "x", "y=,"]), chance.choice([0, 1, 10_000_000])
+        values: dict[str, Any] = {
+            name: value for name, value in (("a", version), ("b", f"v{version}")) if chance.random() < 0.6
+        }
+        deleted = chance.random() < 0.15 or not values
+        if deleted:
+            model.pop(point, None)
+            # Both fields at once: InfluxDB deletes no single field, so what is older than a deletion that comes after
+            # something newer of the same point stays.
+            values = {}
+            rows.append(row(version, deleted=True, t=point[0], at=AT + timedelta(seconds=point[1])))
+            continue
+        model.setdefault(point, {}).update(values)
+        rows.append(row(version, t=point[0], at=AT + timedelta(seconds=point[1]), **values))
+    deletions = [one for one in rows if one["deleted"]]
+    others = [one for one in rows if not one["deleted"]]
+    chance.shuffle(others)
+    chance.shuffle(deletions)
+    # Deletions first, or each in its own time: both ways what is older and comes later must stay away.
+    given = [*deletions, *others] if seed % 2 else rows
+    given = given + chance.sample(given, 60) if seed % 2 else given + others[:100]
+    writers = [opened(output, influx.url), opened(output, influx.url)]
+    restarts = {len(given) // 3, len(given) // 2}
+    at = 0
+    while at < len(given):
+        size = chance.choice([1, 5, 30])
+        if restarts & set(range(at, at + size)):
+            influx.kill()
+            influx.restart()
+        write(chance.choice(writers), *given[at : at + size], **types)
+        at += size
+    found = {
+        (series["tags"]["t"], (at - T) // 1000): {n: v for n, v in zip("ab", (a, b), strict=True) if v is not None}
+        for series in ask(influx, "SELECT a, b FROM m GROUP BY t")
+        for at, a, b in series["values"]
+    }
+    assert found == model
 
 
-READINGS, COPY = (Topic(name, partitions=2) for name in ("readings", "copy"))
+def test_a_deleted_point_stays_away_from_what_is_older_also_after_a_restart(influx: Server, opened: Opened) -> None:
+    other = AT + timedelta(seconds=1)
+    writer = opened(url=influx.url)
+    write(writer, row(5, at=AT, v=1, t="x"), row(5, at=other, v=2, t="x"), row(5, at=AT, v=3))
+    write(writer, row(7, deleted=True, at=AT, t="x"))
+    assert write(writer, row(6, deleted=True, at=AT, t="x"), row(4, deleted=True, at=other, t="x")) == 0
+    influx.kill()
+    influx.restart()
+    assert write(writer, row(6, at=AT, v=9, t="x")) == 0
+    assert points(influx) == [[T, 3], [T + 1000, 2]]
+    assert write(writer, row(8, at=AT, v=4, t="x")) == 1
+    assert sorted(points(influx)) == [[T, 3], [T, 4], [T + 1000, 2]]
+    assert writer.figures.conflicts == 3
 
 
-def transform(readings: DataFrame) -> DataFrame:
-    """Each reading to both places."""
-    line = F.expr("concat('m,id=', id, ' v=', v, 'i ', t)")
-    return readings.select(
-        "id", "v", line.alias("line"), F.explode(F.array(F.lit("points"), F.lit("copy"))).alias("output")
-    )
-
-
-BOTH = Stream(
-    "two-places",
-    "tests",
-    {
-        "readings": Input(
-            READINGS,
-            schema="id BIGINT NOT NULL, v BIGINT, t BIGINT NOT NULL",
-            event_time="timestamp_millis(t)",
-            dead="count",
-        )
-    },
-    transform,
-    {"points": InfluxDB("d"), "copy": TopicOutput(COPY, key="id", value="v")},
-    Each(),
-)
-FAULTS = [
-    Fault(401), Fault(404), Fault(413), Fault(429, {"Retry-After": "1"}), Fault(500), Fault(503), Fault(302),
-    Fault(read=0.5), Fault(reaches=True), Fault(500, reaches=True), Fault(503, reaches=True), Fault(400, body="some"),
-]  # fmt: skip
-
-
-class History:
-    """Readings as they are sent, and what they say of both places. Few points, so that many are written again in one
-    batch; a NULL leaves its point as it is."""
-
-    def __init__(self, influx: Server, bootstrap: str) -> None:
-        self._influx, self._bootstrap, self._chance = influx, bootstrap, random.Random(5)
-        self.points: dict[tuple[str, int], int] = {}
-        self.copies: list[tuple[str | None, str | None]] = []
-        create(bootstrap, READINGS, COPY, COMMITS)
-
-    def more(self, count: int) -> None:
-        records = []
-        for _ in range(count):
-            name, t = str(self._chance.randrange(5)), T - 10 + self._chance.randrange(20)
-            v = self._chance.choice([None, len(self.copies)])
-            if v is not None:
-                self.points[name, t] = v
-            self.copies.append((name, None if v is None else str(v)))
-            records.append(Record(READINGS.name, name, json.dumps({"id": int(name), "v": v, "t": t})))
-        send(self._bootstrap, records)
-
-    def copied(self) -> list[tuple[str | None, str | None]]:
-        return sorted(((r.key, r.value) for r in read(self._bootstrap, COPY.name)), key=str)
-
-    def pointed(self) -> bool:
-        found = ask(self._influx, "SELECT v FROM m GROUP BY id")
-        return self.points == {(series["tags"]["id"], at): v for series in found for at, v in series["values"]}
-
-    def agrees(self, tend: Callable[[], None]) -> None:
-        wait_until(lambda: tended(tend, self.pointed), 60, what="InfluxDB holds the rows")
-        wait_until(lambda: tended(tend, self._copies), 60, what="the copy holds the rows")
-
-    def _copies(self) -> bool:
-        return self.copied() == sorted(self.copies, key=str)
-
-
-@pytest.fixture
-def history(fresh_broker: Broker, influx: Server, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
-    """The settings name the proxy."""
-    monkeypatch.setenv("PENSTOCK_INFLUXDB_URL", proxy.url)
-    settings.cache_clear()
-    yield History(influx, fresh_broker.bootstrap)
-    settings.cache_clear()
-
-
-def test_through_every_fault_both_places_hold_what_the_rows_say(
-    spark: SparkSession,
-    fresh_broker: Broker,
-    influx: Server,
-    proxy: Proxy,
-    history: History,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("penstock.sinks.influxdb.TIMEOUT", 2.0)
-    with running(BOTH, spark, fresh_broker.bootstrap, tmp_path / "checkpoints") as run:
-        history.more(40)
-        history.agrees(run.tend)
-        for fault in FAULTS:
-            proxy.faults.append(fault)
-            history.more(20)
-            history.agrees(run.tend)
-            assert not proxy.faults
-        # The server hangs, and comes back with what it was asked meanwhile.
-        influx.pause()
-        try:
-            history.more(30)
-            wait_until(lambda: tended(run.tend, lambda: "Timeout" in (run.figures.error or "")), what="it says so")
-            history.more(30)
-        finally:
-            influx.resume()
-        history.agrees(run.tend)
-        # The server is killed in the middle of things, and is away for a while.
-        influx.kill()
-        history.more(30)
-        wait_until(lambda: tended(run.tend, lambda: run.figures.state == "failing"), what="it says so")
-        assert "did not answer" in (run.figures.error or "")
-        influx.start()
-        influx.wait()
-        history.agrees(run.tend)
-        # Its database is deleted: what comes after is there.
-        ask(influx, "DROP DATABASE d")
-        history.points.clear()
-        history.more(30)
-        history.agrees(run.tend)
-
-
-LIFE = """
-import sys, time
-from pathlib import Path
-from penstock.testing import running, spark_session
-from tests.integration.test_influxdb import BOTH
-
-with spark_session() as spark, running(BOTH, spark, sys.argv[1], Path(sys.argv[2])) as run:
-    while True:
-        run.tend()
-        time.sleep(0.1)
-"""
-
-
-def test_a_driver_killed_between_two_places_gives_each_row_to_both(
-    fresh_broker: Broker, proxy: Proxy, history: History, tmp_path: Path
-) -> None:
-    def life() -> subprocess.Popen[bytes]:
-        given = [sys.executable, "-c", LIFE, fresh_broker.bootstrap, str(tmp_path / "checkpoints")]
-        return subprocess.Popen(given, cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    for n in (1, 2):
-        history.more(20)
-        with life() as driver:
-            proxy.passed = driver.kill
-            assert driver.wait(60) == -signal.SIGKILL
-        assert history.copied() == []
-        assert len(proxy.seen) == n
-    # It was given the same batch again, not the records that came meanwhile.
-    assert proxy.seen[0] == proxy.seen[1]
-    proxy.passed = lambda: None
-    with life() as driver:
-        try:
-            history.agrees(lambda: None)
-        finally:
-            driver.kill()
+def test_a_mark_is_set_and_taken_away_again(influx: Server, opened: Opened) -> None:
+    output = InfluxDB(sink="s", database="d", measurement="m", time="at", tombstones="mark")
+    writer = opened(output)
+    for rows, expected in (
+        ([row(1, at=AT, v=1)], [1, False]),
+        ([row(5, deleted=True, at=AT)], [1, True]),
+        ([row(3, at=AT, v=3)], [3, True]),
+        ([row(6, at=AT, v=6)], [6, False]),
+    ):
+        write(writer, *rows)
+        [series] = ask(influx, "SELECT v, deleted FROM m")
+        assert series["values"] == [[T, *expected]]

@@ -33,10 +33,10 @@ def test_a_group_and_topics_are_found_and_deleted(fresh_broker: Broker) -> None:
     wait_until(lambda: writer.write({}, Mark("q", 0, {"read": {0: 1}})) or read() == ["read"])
     writer.close()
     for _ in range(2):
-        leftovers.delete_group(client, group)
+        leftovers.delete_group(client, group, at)
     assert read() == []
-    leftovers.delete_topics(client, ["other"])
+    leftovers.delete_topics(client, ["other"], at)
     wait_until(lambda: "other" not in partitions(client, at))
     assert "read" in partitions(client, at)
     with pytest.raises(BrokerError, match="topic other could not be deleted"):
-        leftovers.delete_topics(client, ["other"])
+        leftovers.delete_topics(client, ["other"], at)

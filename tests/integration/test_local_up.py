@@ -46,6 +46,8 @@ class Commands:
             "PENSTOCK_MARIADB_PORT": str(free_port()),
             "PENSTOCK_AIRFLOW_PORT": str(free_port()),
             "PENSTOCK_METRICS_PORT": str(free_port()),
+            "PENSTOCK_STORES": "influxdb",
+            "PENSTOCK_INFLUXDB_PORT": str(free_port(2)),
         }
 
     def __call__(self, *words: str, ports: bool = True, code: int = 0) -> str:
@@ -76,6 +78,23 @@ def processes(home: Path) -> list[psutil.Process]:
             if one.environ().get("PENSTOCK_HOME") == str(home) and one.status() != psutil.STATUS_ZOMBIE:
                 found.append(one)
     return found
+
+
+def shown(one: psutil.Process) -> tuple[list[str], set[str]]:
+    """What anybody may see of a process, its words and the addresses on which it listens: none once it is gone."""
+    with suppress(psutil.NoSuchProcess):
+        listening = {c.laddr.ip for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+        return one.cmdline(), listening
+    return [], set()
+
+
+def logged(home: Path) -> str:
+    """All that the logs hold; one may be turned over meanwhile."""
+    found = []
+    for path in (home / "logs").rglob("*.log"):
+        with suppress(FileNotFoundError):
+            found.append(path.read_text(errors="replace"))
+    return "".join(found)
 
 
 OLD_RUN = """
@@ -117,18 +136,24 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     first = penstock.parts()
     assert {p["state"] for p in first.values()} == {"running"}
     assert {"broker", "mariadb", "airflow-api", "meter", "driver-quality", "driver-metrics"} <= first.keys()
+    counted = 'SHOW FIELD KEYS ON "penstock" FROM "receipts"'
+    influx = f"http://127.0.0.1:{first['influxdb']['ports']['http']}/query"
+    wait_until(
+        lambda: "valid" in httpx.post(influx, data={"q": counted}, timeout=30).text, 60, what="its sinks know it"
+    )
     page = httpx.get(f"http://127.0.0.1:{penstock.ports['PENSTOCK_AIRFLOW_PORT']}/penstock/", timeout=30)
     assert page.status_code in (401, 403)
 
-    everyone = processes(penstock.home)
+    seen = [shown(one) for one in processes(penstock.home)]
     known = secrets(penstock.home)
-    shown = "\n".join(word for one in everyone for word in one.cmdline())
-    assert "--properties-file" in shown
-    assert not [s for s in known if s in shown], "every user may list processes"
-    logged = said + "".join(p.read_text(errors="replace") for p in (penstock.home / "logs").rglob("*.log"))
-    assert not [s for s in known if s in logged]
-    listening = [c for one in everyone for c in one.net_connections("tcp") if c.status == psutil.CONN_LISTEN]
-    assert {c.laddr.ip for c in listening} <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    words = "\n".join(word for command, _ in seen for word in command)
+    assert "--properties-file" in words
+    assert not [s for s in known if s in words], "every user may list processes"
+    told = said + logged(penstock.home)
+    assert not [s for s in known if s in told]
+    listening = set[str]().union(*(addresses for _, addresses in seen))
+    assert "127.0.0.1" in listening
+    assert listening <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert penstock("doctor").count("✗") == 0
 
     assert "runs already, on another port" in penstock("up", ports=False, code=1)

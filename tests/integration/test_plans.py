@@ -14,15 +14,16 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import catalog
-from penstock.control import ProgressRow
+from penstock.control import Actor, ProgressRow, connect
 from penstock.engine import jvm, plans, tablefeed
 from penstock.engine.plans import Plan
 from penstock.engine.run import StreamRun
 from penstock.engine.session import session_for
-from penstock.errors import Blocked
+from penstock.errors import Blocked, ReleaseRefused
 from penstock.local.parts import Broker
-from penstock.settings import PROJECT
+from penstock.settings import PROJECT, settings
 from penstock.streams import F, Input, Stream, Topic, TopicOutput, Updates
+from penstock.supervision import releases
 from penstock.testing import Record, create, read, running, send
 from tests.chaos.projects import other_project
 from tests.support import tended, wait_until
@@ -144,3 +145,65 @@ def test_a_changed_aggregate_is_blocked_until_it_is_accepted(
     with running(other, spark, at, tmp_path) as run:
         run.settle()
     assert [float(r.value or 0) for r in read(at, TOTALS.name)][2:] == [7.0]
+
+
+APP = """
+from datetime import timedelta
+from penstock.streams import F, Input, Stream, Topic, TopicOutput, Updates
+
+def counted(length, value):
+    def transform(sales):
+        windows = sales.groupBy("shop", F.window("event_time", length).alias("w"))
+        return windows.agg(F.expr(value).alias("value"))
+    return transform
+
+def stream(name, minutes, value):
+    return Stream(
+        name, "shop", {{"sales": Input(Topic("in"), schema="{schema}", event_time="at")}},
+        counted(f"{{minutes}} minutes", value), TopicOutput(Topic(name, compacted=True), key="shop", value="value"),
+        Updates(window=timedelta(minutes=minutes), late_by=timedelta(minutes=1)))
+
+STREAMS = [{streams}]
+"""
+
+
+def test_a_release_that_old_state_cannot_carry_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Streams of one app: only those are named whose state would be misread."""
+    file = tmp_path / "jobs" / "shop" / "sales.py"
+    file.parent.mkdir(parents=True)
+
+    def write(*streams: str) -> None:
+        file.write_text(APP.format(schema=SALE, streams=", ".join(f"stream({one})" for one in streams)))
+
+    write("'sums', 1, 'sum(amount)'", "'counts', 1, 'count(*)'", "'kept', 1, 'sum(amount)'")
+    url = f"sqlite:///{tmp_path}/control.db"
+    with other_project(tmp_path, {"PENSTOCK_CONTROL_URL": url, "PENSTOCK_HOME": tmp_path}):
+        control = connect()
+        control.migrate()
+        control.sync(catalog.load())
+        checkpoints = Path(settings().checkpoint_root)
+        for name, of in catalog.load().streams.items():
+            Plan(session_for(spark, of), name, str(checkpoints / name)).keep(kept(spark, of))
+            (checkpoints / name / "commits").mkdir()
+            (checkpoints / name / "commits" / "0").write_text("v1\n{}")
+        write("'sums', 1, 'max(amount)'", "'counts', 2, 'count(*)'", "'kept', 1, 'sum(amount)'")
+        me = Actor("me", "cli")
+        with pytest.raises(ReleaseRefused) as refused:
+            releases.release(control, "shop", me)
+        said = str(refused.value)
+        row = control.app("shop")
+        assert row is not None
+        assert row.release_seq == 0
+        assert (said.count("has state of other code"), "stream kept" in said) == (2, False)
+        assert "was step 1, Aggregate: sum(amount): double; is step 1, Aggregate: max(amount): double" in said
+        assert "stream counts has state of other code" in said
+        assert "was windows of 0:01:00 every 0:01:00 from 0:00:00; is windows of 0:02:00 every 0:02:00 from" in said
+        for choice in (
+            "take the old code back", "give the stream a new name", "`penstock streams reset sums --to TIME`",
+            "`--to earliest`", "`penstock streams release counts --accept-state`",
+        ):  # fmt: skip
+            assert choice in said
+        assert releases.release(control, "shop", me, accept_state=True) == 1
+        taken = {path.parent.name for path in checkpoints.glob("*/plan-accepted.json")}
+        assert taken == {"sums", "counts"}
+        control.engine.dispose()

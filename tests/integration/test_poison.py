@@ -16,14 +16,14 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import SparkSession
 
 from penstock.declare.topic import ASIDE, COMMITS
-from penstock.engine.run import StreamRun
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.sizes import Message
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.local.parts import Broker
-from penstock.streams import Each, F, Final, Input, Stream, Topic, TopicOutput, Updates
-from penstock.testing import Record, create, latest, read, running, send
+from penstock.streams import F, Final, Stream, TopicOutput
+from penstock.testing import Record, create, read, running, send
+from tests.sharing import DEAD, MINUTE, ORDERS, SHARES, STREAM, order, place, raw_stream, sums, until, why
 from tests.support import tended, wait_until
 
 if TYPE_CHECKING:
@@ -31,69 +31,11 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-MINUTE = 1_700_000_400_000
-FOR_EVER = {"retention.ms": "-1"}
-ORDERS = Topic("orders", partitions=2, config=FOR_EVER)
-SHARES = Topic("shares", partitions=1, config=FOR_EVER)
-DEAD = Topic(ORDERS.dead_letters, partitions=1)
-
-
-def transform(orders: DataFrame) -> DataFrame:
-    """Nobody thought of orders among no people at all."""
-    share = F.expr("CAST(amount AS BIGINT) DIV people").alias("share")
-    rows = orders.select("event_time", share)
-    minutes = rows.groupBy(F.window("event_time", "1 minute").alias("w"))
-    return minutes.agg(F.sum("share").alias("sum")).select(F.unix_millis("w.start").alias("window"), "sum")
-
-
-GIVEN = Input(
-    ORDERS,
-    schema="amount BIGINT NOT NULL, people BIGINT NOT NULL, at BIGINT NOT NULL",
-    event_time="timestamp_millis(at)",
-)
-STREAM = Stream(
-    name="sharing",
-    app="tests",
-    inputs={"orders": GIVEN},
-    transform=transform,
-    output=TopicOutput(SHARES, key="window", value="sum"),
-    promise=Updates(window=timedelta(minutes=1), late_by=timedelta(days=10_000)),
-)
-
 
 @pytest.fixture
 def bootstrap(fresh_broker: Broker) -> str:
     create(fresh_broker.bootstrap, ORDERS, DEAD, SHARES, COMMITS)
     return fresh_broker.bootstrap
-
-
-def order(amount: int, people: int = 1, partition: int = 0) -> Record:
-    value = json.dumps({"amount": amount, "people": people, "at": MINUTE})
-    return Record(ORDERS.name, None, value, partition, timestamp=MINUTE)
-
-
-def until(run: StreamRun, state: str | None = None, dead: int | None = None) -> None:
-    """Look after a stream until it says so."""
-
-    def holds() -> bool:
-        run.tend()
-        now = run.report()
-        return (state is None or now.state == state) and (dead is None or now.dead == dead)
-
-    wait_until(holds, 120, what=f"the stream is {state or ''}, {dead} dead")
-
-
-def why(letter: Record) -> str:
-    return dict(letter.headers)["penstock.reason"]
-
-
-def place(letter: Record) -> str:
-    said = dict(letter.headers)
-    return f"{said['penstock.topic']}[{said['penstock.partition']}]@{said['penstock.offset']}"
-
-
-def sums(bootstrap: str) -> dict[str | None, str | None]:
-    return latest(read(bootstrap, SHARES.name))
 
 
 def test_records_that_make_a_batch_fail_are_put_aside_and_all_others_count(
@@ -144,17 +86,6 @@ def test_a_record_that_fails_with_the_streams_state_is_put_aside(
     (letter,) = read(bootstrap, DEAD.name)
     assert (place(letter), "overflow" in why(letter)) == ("orders[0]@2", True)
     assert [entry.name for entry in tmp_path.iterdir()] == [STREAM.name]
-
-
-def raw_stream(**more: object) -> Stream:
-    """Reads topics of a pattern, whatever they hold, and takes all of it for numbers."""
-    given = {"records": Input(pattern="orders.?")}
-    made = replace(STREAM, inputs=given, transform=numbers, output=TopicOutput(SHARES, value="n"), promise=Each())
-    return replace(made, **more)  # type: ignore[arg-type]
-
-
-def numbers(records: DataFrame) -> DataFrame:
-    return records.select(F.expr("CAST(CAST(value AS STRING) AS INT)").alias("n"))
 
 
 def test_a_raw_record_is_put_aside_where_all_streams_put_theirs(
@@ -232,6 +163,10 @@ def test_a_row_too_large_for_its_topic_is_put_aside(spark: SparkSession, bootstr
     texts = [noise(30_000), *(str(n) for n in range(20_000)), "y" * 100_000]
     send(bootstrap, [Record(ORDERS.name, None, text) for text in texts])
     copied = replace(raw_stream(), transform=lambda records: records.select(F.col("value").alias("n")))
+    with running(replace(copied, poison=0), spark, bootstrap, tmp_path) as run:
+        until(run, "blocked")
+        assert "1, more than 0, the first: a row of 30000 bytes" in (run.figures.error or "")
+    assert read(bootstrap, SHARES.name) == []
     with running(copied, spark, bootstrap, tmp_path) as run:
         run.settle()
         assert (run.figures.dead, run.figures.rows_out, run.figures.restarts) == (1, 20_001, 0)
@@ -290,42 +225,3 @@ def test_a_window_that_fails_as_it_closes_blocks_until_the_transform_is_mended(
     with running(shared("try_divide(1000, sum)"), spark, bootstrap, tmp_path) as run:
         run.settle()
     assert sums(bootstrap) == {str(MINUTE): None, str(MINUTE + 60_000): "125.0"}
-
-
-def damage(broker: Broker, before: int, found: bytes, instead: bytes) -> None:
-    """Write other bytes so many before those that are found in the first partition's log."""
-    (segment,) = broker.home.rglob(f"{ORDERS.name}-0/*.log")
-    with segment.open("r+b") as log:
-        log.seek(segment.read_bytes().index(found) - before)
-        log.write(instead)
-
-
-def test_a_broken_batch_of_the_brokers_log_costs_that_batch(
-    spark: SparkSession, broker: Broker, bootstrap: str, tmp_path: Path
-) -> None:
-    for texts in (["1"], ["victim", "20"], ["3"]):
-        send(bootstrap, [Record(ORDERS.name, None, text) for text in texts])
-    damage(broker, 0, b"victim", b"vactim")
-    with running(raw_stream(), spark, bootstrap, tmp_path) as run:
-        until(run, dead=2)
-        run.settle()
-        send(bootstrap, [Record(ORDERS.name, None, "4")])
-        wait_until(lambda: tended(run.tend, lambda: len(read(bootstrap, SHARES.name)) == 3), 120)
-        assert run.figures.dead == 2
-    assert [r.value for r in read(bootstrap, SHARES.name)] == ["1", "3", "4"]
-    letters = read(bootstrap, ASIDE.name)
-    assert [(place(one), one.value) for one in letters] == [("orders[0]@1", "vactim"), ("orders[0]@2", "20")]
-    assert all("broken in the broker's log" in why(one) for one in letters)
-
-
-def test_a_log_that_cannot_be_read_at_all_is_named(
-    spark: SparkSession, broker: Broker, bootstrap: str, tmp_path: Path
-) -> None:
-    send(bootstrap, [Record(ORDERS.name, None, "1")])
-    send(bootstrap, [Record(ORDERS.name, None, "victim" * 100)])
-    # The record's own length: more than there is.
-    damage(broker, 8, b"victim", b"\xfe\x7f")
-    with running(raw_stream(), spark, bootstrap, tmp_path) as run:
-        until(run, "blocked")
-        assert "got: topic orders, partition 0, offsets 0 to 1: " in (run.figures.error or "")
-        assert "penstock streams reset sharing --to" in (run.figures.error or "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +13,34 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from jobs.quality import influxdb as job
 from jobs.quality.counts import METRICS
+from penstock.declare import sink_file
 from penstock.declare.outputs import NOTHING, Owner
-from penstock.declare.topic import COMMITS
 from penstock.errors import SinkError
-from penstock.local.influxdb import InfluxDB
+from penstock.local.influxdb import InfluxDB as Server
 from penstock.local.parts import Broker
-from penstock.machine.process import free_port
 from penstock.settings import PROJECT, settings
-from penstock.sinks import influxdb as sinks
-from penstock.sinks.influxdb import LINES, InfluxWriter
+from penstock.sinks import statements
+from penstock.sinks.influx_writer import InfluxWriter, open_database
+from penstock.sinks.influxdb import InfluxDB
 from penstock.testing import Record, create, running, send
-from tests.influx import asked, server
+from tests.influx import asked, documents, row, server
 
 pytestmark = pytest.mark.integration
 
 DASHBOARD = PROJECT / "docker" / "grafana" / "topic-quality.json"
+SINK = statements.stream(sink_file.read(PROJECT / "sql" / "sinks" / "quality-influxdb.sql"), {METRICS.name: METRICS})
 SECOND = 1_501_273_548_000
 
 
 @pytest.fixture(scope="module")
-def influx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InfluxDB]:
+def influx(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with server(tmp_path_factory.mktemp("influx")) as part:
         yield part
 
 
 @pytest.fixture
-def named(influx: InfluxDB, monkeypatch: pytest.MonkeyPatch) -> Iterator[InfluxDB]:
+def named(influx: Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """The settings name this server."""
     monkeypatch.setenv("PENSTOCK_INFLUXDB_URL", influx.url)
     settings.cache_clear()
@@ -47,14 +48,14 @@ def named(influx: InfluxDB, monkeypatch: pytest.MonkeyPatch) -> Iterator[InfluxD
     settings.cache_clear()
 
 
-def query(influx: InfluxDB, text: str, database: str = "penstock") -> list[dict[str, Any]]:
+def query(influx: Server, text: str, database: str = "penstock") -> list[dict[str, Any]]:
     """The series of a query's answer."""
     result = asked(influx, text, database)
     assert "error" not in result, f"{text}: {result['error']}"
     return list(result.get("series", []))
 
 
-def points(influx: InfluxDB, topic: str) -> list[list[Any]]:
+def points(influx: Server, topic: str) -> list[list[Any]]:
     series = query(influx, f'SELECT "valid", "invalid" FROM "{topic}"')
     return list(series[0]["values"]) if series else []
 
@@ -64,11 +65,9 @@ def count(topic: str, second: int, status: str, value: int | str | None) -> Reco
     return Record(METRICS.name, key, None if value is None else str(value))
 
 
-def test_points_are_updated_in_place(
-    spark: SparkSession, fresh_broker: Broker, named: InfluxDB, tmp_path: Path
-) -> None:
-    create(fresh_broker.bootstrap, METRICS, COMMITS)
-    stream = replace(job.SINK, every=0.0)
+def test_points_are_updated_in_place(spark: SparkSession, fresh_broker: Broker, named: Server, tmp_path: Path) -> None:
+    create(fresh_broker.bootstrap, *{topic.name: topic for topic in SINK.topics()}.values())
+    stream = replace(SINK, every=0.0)
     with running(stream, spark, fresh_broker.bootstrap, tmp_path) as run:
         send(
             fresh_broker.bootstrap,
@@ -99,41 +98,23 @@ def test_points_are_updated_in_place(
         assert points(named, "tx") == [[SECOND, 7, 1], [SECOND + 1000, 2, 4]]
 
 
-def rows(database: str, *lines: str) -> dict[str, pa.Table]:
-    return {f"influxdb:{database}": pa.table({"line": [line.encode() for line in lines]})}
-
-
-def test_large_batches_go_in_several_requests(influx: InfluxDB) -> None:
-    writer = InfluxWriter(influx.url, sinks.InfluxDB("large"))
-    lines = [f"many valid={n}i {SECOND + n}" for n in range(2 * LINES + 1)]
-    assert writer.write(rows("large", *lines), NOTHING) == len(lines)
-    writer.close()
-    [series] = query(influx, 'SELECT count("valid") FROM "many"', "large")
-    assert series["values"][0][1] == len(lines)
-
-
-def test_what_the_server_refuses_is_an_error_with_its_words(influx: InfluxDB) -> None:
-    writer = InfluxWriter(influx.url, sinks.InfluxDB("refusing"))
-    with pytest.raises(SinkError, match="unable to parse"):
-        writer.write(rows("refusing", "rubbish 5"), NOTHING)
-    writer.close()
-    with pytest.raises(SinkError, match="did not answer"):
-        InfluxWriter(f"http://127.0.0.1:{free_port()}", sinks.InfluxDB("x"))
-
-
-def test_without_a_server_in_the_settings_the_setting_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_INFLUXDB_URL", "")
+def test_without_a_server_the_settings_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PENSTOCK_INFLUXDB_URL", "AIRFLOW_CONN_INFLUXDB"):
+        monkeypatch.setenv(name, "")
     settings.cache_clear()
     try:
-        with pytest.raises(SinkError, match="PENSTOCK_INFLUXDB_URL is not set"):
-            sinks.open_database(Owner("shop", "a", "127.0.0.1:9"), [sinks.InfluxDB("x")])
+        with pytest.raises(SinkError, match="neither PENSTOCK_INFLUXDB_URL nor AIRFLOW_CONN_INFLUXDB is set"):
+            open_database(Owner("shop", "a", "127.0.0.1:9"), [SINK.outputs[""]])
     finally:
         settings.cache_clear()
 
 
-def test_every_query_of_the_dashboard_answers(influx: InfluxDB) -> None:
-    writer = InfluxWriter(influx.url, sinks.InfluxDB("shown"))
-    writer.write(rows("shown", f"tx valid=3i,invalid=1i {SECOND}"), NOTHING)
+def test_every_query_of_the_dashboard_answers(influx: Server) -> None:
+    output = InfluxDB(sink="shown", database="shown", measurement="tx", time="at")
+    writer = InfluxWriter(influx.url, output)
+    types: dict[str, Any] = {"at": pa.timestamp("us", "UTC"), "valid": pa.int64(), "invalid": pa.int64()}
+    shown = documents(row(at=datetime.fromtimestamp(SECOND / 1000, UTC), valid=3, invalid=1), **types)
+    writer.write({output.name: shown}, NOTHING)
     writer.close()
     dashboard = json.loads(DASHBOARD.read_text())
     [topics] = [v["query"] for v in dashboard["templating"]["list"] if v["name"] == "topic"]

@@ -22,6 +22,7 @@ from penstock.engine.run import StreamRun
 from penstock.engine.tablefeed import Decoder, TableFeed
 from penstock.engine.tablefiles import GONE, MANIFEST
 from penstock.kafka.admin import admin, partitions
+from penstock.kafka.letters import between, consumer
 from penstock.kafka.output import TopicWriter
 from penstock.local.parts import Broker
 from penstock.records.heartbeat import BEAT_KEY, Signer, signer
@@ -78,6 +79,22 @@ def test_a_row_may_have_the_key_of_beats(bootstrap: str) -> None:
     ]
     dead = sorted((row["partition"], row["offset"]) for taken in found for row in taken.dead.to_pylist())
     assert dead == [(0, 1), (1, 0)]
+
+
+def test_a_record_that_unpacks_to_more_than_clients_take_is_read(bootstrap: str) -> None:
+    """3 kB as it is sent, and 110 MB of one letter."""
+    send(bootstrap, [Record(SHOPS.name, "a", '{"town": "Aachen"}', 0)])
+    bomb = Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd", "message.max.bytes": 200_000_000})
+    bomb.produce(SHOPS.name, b"a" * 110_000_000, b"b", partition=0)
+    assert not bomb.flush(60)
+    send(bootstrap, [Record(SHOPS.name, "c", '{"town": "Celle"}', 0)])
+    feed = TableFeed(STREAM.tables["shops"], bootstrap, {0: 0})
+    with closing(feed):
+        found = list(feed.to({0: 3}, lambda: False))
+    assert [row["key"] for taken in found for rows in taken.rows.values() for row in rows.to_pylist()] == ["a", "c"]
+    assert [row["offset"] for taken in found for row in taken.dead.to_pylist()] == [1]
+    with consumer(bootstrap) as reader:
+        assert [len(m.value() or b"") > 10**8 for m in between(reader, SHOPS.name, 0, 0, 3)] == [False, True, False]
 
 
 def shop(key: str | None, town: str | None) -> Record:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from penstock.declare.topic import ASIDE, COMMITS
 from penstock.local.parts import Broker
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import create, running
+from tests.support import tended, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -99,15 +101,16 @@ def test_what_is_written_is_read_again(spark: SparkSession, bootstrap: str, tmp_
 
 @pytest.mark.parametrize("many", [False, True], ids=["one", "many"])
 def test_rows_without_a_key_are_put_aside_before_a_compacted_topic_refuses_them_and_many_are_a_mistake(
-    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, many: bool
+    spark: SparkSession, bootstrap: str, tmp_path: Path, many: bool
 ) -> None:
     latest = TopicOutput(Topic("out", partitions=1, compacted=True), key="name", value="id")
     send(bootstrap, (None, b'{"id": 1, "name": "a"}'.replace(b"}", b', "at": "2024-01-01T00:00:00Z"}')))
     send(bootstrap, (None, b'{"id": 2, "at": "2024-01-01T00:00:00Z"}'))
     if many:
-        monkeypatch.setattr("penstock.kafka.output.NAMELESS", 0)
-        with pytest.raises(Exception, match="1 rows whose key is NULL; to mend it: let the transform leave them out"):
-            made(stream(THINGS, latest), spark, bootstrap, tmp_path)
+        create(bootstrap, *stream(THINGS, latest).topics())
+        with running(replace(stream(THINGS, latest), poison=0), spark, bootstrap, tmp_path) as run:
+            wait_until(lambda: tended(run.tend, lambda: run.figures.state == "blocked"), 60)
+            assert "1, more than 0, the first: its key is NULL" in (run.figures.error or "")
         assert read(bootstrap, "out") == []
         return
     made(stream(THINGS, latest), spark, bootstrap, tmp_path)

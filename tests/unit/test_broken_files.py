@@ -195,6 +195,25 @@ def test_a_driver_runs_what_can_be_read_of_its_app(project: Path, control: Contr
     assert control.progress("shop")["returns"].state == "stopped"
 
 
+def test_a_driver_says_that_memory_was_full_before_it(control: Control) -> None:
+    def errors(incarnation: str) -> set[str | None]:
+        made = Idle("shop", incarnation, control)
+        made._open_runs()
+        made._report(keep=False)
+        return {row.error for row in control.progress("shop").values()}
+
+    first = control.claim("shop", None, host="h", spec_hash="", owner="me", log="")
+    assert first
+    control.driver_ended(first, "its JVM ran out of memory: Java heap space")
+    second = control.claim("shop", first, host="h", spec_hash="", owner="me", log="")
+    assert second
+    assert errors(second) == {"its JVM ran out of memory: Java heap space"}
+    control.driver_ended(second, "its process is gone")
+    third = control.claim("shop", second, host="h", spec_hash="", owner="me", log="")
+    assert third
+    assert errors(third) == {None}
+
+
 def test_a_driver_without_anything_to_run_says_why(project: Path, control: Control) -> None:
     broken(project, "jobs/bank/rates.py")
     made = driver(control, "bank")

@@ -26,6 +26,7 @@ from tests.chaos.projects import other_project
 DECLARED = PROJECT / "tests" / "browser" / "project"
 MINUTE = timedelta(minutes=1)
 ORDERS, SHOPS = Topic("orders"), Topic("shops", compacted=True)
+POINTS = InfluxDB(sink="s", database="shop", measurement="m")
 
 
 def stream(name: str = "minutes", **changed: Any) -> Stream:
@@ -63,7 +64,7 @@ def project(tmp_path: Path) -> Iterator[Callable[[str, str], Path]]:
 
 
 def test_every_kind_says_what_it_reads_and_writes() -> None:
-    both = {"a": TopicOutput(Topic("a"), value="v"), "b": InfluxDB("shop")}
+    both = {"a": TopicOutput(Topic("a"), value="v"), "b": POINTS}
     archive = Archive("kept", ORDERS, bucket="lake", prefix="shop/orders")
     joined = stream(
         inputs={"rows": Input(ORDERS), "shops": Table(SHOPS, "name STRING")},
@@ -77,7 +78,10 @@ def test_every_kind_says_what_it_reads_and_writes() -> None:
             [topic[2], Place("topic", "orders-dead-letter"), Place("topic", "minutes-late")],
         ),
         (joined, "stream", topic[:2], [topic[2], topic[4]]),
-        (every, "sink", [Place("pattern", "o.*")], [topic[3], Place("store", "influxdb:shop")]),
+        (
+            every, "sink", [Place("pattern", "o.*")],
+            [topic[3], Place("store", "influxdb:shop.m"), Place("topic", "s-dead-letter")],
+        ),
         (
             captured("SELECT s.id, s.at FROM shops s JOIN town.places p ON p.id = s.id JOIN shops t ON t.id = s.up"),
             "capture", [Place("table", "till:shops"), Place("table", "till:town.places")], [topic[1]],
@@ -121,8 +125,8 @@ def test_each_knows_where_it_was_declared() -> None:
             "the format is not known; got: 'csv'; to mend it: take one of: parquet, json",
         ),
         (
-            lambda: Archive("a", stream(output=InfluxDB("x"), promise=Each()), bucket="lake"),
-            "stream minutes does not write one topic; got: influxdb:x",
+            lambda: Archive("a", stream(output=POINTS, promise=Each()), bucket="lake"),
+            "stream minutes does not write one topic; got: influxdb:shop.m",
         ),
         (lambda: Backfill("b", "", ORDERS), "backfill b has no source"),
         (lambda: Backfill("b", ORDERS, "orders"), "backfill b has no source"),  # type: ignore[arg-type]
@@ -182,7 +186,7 @@ KEPT = Archive("kept", ORDERS, bucket="lake")
         ([stream(), Backfill("b", "files", stream("other"))], [], "names a stream that is not in the catalog"),
         (
             [], [captured(), captured(name="too")],
-            "sql/captures/too.sql:1:1: capture too and capture shops of sql/captures/shops.sql:1:1 write to one place",
+            "sql/captures/too.sql:1:14: capture too and capture shops of sql/captures/shops.sql:1:14 write to one",
         ),
         ([stream(app="captures")], [captured()], "HERE: an app of streams has the name of the captures' app"),
         ([stream(), stream("b", output=TopicOutput(Topic("minutes"), value="v"))], [], "write to one place"),

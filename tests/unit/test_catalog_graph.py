@@ -47,7 +47,7 @@ def test_edges_lead_from_what_is_read_to_what_is_written(catalog: Catalog) -> No
     archive, backfill = Place("archive", "order-archive"), Place("backfill", "order-replay")
     assert {
         Edge(orders, stream), Edge(stream, minutes), Edge(Place("table", "till:towns"), Place("capture", "shops")),
-        Edge(Place("sink", "order-points"), Place("store", "influxdb:shop")), Edge(orders, archive),
+        Edge(Place("sink", "order-points"), Place("store", "influxdb:shop.orders")), Edge(orders, archive),
         Edge(archive, backfill), Edge(backfill, orders), Edge(Place("backfill", "first-year"), stream),
         Edge(minutes, Place("view", "minutes-by-shop")), Edge(pattern, Place("stream", "order-counts")),
     } <= set(edges)  # fmt: skip
@@ -57,7 +57,7 @@ def test_edges_lead_from_what_is_read_to_what_is_written(catalog: Catalog) -> No
 def test_a_pattern_shows_which_declared_topics_it_matches(catalog: Catalog) -> None:
     drawn = graph(catalog)
     matched = [e.source.name for e in drawn.edges if e.matches]
-    assert matched == ["order-minutes", "orders", "orders-dead-letter"]
+    assert matched == ["order-minutes", "order-points-dead-letter", "orders", "orders-dead-letter"]
     assert not [node for node in drawn.nodes if node.name.startswith("penstock.")]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from penstock.catalog import load, survey
+from penstock.catalog import find, load, survey
 from penstock.cli import catalog
 from penstock.errors import DeclarationError
 from penstock.settings import PROJECT
@@ -54,10 +55,19 @@ def test_a_project_without_a_mistake_is_as_it_is_loaded(folder: Path) -> None:
     assert made.declared.keys() >= ALL - {"order-history"}
 
 
+# An error, and a thing, that does something when it is asked what it is.
+SAYS = """import os
+class Out(Exception):
+    def __str__(self): {does}
+    __repr__ = __str__
+"""
 WRONG = {
     "syntax": ("def f(:\n", "SyntaxError"),
     "left": ("import sys\nsys.exit(3)\n", "SystemExit: 3"),
     "ended": ("import os\nos._exit(3)\n", "SystemExit: 3"),
+    "interrupted": ("raise KeyboardInterrupt\n", "KeyboardInterrupt"),
+    "killed": ("import os\nos.kill(os.getpid(), 9)\n", "os.kill() of its own process with signal 9"),
+    "aborted": ("import os\nos.abort()\n", "os.abort()"),
     "import": ("import nothing_of_the_kind\n", "ModuleNotFoundError"),
     "encoding": ("A = '\udcff'\n", "SyntaxError"),
     "no stream": ("STREAM = 3\n", "this is no stream"),
@@ -67,20 +77,54 @@ WRONG = {
         "declared twice, differently",
     ),
     "nothing such": (GOOD + "V = View('v', 'nowhere', 'n INT')\n", "a topic that nothing declares"),
+    "none": ("STREAMS = None\n", "STREAMS is no list of streams; got: None"),
+    "a generator": (
+        "def g():\n    yield from 1 / 0\nSTREAMS = g()\n",
+        "STREAMS is no list of streams; got: <generator",
+    ),
+    "a list that raises": ("class L:\n    def __iter__(self): 1 / 0\nSTREAMS = L()\n", "ZeroDivisionError: division"),
+    "of its own kind": ("class Out(BaseException): pass\nraise Out('done')\n", "Out: done"),
+    "speechless": (SAYS.format(does="1 / 0") + "raise Out\n", "Out: (it does not tell: ZeroDivisionError)"),
+    "shapeless": (
+        SAYS.format(does="1 / 0") + "STREAM = Out()\n",
+        "no stream; got: (it does not tell: ZeroDivisionError)",
+    ),
+    "leaving, asked": (SAYS.format(does="raise SystemExit(3)") + "raise Out\n", "Out: (it does not tell: SystemExit)"),
+    "ending, asked": (
+        SAYS.format(does="os._exit(3)") + "raise Out\n",
+        "Out: (it does not tell: SystemExit)",
+    ),
+    "endless, asked": (SAYS.format(does="\n        while True: pass") + "raise Out\n", "(it does not tell: _TooLong)"),
+    "without a name": ("def __getattr__(name): raise RuntimeError(name)\n", "RuntimeError: STREAMS"),
+    "endless": ("while True: pass\n", "_TooLong: it is not read within"),
     "no length": ("from penstock.streams import *\nFinal(timedelta(0), 5)\n", "NameError"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_the_others_are_there(folder: Path, name: str) -> None:
+def test_the_others_are_there(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     text, said = WRONG[name]
     before, _ = survey(folder)
+    if "endless" in name:
+        monkeypatch.setattr(find, "LONGEST", 0.5)
     (folder / "jobs" / "shop" / "wrong.py").write_bytes(text.encode(errors="surrogateescape"))
     made, wrong = survey(folder)
     assert made.declared.keys() == before.declared.keys()
-    assert [said in str(e) for e in wrong] == [True], wrong
+    assert [(said in str(e), e.folder, "\n" in str(e)) for e in wrong] == [(True, "shop", False)], wrong
     with pytest.raises(DeclarationError):
         load(folder)
+
+
+def test_who_presses_ctrl_c_while_a_file_is_read_leaves(folder: Path) -> None:
+    (folder / "jobs" / "shop" / "slow.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    # Workers of a parallel run take no such signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            survey(folder)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_capture_that_is_none_hides_no_other(folder: Path) -> None:

@@ -10,6 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from penstock.catalog import Catalog, load
+from penstock.catalog.listing import NOT_RUN
 from penstock.cli import catalog
 from penstock.errors import DeclarationError
 from tests.chaos.projects import other_project
@@ -39,7 +40,7 @@ def test_everything_is_listed_with_inputs_outputs_and_whether_it_runs() -> None:
     assert lines["sink order-points"].split()[2:] == [
         "shop",
         "order-minutes",
-        "influxdb:shop",
+        "influxdb:shop.orders",
         "(store)",
         "each",
         "yes",
@@ -48,7 +49,7 @@ def test_everything_is_listed_with_inputs_outputs_and_whether_it_runs() -> None:
     assert lines["archive order-archive"].rstrip().endswith("declared only")
     assert "bucket:lake/shop/orders (store)" in lines["archive order-archive"]
     assert "order-archive (archive)" in lines["backfill order-replay"]
-    assert lines["declared only:"] == "declared only: nothing runs it in this version"
+    assert lines["declared only:"] == NOT_RUN
 
 
 def test_as_json() -> None:
@@ -59,7 +60,7 @@ def test_as_json() -> None:
     assert rows["shop-names"]["where"].startswith("jobs/shop/kept.py:")
     assert rows["order-replay"]["description"] == "Orders of a day that is computed again."
     assert rows["shops"]["where"] == "sql/captures/shops.sql:1:1"
-    assert {"kind": "store", "name": "influxdb:shop"} in found["graph"]["nodes"]
+    assert {"kind": "store", "name": "influxdb:shop.orders"} in found["graph"]["nodes"]
     assert {
         "source": {"kind": "topic", "name": "orders"},
         "target": {"kind": "pattern", "name": "order.*"},
@@ -79,7 +80,7 @@ def test_one_name_is_shown_with_what_feeds_it_and_what_it_feeds() -> None:
 
 def test_the_whole_graph_is_drawn() -> None:
     assert "orders (topic)" in run("--graph", "text")
-    assert run("--graph", "mermaid").count("-.->") == 3
+    assert run("--graph", "mermaid").count("-.->") == 4
 
 
 def test_an_unknown_name_is_refused_with_close_matches() -> None:

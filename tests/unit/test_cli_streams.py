@@ -6,6 +6,7 @@ import getpass
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -246,3 +247,10 @@ def test_completion_offers_streams_and_apps(catalog: Catalog, monkeypatch: pytes
     monkeypatch.setattr(streams, "readable", lambda: (catalog, []))
     assert complete("b") == [("bundles", "stream of metrics")]
     assert [name for name, _ in complete("")] == ["bundles", "metrics", "quality", "summaries", "topic-quality"]
+
+
+def test_the_error_of_a_stream_that_is_well_again_is_told_as_past(control: Control) -> None:
+    assert "last error, " in run("show", "summaries")
+    (row,) = (row for row in control.progress().values() if row.name == "summaries")
+    control.report([replace(row, state="idle")], keep=False)
+    assert "past error, " in run("show", "summaries")

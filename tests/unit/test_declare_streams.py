@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from penstock.declare.inputs import Combiner
+from penstock.declare.promises import Promise
 from penstock.declare.topic import COMMITS
 from penstock.errors import DeclarationError
 from penstock.streams import Each, Final, Input, Joined, Stream, Table, Timed, Topic, TopicOutput, Updates
@@ -155,6 +157,11 @@ EVENT = "n BIGINT, at TIMESTAMP, s STRUCT<at: TIMESTAMP>, day DATE"
         ({"schema": "", "event_time": "at"}, "take one of: topic, partition, offset, key, value, timestamp"),
         ({"schema": "n BIGINT DEFAULT 5, at TIMESTAMP"}, "says more than a type and NOT NULL; got: DEFAULT 5"),
         ({"topic": "events"}, "an input needs a Topic; got: 'events'"),
+        ({"tombstones": "drop"}, 'say tombstones="dead" or "keep"'),
+        ({"tombstones": "keep"}, "nothing would tell whose they are"),
+        ({"record": True, "schema": "Record INT, at TIMESTAMP"}, "of the name that the record itself has"),
+        ({"record": True, "combine": Combiner("n BIGINT", "SELECT 1")}, "leave out record, or combine"),
+        ({"event_time": "record.timestamp"}, "got: record in record.timestamp"),
     ],
 )
 def test_an_input_that_cannot_be_meant(changed: dict[str, Any], said: str) -> None:
@@ -162,6 +169,18 @@ def test_an_input_that_cannot_be_meant(changed: dict[str, Any], said: str) -> No
     with pytest.raises(DeclarationError) as e:
         Input(**given | changed)
     assert said in str(e.value)
+
+
+def test_an_input_of_whole_records() -> None:
+    Input(Topic("events"), schema=EVENT, event_time="coalesce(at, record.timestamp)", record=True, tombstones="keep")
+    Input(Topic("events"), record=True, event_time="record.timestamp")
+
+
+@pytest.mark.parametrize(("promise", "good"), [(Each(), True), (Final(MINUTE, MINUTE), False)])
+def test_every_time_is_believed_where_none_ends_a_window(promise: Promise, good: bool) -> None:
+    given = {"rows": Input(Topic("events"), ahead=None)}
+    with nullcontext() if good else pytest.raises(DeclarationError, match="believes every time"):
+        Stream("s", "a", given, lambda rows: rows, TopicOutput(Topic("out"), value="value"), promise)
 
 
 @pytest.mark.parametrize(

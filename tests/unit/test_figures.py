@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
+
+import pytest
 
 from penstock.control import ProgressRow
 from penstock.engine.figures import Figures
@@ -28,12 +31,43 @@ def test_beats_are_no_rows() -> None:
     assert figures.row.rows_in == 4
 
 
+def test_records_that_spark_reads_once_for_each_branch_are_counted_once() -> None:
+    figures = Figures(ProgressRow("s", "a", "i"))
+    told = {
+        **progress(0, 18, "00", addBatch=1),
+        "observedMetrics": {"bad_a": {"n": 0, "beats": 2, "rows": 6}, "beats_b": {"beats": 0, "rows": 3}},
+    }
+    assert figures.take(told)
+    assert figures.row.rows_in == 7
+
+
 def test_lag_is_not_known_without_offsets() -> None:
     figures = Figures(ProgressRow("s", "a", "i"))
     figures.lag({}, {})
     assert figures.row.lag is None
     figures.lag({"t": {0: 5}}, {("t", 0): 1005})
     assert figures.row.lag == 1000
+
+
+def test_what_lies_behind_an_open_transaction_waits_and_is_told_if_it_stays_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures, now = Figures(ProgressRow("s", "a", "i")), [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def opened(end: int, stable: int, passes: float) -> dict[str, int]:
+        now[0] += passes
+        figures.lag({"t": {0: 5, 1: 0}}, {("t", 0): end, ("t", 1): 0}, {("t", 0): stable, ("t", 1): 0})
+        found: dict[str, int] = figures.row.topics["t"]["open"]
+        return found
+
+    assert opened(15, 5, 0) == {}
+    assert figures.row.lag == 10
+    assert opened(15, 5, 9) == {}
+    assert opened(20, 5, 1) == {"0": 5}
+    assert opened(20, 20, 5) == {}, "it has ended"
+    assert opened(30, 25, 5) == {}, "another one"
+    assert opened(30, 28, 9) == {}, "a third one"
 
 
 def test_an_idle_query_tells_of_no_batch() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from penstock import catalog
 from penstock.catalog import Beaten, Windowed, Writer
 from penstock.control import Control, ProgressRow, Reach
+from penstock.declare import capture
 from penstock.declare.promises import Due
 from penstock.errors import ControlError
 from penstock.streams import Each, Final, Input, Stream, Table, Topic, TopicOutput, Updates
@@ -280,3 +282,17 @@ def test_the_catalog_knows_who_feeds_a_topic() -> None:
     assert windowed["source"].writers == {}
     last = catalog.build([*streams, stream("last", pairs, Topic("end"), final=True)]).windowed()
     assert last["pairs"].writers["windows"] == Writer(0.0, ("two",), ("bundles",))
+
+
+def test_a_capture_feeds_its_topic() -> None:
+    text = "CAPTURE INTO shops FROM mysql till KEY (id) CURSOR at EVERY 3 SECONDS AS SELECT id, at FROM shops"
+    captured = capture.parse(text, Path("sql/captures/tills.sql"))
+    windowed = catalog.build([stream("windows", captured.topic, Topic("end"), final=True)], [captured]).windowed()
+    assert windowed["shops"].writers == {"tills": Writer(3.0)}
+    told = Told()
+    told.set("tills", 60, state="failing")
+    holds = Holds(windowed, cast(Control, told), clock=told.clock)
+    assert held(told, holds, "shops") == (61, "tills is failing")
+    told.set("tills", 2)
+    told.passed += 2
+    assert held(told, holds, "shops") == (0, "")

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from penstock.cli.dead_letters import _unambiguous
+from penstock.cli.dead_letters import unambiguous
 from penstock.errors import PenstockError
 from penstock.kafka.letters import Letter
+from penstock.kafka.replay import _planned
 from penstock.observe.letters import _replay, topics
 
 
 def test_letters_lie_beside_the_topics_that_were_read() -> None:
-    assert topics("dead", "bundles", ["receipts"]) == ["receipts-dead-letter", "penstock.aside"]
+    assert topics("dead", "bundles", ["receipts"]) == ["receipts-dead-letter", "bundles-dead-letter", "penstock.aside"]
     assert topics("late", "bundles", ["receipts"]) == ["bundles-late"]
 
 
@@ -42,6 +45,15 @@ def test_only_numbers_reach_the_command_that_somebody_copies(
 def test_a_place_of_two_topics_is_none() -> None:
     """In `penstock.aside` lie records of every topic."""
     here, there = (Letter("aside", 0, 0, None, None, {"topic": t, "partition": "0", "offset": "7"}) for t in "ab")
-    _unambiguous([here, there], ["a[0]@7"])
+    unambiguous([here, there], ["a[0]@7"])
     with pytest.raises(PenstockError, match=r"(?s)0:7.*a\[0\]@7 or b\[0\]@7"):
-        _unambiguous([here, there], ["0:7"])
+        unambiguous([here, there], ["0:7"])
+
+
+def test_what_a_store_refused_is_sent_to_that_store_alone() -> None:
+    """To send it to its topic would give it to all who read that."""
+    said = {"topic": "orders", "partition": "0", "offset": "7", "stream": "search", "output": "elasticsearch:orders"}
+    nobody: Any = None
+    found = _planned(Letter("search-dead-letter", 0, 0, None, b"{}", said), [], nobody)
+    assert (found.record, found.refused.endswith("penstock sinks replay search")) == (None, True)
+    assert _replay("search-dead-letter", {f"penstock.{name}": text for name, text in said.items()}) == ""

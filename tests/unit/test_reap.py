@@ -14,6 +14,8 @@ from penstock.supervision import reap as reaper
 from tests.support import wait_until
 from tests.unit.supervised import ME, Platform
 
+UNCAUGHT = "2026-01-01T00:00:00.000Z ERROR spark SparkUncaughtExceptionHandler: Uncaught exception in thread t"
+
 # Stop by its owner
 
 
@@ -25,6 +27,30 @@ def test_only_the_owner_stops_a_driver(p: Platform) -> None:
     assert p.driver().state == "ended"
     assert p.driver().reason == "marked failed"
     assert processes.alive(p.driver()) is False
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "Terminating due to java.lang.OutOfMemoryError: Java heap space",
+            "its JVM ran out of memory: Java heap space",
+        ),
+        (
+            f"{UNCAUGHT}\n    org.apache.arrow.memory.OutOfMemoryException: Failure allocating buffer.",
+            "its JVM ran out of memory: Failure allocating buffer.",
+        ),
+        ("    Terminating due to java.lang.OutOfMemoryError: what a record says", "marked failed"),
+    ],
+    ids=["the JVM", "Spark", "a record"],
+)
+def test_of_a_driver_whose_memory_was_full_that_is_told(p: Platform, said: str, reason: str) -> None:
+    talks = f"import time; print({said!r}, flush=True); print('x' * 200_000, flush=True); time.sleep(600)"
+    p.supervisor("one", [sys.executable, "-c", talks]).tick()
+    wait_until(lambda: "xxx" in Path(p.driver().log).read_text(), what="it has spoken")
+    assert reaper.stop(p.control, "a", "one", "marked failed") is True
+    assert p.driver().reason == reason
+    assert reason in p.control.actions()[0]["detail"]
 
 
 def test_a_driver_adopted_meanwhile_is_not_killed(p: Platform) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 
 import duckdb
 import pyarrow as pa
@@ -21,6 +22,7 @@ from tests.readings import FAR, batch, run
 
 MB = 1_000_000
 AT = datetime(2026, 1, 1, tzinfo=UTC)
+EPOCH, MICRO = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 AT_MS = int(AT.timestamp()) * 1000
 DDL = "id INT NOT NULL, s STRING, s2 STRUCT<a: INT NOT NULL>, at BIGINT"
 ALL = Reading("t", "a test", DDL, "timestamp_millis(at)", None, True)
@@ -56,6 +58,28 @@ ALL = Reading("t", "a test", DDL, "timestamp_millis(at)", None, True)
 def test_reasons(given: bytes | None, reason: str | None) -> None:
     [row] = run(ALL, batch([given], horizon=4_999_999))
     assert (row["_bad"], row["_record"]["reason"]) == (reason is not None, reason)
+
+
+WHOLE = Reading("t", "a test", DDL, "timestamp_millis(at)", None, True, whole=True, tombstones=True)
+
+
+@pytest.mark.parametrize(("event_time", "first"), [("timestamp_millis(at)", 4_000_000), ("record.timestamp", 0)])
+def test_a_whole_record_lies_beside_its_columns(event_time: str, first: int) -> None:
+    """One without a value is no dead letter, has NULL in all columns and its own time."""
+    given = batch([b'{"id":1,"at":4000}', None, b"{}"], keys=[b"\xff", b"k", None], whole=True)
+    good, tombstone, dead = run(replace(WHOLE, event_time=event_time), given)
+    assert [row["event_time"] for row in (good, tombstone)] == [EPOCH + first * MICRO, EPOCH + MICRO]
+    assert good["_record"] == {
+        "topic": "t", "partition": 0, "offset": 0, "key": b"\xff", "value": b'{"id":1,"at":4000}', "reason": None,
+        "timestamp": EPOCH, "headers": [{"key": "h", "value": b"\xff"}],
+    }  # fmt: skip
+    assert (tombstone["id"], tombstone["_bad"], tombstone["_record"]["key"]) == (None, False, b"k")
+    assert (dead["_bad"], dead["_record"]["reason"]) == (True, "field id is missing or null")
+
+
+def test_a_tombstone_lies_no_further_ahead_than_another_record() -> None:
+    [_, row] = run(WHOLE, batch([None, None], horizon=0, whole=True))
+    assert row["_record"]["reason"] == "the event time lies in the future: 1970-01-01 00:00:00.000001"
 
 
 SIGNER = Signer(b"ours")

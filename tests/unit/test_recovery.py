@@ -6,14 +6,17 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from penstock.declare.outputs import Mark
 from penstock.engine import copies
-from penstock.engine.offsetlog import commit
-from penstock.engine.recovery import Recovery
-from penstock.errors import Blocked
+from penstock.engine.batches import Batches
+from penstock.engine.checkpoint import Batch
+from penstock.engine.offsetlog import Plan, commit
+from penstock.engine.recovery import Recovery, unreadable_state
+from penstock.errors import Blocked, PenstockError
 
 Files = dict[str, str]
 
@@ -213,3 +216,45 @@ def test_a_checkpoint_that_is_moved_goes_on_and_the_copy_left_behind_does_not() 
     with pytest.raises(Blocked, match=r"(?s)goes on from a copy.*s3://a/s.*s3://c/s"):
         moved(here, "s3://a/s", replace(mark(6), checkpoint=last))
     assert moved(here, "s3://a/s", replace(mark(6), query="another", checkpoint=last)) == first
+
+
+@pytest.mark.parametrize(
+    ("said", "state"),
+    [
+        ("Lost task 0.0 in stage 2.0: [CANNOT_LOAD_STATE_STORE.UNCATEGORIZED] An error occurred", True),
+        ("Lost task 0.0 in stage 2.0: [CANNOT_LOAD_STATE_STORE.UNRELEASED_THREAD_ERROR] it is held", False),
+        ("[STATEFUL_OPERATOR_MISSING_STATE_DIRECTORY] cannot restart", True),
+        ("[CAST_INVALID_INPUT] The value '[CANNOT_LOAD_STATE_STORE.X]' of the type STRING", False),
+    ],
+)
+def test_state_that_cannot_be_read_is_told_from_a_record_that_says_so(said: str, state: bool) -> None:
+    error = ValueError(said)
+    thrown = SimpleNamespace(
+        getClass=lambda: SimpleNamespace(getName=lambda: "org.apache.spark.SparkException"),
+        getMessage=lambda: said,
+        getCause=lambda: None,
+    )
+    error.java_exception = thrown  # type: ignore[attr-defined]
+    assert unreadable_state(error) == state
+
+
+def planned(n: int, *, end: int | None = None, before: str = "") -> Batch:
+    of, last = Plan.read(plan(n, end=end)), Plan.read(before or plan(n - 1))
+    assert of
+    return Batch(n, 0, 0, {}, {"a": {0: n * 10 if end is None else end}}, of, last)
+
+
+BATCHES = SimpleNamespace(_stream=SimpleNamespace(name="s"))
+
+
+@pytest.mark.parametrize(("batch", "written"), [(planned(2), True), (planned(1), True), (planned(3), False)])
+def test_a_batch_is_written_if_its_offsets_are(batch: Batch, *, written: bool) -> None:
+    assert Batches._has(BATCHES, mark(2), batch) == written  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "batch", [planned(2, end=25), planned(1, end=5), planned(3, before=plan(2, end=25)), planned(5)]
+)
+def test_a_batch_of_a_written_number_and_other_offsets_is_neither_left_out_nor_written(batch: Batch) -> None:
+    with pytest.raises(PenstockError, match=r"batch \d was planned with other offsets than are written.*of batch 2"):
+        Batches._has(BATCHES, mark(2), batch)  # type: ignore[arg-type]

@@ -25,6 +25,13 @@ def test_what_was_measured_best_is_the_default() -> None:
     assert "FileSystemBased" in conf["spark.sql.streaming.checkpointFileManagerClass"]
 
 
+@pytest.mark.parametrize(("memory", "results"), [("768m", "402653184b"), ("1G", "536870912b"), ("1024", "536870912b")])
+def test_half_of_the_heap_is_for_results(monkeypatch: pytest.MonkeyPatch, memory: str, results: str) -> None:
+    monkeypatch.setenv("PENSTOCK_DRIVER_MEMORY", memory)
+    settings.cache_clear()
+    assert session.submit_conf("shop")["spark.driver.maxResultSize"] == results
+
+
 def test_each_can_be_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
     more = {"spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false", "spark.ui.port": "5050"}
     monkeypatch.setenv("PENSTOCK_SPARK_CONF", json.dumps(more))
@@ -33,6 +40,7 @@ def test_each_can_be_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
     conf = session.submit_conf("shop")
     assert more.items() <= conf.items()
     assert conf["spark.driver.extraJavaOptions"].startswith("-XX:+UseG1GC '-Dname=a b' -Dlog4j2.")
+    assert "-XX:+ExitOnOutOfMemoryError" in conf["spark.driver.extraJavaOptions"]
     assert "SerialGC" not in conf["spark.driver.extraJavaOptions"]
 
 

@@ -77,15 +77,17 @@ def operator() -> Any:
     return SuperviseStreams(task_id="supervise", app="chaos")
 
 
-@pytest.mark.parametrize("state", ["failing", "blocked"])
+@pytest.mark.parametrize(
+    ("state", "why"), [("failing", "no room"), ("blocked", "no room"), ("waiting", "for 0 ms: no room")]
+)
 def test_a_stream_that_begins_to_fail_fails_the_run(
-    control: Control, monkeypatch: pytest.MonkeyPatch, state: str
+    control: Control, monkeypatch: pytest.MonkeyPatch, state: str, why: str
 ) -> None:
     from airflow.sdk.exceptions import AirflowFailException
 
     report(control, totals=state, finals="idle")
     event = run(control, monkeypatch, [])
-    assert event == {"do": "ill", "why": f"stream totals: {state}: no room", "evidence": None}
+    assert event == {"do": "ill", "why": f"stream totals: {state}: {why}", "evidence": None}
     with pytest.raises(AirflowFailException, match="no room"):
         operator().resume(context(), event)
 

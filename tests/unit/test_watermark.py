@@ -6,12 +6,14 @@ import math
 import random
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from penstock.engine.checkpoint import Batch
 from penstock.engine.jvm import Execution
+from penstock.engine.portions import Portions
 from penstock.engine.watermark import Watermark
 from penstock.streams import Input, Stream, Topic, TopicOutput, Updates
 
@@ -43,7 +45,7 @@ class Executed:
         self.held.append(latest_ms)
 
 
-def held(limit: int, starts: Ends, ends: Ends) -> int | None:
+def held(limit: int, starts: Ends, ends: Ends, *, cut: bool = False) -> int | None:
     one, more = Input(Topic("one")), Input(pattern="more-.*")
     output = TopicOutput(Topic("out"), key="n", value="n")
     stream = Stream(
@@ -51,7 +53,8 @@ def held(limit: int, starts: Ends, ends: Ends) -> int | None:
         Updates(MINUTE, MINUTE), max_records=limit,
     )  # fmt: skip
     execution = Executed()
-    Watermark(stream).settle(cast(Batch, Planned(starts, ends)), cast(Execution, execution))
+    portions = cast(Portions, SimpleNamespace(most=limit, cuts=lambda _: cut))
+    Watermark(stream, portions).settle(cast(Batch, Planned(starts, ends)), cast(Execution, execution))
     return execution.held[0]
 
 
@@ -96,3 +99,9 @@ def test_no_batch_that_spark_cut_short_moves_anything() -> None:
         starts = {"one": dict.fromkeys(range(len(waiting)), 1000)}
         assert held(limit, starts, {"one": {p: 1000 + n for p, n in enumerate(now)}}) is None, (limit, waiting)
     assert cut > 500
+
+
+def test_a_piece_of_a_batch_that_memory_did_not_hold_moves_nothing() -> None:
+    starts, ends = {"one": {0: 0}, "more-a": {0: 0}}, {"one": {0: 3}, "more-a": {0: 2}}
+    assert held(0, starts, ends) == NOW
+    assert held(0, starts, ends, cut=True) is None

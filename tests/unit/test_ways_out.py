@@ -199,8 +199,8 @@ class Broker:
         monkeypatch.setattr(removal, "partitions", lambda *_: topics)
         monkeypatch.setattr(removal, "forget_mark", lambda name, _: self.deleted.append(f"mark of {name}"))
         monkeypatch.setattr(leftovers, "read_by", lambda *_: ["t"])
-        monkeypatch.setattr(leftovers, "delete_group", lambda _, group: self.deleted.append(group))
-        monkeypatch.setattr(leftovers, "delete_topics", lambda _, names: self.deleted.extend(names))
+        monkeypatch.setattr(leftovers, "delete_group", lambda _, group, __: self.deleted.append(group))
+        monkeypatch.setattr(leftovers, "delete_topics", lambda _, names, __: self.deleted.extend(names))
 
 
 def test_what_a_stream_that_is_gone_has_left_is_named_and_removed_by_choice(

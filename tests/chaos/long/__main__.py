@@ -104,11 +104,14 @@ class Run:
         time.sleep(self.chance.choice((0.0, self.chance.uniform(0, 3), self.chance.uniform(3, 15))))
         try:
             said = kinds[kind](self.world, self.chance)
+            if kind != "capture" and "capture" in self.kills and self.chance.random() < 0.5:
+                said += f"; the captures' driver: {breakers.capture(self.world, self.chance)}"
+                self.state.kills["capture"] = self.state.kills.get("capture", 0) + 1
         except AssertionError as e:
             self.state.mistakes.append(f"{kind}: {e}")
             said = str(e)
         counts[kind] = counts.get(kind, 0) + 1
-        again = outage or self.chance.random() < 0.75
+        again = outage or self.chance.random() < 0.5
         seconds = self._recover(kind) if again else None
         left = sum(self.state.kills.values()), sum(self.state.outages.values())
         after = f", works after {seconds:.0f} s" if seconds is not None else ""

@@ -46,7 +46,7 @@ STREAMS = [
         app="shop",
         inputs={"minutes": Input(MINUTES)},
         transform=lines,
-        output=InfluxDB("shop"),
+        output=InfluxDB(sink="order-points", database="shop", measurement="orders"),
         promise=Each(),
     ),
     Stream(

@@ -1,0 +1,158 @@
+"""A broken log of the broker costs a stream what is broken of it, and nothing else."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+
+from penstock.declare.topic import ASIDE, COMMITS
+from penstock.engine.checkpoint import Checkpoint
+from penstock.engine.offsetlog import Fit
+from penstock.engine.tablefeed import TableFeed
+from penstock.errors import BrokerError
+from penstock.kafka import letters
+from penstock.kafka.replay import replay
+from penstock.local.parts import Broker
+from penstock.streams import Table, Topic
+from penstock.testing import Record, create, read, running, send
+from tests.sharing import DEAD, MINUTE, ORDERS, SHARES, STREAM, order, place, raw_stream, sums, until, why
+from tests.support import tended, wait_until
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def bootstrap(fresh_broker: Broker) -> str:
+    create(fresh_broker.bootstrap, ORDERS, DEAD, SHARES, COMMITS)
+    return fresh_broker.bootstrap
+
+
+def batches(broker: Broker) -> list[tuple[int, bytearray]]:
+    """Of the first partition's log, where each batch lies, with its bytes."""
+    (segment,) = broker.home.rglob(f"{ORDERS.name}-0/*.log")
+    log, at, found = segment.read_bytes(), 0, []
+    while at + 12 < len(log) and (size := 12 + int.from_bytes(log[at + 8 : at + 12])) > 12:
+        found.append((at, bytearray(log[at : at + size])))
+        at += size
+    return found
+
+
+def write(broker: Broker, at: int, batch: bytes | bytearray) -> None:
+    (segment,) = broker.home.rglob(f"{ORDERS.name}-0/*.log")
+    with segment.open("r+b") as log:
+        log.seek(at)
+        log.write(batch)
+
+
+def test_a_table_takes_nothing_of_a_broken_batch(broker: Broker, bootstrap: str) -> None:
+    """Nobody knows what a key has become in it: to go on would keep the old value."""
+    for town in ("Aachen", "victim"):
+        send(bootstrap, [Record(ORDERS.name, "a", f'{{"town": "{town}"}}')])
+    at, batch = batches(broker)[1]
+    write(broker, at, batch.replace(b"victim", b"vactim"))
+    feed = TableFeed(Table(Topic(ORDERS.name, compacted=True), schema="town STRING NOT NULL"), bootstrap, {0: 0})
+    with (
+        closing(feed),
+        pytest.raises(BrokerError, match="a batch of it is broken in the broker's log"),
+    ):
+        list(feed.to({0: 2}, lambda: False))
+
+
+def test_a_broken_batch_of_the_brokers_log_costs_that_batch(
+    spark: SparkSession, broker: Broker, bootstrap: str, tmp_path: Path
+) -> None:
+    for texts in (["1"], ["victim", "20"], ["3"]):
+        send(bootstrap, [Record(ORDERS.name, None, text) for text in texts])
+    at, batch = batches(broker)[1]
+    write(broker, at, batch.replace(b"victim", b"vactim"))
+    with running(raw_stream(), spark, bootstrap, tmp_path) as run:
+        until(run, dead=2)
+        run.settle()
+        send(bootstrap, [Record(ORDERS.name, None, "4")])
+        wait_until(lambda: tended(run.tend, lambda: len(read(bootstrap, SHARES.name)) == 3), 120)
+        assert run.figures.dead == 2
+    assert [r.value for r in read(bootstrap, SHARES.name)] == ["1", "3", "4"]
+    letters = read(bootstrap, ASIDE.name)
+    assert [(place(one), one.value) for one in letters] == [("orders[0]@1", "vactim"), ("orders[0]@2", "20")]
+    assert all("broken in the broker's log" in why(one) for one in letters)
+
+
+CODECS = {"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+
+
+def send_packed(bootstrap: str, codec: str, *sent: Record) -> None:
+    """As one batch that is compressed so."""
+    producer = Producer({"bootstrap.servers": bootstrap, "compression.type": codec, "linger.ms": 1000})
+    for one in sent:
+        producer.produce(one.topic, value=one.value, partition=0, timestamp=one.timestamp)
+    assert producer.flush(30) == 0
+
+
+def test_broken_batches_that_are_compressed_cost_exactly_those(
+    spark: SparkSession, broker: Broker, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of all, two that lie side by side, and one behind; the driver dies once in between."""
+    bad = [order(1000 + n) for n in range(30)]
+    for codec, good in (("lz4", 1), ("zstd", 0), ("gzip", 2), ("snappy", 4)):
+        send_packed(bootstrap, codec, *bad)
+        if good:
+            send(bootstrap, [order(good)])
+    send(bootstrap, [order(100, partition=1)])
+    packed = [(at, batch) for at, batch in batches(broker) if batch[22] & 7]
+    assert [batch[22] & 7 for _, batch in packed] == [CODECS[codec] for codec in ("lz4", "zstd", "gzip", "snappy")]
+    for at, batch in packed:
+        batch[100] ^= 0x10
+        write(broker, at, batch)
+    rebase, died = Checkpoint.rebase, iter([True])
+
+    def dies(self: Checkpoint, fit: Fit) -> None:
+        if next(died, False):
+            raise OSError("it died")
+        rebase(self, fit)
+
+    monkeypatch.setattr(Checkpoint, "rebase", dies)
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: tended(run.tend, lambda: sums(bootstrap) == {str(MINUTE): "107"}), 120)
+        send(bootstrap, [order(8)])
+        wait_until(lambda: tended(run.tend, lambda: sums(bootstrap) == {str(MINUTE): "115"}), 120)
+        assert (next(died, None), run.figures.dead) == (None, 120)
+    assert [place(one) for one in read(bootstrap, DEAD.name)] == [
+        f"orders[0]@{at}" for at in (*range(30), *range(31, 91), *range(92, 122))
+    ]
+    found = list(letters.read([DEAD.name], bootstrap, 1000))
+    assert all("broken in the broker's log" in one.reason for one in found)
+    lost = [one for one in found if one.cut]
+    assert lost
+    # What is not known is not sent again as a record without a value.
+    for one in replay(lost, found, lambda _: {STREAM.name}, bootstrap, dry=True):
+        assert (one.record, "nothing of it could be read" in one.refused) == (None, True)
+
+
+def crc32c(data: bytes | bytearray) -> int:
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    return crc ^ 0xFFFFFFFF
+
+
+def test_a_log_that_cannot_be_read_though_its_checksum_fits_is_named(
+    spark: SparkSession, broker: Broker, bootstrap: str, tmp_path: Path
+) -> None:
+    send(bootstrap, [Record(ORDERS.name, None, "1")])
+    send(bootstrap, [Record(ORDERS.name, None, "victim" * 100)])
+    at, batch = batches(broker)[1]
+    # The record's own length: more than there is.
+    start = batch.index(b"victim") - 8
+    batch[start : start + 2] = b"\xfe\x7f"
+    batch[17:21] = crc32c(batch[21:]).to_bytes(4)
+    write(broker, at, batch)
+    with running(raw_stream(), spark, bootstrap, tmp_path) as run:
+        until(run, "blocked")
+        assert "got: topic orders, partition 0, offsets 0 to 1: " in (run.figures.error or "")
+        assert "penstock streams reset sharing --to" in (run.figures.error or "")

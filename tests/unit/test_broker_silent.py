@@ -1,0 +1,44 @@
+"""A broker that takes connections and never answers: told in a sentence, and not by the same client twice."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from penstock.declare.topic import Topic
+from penstock.errors import BrokerError
+from penstock.kafka import admin
+
+
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(admin, "TIMEOUT", 1.5)
+    monkeypatch.setattr(admin, "REQUEST", 1.0)
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+    admin.admin.cache_clear()
+
+
+Ask = Callable[[AdminClient, str], object]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        admin.partitions,
+        lambda client, at: admin.topic_ids(client, ["events"], at),
+        lambda client, at: admin.end_offsets(client, [("events", 0)], at),
+        lambda client, at: admin.setting("events", "cleanup.policy", at),  # noqa: ARG005
+        lambda client, at: admin.settings_of(["events"], at),  # noqa: ARG005
+        lambda client, at: admin.ensure_topics([Topic("events")], at),  # noqa: ARG005
+    ],
+    ids=["partitions", "ids", "ends", "setting", "settings", "ensure"],
+)
+def test_a_broker_that_hangs_is_told_and_asked_by_another_client(silent: str, ask: Ask) -> None:
+    first = admin.admin(silent)
+    with pytest.raises(BrokerError, match=rf"the broker did not answer; got: .+ at {silent}"):
+        ask(first, silent)
+    assert admin.admin(silent) is not first

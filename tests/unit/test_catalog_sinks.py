@@ -1,0 +1,143 @@
+"""Sinks in the catalog: a stream of each, among those that run if it is known where its store is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.catalog import load, survey
+from penstock.catalog.__main__ import told_of
+from penstock.catalog.listing import rows
+from penstock.declare.sink_file import parse
+from penstock.errors import DeclarationError
+from penstock.settings import settings
+from penstock.sinks import statements
+from penstock.sinks.documents import Documents
+from tests.chaos.projects import other_project
+
+ORDERS = """UPSERT INTO mongodb.shop.orders READ orders AS JSON (id BIGINT) KEY (id)
+TOMBSTONES DELETE (record.key) AS SELECT id FROM orders"""
+FOREIGN = "INSERT INTO mongodb.shop.clicks READ clicks AS TEXT APP web AS SELECT text FROM clicks"
+STREAM = """from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+ORDERS = Topic("orders", compacted=True)
+OUTPUT = TopicOutput(Topic("copied"), value="v")
+STREAM = Stream("copy", "shop", {"rows": Input(ORDERS)}, lambda rows: rows, OUTPUT, Each())
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A project with a stream over `orders`, and two sinks, one of them over a topic that nothing declares."""
+    for folder in ("jobs/shop", "sql/sinks"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "jobs" / "shop" / "copy_of.py").write_text(STREAM)
+    (tmp_path / "sql" / "sinks" / "orders-now.sql").write_text(ORDERS)
+    (tmp_path / "sql" / "sinks" / "clicks.sql").write_text(FOREIGN)
+    monkeypatch.setenv("PENSTOCK_MONGODB_URL", "mongodb://127.0.0.1:1")
+    with other_project(tmp_path, {}):
+        yield tmp_path
+
+
+def test_a_sink_is_a_stream_of_its_app(project: Path) -> None:
+    found = load(project)
+    assert [one.name for one in found.app("sinks")] == ["orders-now"]
+    assert [one.name for one in found.app("web")] == ["clicks"]
+    sink = found.streams["orders-now"]
+    assert (sink.kind, sink.where) == ("sink", f"{project}/sql/sinks/orders-now.sql:1:1")
+    assert (sink.every, sink.max_records) == (1.0, 5000)
+    assert found.readers("orders") == ["copy", "orders-now"]
+    assert survey(project) == (found, [])
+
+
+def test_a_topic_that_only_a_sink_reads_is_left_to_others(project: Path) -> None:
+    found = load(project)
+    assert "clicks" not in found.topics
+    assert found.topics["orders"].compacted
+    assert {"orders-dead-letter", "orders-now-dead-letter", "clicks-dead-letter"} <= found.topics.keys()
+    assert found.streams["copy"].creates == "create them with `penstock topics --apply`"
+    assert found.streams["clicks"].creates.endswith("any other, let its own writer create")
+
+
+def test_a_sink_whose_store_is_not_given_does_not_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_MONGODB_URL")
+    settings.cache_clear()
+    load.cache_clear()
+    found = load(project)
+    assert found.idle.keys() == found.sinks.keys() == {"orders-now", "clicks"}
+    assert found.apps.keys() == {"shop"}
+    listed = {row.name: row.runs for row in rows(found)}
+    assert listed == {"copy": True, "orders-now": False, "clicks": False}
+
+
+def test_a_tombstone_of_a_compacted_topic_must_say_its_key(project: Path) -> None:
+    place = project / "sql" / "sinks" / "orders-now.sql"
+    place.write_text(ORDERS.replace("TOMBSTONES DELETE (record.key)", ""))
+    with pytest.raises(DeclarationError) as e:
+        load(project)
+    assert str(e.value).startswith(f"{place}:1:65: a tombstone of topic orders has no id; got: TOMBSTONES DELETE")
+    assert "TOMBSTONES DELETE (an expression over record.key, for each), or TOMBSTONES IGNORE" in e.value.fix
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "what"),
+    [
+        ("copy", FOREIGN.replace("clicks", "taps"), "this sink and the stream of .* have one name"),
+        ("again", ORDERS, "sink orders-now and sink again of .* write to one place"),
+        ("Not_A_Name", FOREIGN.replace("clicks", "taps"), "the name of stream 'Not_A_Name' is not usable"),
+        ("later", FOREIGN.replace("INSERT INTO", "INSERT"), "here stands INTO"),
+    ],
+)
+def test_a_mistake_in_one_sink_leaves_the_others(project: Path, name: str, text: str, what: str) -> None:
+    (project / "sql" / "sinks" / f"{name}.sql").write_text(text)
+    with pytest.raises(DeclarationError, match=what):
+        load(project)
+    found, [wrong] = survey(project)
+    assert wrong.path.stem == name or "one place" in what
+    assert "copy" in found.streams
+    assert len(found.sinks) == 2
+    assert told_of("shop")["others"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content", "what"),
+    [
+        ("sinks", b"UPSERT INTO \xff", "is not UTF-8; got: byte 13"),
+        ("captures", b"\xfe\xff\x00C", "is not UTF-8; got: byte 1"),
+        ("sinks", None, "cannot be read; got: No such file"),
+        ("captures", None, "cannot be read; got: No such file"),
+    ],
+)
+def test_a_file_that_cannot_be_read_leaves_the_others(
+    project: Path, kind: str, content: bytes | None, what: str
+) -> None:
+    place = project / "sql" / kind / "odd.sql"
+    place.parent.mkdir(exist_ok=True)
+    if content is None:
+        place.symlink_to(project / "gone.sql")
+    else:
+        place.write_bytes(content)
+    found, [wrong] = survey(project)
+    assert (wrong.path, what in str(wrong)) == (place, True), wrong
+    assert found.streams.keys() == {"copy", "orders-now", "clicks"}
+
+
+def test_a_store_is_told_what_its_clauses_say() -> None:
+    text = """UPSERT INTO elasticsearch.tests READ tests AS JSON (id BIGINT) SUFFIX DAY (at) EXPIRE AFTER 2 DAYS
+    TOMBSTONES IGNORE PARALLEL 3 FIELDS (id LONG) BATCH 10 EVERY 500 MILLISECONDS AS SELECT id, at FROM tests"""
+    made = statements.stream(parse(text, Path("tests.sql")))
+    assert (made.every, made.max_records) == (0.5, 10)
+    (read,) = made.sources.values()
+    assert (read.event_time, read.ahead, read.record, read.tombstones) == ("record.timestamp", None, True, "keep")
+    output = made.outputs[""]
+    assert isinstance(output, Documents)
+    told = (output.name, output.suffix, output.expire_seconds, output.tombstones, output.parallel, output.aside.name)
+    assert told == ("elasticsearch:tests", "day", 172800, "ignore", 3, "tests-dead-letter")
+    assert vars(output)["fields"] == (("id", "long"),)
+
+
+def test_what_a_store_refuses_is_said_with_its_place() -> None:
+    text = "\nUPSERT INTO elasticsearch.`A` READ tests AS TEXT AS SELECT text FROM tests"
+    with pytest.raises(DeclarationError, match=r"^tests.sql:2:1: a name of an index has 'A' in it"):
+        statements.stream(parse(text, Path("tests.sql")))

@@ -1,0 +1,244 @@
+"""How batches are cut that memory does not hold, without a broker: a record has a place and a size."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.declare.outputs import NOTHING, Mark
+from penstock.engine import jvm, portions
+from penstock.engine.checkpoint import Batch, Checkpoint
+from penstock.engine.offsetlog import Ends
+from penstock.engine.portions import OF_HEAP, Portions, full
+from penstock.errors import Blocked
+from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+
+HEAP = 1000 * OF_HEAP
+
+
+@dataclass
+class Kept:
+    """A checkpoint of one topic with one partition: what of it was read, and what is planned."""
+
+    read: int = 0
+    end: int = 0
+    batch_id: int = 0
+    text: str | None = None
+    query: str = "q"
+
+    def portion(self) -> str | None:
+        return self.text
+
+    def keep_portion(self, text: str) -> None:
+        self.text = text or None
+
+    def planned(self) -> Batch | None:
+        plan = SimpleNamespace(batch_id=self.batch_id, starts={"t": {0: self.read}}, ends={"t": {0: self.end}})
+        return cast(Batch, plan) if self.end > self.read else None
+
+    def replan(self, _: Batch, ends: Ends) -> None:
+        self.end = ends["t"][0]
+
+
+@dataclass
+class World:
+    """A stream over records of such sizes, in a driver with so much memory. fits: those that its transform is given;
+    reads: all that are read, those that are left out too."""
+
+    sizes: list[int]
+    fits: Any
+    reads: Any = lambda _: True
+    kept: Kept = field(default_factory=Kept)
+    batches: list[range] = field(default_factory=list)
+    aside: list[int] = field(default_factory=list)
+    failures: int = 0
+
+    def run(self, made: Portions) -> None:
+        """Until all is read; each failure is a restart, as is each time that batches may be larger again."""
+        while self.kept.read < len(self.sizes):
+            left_out = {place.offset for place in made.open(NOTHING)}
+            if (over := made.passes) and self.kept.read == over.offsets.start:
+                self.aside.append(over.offsets.start)
+                self.kept.read = over.offsets.stop
+            while self.kept.read < len(self.sizes):
+                if not self.kept.end > self.kept.read:
+                    self.kept.end = min(len(self.sizes), self.kept.read + (made.most or len(self.sizes)))
+                batch = range(self.kept.read, self.kept.end)
+                if not (self.fits([n for n in batch if n not in left_out]) and self.reads(batch)):
+                    self.failures += 1
+                    made.short = True
+                    break
+                self.batches.append(batch)
+                self.aside += [n for n in batch if n in left_out]
+                self.kept.read, self.kept.batch_id = self.kept.end, self.kept.batch_id + 1
+                if made.through({"t": {0: self.kept.read}}):
+                    break
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes what cuts the batches of a world."""
+
+    def make(world: World, heap: int = HEAP) -> Portions:
+        def between(*place: Any) -> Any:
+            for at in range(*place[-2:]):
+                value = b"x" * world.sizes[at]
+                yield SimpleNamespace(offset=lambda at=at: at, key=lambda: None, value=lambda value=value: value)
+
+        monkeypatch.setattr(jvm, "heap", lambda _: heap)
+        monkeypatch.setattr(portions, "between", between)
+        monkeypatch.setattr(portions, "first_offsets", lambda *_: {})
+        stream = Stream(
+            "s", "a", {"t": Input(Topic("t"))}, lambda t: t, TopicOutput(Topic("out"), value="value"), Each()
+        )
+        return Portions(stream, cast(Any, None), "127.0.0.1:1", cast(Checkpoint, world.kept))
+
+    return make
+
+
+def test_what_fits_is_never_cut(made: Any) -> None:
+    world = World([100] * 50, lambda _: True)
+    world.run(made(world))
+    assert world.batches == [range(50)]
+
+
+def test_a_backlog_is_read_in_pieces_of_so_many_bytes_and_then_whole_again(made: Any) -> None:
+    world = World([100] * 50, lambda batch: len(batch) <= 10)
+    world.run(made(world))
+    assert world.batches == [range(n, n + 10) for n in range(0, 50, 10)]
+    assert (world.failures, world.kept.text) == (1, None)
+    world.sizes, world.fits = [100] * 200, lambda _: True
+    world.run(made(world))
+    assert world.batches[-1] == range(50, 200)
+
+
+def test_the_next_driver_goes_on_with_the_same_pieces(made: Any) -> None:
+    world = World([100] * 50, lambda batch: len(batch) <= 10)
+    first = made(world)
+    world.kept.end, first.short = 50, True
+    first.open(NOTHING)
+    world.run(made(world))
+    assert (max(map(len, world.batches)), world.failures, world.kept.text) == (10, 0, None)
+
+
+def test_a_record_that_never_fits_is_found_among_many_and_put_aside(made: Any) -> None:
+    world = World([100] * 3000, lambda batch: 1234 not in batch)
+    world.run(made(world))
+    assert world.aside == [1234]
+    assert [n for batch in world.batches for n in batch] == list(range(3000))
+    assert world.failures < 10
+    # Not each record by itself.
+    assert len(world.batches) < 500
+
+
+def test_a_small_batch_that_fails_once_is_not_cut(made: Any) -> None:
+    """It may have been another stream's fault."""
+    fails = [True]
+    world = World([1] * 50, lambda _: not (fails and fails.pop()))
+    world.run(made(world))
+    assert (world.batches, world.aside, world.kept.text) == ([range(50)], [], None)
+
+
+def test_a_light_record_is_blamed_only_after_more_failures(made: Any) -> None:
+    """Another stream of the driver may have taken the memory, three times."""
+    fails = [True] * 4
+    world = World([1], lambda _: not (fails and fails.pop()))
+    world.run(made(world))
+    assert (world.failures, world.aside) == (4, [])
+    world = World([1], lambda batch: not batch)
+    world.run(made(world))
+    assert world.aside == [0]
+
+
+def test_records_of_any_size_get_through(made: Any) -> None:
+    sizes = [1, 5000, 1, 1, 900, 900, 1, 30, 5000, 5000, 2]
+    world = World(sizes, lambda batch: sum(sizes[n] for n in batch) <= 5000)
+    world.run(made(world))
+    assert [n for batch in world.batches for n in batch] == list(range(len(sizes)))
+    assert world.aside == []
+
+
+def test_where_nothing_is_left_to_cut_it_is_blocked_until_there_is_more_memory(made: Any) -> None:
+    world = World([100], lambda _: False)
+    first = made(world)
+    with pytest.raises(Blocked, match="give drivers more, PENSTOCK_DRIVER_MEMORY, and release app a"):
+        world.run(first)
+    with pytest.raises(Blocked):
+        first.open(NOTHING)
+    world.fits = lambda _: True
+    world.run(made(world, 2 * HEAP))
+    assert (world.batches, world.aside) == ([range(1)], [])
+
+
+def test_a_record_that_cannot_even_be_left_out_is_passed_over(made: Any) -> None:
+    world = World([100] * 20 + [5000] + [100] * 20, lambda _: True, reads=lambda batch: 20 not in batch)
+    world.run(made(world))
+    assert world.aside == [20]
+    assert [n for batch in world.batches for n in batch] == [n for n in range(41) if n != 20]
+
+
+def test_a_batch_that_is_written_is_read_whole_for_its_state(made: Any) -> None:
+    world = World([100] * 50, lambda _: True)
+    one = made(world)
+    world.kept.end, one.short = 50, True
+    one.open(Mark("q", 0, {}))
+    assert world.kept.end == 50
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"heap": 1}', '{"levels": 3}'])
+def test_a_damaged_note_is_as_if_there_were_none(made: Any, text: str) -> None:
+    world = World([100] * 5, lambda _: True, kept=Kept(text=text))
+    world.run(made(world))
+    assert world.batches == [range(5)]
+
+
+def test_an_error_of_pythons_is_no_lack_of_the_jvms() -> None:
+    assert not full(ValueError("java.lang.OutOfMemoryError"))
+    assert not full(None)
+
+
+def test_a_plan_that_is_cut_ends_earlier_and_nowhere_before_it_began(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two inputs read one topic: the second is ahead of the first."""
+    head = 'v1\n{"batchWatermarkMs":0,"batchTimestampMs":5}\n'
+    texts = {
+        "0": head + '{"t":{"0":10,"1":10}}\n{"t":{"0":14,"1":10}}',
+        "1": head + '{"t":{"0":90,"1":50},"u":{"0":7}}\n{"t":{"0":90,"1":50}}',
+    }
+    monkeypatch.setattr("penstock.engine.checkpoint.Folder", lambda _, path: Files(Path(path)))
+    for name in ("offsets", "commits"):
+        (tmp_path / "s" / name).mkdir(parents=True)
+    for number, text in texts.items():
+        (tmp_path / "s" / "offsets" / number).write_text(text)
+    (tmp_path / "s" / "commits" / "0").write_text("v1\n{}")
+    checkpoint = Checkpoint(cast(Any, None), str(tmp_path), "s")
+    batch = checkpoint.planned()
+    assert batch
+    assert (batch.starts, batch.ends) == ({"t": {0: 10, 1: 10}}, {"t": {0: 90, 1: 50}, "u": {0: 7}})
+    checkpoint.replan(batch, {"t": {0: 12, 1: 30}, "u": {0: 7}})
+    cut = checkpoint.planned()
+    assert cut
+    assert [json.loads(line) for line in cut.plan.text.split("\n")[2:]] == [
+        {"t": {"0": 12, "1": 30}, "u": {"0": 7}},
+        {"t": {"0": 14, "1": 30}},
+    ]
+    assert (cut.plan.metadata, cut.ends["t"]) == (batch.plan.metadata, {0: 12, 1: 30})
+
+
+class Files:
+    """A folder without Hadoop."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def numbers(self, name: str) -> list[int]:
+        return sorted(int(entry.name) for entry in (self._path / name).iterdir())
+
+    def replace(self, name: str, text: str) -> None:
+        (self._path / name).write_text(text)
