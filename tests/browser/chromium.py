@@ -8,11 +8,14 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from penstock.machine.files import locked
 from penstock.settings import settings
 
 NAMES = ("chromium-headless-shell", "chromium", "google-chrome", "google-chrome-stable", "chromium-browser")
 PACKAGES = ("chromium-headless-shell", "chromium")
 ARGS = ["--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-first-run"]
+# With whoever else uses apt-get now, in seconds.
+PATIENT = ("-o", "DPkg::Lock::Timeout=300")
 ADVICE = "install Chromium (Debian: apt-get install chromium-headless-shell) or set PENSTOCK_CHROMIUM to its binary"
 
 
@@ -40,12 +43,18 @@ def find() -> Chromium:
     named = os.environ.get("PENSTOCK_CHROMIUM")
     if named:
         return _checked(Chromium(Path(named)))
-    for name in NAMES:
-        if found := shutil.which(name):
-            return _checked(Chromium(Path(found)))
+    if found := _on_path():
+        return _checked(found)
     if shutil.which("apt-get") is None:
         raise NoChromiumError(f"no Chromium on PATH, and no apt-get to fetch one; {ADVICE}")
-    return _checked(_install() if os.geteuid() == 0 else unpacked(settings().cache / "chromium"))
+    # Several workers run browser tests, and apt-get refuses where another one runs.
+    with locked(settings().cache / ".chromium.lock"):
+        made = _on_path() or (_install() if os.geteuid() == 0 else unpacked(settings().cache / "chromium"))
+    return _checked(made)
+
+
+def _on_path() -> Chromium | None:
+    return next((Chromium(Path(found)) for name in NAMES if (found := shutil.which(name))), None)
 
 
 def _checked(chromium: Chromium) -> Chromium:
@@ -64,7 +73,7 @@ def _install() -> Chromium:
             try:
                 if refresh:
                     _run(["apt-get", "update"])
-                _run(["apt-get", "install", "-y", "--no-install-recommends", package])
+                _run(["apt-get", "install", "-y", *PATIENT, "--no-install-recommends", package])
             except subprocess.SubprocessError as e:
                 failure = e
                 continue
