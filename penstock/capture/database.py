@@ -90,16 +90,21 @@ def _compiled(clause: TextClause, dialect: Dialect) -> SQLCompiler:
     return made
 
 
-def weighed(rows: Iterable[Any], most: int) -> tuple[list[Any], int, bool]:
+def first(rows: Iterable[tuple[Any, int]], most: int) -> tuple[list[Any], int, bool]:
     """The first rows that weigh so many bytes, and one at least; what they weigh; whether there are others."""
     found, sum_of = list[Any](), 0
-    for row in rows:
-        weight = _weight(row)
+    for row, weight in rows:
         if found and sum_of + weight > most:
             return found, sum_of, True
         found.append(row)
         sum_of += weight
     return found, sum_of, False
+
+
+def weighed(rows: Iterable[Any]) -> Iterator[tuple[Any, int]]:
+    """Rows and how many bytes each weighs."""
+    for row in rows:
+        yield row, _weight(row)
 
 
 def _weight(row: Iterable[Any]) -> int:
@@ -174,7 +179,7 @@ class Database(ABC):
                     columns, about = tuple(self.columns(cursor)), tuple(self.about(cursor))
                 else:
                     with self.streamed(c, query) as (cursor, coming):
-                        rows, weight, cut = weighed(coming, most)
+                        rows, weight, cut = first(coming, most)
                         columns, about = self.described(cursor, query)
             except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as e:
                 if (twice := TWICE.search(str(e))) is None:
@@ -186,18 +191,14 @@ class Database(ABC):
             return Page(columns, rows, about, cut or 0 < query.limit == len(rows), cut, weight)
 
     @contextmanager
-    def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[Any]]]:
-        """The driver's cursor and its rows one by one, so that those that are not taken need no memory."""
-        cursor = self.unbuffered(c)
+    def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
+        """The driver's cursor and its rows, `weighed`, one by one: those that are not taken need no memory."""
+        cursor = c.connection.cursor()
         try:
             cursor.execute(*self.sent(query))
-            yield cursor, iter(cursor.fetchone, None)
+            yield cursor, weighed(iter(cursor.fetchone, None))
         finally:
             cursor.close()
-
-    def unbuffered(self, c: Connection, /) -> Any:
-        """A cursor that does not read all rows at once."""
-        return c.connection.cursor()
 
     def sent(self, query: Query) -> tuple[str, Any]:
         """A query and its parameters as the driver takes them."""

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from datetime import datetime
 from typing import Any, ClassVar
 from uuid import uuid4
@@ -19,6 +20,7 @@ from sqlglot import exp
 
 from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, SourceError, by_index
 from penstock.capture.looks import Moment, Session
+from penstock.capture.mysql_rows import rows_of
 from penstock.capture.orders import BINARY, TEXTS, MySQLColumn, Order, of_mysql
 from penstock.capture.pages import Query
 
@@ -140,8 +142,11 @@ class MySQL(Database):
             found.append(Session(began, str(thread) if thread else "", float(shown), name))
         return found + [Session(began, str(who)) for who, began in statements.items()]
 
-    def unbuffered(self, c: Connection) -> Any:
-        return c.connection.cursor(SSCursor)
+    @contextmanager
+    def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
+        with closing(c.connection.cursor(SSCursor)) as cursor:
+            cursor.execute(*self.sent(query))
+            yield cursor, rows_of(cursor)
 
     def server(self) -> str:
         with self._connected() as c:

@@ -11,7 +11,7 @@ import orjson
 from sqlalchemy import URL, Connection, text
 from sqlglot import exp
 
-from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, SourceError, by_index
+from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, SourceError, by_index, weighed
 from penstock.capture.looks import Moment, Session
 from penstock.capture.orders import Order, of_postgres
 from penstock.capture.pages import Query
@@ -119,11 +119,11 @@ class PostgreSQL(Database):
         return [Session(shown, who, shown, number) for shown, who, number in found]
 
     @contextmanager
-    def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[Any]]]:
+    def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
         cursor: Any = c.connection.cursor()
         # What was not taken is cancelled when it is closed.
         with closing(cursor.stream(*self.sent(query), size=CHUNK)) as rows:
-            yield cursor, rows
+            yield cursor, weighed(rows)
 
     def described(self, cursor: Any, query: Query) -> tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]]:
         # The driver says nothing of rows that come one by one if there are none.

@@ -37,8 +37,10 @@ class Message(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes as sent, without compression, frame included."""
-        headers = sum(len(name) + len(value) + HEADER for name, value in self.headers)
-        return len(self.key or b"") + len(self.value or b"") + headers + FRAME
+        size = len(self.key or b"") + len(self.value or b"") + FRAME
+        if self.headers:
+            size += sum(len(name) + len(value) + HEADER for name, value in self.headers)
+        return size
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,9 @@ def test_no_page_is_heavier_than_it_may_be(database: Database, monkeypatch: pyte
     try:
         for page, of_page in paged(database, size, by):
             weight = sum(len(row[2]) for row in page.rows)
-            assert page.weight == weight <= 4 * MB
+            # MariaDB's is what it sends.
+            assert weight <= page.weight <= weight + 30 * len(page.rows)
+            assert len(page.rows) == 1 or page.weight <= 4 * MB
             keys += of_page
             rows.append(len(of_page))
             del page
