@@ -63,6 +63,14 @@ def test_postgresql(postgres: Postgres, broker: Broker, home: Path, monkeypatch:
                 work(poller)
                 time.sleep(0.1)
             slow.commit()
+        with psycopg.connect(postgres.url) as gone:
+            gone.execute("UPDATE people SET name = 'prepared', changed = now() WHERE id = 8")
+            gone.execute("PREPARE TRANSACTION 'people'")
+        for i in range(20):
+            c.execute("UPDATE people SET name = %s, changed = now() WHERE id = %s", (f"faster {i}", 10 + i))
+            work(poller)
+            time.sleep(0.1)
+        c.execute("COMMIT PREPARED 'people'")
         c.execute("UPDATE people SET gone = true, changed = now() WHERE id = 20")
         work(poller)
         assert topic(broker, "people-pg") == table()

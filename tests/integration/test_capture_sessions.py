@@ -152,6 +152,30 @@ def test_a_statement_that_waits_behind_a_poll_when_the_next_is_far_away(source: 
     assert source.same()
 
 
+def test_a_statement_that_waits_for_another_tables_metadata_lock(source: Source) -> None:
+    """It has its cursor from when it began, and InnoDB knows of no transaction before it goes on."""
+    other = "another_with_a_lock"
+    source.sql(f"CREATE OR REPLACE TABLE {other} (name VARCHAR(40))", f"INSERT INTO {other} VALUES ('slow')")
+    poller = snapshotted(source)
+    holder, waiter = source.connect(), source.connect()
+    executed(holder, f"LOCK TABLES {other} WRITE")
+    statement = f"INSERT INTO {source.name} (name) SELECT name FROM {other}"
+    thread = threading.Thread(target=executed, args=(waiter, statement))
+    thread.start()
+    waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE STATE = 'Waiting for table metadata lock'"
+    wait_until(lambda: source.rows(waiting)[0][0] == 1, 10, what="it waits")
+    until_passed(source, 1.5, poller)
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('fast')")
+    until_passed(source, 3, poller)
+    assert len(source.topic()) == 1
+    executed(holder, "UNLOCK TABLES")
+    thread.join()
+    waiter.commit()
+    poller.poll()
+    assert source.same()
+    source.sql(f"DROP TABLE {other}")
+
+
 @pytest.mark.parametrize("kind", ["TIMESTAMP", "DATETIME"])
 def test_a_clock_set_back_while_nobody_polled_asks_for_a_reconcile(
     source: Source, monkeypatch: pytest.MonkeyPatch, kind: str
