@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -105,6 +106,27 @@ def _declare(topic: Topic, by: Declared, topics: Topics, fix: str = "declare it 
     topics[topic.name] = agreed
 
 
+def lacking(catalog: Catalog) -> Iterator[tuple[Sink, DeclarationError]]:
+    """Sinks that share a topic where nobody takes the rest of it."""
+    for (place, topic), shares in _shares(catalog.sinks.values()).items():
+        sink, of = shares[0][0], shares[0][2]
+        if sorted((n, of) for _, n, of in shares) != [(n, of) for n in range(1, of + 1)]:
+            there = ", ".join(f"{n} OF {of} ({sink.name})" for sink, n, of in shares)
+            what = f"{sink.at(f'SHARE {topic}')}: not all of topic {topic} goes to {place}, or some goes twice"
+            fix = f"let one sink have each share, SHARE 1 OF {of} and so on"
+            yield sink, DeclarationError(what, got=there, fix=fix)
+
+
+def _shares(sinks: Iterable[Sink]) -> dict[tuple[str, str], list[tuple[Sink, int, int]]]:
+    """By place and topic, the sinks that share it: which share of how many each has."""
+    found: dict[tuple[str, str], list[tuple[Sink, int, int]]] = defaultdict(list)
+    for sink in sinks:
+        for read in sink.reads:
+            if read.share != (1, 1):
+                found[".".join((sink.store, *sink.target)), read.topic].append((sink, *read.share))
+    return found
+
+
 def _one_writer_each(streams: Sequence[Stream], captures: Sequence[Capture], archives: Sequence[Archive]) -> None:
     writers: dict[str, tuple[Declared, str]] = {}
     written: list[tuple[Declared, str, str]] = [
@@ -114,7 +136,7 @@ def _one_writer_each(streams: Sequence[Stream], captures: Sequence[Capture], arc
     written += [(archive, place.name, archive.where) for archive in archives for place in archive.writes]
     for one, name, where in written:
         other, there = writers.setdefault(name, (one, where))
-        if other is not one:
+        if other is not one and not (_takes_a_share(one) and _takes_a_share(other)):
             what = f"{one.kind} {one.name} and {other.kind} {other.name} of {there} write to one place"
             raise DeclarationError(f"{where}: {what}", got=name, fix="give each its own")
     for stream in streams:
@@ -122,6 +144,13 @@ def _one_writer_each(streams: Sequence[Stream], captures: Sequence[Capture], arc
             other, _ = writers[name]
             what = f"{stream.kind} {stream.name} puts aside where {other.kind} {other.name} writes its rows"
             raise _wrong(stream, what, got=name, fix="give the rows, or what is put aside, another topic")
+
+
+def _takes_a_share(one: Declared) -> bool:
+    """Whether it is a sink with only a share of each of its topics: others write the rest to the same place."""
+    if not isinstance(one, Stream) or one.kind != "sink":
+        return False
+    return all(given.share != (1, 1) for given in one.sources.values())
 
 
 def _apps(streams: Sequence[Stream], captures: Sequence[Capture]) -> None:

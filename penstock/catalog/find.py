@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, NoReturn
 
-from penstock.catalog.check import Found, build
+from penstock.catalog.check import Found, build, lacking
 from penstock.catalog.model import Catalog
 from penstock.declare.archive import Archive
 from penstock.declare.backfill import Backfill
@@ -179,7 +179,10 @@ def _declared(module: ModuleType, path: Path) -> Iterator[Found]:
 def load(project: Path | None = None) -> Catalog:
     """The catalog of a project; by default of the one the settings name."""
     place = project or settings().project
-    return build(discover(place), _captures(place / "sql" / "captures"), _sinks(place / "sql" / "sinks"))
+    found = build(discover(place), _captures(place / "sql" / "captures"), _sinks(place / "sql" / "sinks"))
+    for _, e in lacking(found):
+        raise e
+    return found
 
 
 def _captures(folder: Path) -> list[Capture]:

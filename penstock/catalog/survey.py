@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.catalog.check import Found, build
+from penstock.catalog.check import Found, build, lacking
 from penstock.catalog.find import found_in, modules
 from penstock.catalog.model import Catalog, Supervised
 from penstock.errors import DeclarationError
@@ -82,6 +82,7 @@ def survey(project: Path | None = None, *, first: str = "", combiners: bool = Tr
             break
         # One may need what a later file declares.
         waiting = left
+    wrong += [BrokenFile(sink.path, e) for sink, e in lacking(made)]
     return made, [*wrong, *(_failing(made) if combiners else ())]
 
 

@@ -97,6 +97,8 @@ class Input:
     gap: what to do when records were removed before they were read, a log was cut, or a topic was deleted and made
         again: `stop` and ask, or `go on` with what is there. A topic stops and a pattern goes on unless they say
         otherwise: a deleted topic must not stop the count of all others. Either way it is told and counted.
+    share: (n, of): only the records of each partition whose number leaves n - 1 when it is divided by `of`. So several
+        streams, in processes of their own, share a topic; all are needed, and all read it whole.
     """
 
     topic: Topic | None = None
@@ -110,6 +112,7 @@ class Input:
     gap: Gap | None = None
     record: bool = False
     tombstones: Tombstones = "dead"
+    share: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
         for name in ("pattern", "schema", "event_time"):
@@ -141,6 +144,7 @@ class Input:
                     fix="leave the schema out and take the raw records, or name one topic",
                 )
         self._record_fits()
+        self._share_fits()
         fields = schema(self.schema, f"input {self.source}") if self.schema else RAW
         if self.schema and self.event_time == RECORDS_OWN and RECORDS_OWN not in {f.name.lower() for f in fields}:
             raise DeclarationError(
@@ -172,6 +176,14 @@ class Input:
                 fix="leave the field out, and take it from the value where it is needed: "
                 f"get_json_object(CAST(record.value AS STRING), '$.{WHOLE}')",
             )
+
+    def _share_fits(self) -> None:
+        given: object = self.share
+        if isinstance(given, tuple) and [type(n) for n in given] == [int, int] and 1 <= given[0] <= given[1]:
+            return
+        raise DeclarationError(
+            f"input {self.source}: this is no share", got=repr(given), fix="say share=(1, 2) for the first of two"
+        )
 
     @property
     def source(self) -> str:

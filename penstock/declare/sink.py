@@ -4,7 +4,7 @@
 
     UPSERT INTO elasticsearch.tests       -- or INSERT INTO: each record makes documents of its own
     READ tests AS JSON (id BIGINT NOT NULL, name STRING, updated_at STRING)
-        EVENT TIME to_timestamp(updated_at)
+        EVENT TIME to_timestamp(updated_at) -- or READ tests SHARE 1 OF 2 AS JSON ...: another sink has the rest
     KEY (id)                              -- of a document; the record's key if left out
     VERSION (revision)                    -- the greater wins; event time, then partition and offset if left out
     SUFFIX DAY (at)                       -- of the index or collection, from a time; HOUR, DAY, MONTH or YEAR
@@ -46,12 +46,13 @@ Tombstones = Literal["delete", "ignore", "mark"]
 @dataclass(frozen=True)
 class Read:
     """A topic that a sink reads. schema: Spark DDL of a JSON value; event_time: SQL over its fields and `record`, the
-    record's own time if empty."""
+    record's own time if empty; share: (n, of), which of its partitions, as `penstock.declare.inputs.Input` says."""
 
     topic: str
     format: Format = "json"
     schema: str = ""
     event_time: str = ""
+    share: tuple[int, int] = (1, 1)
 
 
 @dataclass(frozen=True)

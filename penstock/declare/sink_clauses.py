@@ -169,6 +169,7 @@ class Clauses(Tokens):
             fix = "name it once; the SELECT may read it as often as it likes, but knows no capitals from small letters"
             raise self.error("a topic is read twice", topic, fix, first)
         self.found[f"READ {topic}"] = first
+        share = self._share(topic)
         self.word("AS")
         form, ddl, time = cast("Format", self.one_of(get_args(Format), "the format of its values")), "", ""
         if form == "json":
@@ -184,7 +185,20 @@ class Clauses(Tokens):
             self.word("TIME")
             self.found[f"EVENT TIME {topic}"] = self.peek()
             time = self._expression("the event time")
-        return Read(topic, form, ddl, time)
+        return Read(topic, form, ddl, time, share)
+
+    def _share(self, topic: str) -> tuple[int, int]:
+        """SHARE 1 OF 2, or nothing."""
+        if not self.is_word("SHARE"):
+            return (1, 1)
+        self.found[f"SHARE {topic}"] = self.next("SHARE")
+        n = self.number("which share it is")
+        self.word("OF")
+        last = self.peek()
+        of = self.number("how many shares there are")
+        if not 1 <= n <= of:
+            raise self.error("there is no such share", f"{n} OF {of}", "write SHARE 1 OF 2, and SHARE 2 OF 2", last)
+        return n, of
 
     def _version(self, store: str) -> str:
         if self.is_word("NONE"):

@@ -63,6 +63,15 @@ def rows(
     return found
 
 
+def lines(stream: Stream, given: DataFrame) -> list[str]:
+    """What the checkpoint of a stream holds, given what `rows` made: its state, and which share of a topic it read.
+
+    With another share it would go on behind records that another stream has not written yet.
+    """
+    shares = [(one.source, *one.share) for one in stream.sources.values() if one.share != (1, 1)]
+    return [*jvm.kept(given), *(f"share {n} of {of} of {source}" for source, n, of in shares)]
+
+
 class Plan:
     """The lines of one stream's checkpoint, at `path`."""
 
@@ -73,7 +82,7 @@ class Plan:
     def check(self, lines: list[str], *, anew: bool = False) -> None:
         """Blocked if a checkpoint with batches has the state of another plan, and nobody accepted this one.
 
-        lines: what `jvm.kept` says of it. anew: whatever was accepted before.
+        lines: what `lines` says of it. anew: whatever was accepted before.
         """
         if self._reset.names("."):
             return  # the next start begins anew
@@ -136,20 +145,20 @@ def refused(app: str, *, accept: bool) -> list[str]:
         spark = session_for(base, stream)
         try:
             empty = {n: spark.createDataFrame([], tablefeed.ddl(t.fields)) for n, t in stream.tables.items()}
-            lines = jvm.kept(rows(spark, stream, settings().bootstrap, empty))
+            now = lines(stream, rows(spark, stream, settings().bootstrap, empty))
             plan = Plan(spark, name, f"{settings().checkpoint_root.rstrip('/')}/{name}")
             if accept:
-                accepted.append((plan, lines))
+                accepted.append((plan, now))
             else:
-                plan.check(lines, anew=True)
+                plan.check(now, anew=True)
         except PenstockError as e:
             said.append(str(e))
         except Exception as e:
             # A transform may raise anything; the other streams are looked at all the same.
             said.append(f"stream {name}: {type(e).__name__}: {str(e).strip().partition(chr(10))[0]}")
     # All or none: what is refused is not half accepted.
-    for plan, lines in [] if said else accepted:
-        plan.accept(lines)
+    for plan, now in [] if said else accepted:
+        plan.accept(now)
     jvm.end(base)
     return said
 

@@ -118,7 +118,7 @@ class StreamRun:
                 self._spark, self.stream, self._bootstrap, tables, left_out, reset,
                 begun=begun, most=self._batches.portions.most,
             )  # fmt: skip
-            state = jvm.kept(rows)
+            state = plans.lines(self.stream, rows)
             self._plan.check(state)
             writer = (
                 encoded(self.stream, rows)

@@ -66,7 +66,7 @@ def stream(
         reader = reader.option("maxOffsetsPerTrigger", most)
     starts = "earliest" if begun or reset is None else json.dumps(_starts(given, bootstrap, reset))
     reader = reader.option("startingOffsets", starts).option("groupIdPrefix", f"{of.group}-reader")
-    raw = left_out(reader.load(), without)
+    raw = left_out(_share(reader.load(), given), without)
     raw = raw if upto is None else raw.where(before(upto))
     rows = records.decoded(raw, given, F.current_timestamp())
     rows = records.good(rows, given, f"bad_{name}") if given.schema else records.raw(rows, given, f"beats_{name}")
@@ -95,7 +95,13 @@ def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch, without:
     starts = {t: {p: of.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
     reader = spark.read.format("kafka").options(**_options(given, bootstrap))
     reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
-    return left_out(reader.load(), without)
+    return left_out(_share(reader.load(), given), without)
+
+
+def _share(rows: DataFrame, given: Input) -> DataFrame:
+    """The records that are an input's, where it shares its topic."""
+    n, of = given.share
+    return rows if of == 1 else rows.where(F.col("partition") % of == n - 1)
 
 
 def left_out(rows: DataFrame, places: Collection[Place]) -> DataFrame:

@@ -92,6 +92,9 @@ def _facts(sink: Sink, stream: Stream, output: Documents) -> list[str]:
     facts = [f"id: {key}", f"version: {version}"]
     for read in sink.reads:
         facts.append(f"event time of {read.topic}: {read.event_time or 'the time of the record'}")
+        if read.share != (1, 1):
+            n, of = read.share
+            facts.append(f"of {read.topic} it takes share {n} of {of}: partitions {n - 1}, {of + n - 1} and so on")
     if sink.verb == "upsert":
         told = f", by {', '.join(sink.grave)}" if sink.grave else ""
         facts.append(f"a record without a value {TOMBSTONES[sink.tombstones]}{told}")

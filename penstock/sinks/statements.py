@@ -142,7 +142,7 @@ def _input(read: Read, topic: Topic) -> Input:
         own |= {"schema": read.schema, "tombstones": "keep"}
         own.setdefault("event_time", "record.timestamp")
     # An old record must come through whatever its time; a time that no version can have is told of the row.
-    return Input(topic, ahead=None, record=True, **own)
+    return Input(topic, ahead=None, record=True, share=read.share, **own)
 
 
 @contextmanager

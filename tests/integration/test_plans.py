@@ -50,16 +50,17 @@ def by_shop(length: str, *values: str) -> Transform:
 
 
 def stream(transform: Transform, window: timedelta = MINUTE, **changed: Any) -> Stream:
-    given = {"grace": MINUTE, "schema": SALE, **changed}
+    given = {"grace": MINUTE, "schema": SALE, "share": (1, 1), **changed}
     return Stream(
-        name="plan-totals", app="plans", inputs={"sales": Input(SALES, schema=given["schema"], event_time="at")},
+        name="plan-totals", app="plans",
+        inputs={"sales": Input(SALES, schema=given["schema"], event_time="at", share=given["share"])},
         transform=transform, output=TopicOutput(TOTALS, key="shop", value="total"),
         promise=Updates(window=window, late_by=given["grace"]),
     )  # fmt: skip
 
 
 def kept(spark: SparkSession, of: Stream) -> list[str]:
-    return jvm.kept(plans.rows(session_for(spark, of), of, "127.0.0.1:1", {}))
+    return plans.lines(of, plans.rows(session_for(spark, of), of, "127.0.0.1:1", {}))
 
 
 SUM = stream(by_shop("1 minute", "sum(amount)"))
@@ -73,6 +74,8 @@ SUM = stream(by_shop("1 minute", "sum(amount)"))
         stream(by_shop("1 minute", "sum(amount)", "count(*)")),
         stream(by_shop("1 minute", "sum(amount)"), schema=SALE.replace("amount DOUBLE", "amount BIGINT")),
         stream(lambda sales: by_shop("1 minute", "sum(amount)")(sales.withColumn("shop", F.length("shop")))),
+        # It would go on behind records that another had, and may not have written.
+        stream(by_shop("1 minute", "sum(amount)"), share=(1, 2)),
     ],
 )
 def test_what_state_means_makes_a_difference(spark: SparkSession, other: Stream) -> None:

@@ -141,3 +141,41 @@ def test_what_a_store_refuses_is_said_with_its_place() -> None:
     text = "\nUPSERT INTO elasticsearch.`A` READ tests AS TEXT AS SELECT text FROM tests"
     with pytest.raises(DeclarationError, match=r"^tests.sql:2:1: a name of an index has 'A' in it"):
         statements.stream(parse(text, Path("tests.sql")))
+
+
+SHARED = """INSERT INTO mongodb.shop.clicks READ clicks SHARE {share} AS TEXT APP {app} AS SELECT text FROM clicks"""
+
+
+def share(project: Path, **shares: str) -> None:
+    """Sinks of one place, each in an app of its own, by name."""
+    (project / "sql" / "sinks" / "clicks.sql").unlink(missing_ok=True)
+    for name, text in shares.items():
+        (project / "sql" / "sinks" / f"{name}.sql").write_text(SHARED.format(share=text, app=name))
+
+
+def test_sinks_in_several_apps_share_a_topic(project: Path) -> None:
+    share(project, one="1 OF 2", two="2 OF 2")
+    found = load(project)
+    shares = {name: [i.share for i in found.streams[name].sources.values()] for name in ("one", "two")}
+    assert shares == {"one": [(1, 2)], "two": [(2, 2)]}
+    assert survey(project, first="two") == (found, [])
+
+
+@pytest.mark.parametrize("two", ["", "1 OF 2", "2 OF 3"])
+def test_what_nobody_takes_of_a_topic_is_told(project: Path, two: str) -> None:
+    share(project, one="1 OF 2", **({"two": two} if two else {}))
+    with pytest.raises(DeclarationError, match=r"not all of topic clicks goes to mongodb\.shop\.clicks") as e:
+        load(project)
+    assert str(e.value).startswith(f"{project}/sql/sinks/one.sql:1:45: ")
+    assert "1 OF 2 (one)" in str(e.value)
+    found, wrong = survey(project)
+    # What is there runs: half of a topic is more than nothing.
+    assert {"one", "orders-now"} <= found.streams.keys()
+    assert [str(one) for one in wrong] == [str(e.value)]
+
+
+def test_a_whole_topic_and_a_share_of_it_do_not_go_to_one_place(project: Path) -> None:
+    (project / "sql" / "sinks" / "whole.sql").write_text(FOREIGN)
+    share(project, one="1 OF 2", two="2 OF 2")
+    with pytest.raises(DeclarationError, match="write to one place"):
+        load(project)

@@ -14,7 +14,7 @@ from penstock.errors import DeclarationError
 PATH = Path("tests.sql")
 FULL = """UPSERT INTO elasticsearch.tests-v1.2
 READ tests AS JSON (id BIGINT NOT NULL, at STRING) EVENT TIME to_timestamp(at)
-READ old.tests-2 AS TEXT
+READ old.tests-2 SHARE 2 OF 3 AS TEXT
 KEY (id, name)
 VERSION (revision)
 SUFFIX DAY (at)
@@ -44,7 +44,7 @@ def test_every_clause_is_read() -> None:
     found = parse(FULL, PATH)
     assert (found.name, found.verb, found.store, found.target) == ("tests", "upsert", "elasticsearch", ("tests-v1.2",))
     json = Read("tests", "json", "id BIGINT NOT NULL, at STRING", "to_timestamp(at)")
-    assert found.reads == (json, Read("old.tests-2", "text"))
+    assert found.reads == (json, Read("old.tests-2", "text", share=(2, 3)))
     assert (found.key, found.version, found.suffix) == (("id", "name"), "revision", ("day", "at"))
     assert (found.expire, found.tombstones) == (timedelta(days=30), "mark")
     assert found.grave == ("f(record.key, ',')", "record.offset")
@@ -128,7 +128,7 @@ def test_a_place_in_what_spark_is_given_is_that_in_the_file() -> None:
         ("elasticsearch", "opensearch", "1:13", "the store is not known; got: opensearch"),
         (".tests-v1.2", "", "1:13", "the target is not complete; got: elasticsearch"),
         ("READ tests", "READ old.tests-2", "3:6", "a topic is read twice; got: old.tests-2"),
-        ("AS TEXT", "AS AVRO", "3:21", "the format of its values is not known; got: AVRO"),
+        ("AS TEXT", "AS AVRO", "3:34", "the format of its values is not known; got: AVRO"),
         ("BIGINT NOT NULL", "BIGINTT", "2:20", "the schema of topic tests is no Spark DDL"),
         ("at STRING)", "record STRING)", "2:20", "a field has the name of the record itself"),
         ("EVENT TIME to_timestamp(at)\n", "EVENT TIME AS\n", "2:63", "here stands the event time; got: AS"),
@@ -145,6 +145,9 @@ def test_a_place_in_what_spark_is_given_is_that_in_the_file() -> None:
         ("TOMBSTONES MARK", "TOMBSTONES KEEP", "8:12", "what tombstones do is not known; got: KEEP"),
         ("TOMBSTONES MARK", "TOMBSTONES IGNORE", "8:1", "these do not stand for the columns of the id"),
         ("(deleted OR name = ')')", "()", "9:14", "in the parentheses stands a condition"),
+        ("SHARE 2 OF 3", "SHARE 4 OF 3", "3:29", "there is no such share; got: 4 OF 3"),
+        ("SHARE 2 OF 3", "SHARE 0 OF 3", "3:24", "which share it is is no whole number above 0"),
+        ("SHARE 2 OF 3", "SHARE 2", "3:26", "here stands OF; got: AS"),
         ("BATCH 500", "BATCH 0", "10:7", "the number of BATCH is no whole number above 0"),
         ("BATCH 500", "BATCH 1000001", "10:7", "BATCH is too much; got: 1000001"),
         ("PARALLEL 3", "PARALLEL 33", "11:10", "PARALLEL is too much; got: 33"),
