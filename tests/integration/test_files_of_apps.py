@@ -45,6 +45,11 @@ def write(project: Path, app: str, name: str, text: str = STREAM) -> None:
     (folder / f"{name}.py").write_text(text.format(name=name, app=app))
 
 
+def penstock(*words: str) -> str:
+    """What a command says."""
+    return subprocess.run([sys.executable, "-m", "penstock", *words], capture_output=True, text=True, check=True).stdout
+
+
 @dataclass
 class Platform:
     """What may be asked and done in a test."""
@@ -63,6 +68,17 @@ class Platform:
             return d if d and d.state == "running" and processes.alive(d) else None
 
         found = wait_until(runs, PATIENCE, what=f"a driver of {app} runs")
+        assert found
+        return found
+
+    def ended(self, d: DriverRow) -> DriverRow:
+        """A driver, once it has ended."""
+
+        def row() -> DriverRow | None:
+            found = self.control.driver(d.incarnation)
+            return found if found and found.state == "ended" else None
+
+        found = wait_until(row, PATIENCE, what=f"driver {d.incarnation} of {d.app} ends")
         assert found
         return found
 
@@ -105,11 +121,16 @@ def project(tmp_path: Path) -> Path:
 @pytest.fixture
 def platform(project: Path, home: Path) -> Iterator[Platform]:
     """The app runs on a platform of its own, beside another app whose topics were not made."""
-    quick = {"PENSTOCK_SUPERVISE_EPOCH": EPOCH, "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 15}
+    given = {
+        "PENSTOCK_SUPERVISE_EPOCH": EPOCH,
+        # No driver is killed because this machine is slow.
+        "PENSTOCK_DRAIN_TIMEOUT": PATIENCE,
+        "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": 15,
+    }
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
         mariadb = stack.enter_context(MariaDB(home=home, port=free_port()))
-        control = stack.enter_context(deployed(project, broker, mariadb, home, **quick))
+        control = stack.enter_context(deployed(project, broker, mariadb, home, **given))
         write(project, "bank", "rates")
         airflow = stack.enter_context(Airflow(home, free_port(), project))
         yield Platform(control, broker.bootstrap, airflow)
@@ -123,8 +144,11 @@ def test_files_that_come_fail_and_break(platform: Platform, project: Path) -> No
 
     failed = p.run("bank", "failed", began)
     assert "stream rates: failing" in p.told(failed)
-    command = [sys.executable, "-m", "penstock", "topics", "--apply"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    failing = p.driver("bank")
+    penstock("streams", "stop", "rates")
+    assert p.ended(failing).reason == "no stream of the app is wanted"
+    penstock("streams", "start", "rates")
+    said = penstock("topics", "--apply")
     assert "rates-out" in said
     assert "returns-out" in said
     p.flows("rates")
