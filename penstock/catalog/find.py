@@ -52,7 +52,8 @@ def modules(project: Path) -> list[Path]:
 
 def found_in(path: Path, project: Path) -> list[Found]:
     """What a module declares, also what it only imports. DeclarationError, whatever it does when it is read."""
-    if str(project) not in sys.path:
+    # First: where Python was started, or Penstock itself lies, may be a `jobs` with modules of the same names.
+    if sys.path[:1] != [str(project)]:
         sys.path.insert(0, str(project))
     with _staying(), _in_time():
         # What it raises is its own too: it may do anything when it is asked for its text.

@@ -96,7 +96,8 @@ class Plan:
                 f"`penstock streams reset {self._stream} --to TIME`, or with all that its topics still hold, "
                 "`--to earliest`, release and start it; or if the old state fits all the same, here and in all "
                 "streams of its app: "
-                f"`penstock streams release {self._stream} --accept-state`",
+                f"`penstock streams release {self._stream} --accept-state`. "
+                "This version rebuilds no state from an archive",
             )
 
     def keep(self, lines: list[str]) -> None:

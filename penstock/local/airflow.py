@@ -11,6 +11,7 @@ from typing import ClassVar
 
 import httpx
 
+from penstock.errors import LocalError
 from penstock.local.airflow_layout import USER, Layout
 from penstock.local.lifecycle import Lifecycle
 from penstock.local.part import Part
@@ -63,6 +64,13 @@ class Scheduler(Process):
     # The API server reads the logs from the disk: no server for them, which would listen on every address.
     options: ClassVar[tuple[str, ...]] = ("--skip-serve-logs",)
 
+    def start(self) -> bool:
+        # A task that finds no API server gives up after some ten seconds, and its run fails.
+        if not self.running():
+            with contextlib.suppress(LocalError):  # of a server that is away: whoever waits for that is told
+                ApiServer(self.layout).wait()
+        return super().start()
+
     def prepare(self) -> None:
         super().prepare()
         self.layout.prune()
@@ -106,7 +114,8 @@ class Airflow(Lifecycle):
 
     @property
     def parts(self) -> tuple[Process, ...]:
-        return self.api, self.scheduler, self.dag_processor, self.triggerer
+        """In the order in which they start."""
+        return self.api, self.dag_processor, self.triggerer, self.scheduler
 
     @property
     def url(self) -> str:

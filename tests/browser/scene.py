@@ -56,6 +56,8 @@ class Scene:
         self.logs = logs
         self.live: list[str] = []
         self.rows: list[ProgressRow] = []
+        self.ahead: dict[str, int] = {}
+        """By stream, how many ms its watermark is ahead of where it should be"""
         self._quiet = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -105,7 +107,8 @@ class Scene:
         rows = [r for r in self.rows if r.incarnation in self.live]
         for row in rows:
             row.batch_id = (row.batch_id or 0) + 1
-            row.batch_at, row.watermark = now - (row.batch_ms or 0) // 3, now - 11_000
+            row.batch_at = now - (row.batch_ms or 0) // 3
+            row.watermark = now - 11_000 + self.ahead.get(row.name, 0)
             row.rows_in += int(row.rows_per_s / 2)
         self.control.report(rows, keep=False)
 

@@ -125,14 +125,15 @@ CROWDED = """root => {
 }"""
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_on_a_phone_nothing_overlaps_and_every_dialog_fits(
-    visit: Visit, scene: Scene, fresh_broker: Broker, screenshots: Path
+    visit: Visit, scene: Scene, fresh_broker: Broker, screenshots: Path, theme: str
 ) -> None:
     letter(fresh_broker, "x" * 3000)
     scene.logs.mkdir(exist_ok=True)
     log = scene.logs / "metrics.log"
     log.write_text(f"{'x' * 3000}\n" * 50)
-    view = visit(width=390, height=800)
+    view = visit(theme=theme, width=390, height=800)
     html = view.frame.locator("html")
     view.frame.get_by_role("button", name="bundles", exact=True).click()
     expect(view.frame.get_by_role("button", name="Dead letters of bundles")).to_be_visible()
@@ -157,7 +158,7 @@ def test_on_a_phone_nothing_overlaps_and_every_dialog_fits(
         expect(dialog).to_be_visible()
         if what in ("letters", "log"):
             expect(dialog).to_contain_text("xxx")
-        view.page.screenshot(path=screenshots / f"phone-{what}.png")
+        view.page.screenshot(path=screenshots / f"phone-{theme}-{what}.png")
         fits(dialog)
         view.page.keyboard.press("Escape")
         expect(dialog).to_have_count(0)
@@ -187,3 +188,25 @@ def test_what_is_normal_does_not_look_ill(visit: Visit) -> None:
     expect(view.frame.locator("tr.app", has_text="quality")).to_contain_text(
         re.compile("code 5d41402a, on disk [0-9a-f]{8}")
     )
+
+
+def test_time_that_is_ahead_and_late_records_are_alarms(visit: Visit, scene: Scene) -> None:
+    [late] = [row for row in scene.rows if row.name == "topic-quality"]
+    view = visit()
+    ahead = stream(view, "assignments").locator("td").nth(4)
+    for name in ("assignments", "topic-quality"):
+        expect(stream(view, name)).not_to_have_attribute("data-alarm", "")
+    scene.ahead["assignments"] = 5 * 60_000
+    late.late += 1_000
+    try:
+        expect(ahead).to_contain_text("ahead of the clock")
+        expect(ahead).to_have_attribute("data-warn", "")
+        expect(stream(view, "assignments")).to_contain_text("its watermark is 4 min")
+        expect(stream(view, "topic-quality")).to_contain_text("late records in the last 10 min: 1,000")
+        for name in ("assignments", "topic-quality"):
+            expect(stream(view, name)).to_have_attribute("data-alarm", "")
+    finally:
+        scene.ahead.clear()
+        late.late -= 1_000
+    expect(stream(view, "assignments")).not_to_have_attribute("data-alarm", "")
+    assert view.troubles == []

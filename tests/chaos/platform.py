@@ -36,6 +36,13 @@ PATIENCE = {
 }
 
 
+def call(airflow: Airflow, method: str, path: str, **body: Any) -> Any:
+    """A call of Airflow's REST API, signed in as its user."""
+    head = {"Authorization": f"Bearer {airflow.token()}"}
+    answer = httpx.request(method, f"{airflow.url}/api/v2/{path}", headers=head, json=body or None, timeout=30)
+    return answer.raise_for_status().json()
+
+
 class Numbers(threading.Thread):
     """Writes records numbered 1, 2, 3 ... all the time; each at least once for certain, and once by idempotence."""
 
@@ -121,10 +128,7 @@ class Platform:
         return found
 
     def call(self, method: str, path: str, **body: Any) -> Any:
-        """A call of Airflow's REST API, signed in as its user."""
-        head = {"Authorization": f"Bearer {self.airflow.token()}"}
-        answer = httpx.request(method, f"{self.airflow.url}/api/v2/{path}", headers=head, json=body or None, timeout=30)
-        return answer.raise_for_status().json()
+        return call(self.airflow, method, path, **body)
 
     def operate(self, action: str, target: str, note: str) -> None:
         """Fill in and send the form of `operate_streams`, and wait until it is carried out."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import stat
@@ -32,13 +33,14 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 class Commands:
     """Runs `penstock` with a home and ports of its own."""
 
-    def __init__(self, home: Path) -> None:
-        self.home = home
+    def __init__(self, home: Path, project: Path) -> None:
+        self.home, self.project = home, project
         self.port = free_port(2)
         self.env = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("PENSTOCK_", "AIRFLOW"))},
             "PYTHONPATH": str(PROJECT),
             "PENSTOCK_HOME": str(home),
+            "PENSTOCK_PROJECT": str(project),
             "PENSTOCK_SPARK_CONF": json.dumps({"spark.hadoop.fs.s3a.secret.key": SECRET}),
         }
         self.ports = {
@@ -65,7 +67,10 @@ class Commands:
 
 @pytest.fixture
 def penstock(tmp_path: Path) -> Iterator[Commands]:
-    commands = Commands(tmp_path / "home")
+    """For a copy of what the project declares."""
+    for name in ("jobs", "sql"):
+        shutil.copytree(PROJECT / name, tmp_path / "project" / name)
+    commands = Commands(tmp_path / "home", tmp_path / "project")
     yield commands
     commands("down")
 
@@ -97,6 +102,19 @@ def logged(home: Path) -> str:
     return "".join(found)
 
 
+NEW_STREAM = """
+from jobs.metrics import RECEIPTS
+from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+STREAM = Stream("kept-receipts", "metrics", {"receipts": Input(RECEIPTS)},
+                lambda receipts: receipts.select("value"), TopicOutput(Topic("kept-receipts"), value="value"), Each())
+"""
+NEW_CAPTURE = """CAPTURE INTO names PARTITIONS 1
+FROM mysql demo
+KEY (id)
+CURSOR updated_at
+AS
+SELECT id, updated_at, name FROM accounts
+"""
 OLD_RUN = """
     insert into dag_run (dag_id, run_id, run_type, state, run_after, start_date, end_date, clear_number, span_status)
     values ('reaper', 'old', 'scheduled', 'success', '2025-01-01 00:00:00', '2025-01-01 00:00:00',
@@ -121,6 +139,12 @@ def secrets(home: Path) -> set[str]:
     config.read(home / "airflow" / "airflow.cfg")
     passwords: dict[str, str] = json.loads((home / "airflow" / "passwords.json").read_text())
     return {config.get(*at) for at in SECRETS} | set(passwords.values()) | {SECRET}
+
+
+def of_captures(runs: Path) -> set[str]:
+    """How the hourly runs of captures are."""
+    with closing(sqlite3.connect(runs, timeout=30)) as c:
+        return {state for (state,) in c.execute("select state from dag_run where dag_id like 'capture%'")}
 
 
 def test_up_adopted_mended_and_down(penstock: Commands) -> None:
@@ -160,10 +184,19 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     penstock("up")
     assert {n: p["pid"] for n, p in penstock.parts().items()} == {n: p["pid"] for n, p in first.items()}
 
+    (penstock.project / "jobs" / "metrics" / "kept.py").write_text(NEW_STREAM)
+    (penstock.project / "sql" / "captures" / "names.sql").write_text(NEW_CAPTURE)
+    assert "released for what is new: captures, metrics" in penstock("up")
+    released = penstock.parts()
+    assert {n for n, p in released.items() if p["pid"] != first[n]["pid"]} == {"driver-captures", "driver-metrics"}
+    runs = penstock.home / "airflow" / "airflow.db"
+    ended = {"success", "failed"}
+    wait_until(lambda: of_captures(runs) and of_captures(runs) <= ended, 180, what="the runs of captures end")
+    assert of_captures(runs) == {"success"}, "they waited for their driver"
+
     for name in ("broker", "mariadb", "airflow-scheduler", "meter"):
         os.kill(first[name]["pid"], signal.SIGKILL)
     wait_until(lambda: penstock.parts()["broker"]["state"] == "crashed")
-    runs = penstock.home / "airflow" / "airflow.db"
     with closing(sqlite3.connect(runs, timeout=30)) as c, c:
         c.execute(OLD_RUN)
     penstock("up")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
@@ -123,12 +124,16 @@ def noise(length: int) -> str:
 
 def test_a_dead_letter_too_large_for_its_topic_is_cut(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     set_largest(DEAD.name, 50_000, bootstrap)
-    # Larger than the client's own limit, than the topic's, and one that only compression makes small enough.
-    sent = [noise(1_000_100), noise(60_000), "x" * 900_000, "small"]
-    send(bootstrap, [*(Record(ORDERS.name, "k", text) for text in sent), order(5)])
+    # Larger than the client's own limit, than the topic's, and two that only compression makes small enough.
+    sent = [noise(1_000_100), noise(60_000), "x" * 900_000, "small", "y" * 5_000_000]
+    send(bootstrap, [Record(ORDERS.name, "k", text) for text in sent[:4]])
+    packing = Producer({"bootstrap.servers": bootstrap, "compression.type": "zstd", "message.max.bytes": 10_000_000})
+    packing.produce(ORDERS.name, sent[4], "k", 0)
+    assert packing.flush(30) == 0
+    send(bootstrap, [order(5)])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         run.settle()
-        assert (run.figures.dead, run.figures.restarts) == (4, 0)
+        assert (run.figures.dead, run.figures.restarts) == (5, 0)
     assert sums(bootstrap) == {str(MINUTE): "5"}
     letters = {place(one): one for one in read(bootstrap, DEAD.name)}
     for offset, text in enumerate(sent):

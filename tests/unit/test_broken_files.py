@@ -261,6 +261,18 @@ def test_code_that_does_not_load_is_not_released(
     assert [a["verb"] for a in control.actions()] == ["release", "release"]
 
 
+def test_the_code_of_where_a_release_is_asked_for_is_not_the_projects(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = project / "elsewhere" / "jobs" / "shop"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "__init__.py").touch()
+    (elsewhere / "sales.py").write_text(BROKEN)
+    monkeypatch.chdir(project / "elsewhere")
+    told = releases._told(("penstock.catalog", "shop"), 60)
+    assert (sorted(told["names"]), told["wrong"], told["others"]) == (["returns", "sales"], [], [])
+
+
 def test_state_that_does_not_fit_is_not_released_unless_accepted(
     control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:

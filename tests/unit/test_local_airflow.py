@@ -6,9 +6,13 @@ import configparser
 import stat
 from pathlib import Path
 
-from penstock.local.airflow import Airflow
+import pytest
+
+from penstock.local.airflow import Airflow, ApiServer, Process, Scheduler
 from penstock.local.airflow_layout import SECRETS, Layout
+from penstock.machine.process import free_port
 from penstock.settings import PROJECT
+from tests.support import wait_until
 
 
 def config(layout: Layout) -> configparser.ConfigParser:
@@ -53,3 +57,31 @@ def test_a_project_without_dags_gets_those_of_penstock(tmp_path: Path) -> None:
 
 def test_no_password_before_the_first_start(tmp_path: Path) -> None:
     assert Airflow(tmp_path, 18080, PROJECT).password == ""
+
+
+def test_no_task_begins_before_the_api_server_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would fail, and with it the first runs of all captures."""
+    begun, seen = tmp_path / "begun", list[bool]()
+
+    def answers(_: str) -> set[str]:
+        seen.append(begun.exists())
+        return {"metadatabase"} if len(seen) > 3 else set()
+
+    monkeypatch.setattr("penstock.local.airflow.healthy", answers)
+    monkeypatch.setattr(Process, "environment", lambda _: {})
+    monkeypatch.setattr(Process, "prepare", lambda _: None)
+    monkeypatch.setattr(ApiServer, "command", lambda _: ["sleep", "60"])
+    monkeypatch.setattr(Scheduler, "command", lambda _: ["touch", str(begun)])
+    airflow = Airflow(tmp_path, free_port(), PROJECT)
+    assert airflow.parts.index(airflow.api) < airflow.parts.index(airflow.scheduler)
+    try:
+        airflow.api.start()
+        assert airflow.scheduler.start()
+        wait_until(begun.exists)
+        assert seen == [False] * 4
+    finally:
+        airflow.api.stop()
+        airflow.scheduler.stop()
+    begun.unlink()
+    assert airflow.scheduler.start(), "without a server it starts all the same"
+    airflow.scheduler.stop()
