@@ -248,7 +248,8 @@ def test_the_history_is_downsampled(olga: httpx.Client) -> None:
     assert len(found["t"]) == 120
     assert {len(s) for stream in found["streams"].values() for s in stream.values()} == {120}
     assert set(found["streams"]) == {"agent-offline", "assignments", "bundles", "summaries", "enriched-walk-ins",
-                                     "walk-ins", "topic-quality", "session-alerts", "accounts", "tests"}  # fmt: skip
+                                     "walk-ins", "topic-quality", "session-alerts", "accounts", "tests", "shop-points",
+                                     "shop-search"}  # fmt: skip
 
 
 def test_the_catalog_is_what_the_files_now_say(vera: httpx.Client, server: Server) -> None:
