@@ -18,6 +18,7 @@ const HINTS = {
 };
 const TOO_BUSY = 0.1;
 const NOT_RUN = "not run: nobody has said where its store is";
+const NOT_BEGUN = "not begun: no run of its app's DAG has taken it up yet";
 
 const showExplanation = (name) =>
   look({
@@ -74,8 +75,9 @@ class SinkRow {
     const c = this.cells;
     text(this.place, [sink.place, sink.app].filter(Boolean).join(" · "));
     attr(this.place, "title", sink.place);
-    text(this.why, sink.runs ? sink.why || f.failed(sink) : NOT_RUN);
-    attr(this.why, "title", sink.runs ? sink.why || sink.error : NOT_RUN);
+    const idle = sink.state ? "" : sink.runs ? NOT_BEGUN : NOT_RUN;
+    text(this.why, idle || sink.why || f.failed(sink));
+    attr(this.why, "title", idle || sink.why || sink.error);
     attr(this.node, "data-state", sink.state ?? "stopped");
     attr(this.node, "data-stale", sink.stale);
     attr(this.state.node, "hidden", !sink.state);
