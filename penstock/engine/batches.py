@@ -75,6 +75,8 @@ class Batches:
         self._checkpoint, self._tables, self._done = checkpoint, tables, done
         self._stores: list[Store] = []
         self._past: Counter[str] = Counter()
+        # Counts never fall: else rates over them would be of what was never written.
+        self._counting = threading.Lock()
         self._rejects: Rejects
         self._book, self._inputs = book, Inputs(stream, bootstrap, checkpoint, book)
         self._watermark: Watermark
@@ -149,10 +151,11 @@ class Batches:
             self._writing.release()
 
     def close(self) -> None:
-        stores, self._stores = self._stores, []
+        with self._counting:
+            stores, self._stores = self._stores, []
+            self._past = sum((counted(store.writer) for store in stores), self._past)
         for store in stores:
             store.writer.close()
-            self._past += counted(store.writer)
 
     @property
     def stored(self) -> dict[str, Any] | None:
@@ -160,10 +163,12 @@ class Batches:
         outputs = [output for output in self._stream.outputs.values() if output.delivery != "exactly once"]
         if not outputs:
             return None
+        with self._counting:
+            counts = sum((counted(store.writer) for store in self._stores), self._past)
         return {
             "place": ", ".join(output.name for output in outputs),
             "aside": [output.aside.name for output in outputs],
-            **sum((counted(store.writer) for store in self._stores), self._past),
+            **counts,
             "waits": self._giving.waits,
             "answered_at": self._giving.answered_at,
         }

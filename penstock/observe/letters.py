@@ -124,19 +124,17 @@ def _place(said: Mapping[str, str]) -> str:
 
 
 def _replay(topic: str, said: Mapping[str, str]) -> str:
-    """Somebody copies it into a shell, and anybody may write headers: only numbers are taken from them."""
+    """Somebody copies it into a shell, and anybody may write headers: only numbers and names are taken from them."""
     place = [said.get(f"penstock.{name}", "") for name in ("partition", "offset")]
     if not all(re.fullmatch("[0-9]{1,19}", number) for number in place):
         return ""
+    # What a store refused is given to that store alone.
     if "penstock.output" in said:
-        # What a store refused is given to that store alone.
         sink = said.get("penstock.stream", "")
-        return (
-            f"penstock sinks replay {sink} --place {':'.join(place)}"
-            if re.fullmatch(r"\w[\w.-]*", sink, re.ASCII)
-            else ""
-        )
-    return f"penstock dead-letters replay {topic} --place {':'.join(place)}" if topic.endswith("-dead-letter") else ""
+        what = f"sinks replay {sink}" if re.fullmatch(r"\w[\w.-]*", sink, re.ASCII) else ""
+    else:
+        what = f"dead-letters replay {topic}" if topic.endswith("-dead-letter") else ""
+    return what and f"penstock {what} --place {':'.join(place)}"
 
 
 def _reason(said: Mapping[str, str]) -> str:

@@ -18,7 +18,7 @@ from penstock.errors import SinkError
 from penstock.supervision import launch
 
 # Seconds. Both begin with the start of a JVM.
-EXPLAIN_TIMEOUT, REPLAY_TIMEOUT = 90.0, 220.0
+EXPLAIN_TIMEOUT, REPLAY_TIMEOUT = 180.0, 220.0
 LIMIT, SHOWN = 50, 400
 """Records that are named one by one, and characters that are told of each."""
 SMALL = {"PENSTOCK_SPARK_MASTER": "local[1]", "PENSTOCK_DRIVER_MEMORY": "512m"}

@@ -4,7 +4,7 @@ const PATIENCE_MS = 8000;
 // The code of a release is tried before it is accepted; a replay gives a store what it has to.
 const PATIENT_MS = { release: 240000, replay: 240000 };
 // A process of its own reads the statement.
-const EXPLAIN_MS = 120000;
+const EXPLAIN_MS = 240000;
 
 export class Failure extends Error {
   constructor(kind, message) {

@@ -131,6 +131,8 @@ def test_no_request_is_answered_by_a_fault(
     olga: httpx.Client, server: Server, scene: Scene, fresh_broker: Broker
 ) -> None:
     assert fresh_broker.bootstrap
+    # Read once by Spark, it is kept.
+    assert olga.get("/penstock/api/explain", params=QUERIES["api/explain"], timeout=240).status_code == 200
     scene.logs.mkdir(exist_ok=True)
     log = scene.logs / "metrics.log"
     log.write_text("a line\n")

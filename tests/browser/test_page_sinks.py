@@ -78,12 +78,13 @@ def test_a_row_unfolds_into_figures_and_the_last_error_and_stays_so(visit: Visit
     assert view.troubles == []
 
 
+@pytest.mark.timeout(400)
 def test_a_statement_is_explained_as_the_command_does(visit: Visit, screenshots: Path) -> None:
     view = visit()
     unfolded(view, "shop-points").get_by_role("button", name="Explain shop-points").click()
     dialog = view.frame.get_by_role("dialog", name="What shop-points does")
     said = dialog.locator("pre")
-    expect(said).to_contain_text("shop-points: shops -> upsert into influxdb.shop.names", timeout=120_000)
+    expect(said).to_contain_text("shop-points: shops -> upsert into influxdb.shop.names", timeout=240_000)
     for part in ("id: the values of name, at", "seen bigint", "Spark's plan"):
         expect(said).to_contain_text(part)
     view.page.screenshot(path=screenshots / "sinks-explain.png")
