@@ -67,8 +67,9 @@ class SinkRow {
     this.facts = h("dl", { class: "facts" });
     this.errorTitle = h("h4", {});
     this.error = h("pre", { class: "error", tabindex: "0", "aria-label": "Last error" });
-    const detail = h("div", { class: "detail" }, this.facts, h("div", { class: "buttons" }, this.explain, this.letters, this.replay), this.errorTitle, this.error);
-    this.holder = h("tr", { class: "unfolded", hidden: true }, h("td", { colspan: COLUMNS.length }, detail));
+    const buttons = h("div", { class: "buttons" }, this.explain, this.letters, this.replay);
+    this.more = h("div", { class: "detail" }, this.facts, buttons, this.errorTitle, this.error);
+    this.holder = h("tr", { class: "unfolded", hidden: true }, h("td", { colspan: COLUMNS.length }));
   }
 
   show(sink, { viewer, states, cures }) {
@@ -125,6 +126,8 @@ class SinkRow {
     const open = this.holder.hidden;
     attr(this.unfold, "aria-expanded", String(open));
     attr(this.holder, "hidden", !open);
+    if (open) this.holder.firstChild.append(this.more);
+    else this.more.remove();
   }
 
   confirm() {
