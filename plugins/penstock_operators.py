@@ -36,8 +36,8 @@ class SuperviseStreams(BaseOperator):
 
     A run starts or adopts the driver, then waits in a trigger until something is to be done, does it and ends; the
     next run of the @continuous DAG adopts. It also ends after each epoch, so that no run's history grows for ever.
-    A run fails when a stream begins to fail or is blocked, and at the end of an epoch if one still does; the driver
-    goes on.
+    A run fails when a stream begins to fail, is blocked or waits for its store, and at the end of an epoch if one still
+    does; the driver goes on.
 
     conn_id: Spark connection; without it the master of the settings is used.
     """
@@ -52,7 +52,7 @@ class SuperviseStreams(BaseOperator):
     def execute(self, context: Context) -> None:
         from penstock.control import connect
         from penstock.errors import ControlError
-        from penstock.observe.health import failing
+        from penstock.observe.health import lasting
         from penstock.settings import settings
 
         self._owner = task_key(context)
@@ -64,7 +64,7 @@ class SuperviseStreams(BaseOperator):
                 self.log.error("app %s: its driver goes on with what it has read before: %s", self.app, mistake)
             step = self._supervisor().tick()
             self.log.info("app %s: %s", self.app, step.why)
-            ill = sorted(failing(connect(), self.app))
+            ill = sorted(lasting(connect(), self.app))
         except ControlError as e:
             self.log.warning("app %s: nothing is known, so nothing is done: %s", self.app, e)
         self._wait(time.time() + (BROKEN_EPOCH if wrong else settings().supervise_epoch), ill)
@@ -104,12 +104,12 @@ class SuperviseStreams(BaseOperator):
         self.defer(trigger=StreamsTrigger(self.app, self._owner, until, ill), method_name="resume")
 
     def _still_failing(self) -> None:
-        """AirflowFailException if streams fail; not while files cannot be read, as epochs are short then."""
+        """AirflowFailException if streams fail or wait; not while files cannot be read, as epochs are short then."""
         from penstock.catalog import of_app, readable
         from penstock.control import connect
-        from penstock.observe.health import failing
+        from penstock.observe.health import lasting
 
-        found = failing(connect(), self.app)
+        found = lasting(connect(), self.app)
         if found and not of_app(self.app, *readable()):
             raise AirflowFailException("; ".join(f"stream {name}: {why}" for name, why in sorted(found.items())))
 

@@ -14,8 +14,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -23,6 +23,7 @@ from threading import BoundedSemaphore
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
 
+import orjson
 from airflow.api_fastapi.auth.managers.models.resource_details import AccessView, DagAccessEntity
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
 from airflow.configuration import conf
@@ -36,10 +37,10 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from penstock.control import Actor, connect
 from penstock.control.captures import Captures
 from penstock.declare.capture import APP as CAPTURES
-from penstock.errors import BrokerError, ControlError, DeclarationError, ReleaseRefused
+from penstock.errors import BrokerError, ControlError, DeclarationError, ReleaseRefused, SinkError
 from penstock.logs import printable
 from penstock.machine import process
-from penstock.observe import letters
+from penstock.observe import letters, sinks
 from penstock.observe.cures import CURES
 from penstock.observe.history import HISTORY_MS, downsample
 from penstock.observe.overview import overview
@@ -51,10 +52,14 @@ from penstock.supervision import launch, releases
 log = logging.getLogger(__name__)
 # Each reads from the broker for seconds: more at once would leave the api-server without threads.
 reading = BoundedSemaphore(2)
+# Each starts a JVM.
+trying = BoundedSemaphore(1)
 
 OPERATE_DAG = "operate_streams"  # who may trigger this DAG may start, stop and release here
 PREFIX = "/penstock"
 CATALOG_PATIENCE = 60.0
+TRYING_PATIENCE = 5.0
+"""Seconds for which one waits for another's explanation or replay to end."""
 LOG_LINES = 200
 HASH_EVERY = 10.0
 """Seconds for which the hash of the files on disk is kept."""
@@ -98,8 +103,8 @@ class Action(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    verb: Literal["start", "stop", "release", "poll", "reconcile", "snapshot", "continue"]
-    kind: Literal["stream", "app", "capture"]
+    verb: Literal["start", "stop", "release", "poll", "reconcile", "snapshot", "continue", "replay"]
+    kind: Literal["stream", "app", "capture", "sink"]
     name: str = Field(max_length=120)
     note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
 
@@ -168,6 +173,12 @@ async def not_released(_: Request, error: ReleaseRefused) -> JSONResponse:
     return JSONResponse({"code": "release_refused", "detail": str(error)}, 409)
 
 
+@app.exception_handler(SinkError)
+async def not_tried(_: Request, error: SinkError) -> JSONResponse:
+    log.warning("%s", error)
+    return JSONResponse({"code": "sink", "detail": str(error)}, 409)
+
+
 @app.exception_handler(AnyHTTPException)
 async def refused(request: Request, error: AnyHTTPException) -> Response:
     """Send a person who opened the page itself to sign in; answer everything else as it is."""
@@ -233,10 +244,11 @@ def get_letters(stream: Annotated[str, Query(max_length=120)], kind: letters.Kin
     row = connect().progress().get(stream)
     if row is None:
         raise HTTPException(404, "there is no such stream, or it has not begun")
+    aside = (row.store or {}).get("aside", ())
     if not reading.acquire(timeout=letters.PATIENCE):
         raise HTTPException(503, "others are reading; try again")
     try:
-        found = letters.newest(settings().bootstrap, stream, letters.topics(kind, stream, row.topics))
+        found = letters.newest(settings().bootstrap, stream, letters.topics(kind, stream, row.topics, aside))
     except BrokerError as e:
         log.error("%s", e)
         raise HTTPException(503, "The broker does not answer.") from None
@@ -284,9 +296,40 @@ def _catalog(spec: str) -> bytes:  # noqa: ARG001
     return done.stdout
 
 
+@app.get("/api/explain", dependencies=[Depends(may_act)])
+def get_explanation(sink: Annotated[str, Query(max_length=120)]) -> JSONResponse:
+    """What the statement of a sink makes of its records; it costs a JVM for some seconds: not for every viewer."""
+    spec = launch.spec_hash()
+    found = _sinks(spec).get(sink)
+    if found is None or not found["where"].startswith("sql/sinks/"):
+        raise HTTPException(404, "there is no such statement")
+    return JSONResponse({"text": _explained(sink, spec)})
+
+
+@lru_cache(maxsize=100)
+def _explained(sink: str, spec: str) -> str:  # noqa: ARG001
+    with _tried():
+        return sinks.explained(sink)
+
+
+@contextmanager
+def _tried() -> Iterator[None]:
+    if not trying.acquire(timeout=TRYING_PATIENCE):
+        raise HTTPException(503, "another sink is being explained or replayed; try again")
+    try:
+        yield
+    finally:
+        trying.release()
+
+
+def _sinks(spec: str) -> dict[str, dict[str, Any]]:
+    """The sinks that are declared; see penstock.catalog.listing."""
+    return {one["name"]: one for one in orjson.loads(_catalog(spec))["declared"] if one["kind"] == "sink"}
+
+
 @app.post("/api/actions", dependencies=[Depends(may_act), Depends(from_this_page)])
 def act(action: Annotated[Action, Depends(asked)], user: GetUserDep) -> JSONResponse:
-    """Start or stop a stream, or all streams of an app; release an app; ask something of a capture.
+    """Start or stop a stream, or all streams of an app; release an app; ask something of a capture; replay a sink.
 
     404 for a name that is not declared.
     """
@@ -297,8 +340,16 @@ def act(action: Annotated[Action, Depends(asked)], user: GetUserDep) -> JSONResp
         if action.name not in control.desired(CAPTURES):
             raise HTTPException(404, f"there is no capture named {action.name!r}")
         return JSONResponse({"request": Captures(control).ask(action.name, action.verb, actor, action.note)})
-    if action.kind == "capture":
-        raise HTTPException(422, "a capture is started and stopped as a stream")
+    if action.verb == "replay":
+        if action.kind != "sink":
+            raise HTTPException(422, "only what a sink put aside is replayed here")
+        if action.name not in _sinks(launch.spec_hash()):
+            raise HTTPException(404, f"there is no sink named {action.name!r}")
+        with _tried():
+            control.record(actor, "replay", action.name, action.note)
+            return JSONResponse(asdict(sinks.replayed(action.name)))
+    if action.kind in ("capture", "sink"):
+        raise HTTPException(422, f"a {action.kind} is started and stopped as a stream")
     desired = control.desired(action.name if action.kind == "app" else None)
     known = bool(desired) if action.kind == "app" else action.name in desired
     if not known:

@@ -26,7 +26,8 @@ RETRY = 2.0
 RELEASES_EVERY = 5.0
 # A run ends when no beat is due for so long, because the next one takes seconds to start; but it does end.
 HANDOVER = 6.0
-# How often it is looked whether streams fail, and after how long a run says so: a broker may be away for a moment.
+# How often it is looked whether streams fail, and after how long a run says so: a broker or a store may be away for a
+# moment.
 ILL_EVERY, ILL_FOR = 5.0, 60.0
 HANDOVER_PATIENCE = 60.0
 
@@ -39,7 +40,7 @@ class StreamsTrigger(BaseTrigger):
     """Fires when something is to be done for an app, or at the end of the epoch; else looks on.
 
     owner: the task instance that waits; until: epoch seconds at which the run ends, whoever restarts meanwhile; ill:
-    streams that failed or were blocked already when the run began.
+    streams that failed, were blocked or waited already when the run began.
     The event is `{"do": "clear" | "launch" | "release" | "ill" | "epoch", "why": text, "evidence": fields of
     supervision.facts.Evidence}`.
     """
@@ -101,7 +102,10 @@ class StreamsTrigger(BaseTrigger):
 
 
 class Illness:
-    """Sees a stream that begins to fail, or is blocked, and stays so. known: those of which it is known already."""
+    """Sees a stream that begins to fail, is blocked or waits for its store, and stays so.
+
+    known: those of which it is known already.
+    """
 
     def __init__(self, control: Control, app: str, known: Sequence[str]) -> None:
         self._control, self._app, self._known = control, app, set(known)

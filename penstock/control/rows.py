@@ -65,7 +65,12 @@ class Lease:
 
 @dataclass
 class ProgressRow:
-    """One stream's figures, as the driver reports them; times are epoch ms, rows are counts since the first start."""
+    """One stream's figures, as the driver reports them; times are epoch ms, rows are counts since the first start.
+
+    store: of a sink, since its driver began: `place`, `aside` (topics of dead letters), the counts of its
+    writer (`written`, `conflicts`, `retried`, `refused`, `bytes`), `written_per_s`, `retried_per_s`, `waits` and
+    `answered_at`, when the store last took rows.
+    """
 
     name: str
     app: str
@@ -87,6 +92,6 @@ class ProgressRow:
     behind_ms: int | None = None
     topics: dict[str, Any] = field(default_factory=dict)
     restarts: int = 0
-    store: dict[str, int] | None = None
+    store: dict[str, Any] | None = None
     error: str | None = None
     error_at: int | None = None

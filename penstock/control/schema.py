@@ -121,7 +121,7 @@ progress = Table(
     Column("behind_ms", BigInteger),  # at the report: since all that then lay in its inputs was read and written
     Column("topics", JSON, nullable=False),  # of each: lag, offsets and open transactions by partition
     Column("restarts", Integer, nullable=False, default=0),
-    Column("store", JSON),  # of a sink: what its writer counted since the driver began
+    Column("store", JSON),  # of a sink: see rows.ProgressRow
     Column("error", Text),
     Column("error_at", BigInteger),
 )

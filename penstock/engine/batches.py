@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.control.gaps import Gap
 from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner
@@ -75,6 +75,8 @@ class Batches:
         self._checkpoint, self._tables, self._done = checkpoint, tables, done
         self._stores: list[Store] = []
         self._past: Counter[str] = Counter()
+        # Counts never fall: else rates over them would be of what was never written.
+        self._counting = threading.Lock()
         self._rejects: Rejects
         self._book, self._inputs = book, Inputs(stream, bootstrap, checkpoint, book)
         self._watermark: Watermark
@@ -149,15 +151,27 @@ class Batches:
             self._writing.release()
 
     def close(self) -> None:
-        stores, self._stores = self._stores, []
+        with self._counting:
+            stores, self._stores = self._stores, []
+            self._past = sum((counted(store.writer) for store in stores), self._past)
         for store in stores:
             store.writer.close()
-            self._past += counted(store.writer)
 
     @property
-    def counts(self) -> dict[str, int]:
-        """What the stores' writers have counted, also those that are closed."""
-        return dict(sum((counted(store.writer) for store in self._stores), self._past))
+    def stored(self) -> dict[str, Any] | None:
+        """Of a sink: its place, and what its writers have counted, also those that are closed."""
+        outputs = [output for output in self._stream.outputs.values() if output.delivery != "exactly once"]
+        if not outputs:
+            return None
+        with self._counting:
+            counts = sum((counted(store.writer) for store in self._stores), self._past)
+        return {
+            "place": ", ".join(output.name for output in outputs),
+            "aside": [output.aside.name for output in outputs],
+            **counts,
+            "waits": self._giving.waits,
+            "answered_at": self._giving.answered_at,
+        }
 
     def _made(self, frames: dict[str, DataFrame]) -> DataFrame:
         """The encoded rows of some frames of the inputs: a batch, run apart from its query."""

@@ -21,13 +21,28 @@ LONG = 1.0
 EPOCH = "1970-01-01T00:00:00.000Z"
 
 
+class Rate:
+    """How fast a count rises, over the last seconds."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def of(self, count: int) -> float:
+        now = time.monotonic()
+        self._seen.append((now, count))
+        while len(self._seen) > 2 and now - self._seen[0][0] > RATE_WINDOW:
+            self._seen.popleft()
+        since, before = self._seen[0]
+        return round((count - before) / (now - since), 1) if now > since else 0.0
+
+
 class Figures:
     """A stream's row of progress, shared by the threads that write, report and tend."""
 
     def __init__(self, row: ProgressRow) -> None:
         self.row = row
         self._lock = threading.Lock()
-        self._seen: deque[tuple[float, int]] = deque()
+        self._read, self._written, self._retried = Rate(), Rate(), Rate()
         # Of partitions that end behind where a committed reader comes: how far that is, and since when.
         self._open: dict[tuple[str, int], tuple[int, float]] = {}
         self.progress_at = ""
@@ -95,14 +110,15 @@ class Figures:
         self.set(topics=topics, lag=sum(t["lag"] for t in topics.values()))
 
     def report(self, busy_for: float = 0.0) -> ProgressRow:
-        """A copy as it stands, with the rate over the last seconds. busy_for: seconds since the present batch began."""
+        """A copy as it stands, with rates over the last seconds. busy_for: seconds since the present batch began."""
         with self._lock:
-            now = time.monotonic()
-            self._seen.append((now, self.row.rows_in))
-            while len(self._seen) > 2 and now - self._seen[0][0] > RATE_WINDOW:
-                self._seen.popleft()
-            since, rows = self._seen[0]
-            self.row.rows_per_s = round((self.row.rows_in - rows) / (now - since), 1) if now > since else 0.0
+            self.row.rows_per_s = self._read.of(self.row.rows_in)
+            if (store := self.row.store) is not None:
+                rates = {
+                    "written_per_s": self._written.of(store.get("written", 0)),
+                    "retried_per_s": self._retried.of(store.get("retried", 0)),
+                }
+                self.row.store = {**store, **rates}
             if self.row.state in ("idle", "running"):
                 # Rows are counted when their batch ends, and the first takes its time.
                 at_work = bool(self.row.lag) and busy_for > LONG

@@ -56,6 +56,10 @@ class Giving:
     stopping: threading.Event
     stands: Callable[[Exception | None], None]
     untaken: Untaken
+    waits: int = field(default=0, init=False)
+    """How often a store has asked to wait."""
+    answered_at: int | None = field(default=None, init=False)
+    """When a store without marks last took rows, epoch ms."""
     _since: float | None = field(default=None, init=False)
 
     def writing_for(self) -> float:
@@ -87,12 +91,15 @@ class Giving:
                 # Without rows or a mark there is nothing to wait for.
                 if store.marked or any(map(len, own.values())):
                     store.writer.write(own, mark)
+                    self._answered(store)
             except Refused as e:
                 refused += self._put_aside(e, rows, beside, kept)
                 if e.written is None:
                     continue
+                self._answered(store)
             except Wait as e:
                 self._since = None
+                self.waits += 1
                 self.stands(e)
                 if e.what != waited or time.monotonic() - said_at > REMIND:
                     log.warning("stream %s waits: %s", self.stream.name, e)
@@ -107,6 +114,10 @@ class Giving:
                 log.info("stream %s waits no longer", self.stream.name)
                 self.stands(None)
             return refused
+
+    def _answered(self, store: Store) -> None:
+        if not store.marked:
+            self.answered_at = int(time.time() * 1000)
 
     def _put_aside(self, refused: Refused, rows: Tables, beside: Tables, kept: Kept) -> int:
         if refused.written is None:

@@ -320,5 +320,5 @@ class StreamRun:
         """The figures as they stand: a copy, with the rate over the last seconds."""
         self._catch_up()
         self._rest()
-        self._figures.set(behind_ms=self._through.behind_ms, store=self._batches.counts or None)
+        self._figures.set(behind_ms=self._through.behind_ms, store=self._batches.stored)
         return self._figures.report(self._batches.busy_for())

@@ -1,4 +1,4 @@
-"""What is wrong with the time or the records of a stream that runs well otherwise."""
+"""What is wrong with the time, the records or the store of a stream that runs well otherwise."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from penstock.observe.words import duration
 LATELY_MS = 10 * 60 * 1000
 # Two hosts' clocks differ by so much without harm.
 AHEAD_MS = 10_000
+# Of what a sink writes: a store that is busy for a moment has less of it sent again.
+AGAIN = 0.1
 
 
 def alarms(row: ProgressRow, before: Mapping[str, int] | None, now: int) -> list[str]:
@@ -20,4 +22,7 @@ def alarms(row: ProgressRow, before: Mapping[str, int] | None, now: int) -> list
     for name, what in (("late", "late records"), ("dead", "dead letters")):
         if before is not None and (rise := getattr(row, name) - before[name]) > 0:
             found.append(f"{what} in the last {duration(LATELY_MS)}: {rise:,}")
+    again, written = ((row.store or {}).get(name, 0.0) for name in ("retried_per_s", "written_per_s"))
+    if again > AGAIN * written:
+        found.append(f"its store is too busy: of {written:,.0f} documents a second {again:,.0f} are sent again")
     return found

@@ -13,6 +13,8 @@ from penstock.settings import settings
 # Of what is wanted. The supervisor mends the first two by itself, or says why not.
 ILL: frozenset[State] = frozenset({"hung", "down", "failing", "blocked", "waiting"})
 FAILING: frozenset[State] = frozenset({"failing", "blocked", "waiting"})
+# A store that is away for less is not worth a failed run.
+MOMENT_MS = 60_000
 # Nothing is known of it yet, or not any more.
 UNSETTLED: frozenset[State] = frozenset({"down", "starting", "unknown"})
 
@@ -25,6 +27,12 @@ def ill(streams: Iterable[StreamView], states: frozenset[State] = ILL) -> dict[s
 def failing(control: Control, app: str) -> dict[str, str]:
     """What is wrong with an app's streams that its driver cannot run, by name."""
     return ill((s for s in take(control, Limits.of(settings())).streams if s.app == app), FAILING)
+
+
+def lasting(control: Control, app: str) -> dict[str, str]:
+    """As `failing`, without streams whose stores have been away for a moment only."""
+    found = [s for s in take(control, Limits.of(settings())).streams if s.app == app]
+    return ill((s for s in found if s.state != "waiting" or (s.error_age_ms or 0) >= MOMENT_MS), FAILING)
 
 
 def settled(control: Control, name: str) -> bool:

@@ -42,10 +42,10 @@ class Letter:
     replay: str = ""
 
 
-def topics(kind: Kind, stream: str, read: Iterable[str]) -> list[str]:
-    """Where the letters of a stream may lie; read: the topics that it reads."""
-    # Records of raw inputs and rows that no output takes have a topic for all streams; of a sink it is its own.
-    dead = [*(Topic(topic).dead_letters for topic in read), f"{stream}-dead-letter", ASIDE.name]
+def topics(kind: Kind, stream: str, read: Iterable[str], aside: Iterable[str] = ()) -> list[str]:
+    """Where the letters of a stream may lie; read: the topics that it reads; aside: those of a sink's own."""
+    # Records of raw inputs and rows that no output takes have a topic for all streams.
+    dead = [*(Topic(topic).dead_letters for topic in read), *(aside or [f"{stream}-dead-letter"]), ASIDE.name]
     return [f"{stream}-late"] if kind == "late" else dead
 
 
@@ -124,13 +124,17 @@ def _place(said: Mapping[str, str]) -> str:
 
 
 def _replay(topic: str, said: Mapping[str, str]) -> str:
-    """Somebody copies it into a shell, and anybody may write headers: only numbers are taken from them."""
+    """Somebody copies it into a shell, and anybody may write headers: only numbers and names are taken from them."""
     place = [said.get(f"penstock.{name}", "") for name in ("partition", "offset")]
-    # What a store refused is sent to that store alone: `penstock sinks replay`.
-    of_topic = topic.endswith("-dead-letter") and "penstock.output" not in said
-    if not of_topic or not all(re.fullmatch("[0-9]{1,19}", number) for number in place):
+    if not all(re.fullmatch("[0-9]{1,19}", number) for number in place):
         return ""
-    return f"penstock dead-letters replay {topic} --place {':'.join(place)}"
+    # What a store refused is given to that store alone.
+    if "penstock.output" in said:
+        sink = said.get("penstock.stream", "")
+        what = f"sinks replay {sink}" if re.fullmatch(r"\w[\w.-]*", sink, re.ASCII) else ""
+    else:
+        what = f"dead-letters replay {topic}" if topic.endswith("-dead-letter") else ""
+    return what and f"penstock {what} --place {':'.join(place)}"
 
 
 def _reason(said: Mapping[str, str]) -> str:

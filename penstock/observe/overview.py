@@ -18,7 +18,9 @@ from penstock.observe.views import (
     DriverView,
     Freshness,
     GapView,
+    Health,
     Overview,
+    SinkView,
     StreamView,
     TopicView,
     Totals,
@@ -40,7 +42,8 @@ def overview(snap: Snapshot, limits: Limits) -> Overview:
         {**action, "age_ms": max(0, snap.now - action["at"])} for action in snap.actions
     ]
     captures = [_capture(snap, stream) for stream in streams if stream.app == CAPTURES]
-    return Overview(snap.now, apps, _totals(apps, streams), _freshness(snap, streams), actions, beats, captures)
+    sinks = [_sink(snap, stream, stream.store) for stream in streams if stream.store is not None]
+    return Overview(snap.now, apps, _totals(apps, streams), _freshness(snap, streams), actions, beats, captures, sinks)
 
 
 def _beat(snap: Snapshot, topic: str) -> Mapping[str, Any]:
@@ -117,6 +120,40 @@ def _capture(snap: Snapshot, s: StreamView) -> CaptureView:
         row.aside,
         row.asked if waiting else None,
         "" if waiting else row.answer or "",
+    )
+
+
+def _sink(snap: Snapshot, s: StreamView, store: Mapping[str, Any]) -> SinkView:
+    health: Health = "unknown"
+    answered, since = store.get("answered_at"), None
+    if s.state == "waiting":
+        health, since = "away", s.error_age_ms
+    elif s.state in WELL and answered is not None:
+        health, since = "reachable", max(0, snap.now - answered)
+    current = s.rows_per_s is not None
+    return SinkView(
+        s.name,
+        s.app,
+        s.state,
+        s.desired,
+        s.stale,
+        s.why,
+        place=store.get("place", ""),
+        health=health,
+        health_age_ms=since,
+        reason=(s.error or "") if health == "away" else "",
+        written_per_s=store.get("written_per_s") if current else None,
+        retried_per_s=store.get("retried_per_s") if current else None,
+        written=store.get("written", 0),
+        conflicts=store.get("conflicts", 0),
+        retried=store.get("retried", 0),
+        refused=store.get("refused", 0),
+        bytes=store.get("bytes", 0),
+        waits=store.get("waits", 0),
+        lag=s.lag,
+        dead=s.dead,
+        error=s.error,
+        error_age_ms=s.error_age_ms,
     )
 
 

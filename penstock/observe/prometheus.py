@@ -1,8 +1,8 @@
 """Prometheus metrics: the streams as the control database knows them, the platform as the meter last measured it.
 
 Names and units follow Prometheus' conventions: base units, `_total` for counters. All are listed in STREAM, APP,
-DRIVER, CAPTURE and SAMPLED, with their HELP texts. A control database that is away gives `penstock_control_up 0` and no
-figures of streams, never a failing scrape.
+DRIVER, CAPTURE, SINK and SAMPLED, with their HELP texts. A control database that is away gives `penstock_control_up 0`
+and no figures of streams, never a failing scrape.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.errors import ControlError, LocalError
 from penstock.observe.moments import UP, Moment, Moments
 from penstock.observe.samples import MIB, Sample, now_ms
 from penstock.observe.states import STATES
-from penstock.observe.views import StreamView
+from penstock.observe.views import SinkView, StreamView
 
 log = logging.getLogger(__name__)
 
@@ -74,10 +74,26 @@ CAPTURE = {
     "penstock_capture_aside_rows": "Rows that are put aside now: their records are larger than the topic takes.",
     "penstock_capture_compared_time_seconds": "When the last comparison of table and topic ended, Unix time.",
 }
-DECLARED = {**STREAM, **APP, **DRIVER, **CAPTURE}
+# Beside those of its stream: its lag, and its dead letters.
+SINK = {
+    "penstock_sink_store_away_seconds": "For how long the sink has waited for its store, 0 if it does not.",
+    "penstock_sink_written_per_second": "Documents written or deleted per second.",
+    "penstock_sink_written_total": "Documents written or deleted since its driver began.",
+    "penstock_sink_conflicts_total": "Documents that the store had newer versions of, since its driver began.",
+    "penstock_sink_retried_total": "Documents sent again, since its driver began.",
+    "penstock_sink_refused_total": "Documents that the store can never take, since its driver began.",
+    "penstock_sink_bytes_total": "Bytes of documents sent since its driver began.",
+    "penstock_sink_waits_total": "How often the store has asked to wait since its driver began.",
+}
+DECLARED = {**STREAM, **APP, **DRIVER, **CAPTURE, **SINK}
 
 
-_OF = ((APP, ("app",)), (DRIVER, ("app", "incarnation")), (CAPTURE, ("capture",)), (STREAM, ("stream", "app")))
+_OF = (
+    (APP, ("app",)),
+    (DRIVER, ("app", "incarnation")),
+    (CAPTURE, ("capture",)),
+    ({**STREAM, **SINK}, ("stream", "app")),
+)
 _MORE = {
     "penstock_stream_state": "state",
     "penstock_stream_lag_records": "topic",
@@ -160,7 +176,8 @@ class PlatformCollector(Collector):
         up.add_metric((), float(self._was_up))
         yield up
         if now:
-            yield from _families(chain(_apps(now), *(_capture(now, row) for row in now.snap.captures.values())))
+            captures = (_capture(now, row) for row in now.snap.captures.values())
+            yield from _families(chain(_apps(now), *captures, *map(_sink, now.view.sinks)))
         yield from self._samples()
 
     def _samples(self) -> Iterator[Metric]:
@@ -266,6 +283,21 @@ def _capture(now: Moment, row: CaptureRow) -> Iterator[Value]:
         for kind in ("missing", "differing", "extra"):
             yield value("drift_rows", row.drift[kind], kind)
         yield value("drift_explained", float(row.drift.get("explained", False)))
+
+
+def _sink(s: SinkView) -> Iterator[Value]:
+    def value(name: str, amount: float | None) -> Value:
+        return f"penstock_sink_{name}", (s.name, s.app), amount
+
+    away = s.health_age_ms if s.health == "away" else 0 if s.state in UP else None
+    yield value("store_away_seconds", _seconds(away))
+    yield value("written_per_second", s.written_per_s)
+    yield value("written_total", s.written)
+    yield value("conflicts_total", s.conflicts)
+    yield value("retried_total", s.retried)
+    yield value("refused_total", s.refused)
+    yield value("bytes_total", s.bytes)
+    yield value("waits_total", s.waits)
 
 
 def serve(collector: Collector, port: int, host: str = "127.0.0.1") -> Callable[[], None]:

@@ -68,8 +68,8 @@ class StreamView:
     gaps: list[GapView] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
     """Sentences, of a stream that runs: see `observe.alarms`. They are its `why` as well."""
-    store: dict[str, int] | None = None
-    """Of a sink: what its writer counted since the driver began, as written, conflicts, retried, refused, bytes"""
+    store: dict[str, Any] | None = None
+    """Of a sink: see `control.rows.ProgressRow`"""
 
 
 @dataclass(frozen=True)
@@ -119,6 +119,43 @@ class CaptureView:
     answer: str
 
 
+Health = Literal["reachable", "away", "unknown"]
+
+
+@dataclass(frozen=True)
+class SinkView:
+    """What a sink writes and how its store is, beside its figures as a stream.
+
+    place: of its documents, with the name of the store; health: `reachable` if it took the last documents it was given,
+    `away` while the sink waits for it, `unknown` if nobody asks it, or nobody has yet; health_age_ms: since it last
+    took documents, or for how long it has been away; reason: why it is. written, conflicts, retried, refused, bytes and
+    waits: counts since the driver began.
+    """
+
+    name: str
+    app: str
+    state: State
+    desired: Desired
+    stale: bool
+    why: str
+    place: str
+    health: Health
+    health_age_ms: int | None
+    reason: str
+    written_per_s: float | None
+    retried_per_s: float | None
+    written: int
+    conflicts: int
+    retried: int
+    refused: int
+    bytes: int
+    waits: int
+    lag: int | None
+    dead: int
+    error: str | None
+    error_age_ms: int | None
+
+
 @dataclass(frozen=True)
 class AppView:
     name: str
@@ -166,6 +203,7 @@ class Overview:
     actions: list[Mapping[str, Any]]
     beats: list[Mapping[str, Any]]
     captures: list[CaptureView]
+    sinks: list[SinkView]
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -71,23 +72,17 @@ class InfluxWriter:
         given = rows.get(self.output.name)
         if given is None or not given.num_rows:
             return 0
-        if not self._created:
-            self._influx.create()
-            self._created = True
-        found, older = points(self.output, given), 0
-        cells = newest(found.cells)
-        if self.output.versioned:
-            cells, older = self._current(found, cells)
-        self._delete(found, cells.filter(pc.equal(cells["field"], DELETION)))
-        lines = self._lines(found, cells.filter(pc.not_equal(cells["field"], DELETION)), "")
-        refused = found.refused | self._send(lines)
+        try:
+            older, refused = self._write(given)
+        finally:
+            # Also of a batch that is given again: that it is too busy shows while it is.
+            self.figures = replace(self.figures, retried=self._influx.retried, bytes=self._influx.sent)
         written = given.num_rows - older - len(refused)
-        self.figures = Figures(
-            self.figures.written + written,
-            self.figures.conflicts + older,
-            self._influx.retried,
-            self.figures.refused + len(refused),
-            self._influx.sent,
+        self.figures = replace(
+            self.figures,
+            written=self.figures.written + written,
+            conflicts=self.figures.conflicts + older,
+            refused=self.figures.refused + len(refused),
         )
         if refused:
             raise Refused(
@@ -97,6 +92,19 @@ class InfluxWriter:
                 written=written,
             )
         return written
+
+    def _write(self, given: pa.Table) -> tuple[int, dict[int, str]]:
+        """How many rows the store had newer ones of, and why it never takes others, by number."""
+        if not self._created:
+            self._influx.create()
+            self._created = True
+        found, older = points(self.output, given), 0
+        cells = newest(found.cells)
+        if self.output.versioned:
+            cells, older = self._current(found, cells)
+        self._delete(found, cells.filter(pc.equal(cells["field"], DELETION)))
+        lines = self._lines(found, cells.filter(pc.not_equal(cells["field"], DELETION)), "")
+        return older, found.refused | self._send(lines)
 
     def _current(self, found: Points, cells: pa.Table) -> tuple[pa.Table, int]:
         answers = (answer for text in questions(found) for answer in self._influx.query(text))

@@ -94,20 +94,20 @@ class Outcome:
     taken: list[Item] = field(default_factory=list)
     bound: list[tuple[Item, str]] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
-    retried: int = 0
 
     def add(self, more: Outcome) -> None:
         self.taken += more.taken
         self.bound += more.bound
         self.refused |= more.refused
-        self.retried += more.retried
 
 
 class Requests:
-    """place: where the store is, for messages, without its password."""
+    """place: where the store is, for messages, without its password. retried: items sent again, also of those that
+    were never taken."""
 
     def __init__(self, place: str, parallel: int, *, pause: float = PAUSE) -> None:
         self._place, self._pause = place, pause
+        self.retried = 0
         # Fewer after a request that took too long: the same again would take as long.
         self._rows = LIMITS.rows
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="mongodb")
@@ -142,7 +142,7 @@ class Requests:
             pending = self._once(collection, pending, found, last=n == TRIES - 1)
             if not pending:
                 break
-            found.retried += len(pending)
+            self.retried += len(pending)
             time.sleep(self._delay(n))
         return found
 

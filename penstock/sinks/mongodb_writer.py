@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from time import time
 from typing import Any
@@ -88,14 +89,19 @@ class MongoWriter:
         fits(given.schema.field("doc").type, self._output.name)
         self._now: Counter[str] = Counter()
         self._refused: dict[int, str] = {}
-        batch = newest(given, self._refused, id_bytes=LIMITS.id_bytes, tombstones=self._output.tombstones)
-        dead = [row for row in batch if row.deleted and self._output.tombstones == "delete"]
-        gone = {row.number for row in dead}
-        self._delete(dead)
-        self._upsert(given, [row for row in batch if row.number not in gone])
+        try:
+            self._write(given)
+        finally:
+            # Also of a batch that is given again: that it is too busy shows while it is.
+            self.figures = replace(self.figures, retried=self._requests.retried)
         written, refused = self._now["written"], len(self._refused)
-        self._now["refused"] = refused
-        self.figures = Figures(**{name: had + self._now[name] for name, had in vars(self.figures).items()})
+        self.figures = replace(
+            self.figures,
+            written=self.figures.written + written,
+            conflicts=self.figures.conflicts + self._now["conflicts"],
+            refused=self.figures.refused + refused,
+            bytes=self.figures.bytes + self._now["bytes"],
+        )
         if self._refused:
             raise Refused(
                 f"MongoDB can never take {refused} rows for {self._output.name}",
@@ -104,6 +110,13 @@ class MongoWriter:
                 written=written,
             )
         return written
+
+    def _write(self, given: pa.Table) -> None:
+        batch = newest(given, self._refused, id_bytes=LIMITS.id_bytes, tombstones=self._output.tombstones)
+        dead = [row for row in batch if row.deleted and self._output.tombstones == "delete"]
+        gone = {row.number for row in dead}
+        self._delete(dead)
+        self._upsert(given, [row for row in batch if row.number not in gone])
 
     def close(self) -> None:
         self._requests.close()
@@ -157,7 +170,6 @@ class MongoWriter:
         for n in range(ROUNDS):
             found = self._requests.send(collection, pending)
             self._refused |= found.refused
-            self._now["retried"] += found.retried
             there = self._versions(collection, [item.id for item in found.taken])
             again: list[Item] = []
             for item in found.taken:
@@ -204,7 +216,6 @@ class MongoWriter:
     def _send(self, collection: Collection[Any], items: Sequence[Item]) -> None:
         found = self._requests.send(collection, items)
         self._refused |= found.refused
-        self._now["retried"] += found.retried
 
     def _graves(self, ids: Sequence[str]) -> dict[str, int]:
         """The versions of what was deleted of these ids."""

@@ -1,8 +1,10 @@
 // The page's own API. Every failure becomes a Failure with a kind the page can explain.
 const BASE = new URL("../../api/", import.meta.url);
 const PATIENCE_MS = 8000;
-// The code of a release is tried before it is accepted.
-const RELEASE_MS = 240000;
+// The code of a release is tried before it is accepted; a replay gives a store what it has to.
+const PATIENT_MS = { release: 240000, replay: 240000 };
+// A process of its own reads the statement.
+const EXPLAIN_MS = 240000;
 
 export class Failure extends Error {
   constructor(kind, message) {
@@ -37,11 +39,12 @@ export const history = () => call("history");
 export const catalog = () => call("catalog");
 const named = (values) => new URLSearchParams(values).toString();
 export const letters = (stream, kind) => call(`letters?${named({ stream, kind })}`, { patience: 30000 });
+export const explain = (sink) => call(`explain?${named({ sink })}`, { patience: EXPLAIN_MS });
 export const log = (app) => call(`log?${named({ app })}`);
 export const act = (action) =>
   call("actions", {
     method: "POST",
     headers: { "Content-Type": "application/json" },
     body: JSON.stringify(action),
-    signal: AbortSignal.timeout(action.verb === "release" ? RELEASE_MS : PATIENCE_MS),
+    signal: AbortSignal.timeout(PATIENT_MS[action.verb] ?? PATIENCE_MS),
   });

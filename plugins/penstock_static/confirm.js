@@ -25,9 +25,9 @@ const send = async () => {
   yes.disabled = true;
   text(yes, "Sending …");
   try {
-    await act({ ...action, note: note.value.trim() });
+    const answer = await act({ ...action, note: note.value.trim() });
     dialog.close();
-    done();
+    done(answer);
   } catch (error) {
     text($("confirm-error"), `Not done: ${error.message}`);
     text(yes, label);

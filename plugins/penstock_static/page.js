@@ -5,6 +5,7 @@ import { Catalog } from "./catalog.js";
 import { spark } from "./charts.js";
 import { $, attr, h, marked, text } from "./dom.js";
 import * as f from "./format.js";
+import { SinkTable } from "./sinks.js";
 import { StreamTable } from "./streams.js";
 
 const EVERY_MS = 3000;
@@ -221,11 +222,13 @@ const acted = (message) => {
 };
 const streams = new StreamTable({ acted });
 const captures = new CaptureTable({ acted, guard: streams.guard });
+const sinks = new SinkTable({ acted, guard: streams.guard });
 
 const show = () => {
   showTotals(data);
   streams.show(data);
   captures.show(data);
+  sinks.show(data);
   showLists(data);
   showStates(data);
   const { name, may_act: mayAct } = data.viewer;
@@ -270,6 +273,7 @@ const refreshCatalog = async () => {
   try {
     const found = await api.catalog();
     streams.behind = new Map(found.declared.map((one) => [one.name, one.behind_ms]));
+    sinks.declared = found.declared.filter((one) => one.kind === "sink");
     catalog.show(found);
     if (data) show();
   } catch (error) {

@@ -38,11 +38,21 @@ def filled(database: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 @pytest.fixture(scope="session")
+def influx_port() -> int:
+    """Where the project's InfluxDB is to be found, if a test starts one."""
+    return free_port(2)
+
+
+@pytest.fixture(scope="session")
 def server(
-    filled: Scene, database: MariaDB, broker: Broker, tmp_path_factory: pytest.TempPathFactory
+    filled: Scene, database: MariaDB, broker: Broker, influx_port: int, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     assert filled.live
-    more = {"PENSTOCK_HOME": str(filled.logs.parent), "PENSTOCK_KAFKA_BOOTSTRAP": broker.bootstrap}
+    more = {
+        "PENSTOCK_HOME": str(filled.logs.parent),
+        "PENSTOCK_KAFKA_BOOTSTRAP": broker.bootstrap,
+        "PENSTOCK_INFLUXDB_URL": f"http://127.0.0.1:{influx_port}",
+    }
     with api_server(tmp_path_factory.mktemp("airflow"), database.url, more) as found:
         yield found
 

@@ -25,6 +25,7 @@ APPS = {
     "presence": ["enriched-walk-ins", "walk-ins"],
     "quality": ["topic-quality"],
     "sessions": ["session-alerts"],
+    "sinks": ["shop-points", "shop-search"],
 }
 HUNG, FAILING, OFF = "presence", "summaries", "session-alerts"
 ERROR = """org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 812.0 failed 1 times
@@ -32,6 +33,20 @@ Caused by: org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms e
 partition receipts-1 could be determined
 	at org.apache.spark.sql.kafka010.consumer.InternalKafkaConsumer.fetch(KafkaDataConsumer.scala:122)
 	at org.apache.spark.sql.kafka010.consumer.KafkaDataConsumer.$anonfun$get$1(KafkaDataConsumer.scala:319)"""
+
+AWAY = "shop-search"
+REFUSES = "Elasticsearch at es:9200 does not answer; got: <img src=x onerror=alert(1)> " + "x" * 400
+STORES: dict[str, dict[str, Any]] = {
+    "shop-points": {
+        "place": "influxdb:shop.names", "aside": ["shop-points-dead-letter"], "written": 41_200_000, "conflicts": 613,
+        "retried": 12, "refused": 3, "bytes": 6_100_000_000, "waits": 2, "written_per_s": 1_240.0, "retried_per_s": 0.0,
+    },
+    AWAY: {
+        "place": "elasticsearch:shops-of-all-towns", "aside": ["unfit-shops"], "written": 900, "conflicts": 0,
+        "retried": 4_410, "refused": 0, "bytes": 120_000, "waits": 31, "written_per_s": 0.0, "retried_per_s": 31.0,
+        "answered_at": None,
+    },
+}  # fmt: skip
 
 SUPERVISOR = Actor("streams_agents/scheduled__2026-11-21T05:07:38.123456+00:00/supervise/1", "supervisor")
 
@@ -110,6 +125,8 @@ class Scene:
             row.batch_at = now - (row.batch_ms or 0) // 3
             row.watermark = now - 11_000 + self.ahead.get(row.name, 0)
             row.rows_in += int(row.rows_per_s / 2)
+            if row.store is not None and row.name != AWAY:
+                row.store["answered_at"] = now - 400
         self.control.report(rows, keep=False)
 
     def _keep_reporting(self) -> None:
@@ -147,7 +164,7 @@ class Scene:
             name,
             app,
             incarnation,
-            state={"assignments": "idle", FAILING: "failing", OFF: "stopped"}.get(name, "running"),
+            state={"assignments": "idle", FAILING: "failing", OFF: "stopped", AWAY: "waiting"}.get(name, "running"),
             batch_id=18_211,
             batch_at=now - 2_000,
             batch_ms=380,
@@ -162,8 +179,9 @@ class Scene:
             lag=int(rate * 0.4),
             topics={f"{name}-in": {"lag": int(rate * 0.4), "offsets": {str(p): 9_120_443 + p * 611 for p in range(4)}}},
             restarts=7 if name == FAILING else 0,
-            error=ERROR if name == FAILING else None,
-            error_at=now - 4_000 if name == FAILING else None,
+            store=STORES.get(name),
+            error={FAILING: ERROR, AWAY: REFUSES}.get(name),
+            error_at={FAILING: now - 4_000, AWAY: now - 200_000}.get(name),
         )
         self.rows.append(row)
         self.control.report([row], keep=False)

@@ -43,7 +43,7 @@ def test_the_navigation_leads_to_all_streams_with_state_and_figures(visit: Visit
         expect(quality).to_contain_text(figure)
     expect(row(view, "summaries")).to_contain_text("Job aborted due to stage failure")
     expect(view.frame.locator("tr.app", has_text="presence")).to_contain_text("has shown no sign of life")
-    expect(view.frame.locator("#totals")).to_contain_text("6 of 9")
+    expect(view.frame.locator("#totals")).to_contain_text("7 of 11")
     expect(view.frame.locator("#actions")).to_contain_text("alert rules are being moved")
     expect(view.frame.locator("#beats")).to_contain_text("probe-requests")
     expect(view.frame.locator("#beats tr", has_text="browser-sessions")).to_contain_text("held at")

@@ -23,7 +23,7 @@ from penstock.kafka.admin import ensure_topics
 from penstock.local.parts import Broker, MariaDB
 from penstock.settings import PROJECT
 from penstock.streams import Topic
-from tests.browser.scene import Scene
+from tests.browser.scene import APPS, Scene
 from tests.browser.server import Server
 
 pytestmark = pytest.mark.browser
@@ -247,8 +247,7 @@ def test_the_history_is_downsampled(olga: httpx.Client) -> None:
     found = olga.get("/penstock/api/history").json()
     assert len(found["t"]) == 120
     assert {len(s) for stream in found["streams"].values() for s in stream.values()} == {120}
-    assert set(found["streams"]) == {"agent-offline", "assignments", "bundles", "summaries", "enriched-walk-ins",
-                                     "walk-ins", "topic-quality", "session-alerts", "accounts", "tests"}  # fmt: skip
+    assert set(found["streams"]) == {name for names in APPS.values() for name in names}
 
 
 def test_the_catalog_is_what_the_files_now_say(vera: httpx.Client, server: Server) -> None:

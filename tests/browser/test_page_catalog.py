@@ -19,6 +19,7 @@ LISTED = {
     "order-counts": "stream",
     "order-minutes": "stream",
     "order-points": "sink",
+    "shop-points": "sink",
     "minutes-by-shop": "view",
     "shop-names": "view",
     "order-archive": "archive",

@@ -21,18 +21,23 @@ from tests.browser.server import Server
 
 pytestmark = pytest.mark.browser
 TRIES = int(os.environ.get("FUZZ", "400"))
-READ = ["", "static/x/page.js", "api/overview", "api/history", "api/letters", "api/log", "api/catalog"]
+READ = ["", "static/x/page.js", "api/overview", "api/history", "api/letters", "api/log", "api/catalog", "api/explain"]
 ACT = "api/actions"
 WAYS = {("get", path) for path in READ} | {("post", ACT)}
 NONE = ["static/", "api/", "api/none"]
-QUERIES = {"api/letters": {"stream": "bundles", "kind": "dead"}, "api/log": {"app": "metrics"}}
+QUERIES = {
+    "api/letters": {"stream": "bundles", "kind": "dead"},
+    "api/log": {"app": "metrics"},
+    "api/explain": {"sink": "shop-points"},
+}
 METHODS = ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "GET", "POST"]
 ACTIONS = [
     {"verb": "stop", "kind": "stream", "name": "bundles", "note": "tried"},
     {"verb": "poll", "kind": "capture", "name": "tests", "note": "tried"},
 ]
 WORDS: list[Any] = [
-    "start", "stop", "release", "poll", "reconcile", "snapshot", "continue", "stream", "app", "capture", "dead", "late",
+    "start", "stop", "release", "poll", "reconcile", "snapshot", "continue", "replay",
+    "stream", "app", "capture", "sink", "dead", "late",
     "bundles", "metrics", "", " ", "x" * 121, "x" * 100_000, "\0", "\n",
     "\ud800", "é", "日本", "'; DROP TABLE stream; --", "<script>", "%00", "../../..", None, True, 0, -1, 10**30, 1.5,
     float("nan"), [], ["stop"], {}, {"verb": "stop"}, [[[[[[]]]]]],
@@ -126,6 +131,8 @@ def test_no_request_is_answered_by_a_fault(
     olga: httpx.Client, server: Server, scene: Scene, fresh_broker: Broker
 ) -> None:
     assert fresh_broker.bootstrap
+    # Read once by Spark, it is kept.
+    assert olga.get("/penstock/api/explain", params=QUERIES["api/explain"], timeout=240).status_code == 200
     scene.logs.mkdir(exist_ok=True)
     log = scene.logs / "metrics.log"
     log.write_text("a line\n")

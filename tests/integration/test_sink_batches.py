@@ -212,6 +212,9 @@ def test_a_store_that_hangs_stalls_nobody_else(
         wait_until(lambda: slow.report().state == "waiting", what="the stream says that it waits")
         assert "cabinet:slow has not answered for a batch of 1 rows" in (slow.figures.error or "")
         assert slow.writing_for() == 0, "no driver ends for it"
+        store = slow.report().store or {}
+        assert (store["place"], store["aside"]) == ("cabinet:slow", ["slow-dead-letter"])
+        assert (store["waits"] >= 1, store["answered_at"]) == (True, None)
         for n in (2, 3, 4):
             send(bootstrap, [order(1)])
             wait_until(partial(_holds, "quick", n), what="the other goes on")
@@ -222,7 +225,9 @@ def test_a_store_that_hangs_stalls_nobody_else(
         slow.tend()
         wait_until(lambda: len(CABINETS["slow"].documents) == 4, what="all of it is written")
         slow.settle()
-        assert slow.report().state in ("idle", "running")
+        told = slow.report()
+        assert told.state in ("idle", "running")
+        assert (told.store or {})["answered_at"] is not None
     finally:
         hangs.set()
         slow.stop()

@@ -108,5 +108,7 @@ def test_nothing_declared_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_completion_offers_things_and_places() -> None:
-    assert catalog.complete("shop") == ["shop-names", "shops", "shops-dead-letter"]
+    assert catalog.complete("shop") == [
+        "shop-names", "shop-points", "shop-points-dead-letter", "shops", "shops-dead-letter",
+    ]  # fmt: skip
     assert "order-minutes" in load().streams

@@ -41,6 +41,19 @@ def test_records_that_spark_reads_once_for_each_branch_are_counted_once() -> Non
     assert figures.row.rows_in == 7
 
 
+def test_what_a_sink_writes_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures, now = Figures(ProgressRow("s", "a", "i")), [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    assert figures.report().store is None, "it is no sink"
+    found = []
+    for written, retried in ((0, 0), (300, 60), (300, 60)):
+        figures.set(store={"place": "shelf:search", "written": written, "retried": retried})
+        store = figures.report().store or {}
+        found.append((store["place"], store["written_per_s"], store["retried_per_s"]))
+        now[0] += 10.0
+    assert found == [("shelf:search", *rates) for rates in ((0.0, 0.0), (30.0, 6.0), (0.0, 0.0))]
+
+
 def test_lag_is_not_known_without_offsets() -> None:
     figures = Figures(ProgressRow("s", "a", "i"))
     figures.lag({}, {})

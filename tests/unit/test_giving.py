@@ -55,6 +55,8 @@ class Given:
     marked: bool = True
     stood: list[str] = field(default_factory=list)
     beside: dict[str, pa.Table] = field(default_factory=dict)
+    waits: int = 0
+    answered: bool = False
 
     def give(self, *values: str) -> int:
         stream = Stream("s", "a", {"rows": Input(Topic("in"))}, lambda rows: rows, OUT, Each(), poison=2)
@@ -63,7 +65,9 @@ class Given:
             stream, "", threading.Event(), lambda why: stood.append(getattr(why, "what", "")), Untaken(stream)
         )
         store = Store([OUT] if self.marked else [Named()], self.writer, NOTHING)
-        return giving.give(store, rows(*values), self.beside, MARK, Kept(stream, "", None))
+        refused = giving.give(store, rows(*values), self.beside, MARK, Kept(stream, "", None))
+        self.waits, self.answered = giving.waits, giving.answered_at is not None
+        return refused
 
 
 class Named(Heap):
@@ -79,6 +83,7 @@ def test_a_wait_is_told_and_its_end() -> None:
     assert given.give("a") == 0
     assert given.stood == ["away", "busy", ""]
     assert given.writer.taken == [[b"a"]] * 3
+    assert (given.waits, given.answered) == (2, False), "of a store with marks nobody asks when it answered"
 
 
 @pytest.mark.parametrize(("written", "taken"), [(None, [[b"a", b"b"], [b"a"]]), (1, [[b"a", b"b"]])])
@@ -107,9 +112,12 @@ def test_a_wait_ends_also_where_all_that_is_left_is_refused() -> None:
     given = Given(Writer([Wait("away", seconds=0), refused]), marked=False)
     assert given.give("a") == 1
     assert given.stood == ["away", ""]
+    assert not given.answered, "it took nothing"
+    assert given.give("a") == 0
+    assert given.answered
 
 
 def test_a_store_without_marks_is_not_asked_for_nothing() -> None:
     given = Given(Writer([Wait("away", seconds=0)]), marked=False)
     assert given.give() == 0
-    assert (given.writer.taken, given.stood) == ([], [])
+    assert (given.writer.taken, given.stood, given.answered) == ([], [], False)

@@ -16,6 +16,7 @@ from penstock.observe.letters import _replay, topics
 def test_letters_lie_beside_the_topics_that_were_read() -> None:
     assert topics("dead", "bundles", ["receipts"]) == ["receipts-dead-letter", "bundles-dead-letter", "penstock.aside"]
     assert topics("late", "bundles", ["receipts"]) == ["bundles-late"]
+    assert topics("dead", "search", ["orders"], ["unfit"]) == ["orders-dead-letter", "unfit", "penstock.aside"]
 
 
 def test_a_letter_that_says_no_place_has_no_origin() -> None:
@@ -56,4 +57,7 @@ def test_what_a_store_refused_is_sent_to_that_store_alone() -> None:
     nobody: Any = None
     found = _planned(Letter("search-dead-letter", 0, 0, None, b"{}", said), [], nobody)
     assert (found.record, found.refused.endswith("penstock sinks replay search")) == (None, True)
-    assert _replay("search-dead-letter", {f"penstock.{name}": text for name, text in said.items()}) == ""
+    headers = {f"penstock.{name}": text for name, text in said.items()}
+    assert _replay("anywhere", headers) == "penstock sinks replay search --place 0:7"
+    for forged in ("", "--help", "search; reboot", "a b", "se\u0430rch"):
+        assert _replay("anywhere", headers | {"penstock.stream": forged}) == ""

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import threading
+from typing import Any
 
 import httpx
 import pytest
@@ -91,6 +92,31 @@ def test_captures_are_shown(control: Control) -> None:
     assert of(found, "penstock_capture_phase", capture="orders", phase="refused") == 0
     assert of(found, "penstock_capture_drift_rows", capture="orders", kind="extra") == 3
     assert 30 <= of(found, "penstock_capture_open_transaction_age_seconds", capture="orders") < 40
+
+
+def test_sinks_are_shown(control: Control) -> None:
+    def sink(**given: Any) -> Series:
+        incarnation = control.apps()[0].incarnation
+        assert incarnation
+        store = {"place": "elasticsearch:tests", "written": 40, "conflicts": 7, "bytes": 900, "written_per_s": 2.5}
+        row = ProgressRow(STREAM, APP, incarnation, store=store | {"retried": 3, "refused": 1, "waits": 2}, **given)
+        control.report([row], keep=False)
+        return series(scrape(PlatformCollector(Moments(control))))
+
+    assert not any(
+        name.startswith("penstock_sink") for name, _ in series(scrape(PlatformCollector(Moments(filled(control)))))
+    )
+    here = {"stream": STREAM, "app": APP}
+    exact = {
+        "store_away_seconds": 0, "written_total": 40, "conflicts_total": 7, "retried_total": 3, "refused_total": 1,
+        "bytes_total": 900, "waits_total": 2, "written_per_second": 2.5,
+    }  # fmt: skip
+    well = sink(state="running")
+    assert {name: of(well, f"penstock_sink_{name}", **here) for name in exact} == exact
+    away = sink(state="waiting", error="nobody there", error_at=now_ms() - 90_000)
+    assert 90 <= of(away, "penstock_sink_store_away_seconds", **here) < 100
+    failing = sink(state="failing", error="not let in")
+    assert ("penstock_sink_store_away_seconds", frozenset(here.items())) not in failing, "nobody knows"
 
 
 def test_the_exposition_is_sound(control: Control) -> None:

@@ -102,6 +102,8 @@ def test_the_expressions_of_the_dashboard_are_valid(promtool: Callable[..., None
 
 STREAM = '{stream="minutes", app="metrics"}'
 TOPIC = '{stream="minutes", app="metrics", topic="receipts"}'
+SINK = '{stream="search", app="sinks"}'
+SUNK = '{stream="search", app="sinks", topic="orders"}'
 HEALTHY = {
     'up{job="penstock"}': "1+0x60",
     "penstock_control_up": "1+0x60",
@@ -112,6 +114,15 @@ HEALTHY = {
     f"penstock_stream_watermark_age_seconds{STREAM}": "3630+0x60",
     f"penstock_stream_late_records_total{STREAM}": "5+0x60",
     f"penstock_stream_dead_letters_total{STREAM}": "5+0x60",
+    f"penstock_stream_desired{SINK}": "1+0x60",
+    f"penstock_stream_up{SINK}": "1+0x60",
+    f"penstock_stream_lag_records{SUNK}": "20000-10x60",
+    f"penstock_stream_rows_per_second{SINK}": "100+0x60",
+    f"penstock_stream_batch_age_seconds{SINK}": "2+0x60",
+    f"penstock_stream_dead_letters_total{SINK}": "5+0x60",
+    f"penstock_sink_store_away_seconds{SINK}": "0+0x60",
+    f"penstock_sink_written_total{SINK}": "0+6000x60",
+    f"penstock_sink_retried_total{SINK}": "0+500x60",
     'penstock_app_restarts_total{app="metrics"}': "1+0x60",
     'penstock_capture_phase{capture="orders", phase="refused"}': "0+0x60",
     'penstock_capture_drift_rows{capture="orders", kind="missing"}': "0+0x60",
@@ -138,6 +149,19 @@ BROKEN = {
     "PenstockLateRecords": {f"penstock_stream_late_records_total{STREAM}": "5+1x60"},
     "PenstockDeadLetters": {f"penstock_stream_dead_letters_total{STREAM}": "5+1x60"},
     "PenstockLostRecords": {f"penstock_stream_lost_records_total{STREAM}": "5+1x60"},
+    # Then the sink is not up either, commits nothing, and its lag grows.
+    "PenstockSinkStoreAway": {
+        f"penstock_sink_store_away_seconds{SINK}": "0+60x60",
+        f"penstock_stream_up{SINK}": "0+0x60",
+        f"penstock_stream_batch_age_seconds{SINK}": "0+60x60",
+        f"penstock_stream_lag_records{SUNK}": "0+6000x60",
+        f"penstock_stream_rows_per_second{SINK}": "0+0x60",
+        f"penstock_sink_written_total{SINK}": "6000+0x60",
+        f"penstock_sink_retried_total{SINK}": "500+0x60",
+    },
+    "PenstockSinkRetries": {f"penstock_sink_retried_total{SINK}": "0+700x60"},
+    "PenstockSinkDeadLetters": {f"penstock_stream_dead_letters_total{SINK}": "5+1x60"},
+    "PenstockSinkBehind": {f"penstock_stream_lag_records{SUNK}": "40000+0x60"},
     "PenstockCaptureRefused": {'penstock_capture_phase{capture="orders", phase="refused"}': "1+0x60"},
     "PenstockCaptureDrift": {'penstock_capture_drift_rows{capture="orders", kind="missing"}': "1+0x60"},
     "PenstockCaptureAside": {'penstock_capture_aside_rows{capture="orders"}': "1+0x60"},
@@ -150,6 +174,18 @@ BROKEN = {
 
 def test_every_rule_has_a_case() -> None:
     assert set(rules()) == set(BROKEN)
+
+
+def test_what_to_do_for_a_sink_is_what_the_docs_say() -> None:
+    """The docs say NAME where an alert has the name."""
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    told = {rule["alert"]: rule["annotations"] for group in groups for rule in group["rules"]}
+    cures = {name: said for name, said in told.items() if name.startswith("PenstockSink")}
+    assert {said["docs"] for said in cures.values()} == {"docs/operations.md#sinks"}
+    section = (DOCKER.parent / "docs" / "operations.md").read_text().partition("\n## Sinks\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in section.splitlines() if line[:1] == "|"]
+    said = {row[0].strip(" `"): row[-1].removesuffix(" |") for row in rows[2:]}
+    assert said == {name: given["fix"].replace("{{ $labels.stream }}", "NAME") for name, given in cures.items()}
 
 
 def test_each_alert_fires_for_its_fault_alone(promtool: Callable[..., None], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -58,8 +59,6 @@ def report(control: Control, **states: str) -> None:
 
 def run(control: Control, monkeypatch: pytest.MonkeyPatch, ill: list[str], *, lasts: float = 5.0) -> dict[str, Any]:
     """The event that ends the wait of a run that began with these streams ill."""
-    import time
-
     import penstock_triggers
 
     monkeypatch.setattr(penstock_triggers, "ILL_EVERY", 0.01)
@@ -107,6 +106,55 @@ def test_a_stream_that_still_fails_fails_a_run_at_its_end_only(
     control.set_desired(["totals"], "off", ME)
     report(control, totals="failing", finals="idle")
     operator().resume(context(), event)
+
+
+def test_a_store_that_is_away_for_a_moment_fails_no_run(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither at the run's end, nor is it taken for known at the next one's begin."""
+    from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
+
+    def waits(ms: int) -> None:
+        app = control.app("chaos")
+        assert app
+        assert app.incarnation
+        since = control.now() - ms
+        row = ProgressRow("totals", "chaos", app.incarnation, state="waiting", error="nobody there", error_at=since)
+        control.report([row], keep=False)
+
+    def known() -> list[str]:
+        task = operator()
+        monkeypatch.setattr(task, "_command", lambda _: ["true"])
+        with pytest.raises(TaskDeferred) as deferred:
+            task.execute(context())
+        found: list[str] = deferred.value.trigger.ill
+        return found
+
+    report(control, finals="idle")
+    waits(20_000)
+    over = {"do": "epoch", "why": "", "evidence": None}
+    operator().resume(context(), over)
+    assert known() == []
+    waits(90_000)
+    assert known() == ["totals"]
+    with pytest.raises(AirflowFailException, match=r"stream totals: waiting: for 1 min 3\d s: nobody there"):
+        operator().resume(context(), over)
+
+
+def test_a_store_that_is_back_before_it_is_told_of_fails_no_run(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import penstock_triggers
+
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    illness = penstock_triggers.Illness(control, "chaos", [])
+    said = []
+    # Away for 55 s, back, and away for 65 s.
+    for second in range(0, 140, 5):
+        now[0] = float(second)
+        report(control, totals="idle" if 55 <= second < 70 else "waiting")
+        said.append(illness.look())
+    assert [bool(text) for text in said] == [second >= 130 for second in range(0, 140, 5)]
+    assert said[-1].startswith("stream totals: waiting: ")
 
 
 def test_a_run_knows_what_failed_before(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,182 @@
+// Sinks: what each writes, how its store is, what its statement does, and giving the store once more what it put aside.
+import * as api from "./api.js";
+import { ask } from "./confirm.js";
+import { $, attr, h, text } from "./dom.js";
+import * as f from "./format.js";
+import { showLetters } from "./letters.js";
+import { look } from "./look.js";
+import { StateButton } from "./state.js";
+
+const COLUMNS = ["Sink", "State", "Store", "Documents/s", "Lag", "Sent again", "Older", "Dead"];
+const HINTS = {
+  Store: "Whether it took the last documents it was given, and how long ago; or for how long it has been away",
+  "Documents/s": "Documents written or deleted per second, and since the driver began",
+  Lag: "Records not read yet, over all topics",
+  "Sent again": "Documents that the store was too busy for at first, per second and since the driver began",
+  Older: "Documents that the store had a newer version of, since the driver began",
+  Dead: "Records put aside, since the first start",
+};
+const TOO_BUSY = 0.1;
+const NOT_RUN = "not run: nobody has said where its store is";
+const NOT_BEGUN = "not begun: no run of its app's DAG has taken it up yet";
+
+const showExplanation = (name) =>
+  look({
+    title: `What ${name} does`,
+    about: "As `penstock sinks explain` prints it: read by Spark, which takes some seconds, and no store is asked.",
+    make: async () => [h("pre", { class: "log" }, (await api.explain(name)).text)],
+  });
+
+const showReplayed = (name, { counts, left }) =>
+  look({
+    title: `Replay of ${name}`,
+    about: left.length ? "What stays put aside, the first fifty; it can be replayed again." : "",
+    make: () => [
+      h("p", {}, Object.entries(counts).map(([what, n]) => `${f.exact(n)} ${what}`).join(", ") || `${name} put nothing aside.`),
+      ...left.map(({ place, said }) => h("article", { class: "letter" }, h("h4", {}, said), h("p", { class: "muted" }, place))),
+    ],
+  });
+
+class SinkRow {
+  constructor(table, name) {
+    this.table = table;
+    this.name = name;
+    this.unfold = h("button", { type: "button", class: "unfold", "aria-expanded": "false", onclick: () => this.toggle() }, name);
+    this.place = h("span", { class: "s place" });
+    this.why = h("span", { class: "s why" });
+    this.state = new StateButton(name);
+    this.desired = h("span", { class: "s" });
+    this.cells = Object.fromEntries(
+      COLUMNS.slice(2).map((label) => {
+        const [first, second] = [h("span", { class: "v" }), h("span", { class: "s" })];
+        return [label, { cell: h("td", { class: "n", "data-label": label }, first, second), first, second }];
+      }),
+    );
+    this.node = h(
+      "tr",
+      { class: "sink" },
+      h("th", { scope: "row" }, this.unfold, this.place, this.why),
+      h("td", {}, this.state.node, this.desired),
+      ...Object.values(this.cells).map(({ cell }) => cell),
+    );
+    const button = (label, what, onclick) =>
+      h("button", { type: "button", "aria-haspopup": "dialog", "aria-label": `${what} ${name}`, onclick }, `${label} …`);
+    this.explain = button("Explain", "Explain", () => showExplanation(name));
+    this.letters = button("Dead letters", "Dead letters of sink", () => showLetters(name, "dead"));
+    this.replay = button("Replay", "Replay", () => this.confirm());
+    this.facts = h("dl", { class: "facts" });
+    this.errorTitle = h("h4", {});
+    this.error = h("pre", { class: "error", tabindex: "0", "aria-label": "Last error" });
+    const buttons = h("div", { class: "buttons" }, this.explain, this.letters, this.replay);
+    this.more = h("div", { class: "detail" }, this.facts, buttons, this.errorTitle, this.error);
+    this.holder = h("tr", { class: "unfolded", hidden: true }, h("td", { colspan: COLUMNS.length }));
+  }
+
+  show(sink, { viewer, states, cures }) {
+    const c = this.cells;
+    text(this.place, [sink.place, sink.app].filter(Boolean).join(" · "));
+    attr(this.place, "title", sink.place);
+    const idle = sink.state ? "" : sink.runs ? NOT_BEGUN : NOT_RUN;
+    text(this.why, idle || sink.why || f.failed(sink));
+    attr(this.why, "title", idle || sink.why || sink.error);
+    attr(this.node, "data-state", sink.state ?? "stopped");
+    attr(this.node, "data-stale", sink.stale);
+    attr(this.state.node, "hidden", !sink.state);
+    if (sink.state) this.state.show(sink.state, sink.why, { states, cures });
+    text(this.desired, sink.state ? `wanted ${sink.desired}` : f.DASH);
+    const away = sink.health === "away";
+    text(c.Store.first, sink.health === "unknown" ? f.DASH : sink.health);
+    text(c.Store.second, sink.health_age_ms == null ? "" : away ? `for ${f.age(sink.health_age_ms)}` : `${f.age(sink.health_age_ms)} ago`);
+    attr(c.Store.cell, "data-warn", away);
+    attr(c.Store.cell, "title", away ? sink.reason : null);
+    text(c["Documents/s"].first, f.count(sink.written_per_s));
+    text(c["Documents/s"].second, sink.written ? `${f.count(sink.written)} in all` : "");
+    text(c.Lag.first, f.count(sink.lag));
+    text(c["Sent again"].first, f.count(sink.retried));
+    text(c["Sent again"].second, sink.retried_per_s ? `${f.count(sink.retried_per_s)} a second` : "");
+    attr(c["Sent again"].cell, "data-warn", sink.retried_per_s > TOO_BUSY * sink.written_per_s);
+    text(c.Older.first, f.count(sink.conflicts));
+    text(c.Dead.first, f.count(sink.dead));
+    attr(c.Dead.first, "title", f.exact(sink.dead));
+    attr(c.Dead.cell, "data-zero", !sink.dead);
+    this.detail(sink, viewer);
+  }
+
+  detail(sink, viewer) {
+    const facts = [
+      ["Documents written", f.exact(sink.written)],
+      ["Older than the store's", f.exact(sink.conflicts)],
+      ["Sent again", f.exact(sink.retried)],
+      ["Never taken", f.exact(sink.refused)],
+      ["Bytes sent", f.bytes(sink.bytes)],
+      ["Asked to wait", sink.waits == null ? f.DASH : f.plural(sink.waits, "time")],
+    ];
+    this.facts.replaceChildren(...facts.map(([key, value]) => h("div", {}, h("dt", {}, key), h("dd", {}, value))));
+    for (const button of [this.explain, this.letters, this.replay]) this.table.guard(button, viewer);
+    attr(this.explain, "hidden", !sink.stated);
+    attr(this.letters, "hidden", !sink.state);
+    attr(this.replay, "hidden", !sink.runs);
+    attr(this.error, "hidden", !sink.error);
+    attr(this.errorTitle, "hidden", !sink.error);
+    text(this.errorTitle, f.failed(sink).replace(/^./, (first) => first.toUpperCase()));
+    text(this.error, sink.error ?? "");
+  }
+
+  toggle() {
+    const open = this.holder.hidden;
+    attr(this.unfold, "aria-expanded", String(open));
+    attr(this.holder, "hidden", !open);
+    if (open) this.holder.firstChild.append(this.more);
+    else this.more.remove();
+  }
+
+  confirm() {
+    ask({
+      title: `Replay what ${this.name} put aside?`,
+      message:
+        "Each record that is in its topics of dead letters goes through the statement to the store once more, and to nobody else. What the store has a newer version of stays as it is. It takes from some seconds to a few minutes.",
+      label: "Replay",
+      action: { verb: "replay", kind: "sink", name: this.name },
+      done: (answer) => {
+        this.table.acted(`Replay of ${this.name} has ended.`);
+        showReplayed(this.name, answer);
+      },
+    });
+  }
+}
+
+export class SinkTable {
+  constructor({ acted, guard }) {
+    Object.assign(this, { acted, guard });
+    this.shape = null;
+    this.rows = new Map();
+    this.declared = []; // of the catalog
+  }
+
+  // Those that have reported; then those that have not yet, or that nothing runs.
+  known({ apps, sinks }) {
+    const found = new Map(sinks.map((sink) => [sink.name, { ...sink, runs: true }]));
+    const streams = new Map(apps.flatMap((app) => app.streams).map((stream) => [stream.name, stream]));
+    for (const { name, app, writes, runs, where } of this.declared) {
+      const place = writes.filter(({ kind }) => kind === "store").map((one) => one.name).join(", ");
+      const known = found.get(name) ?? { health: "unknown", ...streams.get(name), name, app, place, runs };
+      found.set(name, { ...known, stated: where.startsWith("sql/sinks/") });
+    }
+    return [...found.values()].sort((a, b) => (a.name < b.name ? -1 : 1));
+  }
+
+  show(data) {
+    const known = this.known(data);
+    const names = known.map((sink) => sink.name);
+    if (this.shape !== names.join()) {
+      this.shape = names.join();
+      // A row that is unfolded stays so.
+      this.rows = new Map(names.map((name) => [name, this.rows.get(name) ?? new SinkRow(this, name)]));
+      const head = h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c)));
+      const body = h("tbody", {}, ...[...this.rows.values()].flatMap((row) => [row.node, row.holder]));
+      const empty = h("p", { class: "empty" }, "No sinks are declared.");
+      $("sinks").replaceChildren(names.length ? h("table", { class: "sinks cards" }, h("thead", {}, head), body) : empty);
+    }
+    for (const sink of known) this.rows.get(sink.name).show(sink, data);
+  }
+}

@@ -1,0 +1,38 @@
+"""What the page asks of sinks by processes of their own: what they say when they cannot."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import SinkError
+from penstock.observe import sinks
+from tests.support import forget
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One without a sink."""
+    (tmp_path / "jobs").mkdir()
+    monkeypatch.setenv("PENSTOCK_PROJECT", str(tmp_path))
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path / "home"))
+    forget()
+
+
+def test_what_the_command_refuses_is_told_in_its_words() -> None:
+    said = "`penstock sinks explain nobody` failed; got: there is no sink named 'nobody'; there are: none"
+    with pytest.raises(SinkError, match=f"^{re.escape(said)}$"):
+        sinks.explained("nobody")
+    with pytest.raises(SinkError, match="`penstock sinks replay nobody --all --json` failed; got: there is no sink"):
+        sinks.replayed("nobody")
+
+
+def test_what_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sinks, "EXPLAIN_TIMEOUT", 0.01)
+    monkeypatch.setattr(sinks, "REPLAY_TIMEOUT", 0.01)
+    with pytest.raises(SinkError, match=r"explain tests` has not ended; got: nothing within 0\.01 s"):
+        sinks.explained("tests")
+    with pytest.raises(SinkError, match="replay again: what was written by then is not written twice"):
+        sinks.replayed("tests")

@@ -1,0 +1,54 @@
+"""What the operator page shows of sinks and their stores."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.observe.views import SinkView
+from tests.unit.test_overview import NOW, ROW, row, seen
+
+STORE = {
+    "place": "elasticsearch:tests", "written": 40, "conflicts": 7, "retried": 3, "waits": 2, "written_per_s": 12.0,
+    "retried_per_s": 0.5, "answered_at": NOW - 4_000,
+}  # fmt: skip
+
+
+def sunk(store: dict[str, Any] | None = STORE, **given: Any) -> SinkView:
+    [sink] = seen(row=row(store=store, **given)).sinks
+    return sink
+
+
+def test_a_sink_is_shown_with_what_it_writes_and_how_its_store_is() -> None:
+    assert seen().sinks == [], "a stream into topics is none"
+    well = sunk()
+    assert (well.name, well.app, well.place, well.health, well.health_age_ms, well.reason) == (
+        "bundles", "metrics", "elasticsearch:tests", "reachable", 4_000, "",
+    )  # fmt: skip
+    figures = (well.written_per_s, well.retried_per_s, well.written, well.conflicts, well.retried, well.refused)
+    assert figures == (12.0, 0.5, 40, 7, 3, 0)
+    assert (well.waits, well.lag, well.dead) == (2, ROW.lag, ROW.dead)
+    away = sunk(state="waiting", error="nobody there\nat es:9200", error_at=NOW - 90_000)
+    assert (away.health, away.health_age_ms, away.reason) == ("away", 90_000, "nobody there\nat es:9200")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"store": {"place": "elasticsearch:tests", "answered_at": None}},
+        {"state": "failing", "error": "not let in"},
+        {"reported_at": NOW - 250_000},
+        {"state": "starting"},
+    ],
+)
+def test_of_a_store_that_nobody_asks_nothing_is_known(given: dict[str, Any]) -> None:
+    found = sunk(**given)
+    assert (found.health, found.health_age_ms, found.reason) == ("unknown", None, "")
+
+
+def test_a_store_that_is_too_busy_is_said() -> None:
+    busy = "its store is too busy: of 100 documents a second 11 are sent again"
+    for again, said in ((10.0, ""), (11.0, busy)):
+        given = seen(row=row(store={**STORE, "written_per_s": 100.0, "retried_per_s": again}))
+        assert given.apps[0].streams[0].why == said
