@@ -15,7 +15,7 @@ from penstock.errors import Refused, SinkError
 from penstock.sinks import connections
 from penstock.sinks.documents import Figures
 from penstock.sinks.influx_http import Influx, quoted
-from penstock.sinks.influx_known import STATEMENTS, current, known, newest, pieces, questions, where
+from penstock.sinks.influx_known import STATEMENTS, current, hidden, known, newest, pieces, questions, where
 from penstock.sinks.influx_points import DELETION, POINT, Points, points
 from penstock.sinks.influxdb import GRAVES, LIMITS, VERSION, InfluxDB
 
@@ -74,13 +74,14 @@ class InfluxWriter:
         if not self._created:
             self._influx.create()
             self._created = True
-        found, older = points(self.output, given), 0
-        cells = newest(found.cells)
-        if self.output.versioned:
-            cells, older = self._current(found, cells)
-        self._delete(found, cells.filter(pc.equal(cells["field"], DELETION)))
-        lines = self._lines(found, cells.filter(pc.not_equal(cells["field"], DELETION)), "")
-        refused = found.refused | self._send(lines)
+        found = points(self.output, given)
+        refused, older = self._newest(found, found.cells)
+        cells = hidden(found.cells, refused)
+        while cells.num_rows:
+            more, _ = self._newest(found, cells)
+            refused |= more
+            cells = hidden(cells, more)
+        refused |= found.refused
         written = given.num_rows - older - len(refused)
         self.figures = Figures(
             self.figures.written + written,
@@ -97,6 +98,15 @@ class InfluxWriter:
                 written=written,
             )
         return written
+
+    def _newest(self, found: Points, cells: pa.Table) -> tuple[dict[int, str], int]:
+        """Write the newest of some cells. Why the store never takes some rows, by number, and how many are older than
+        what it has."""
+        cells, older = newest(cells), 0
+        if self.output.versioned:
+            cells, older = self._current(found, cells)
+        self._delete(found, cells.filter(pc.equal(cells["field"], DELETION)))
+        return self._send(self._lines(found, cells.filter(pc.not_equal(cells["field"], DELETION)), "")), older
 
     def _current(self, found: Points, cells: pa.Table) -> tuple[pa.Table, int]:
         answers = (answer for text in questions(found) for answer in self._influx.query(text))

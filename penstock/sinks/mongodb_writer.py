@@ -88,11 +88,12 @@ class MongoWriter:
         fits(given.schema.field("doc").type, self._output.name)
         self._now: Counter[str] = Counter()
         self._refused: dict[int, str] = {}
-        batch = newest(given, self._refused, id_bytes=LIMITS.id_bytes, tombstones=self._output.tombstones)
-        dead = [row for row in batch if row.deleted and self._output.tombstones == "delete"]
-        gone = {row.number for row in dead}
-        self._delete(dead)
-        self._upsert(given, [row for row in batch if row.number not in gone])
+        tombstones = self._output.tombstones
+        for batch in newest(given, self._refused, id_bytes=LIMITS.id_bytes, tombstones=tombstones):
+            dead = [row for row in batch if row.deleted and tombstones == "delete"]
+            gone = {row.number for row in dead}
+            self._delete(dead)
+            self._upsert(given, [row for row in batch if row.number not in gone])
         written, refused = self._now["written"], len(self._refused)
         self._now["refused"] = refused
         self.figures = Figures(**{name: had + self._now[name] for name, had in vars(self.figures).items()})
