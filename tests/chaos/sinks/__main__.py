@@ -24,6 +24,7 @@ from pathlib import Path
 from tests.chaos.sinks.checker import Checker
 from tests.chaos.sinks.traffic import Load
 from tests.chaos.sinks.world import KILLS, LONGEST, STORES, World, outages, started
+from tests.support import wait_until
 
 # Seconds until all that was sent must be out.
 PATIENCE = 600.0
@@ -97,21 +98,22 @@ class Run:
             self._check()
 
     def _break(self, what: str) -> None:
-        counts, kinds = (self.found.kills, list(KILLS)) if what == "kill" else (self.found.outages, list(self.outages))
+        counts, ways = (self.found.kills, KILLS) if what == "kill" else (self.found.outages, self.outages)
         # The kind that was tried least, so that none is left out.
-        least = min(counts[kind] for kind in kinds)
-        kind = self.chance.choice([kind for kind in kinds if counts[kind] == least])
+        least = min(counts[kind] for kind in ways)
+        kind = self.chance.choice([kind for kind in ways if counts[kind] == least])
         time.sleep(self.chance.choice((self.chance.uniform(0, 2), self.chance.uniform(2, 8))))
-        before, driver = self.world.written(), self.world.driver()
         try:
-            said = (KILLS[kind] if what == "kill" else self.outages[kind])(self.world, self.chance)
+            wait_until(self.world.killable, 180, what="a driver that can be killed")
+            written, driver = self.world.written(), self.world.driver()
+            said = ways[kind](self.world, self.chance)
         except AssertionError as e:
             self.found.mistakes.append(f"{kind}: {e}")
-            said = str(e)
+            return
         counts[kind] += 1
-        now, after = self.world.written(), self.world.driver()
-        if what == "outage" and driver and after and driver.incarnation == after.incarnation:
-            others = sum(now[store] - before[store] for store in now if not kind.startswith(store))
+        if what == "outage" and (after := self.world.driver()) and driver and driver.incarnation == after.incarnation:
+            rows = {store: count - written[store] for store, count in self.world.written().items()}
+            others = sum(count for store, count in rows.items() if not kind.startswith(store))
             self.found.meanwhile.append(others)
             said += f", the others took {others} rows"
         # Half of the kills hit what has not recovered yet.

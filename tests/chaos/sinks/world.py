@@ -21,6 +21,7 @@ from penstock.machine import aot
 from penstock.machine.process import free_port
 from penstock.settings import PROJECT
 from penstock.streams import Topic
+from penstock.supervision import processes
 from penstock.testing import create
 from tests.chaos.long import breakers, world
 from tests.chaos.long.world import LEASE, STUCK, Keeper
@@ -45,6 +46,11 @@ class World(world.World):
     ) -> None:
         super().__init__(broker, database, control, keeper)
         self.stores = stores
+
+    def killable(self) -> bool:
+        """Whether there is a driver with a Python that can be killed."""
+        d = self.driver()
+        return d is not None and any(breakers.python(breakers.words(one.pid)) for one in processes.members(d))
 
     def through(self, seconds: float) -> bool:
         """Wait until all that the topics hold by now is written; whether it is in time."""
