@@ -111,7 +111,7 @@ class Run:
             self.found.mistakes.append(f"{kind}: {e}")
             return
         counts[kind] += 1
-        if what == "outage" and (after := self.world.driver()) and driver and driver.incarnation == after.incarnation:
+        if what == "outage" and driver and self.world.lives(driver):
             rows = {store: count - written[store] for store, count in self.world.written().items()}
             others = sum(count for store, count in rows.items() if not kind.startswith(store))
             self.found.meanwhile.append(others)

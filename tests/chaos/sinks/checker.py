@@ -104,20 +104,17 @@ def _search_log(urls: dict[str, str]) -> Held:
         yield document["n"], {**document, "at": at}
 
 
-def _collection(urls: dict[str, str], name: str) -> Iterator[Document]:
-    with MongoClient[Document](urls["mongodb"]) as client:
-        yield from client["chaos"][name].find()
-
-
 def _documents(urls: dict[str, str], name: str) -> Held:
-    for document in _collection(urls, name):
-        yield document.pop("_id"), document
+    with MongoClient[Document](urls["mongodb"]) as client:
+        for document in client["chaos"][name].find():
+            yield document.pop("_id"), document
 
 
 def _documents_log(urls: dict[str, str]) -> Held:
-    for document in _collection(urls, "events"):
-        del document["_id"]
-        yield (document["n"], document["part"]), document
+    with MongoClient[Document](urls["mongodb"], tz_aware=True) as client:
+        for name in (one for one in client["chaos"].list_collection_names() if one.startswith("events-")):
+            for document in client["chaos"][name].find({}, {"_id": 0}):
+                yield (document["n"], document["part"]), {**document, "collection": name}
 
 
 def _points(urls: dict[str, str], measurement: str, *tags: str) -> Held:

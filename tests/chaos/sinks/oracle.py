@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from tests.chaos.long.topics import Seen
@@ -15,6 +16,7 @@ LAST_MS = 2**42 - 1
 # Bytes of a term of Elasticsearch.
 TERM = 32_766
 POINTS_FROM = 1_700_000_000_000_000
+HOURS_FROM = 1_700_000_000
 
 Document = dict[str, Any]
 Place = tuple[str, int, int]
@@ -171,8 +173,10 @@ def documents_marked(value: Document, version: int) -> Iterator[Change]:
 
 
 def documents_log(value: Document, version: int) -> Iterator[Change]:
+    hour = datetime.fromtimestamp(HOURS_FROM + value["n"] // 300 * 3600, UTC)
     for part in value["parts"]:
         document = {**columns(value, "n", "sensor"), "part": part, "labels": labels(value), "_v": version}
+        document |= {"hour": hour, "collection": f"events-{hour:%Y.%m.%d.%H}"}
         yield (value["n"], part), 0, UNTAKEN if operator(value) else document
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from penstock.control import Control
+from penstock.control import Control, DriverRow
 from penstock.declare.sink import APP
 from penstock.local.elasticsearch import Elasticsearch
 from penstock.local.influxdb import InfluxDB
@@ -50,7 +50,10 @@ class World(world.World):
     def killable(self) -> bool:
         """Whether there is a driver with a Python that can be killed."""
         d = self.driver()
-        return d is not None and any(breakers.python(breakers.words(one.pid)) for one in processes.members(d))
+        return d is not None and self.lives(d)
+
+    def lives(self, d: DriverRow) -> bool:
+        return any(breakers.python(breakers.words(one.pid)) for one in processes.members(d))
 
     def through(self, seconds: float) -> bool:
         """Wait until all that the topics hold by now is written; whether it is in time."""
