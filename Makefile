@@ -17,6 +17,7 @@ TESTS ?=
 WORKERS ?= 3
 CHAOS ?= --kills 300 --outages 30 --hours 8
 HISTORIES ?= --histories 200 --kills 100 --outages 20
+SINKS ?= --kills 50 --outages 20
 BENCH ?= emission recovery idle throughput capture sinks
 SOURCES = penstock jobs dags plugins tests
 
@@ -57,9 +58,10 @@ chaos: test-env ## fuzz, then kill and cut a whole platform for hours and compar
 	FUZZ=10000 .venv/bin/python -m pytest tests/unit/test_records_fuzz.py tests/unit/test_declarations_fuzz.py \
 		tests/unit/test_sink_fuzz.py tests/browser/test_page_fuzz.py
 	.venv/bin/python -m tests.chaos.histories $(HISTORIES)
+	.venv/bin/python -m tests.chaos.sinks $(SINKS)
 	.venv/bin/python -m tests.chaos.long $(CHAOS)
 
-mutants: test-env ## break the platform on purpose: the checker of make chaos must see each change (half an hour)
+mutants: test-env ## break the platform on purpose: the checker of make chaos must see each change (an hour)
 	.venv/bin/python -m tests.chaos.mutants
 
 lint: test-env

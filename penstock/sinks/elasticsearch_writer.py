@@ -105,22 +105,18 @@ class IndexWriter:
         return made.written
 
     def _write(self, table: pa.Table, made: Outcome) -> None:
-        chosen = newest(
-            table,
-            made.refused,
-            id_bytes=LIMITS.id_bytes,
-            tombstones=self.output.tombstones,
-        )
         self._layout.prepare(table.schema.field("shape").type.value_type)
         if self._graves:
             self._graves.prepare()
-        work = self._work(chosen, table, made.refused)
-        if self._graves and work.deletes:
-            dug = self._graves.dig(work.deletes, self._clock())
-            made.retried += dug.retried
-            made.bytes += dug.bytes
-        made.conflicts += work.older
-        self._bulk.run(work.items, made)
+        tombstones = self.output.tombstones
+        for chosen in newest(table, made.refused, id_bytes=LIMITS.id_bytes, tombstones=tombstones):
+            work = self._work(chosen, table, made.refused)
+            if self._graves and work.deletes:
+                dug = self._graves.dig(work.deletes, self._clock())
+                made.retried += dug.retried
+                made.bytes += dug.bytes
+            made.conflicts += work.older
+            self._bulk.run(work.items, made)
 
     def _work(self, chosen: Sequence[Row], table: pa.Table, refused: dict[int, str]) -> Work:
         bodies = table["body"].to_pylist()

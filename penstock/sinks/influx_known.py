@@ -35,6 +35,13 @@ def newest(cells: pa.Table) -> pa.Table:
     return joined.filter(pc.greater_equal(joined["at"], pc.fill_null(joined["gone"], -1))).drop_columns(["at", "gone"])
 
 
+def hidden(cells: pa.Table, refused: Mapping[int, str]) -> pa.Table:
+    """The cells of other rows that stand for the same points as rows which the store refuses."""
+    by = pc.is_in(cells["row"], pa.array(list(refused), pa.int64()))
+    points = cells.filter(by).group_by(POINT).aggregate([])
+    return cells.filter(pc.invert(by)).join(points, POINT, join_type="inner")
+
+
 def current(cells: pa.Table, known: pa.Table) -> tuple[pa.Table, int]:
     """The cells that the store has no newer version of, and how many rows have others. known: `CELL`, `version`."""
     graves = known.filter(pc.equal(known["field"], DELETION)).select([*POINT, "version"])

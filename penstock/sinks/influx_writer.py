@@ -16,7 +16,7 @@ from penstock.errors import Refused, SinkError
 from penstock.sinks import connections
 from penstock.sinks.documents import Figures
 from penstock.sinks.influx_http import Influx, quoted
-from penstock.sinks.influx_known import STATEMENTS, current, known, newest, pieces, questions, where
+from penstock.sinks.influx_known import STATEMENTS, current, hidden, known, newest, pieces, questions, where
 from penstock.sinks.influx_points import DELETION, POINT, Points, points
 from penstock.sinks.influxdb import GRAVES, LIMITS, VERSION, InfluxDB
 
@@ -98,13 +98,23 @@ class InfluxWriter:
         if not self._created:
             self._influx.create()
             self._created = True
-        found, older = points(self.output, given), 0
-        cells = newest(found.cells)
+        found = points(self.output, given)
+        refused, older = self._newest(found, found.cells)
+        cells = hidden(found.cells, refused)
+        while cells.num_rows:
+            more, _ = self._newest(found, cells)
+            refused |= more
+            cells = hidden(cells, more)
+        return older, refused | found.refused
+
+    def _newest(self, found: Points, cells: pa.Table) -> tuple[dict[int, str], int]:
+        """Write the newest of some cells. Why the store never takes some rows, by number, and how many are older than
+        what it has."""
+        cells, older = newest(cells), 0
         if self.output.versioned:
             cells, older = self._current(found, cells)
         self._delete(found, cells.filter(pc.equal(cells["field"], DELETION)))
-        lines = self._lines(found, cells.filter(pc.not_equal(cells["field"], DELETION)), "")
-        return older, found.refused | self._send(lines)
+        return self._send(self._lines(found, cells.filter(pc.not_equal(cells["field"], DELETION)), "")), older
 
     def _current(self, found: Points, cells: pa.Table) -> tuple[pa.Table, int]:
         answers = (answer for text in questions(found) for answer in self._influx.query(text))

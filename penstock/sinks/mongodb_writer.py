@@ -112,11 +112,12 @@ class MongoWriter:
         return written
 
     def _write(self, given: pa.Table) -> None:
-        batch = newest(given, self._refused, id_bytes=LIMITS.id_bytes, tombstones=self._output.tombstones)
-        dead = [row for row in batch if row.deleted and self._output.tombstones == "delete"]
-        gone = {row.number for row in dead}
-        self._delete(dead)
-        self._upsert(given, [row for row in batch if row.number not in gone])
+        tombstones = self._output.tombstones
+        for batch in newest(given, self._refused, id_bytes=LIMITS.id_bytes, tombstones=tombstones):
+            dead = [row for row in batch if row.deleted and tombstones == "delete"]
+            gone = {row.number for row in dead}
+            self._delete(dead)
+            self._upsert(given, [row for row in batch if row.number not in gone])
 
     def close(self) -> None:
         self._requests.close()

@@ -1,8 +1,8 @@
 """Whether the checkers of `make chaos` can see: the platform broken on purpose, one change at a time.
 
 `python -m tests.chaos.mutants [NAME...]`. Each change goes into a copy of the project, which a short run then breaks as
-the long one does, or as the histories of tables do; it must find mistakes, and none in a copy without a change. Exit
-code 1 if one is not found.
+the long one does, or as the histories of tables or the loop of the sinks do; it must find mistakes, and none in a copy
+without a change. Exit code 1 if one is not found.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ OUTPUT, TRANSACTIONS = "penstock/kafka/output.py", "penstock/kafka/transactions.
 @dataclass(frozen=True)
 class Mutant:
     """One change of one file. old: what stands there, exactly once; kills and kinds: of the run that shall find it;
-    histories: so many, from `first` on, on one engine, instead of a run of the whole
-    platform."""
+    histories: so many, from `first` on, on one engine, instead of a run of the whole platform; stores: those of a run
+    of the sinks instead."""
 
     name: str
     file: str = ""
@@ -50,6 +50,7 @@ class Mutant:
     histories: int = 0
     first: int = 0
     engine: str = "mariadb"
+    stores: tuple[str, ...] = ()
 
     def put(self, project: Path) -> None:
         if not self.file:
@@ -156,6 +157,37 @@ MUTANTS = [
         "return hash(key) in self._last",
         histories=12,
     ),
+    Mutant("no change of sinks", stores=("elasticsearch", "mongodb", "influxdb")),
+    Mutant(
+        "a version is not compared",
+        "penstock/sinks/mongodb_writer.py",
+        'wanted = {"_id": row.id, VERSION: {"$lte": Int64(row.version)}}',
+        'wanted = {"_id": row.id}',
+        stores=("mongodb",),
+    ),
+    Mutant(
+        "an item of a partly failed bulk is taken as written",
+        "penstock/sinks/elasticsearch_bulk.py",
+        """                else:
+                    made.refused[one.row] = reason(error)""",
+        """                else:
+                    made.written += 1""",
+        stores=("elasticsearch",),
+    ),
+    Mutant(
+        "what a refused row hid is not written",
+        "penstock/sinks/newest.py",
+        "        yield best\n",
+        "        yield best\n        return\n",
+        stores=("mongodb",),
+    ),
+    Mutant(
+        "graves are not looked at",
+        "penstock/sinks/influx_known.py",
+        'there = pc.max_element_wise(own, joined["grave"])',
+        "there = own",
+        stores=("influxdb",),
+    ),
 ]
 
 
@@ -168,6 +200,8 @@ def found(mutant: Mutant, folder: Path) -> list[str]:
     if mutant.histories:
         command = [sys.executable, "-m", "tests.chaos.histories", "--seed", "7", "--engines", mutant.engine]
         command += ["--histories", str(mutant.histories), "--first", str(mutant.first)]
+    if mutant.stores:
+        command = [sys.executable, "-m", "tests.chaos.sinks", "--seed", "7", "--stores", *mutant.stores]
     command += ["--home", str(folder / "home"), "--kills", str(mutant.kills), "--outages", "0"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")])}
     with (folder / "log").open("w") as log:

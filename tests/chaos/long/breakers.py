@@ -56,8 +56,8 @@ def worker(line: str) -> bool:
     return not java(line) and not python(line)
 
 
-def running(world: World, app: str = APP) -> DriverRow:
-    found = wait_until(lambda: world.driver(app), 120, what=f"{app} has a driver")
+def running(world: World, app: str = "") -> DriverRow:
+    found = wait_until(lambda: world.driver(app), 120, what=f"{app or world.apps[0]} has a driver")
     assert found
     return found
 
@@ -194,7 +194,9 @@ KILLS: dict[str, Breaker] = {
 }
 
 
-def _outage(part: Callable[[World], Part], *, pause: bool, longest: float) -> Breaker:
+def outage(part: Callable[[World], Part], *, pause: bool, longest: float) -> Breaker:
+    """longest: seconds that a part is killed or paused for."""
+
     def away(world: World, chance: random.Random) -> str:
         one, seconds = part(world), chance.choice((chance.uniform(1, 10), chance.uniform(5, longest)))
         one.pause() if pause else one.kill()
@@ -247,9 +249,9 @@ def keeper(world: World, chance: random.Random) -> str:
 def outages(longest: float) -> dict[str, Breaker]:
     """longest: seconds, below the grace of the streams."""
     return {
-        "broker killed": _outage(lambda w: w.broker, pause=False, longest=longest),
-        "broker paused": _outage(lambda w: w.broker, pause=True, longest=longest),
-        "database killed": _outage(lambda w: w.database, pause=False, longest=longest),
-        "database paused": _outage(lambda w: w.database, pause=True, longest=longest),
+        "broker killed": outage(lambda w: w.broker, pause=False, longest=longest),
+        "broker paused": outage(lambda w: w.broker, pause=True, longest=longest),
+        "database killed": outage(lambda w: w.database, pause=False, longest=longest),
+        "database paused": outage(lambda w: w.database, pause=True, longest=longest),
         "supervision killed": keeper,
     }

@@ -80,15 +80,17 @@ class State:
 
 
 class World:
-    """Parts and drivers."""
+    """Parts and drivers. apps: those that must work, the one that is broken first."""
+
+    apps: ClassVar[tuple[str, ...]] = (APP, CAPTURES)
 
     def __init__(self, broker: Broker, database: MariaDB, control: Control, keeper: Keeper | Airflow) -> None:
         self.broker, self.database, self.control, self.keeper = broker, database, control, keeper
 
-    def driver(self, app: str = APP) -> DriverRow | None:
+    def driver(self, app: str = "") -> DriverRow | None:
         """The app's current driver, once it has a process; it may have ended. None while the database is away."""
         try:
-            row = self.control.app(app)
+            row = self.control.app(app or self.apps[0])
             found = self.control.driver(row.incarnation) if row and row.incarnation else None
         except PenstockError:
             return None
@@ -115,7 +117,7 @@ class World:
     def recovered(self, seconds: float = 300.0) -> float | None:
         """Wait until everything works again; after how long, or None if it did not."""
         began, since = time.monotonic(), int(time.time() * 1000)
-        apps = [APP, CAPTURES]
+        apps = list(self.apps)
         while time.monotonic() - began < seconds:
             apps = [app for app in apps if not self.works(app, since)]
             if not apps:
@@ -126,7 +128,7 @@ class World:
     def why(self) -> str:
         """What the streams say of themselves."""
         said = []
-        for app in (APP, CAPTURES):
+        for app in self.apps:
             d = self.driver(app)
             said.append(f"{app}: {d.state if d else 'no driver'} {d.log if d else ''}")
             try:

@@ -1,0 +1,106 @@
+"""What a run of the sinks needs: a broker, the stores, one driver of all sinks and who looks after it; ways to break
+them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from penstock.control import Control, DriverRow
+from penstock.declare.sink import APP
+from penstock.local.elasticsearch import Elasticsearch
+from penstock.local.influxdb import InfluxDB
+from penstock.local.mongodb import MongoDB
+from penstock.local.part import Part
+from penstock.local.parts import Broker, MariaDB
+from penstock.machine import aot
+from penstock.machine.process import free_port
+from penstock.settings import PROJECT
+from penstock.streams import Topic
+from penstock.supervision import processes
+from penstock.testing import create
+from tests.chaos.long import breakers, world
+from tests.chaos.long.world import LEASE, STUCK, Keeper
+from tests.chaos.projects import deployed
+
+FOLDER = PROJECT / "tests" / "chaos" / "sinks" / "project"
+STORES = ("elasticsearch", "mongodb", "influxdb")
+KILLS = {kind: breakers.KILLS[kind] for kind in ("driver", "python", "jvm", "starting", "twice")}
+# Longer than what a client waits for an answer.
+LONGEST = 40.0
+Store = Elasticsearch | MongoDB | InfluxDB
+FOR_EVER = {"retention.ms": "-1"}
+
+
+class World(world.World):
+    """stores: by name."""
+
+    apps: ClassVar[tuple[str, ...]] = (APP,)
+
+    def __init__(
+        self, broker: Broker, database: MariaDB, control: Control, keeper: Keeper, stores: dict[str, Store]
+    ) -> None:
+        super().__init__(broker, database, control, keeper)
+        self.stores = stores
+
+    def killable(self) -> bool:
+        """Whether there is a driver with a Python that can be killed."""
+        d = self.driver()
+        return d is not None and self.lives(d)
+
+    def lives(self, d: DriverRow) -> bool:
+        return any(breakers.python(breakers.words(one.pid)) for one in processes.members(d))
+
+    def through(self, seconds: float) -> bool:
+        """Wait until all that the topics hold by now is written; whether it is in time."""
+        # Ends of topics that were measured before the last record came say nothing.
+        since, end = int(time.time() * 1000) + 5000, time.monotonic() + seconds
+        while time.monotonic() < end:
+            rows = self.control.progress(APP).values()
+            if rows and all(p.lag == 0 and p.reported_at > since for p in rows):
+                return True
+            time.sleep(0.5)
+        return False
+
+    def written(self) -> dict[str, int]:
+        """Rows that went out so far, by store."""
+        found = dict.fromkeys(self.stores, 0)
+        prefixes = {"search": "elasticsearch", "documents": "mongodb", "points": "influxdb"}
+        for name, row in self.control.progress(APP).items():
+            found[prefixes[name.partition("-")[0]]] += row.rows_out
+        return found
+
+
+def outages(longest: float, stores: Sequence[str]) -> dict[str, breakers.Breaker]:
+    """Ways to break one store while the others go on."""
+    return {
+        f"{name} {how}": breakers.outage(partial(_store, name), pause=how == "paused", longest=longest)
+        for name in stores
+        for how in ("killed", "paused")
+    }
+
+
+def _store(name: str, given: world.World) -> Part:
+    assert isinstance(given, World)
+    return given.stores[name]
+
+
+@contextmanager
+def started(home: Path, names: Sequence[str]) -> Iterator[World]:
+    """Everything runs; at the end nothing does, and the data stays."""
+    aot.ensure()
+    with ExitStack() as stack:
+        broker = stack.enter_context(Broker(home=home, port=free_port(2)))
+        database = stack.enter_context(MariaDB(home=home, port=free_port()))
+        made: dict[str, Any] = {"elasticsearch": Elasticsearch, "mongodb": MongoDB, "influxdb": InfluxDB}
+        stores = {name: stack.enter_context(made[name](home, port=free_port(2))) for name in names}
+        create(broker.bootstrap, *(Topic(name, partitions=3, config=FOR_EVER) for name in ("items", "events")))
+        given = {f"PENSTOCK_{name.upper()}_URL": stores[name].url if name in stores else "" for name in STORES}
+        given |= {"PENSTOCK_STUCK_AFTER": STUCK, "PENSTOCK_LEASE_TTL": LEASE, "PENSTOCK_DRIVER_MEMORY": "768m"}
+        control = stack.enter_context(deployed(FOLDER, broker, database, home, **given))
+        keeper = stack.enter_context(Keeper(home))
+        yield World(broker, database, control, keeper, stores)

@@ -1,0 +1,88 @@
+"""Of a batch the newest row of an id is written: one that the store refuses must not take the older ones with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pytest
+from pymongo import MongoClient
+
+from penstock.declare.outputs import NOTHING
+from penstock.errors import Refused
+from penstock.sinks.elasticsearch_writer import IndexWriter
+from penstock.sinks.influx_writer import InfluxWriter
+from penstock.sinks.influxdb import InfluxDB
+from penstock.sinks.mongodb import MongoDB
+from penstock.sinks.mongodb_writer import MongoWriter
+from tests import elasticsearch, influx, mongo
+from tests.elasticsearch import Server
+from tests.mongo import Row
+
+pytestmark = pytest.mark.integration
+
+AT = datetime.fromtimestamp(1_501_273_548, UTC)
+
+
+def test_elasticsearch(search: Server) -> None:
+    search.clear()
+    many, row = b'{"n": "many"}', elasticsearch.row
+    rows = [row("a", 1, {"n": 1}), row("a", 3, many), row("a", 2, {"n": 2}), row("a", 4, many)]
+    rows += [row("b", 1, {"n": 3}), row("b", 2), row("b", 3, many)]
+    writer = IndexWriter(search.url, elasticsearch.output("things"))
+    try:
+        with pytest.raises(Refused) as e:
+            elasticsearch.give(writer, *rows)
+    finally:
+        writer.close()
+    assert (refused(e.value.rows), e.value.written) == ([1, 3, 6], 2)
+    assert {key: found["n"] for key, found in search.documents("things").items()} == {"a": 2}
+
+
+def test_mongodb(tmp_path: Path) -> None:
+    url, database, kind = mongo.given(), f"penstock-{uuid4().hex[:12]}", pa.struct([("n", pa.decimal128(38, 0))])
+    wide = {"n": 10**36 + 1}
+    rows = [Row("a", 1, {"n": 1}), Row("a", 3, wide), Row("a", 2, {"n": 2}), Row("a", 4, {"n": 7})]
+    rows += [Row("b", 1, {"n": 3}), Row("b", 2), Row("b", 3, wide)]
+    output = MongoDB(sink="s", database=database, collection="c", unique=(("n",),))
+    with mongo.server(tmp_path) as part, MongoClient[Any](url or part.url) as client:
+        writer = MongoWriter(url or part.url, output)
+        try:
+            mongo.write(writer, output, Row("first", 1, {"n": 7}), kind=kind)
+            with pytest.raises(Refused) as e:
+                mongo.write(writer, output, *rows, kind=kind)
+            there = {found["_id"]: int(str(found["n"])) for found in client[database].c.find()}
+            client.drop_database(database)
+        finally:
+            writer.close()
+    assert refused(e.value.rows) == [1, 3, 6]
+    assert there == {"first": 7, "a": 2}
+
+
+def test_influxdb(tmp_path: Path) -> None:
+    """Whole numbers came first: each row that has another kind of number is refused with all its fields."""
+    output = InfluxDB(sink="s", database="d", measurement="m", tags=("t",), time="at")
+    types: dict[str, Any] = {"t": pa.string(), "at": pa.timestamp("us", "UTC"), "w": pa.int64()}
+    given = [(1, None, 1), (4, 1.5, 4), (2, None, 2), (3, 0.5, 3)]
+    with influx.server(tmp_path) as part:
+        writer = InfluxWriter(part.url, output)
+        try:
+            whole = influx.documents(influx.row(at=AT, v=0, t="x"), **types, v=pa.int64())
+            writer.write({output.name: whole}, NOTHING)
+            rows = [influx.row(version, at=AT, t="x", v=v, w=w) for version, v, w in given]
+            with pytest.raises(Refused) as e:
+                writer.write({output.name: influx.documents(*rows, **types, v=pa.float64())}, NOTHING)
+            [series] = influx.asked(part, "SELECT v, w FROM m", "d")["series"]
+        finally:
+            writer.close()
+    assert (refused(e.value.rows), e.value.written) == ([1, 3], 2)
+    assert [values[1:] for values in series["values"]] == [[0, 2]]
+
+
+def refused(rows: Mapping[str, Mapping[int, str]]) -> list[int]:
+    [found] = rows.values()
+    return sorted(found)
