@@ -28,6 +28,7 @@ from tests.support import wait_until
 
 # Seconds until all that was sent must be out.
 PATIENCE = 600.0
+UNHEALED = 3
 
 
 def arguments(given: Sequence[str] | None) -> argparse.Namespace:
@@ -84,6 +85,7 @@ class Run:
         self.chance = random.Random(f"{given.seed}/breakers")
         self.plan = ["kill"] * given.kills + ["outage"] * given.outages
         self.chance.shuffle(self.plan)
+        self.unhealed = 0
 
     def run(self) -> None:
         end = time.monotonic() + self.given.hours * 3600
@@ -116,13 +118,16 @@ class Run:
             others = sum(count for store, count in rows.items() if not kind.startswith(store))
             self.found.meanwhile.append(others)
             said += f", the others took {others} rows"
-        # Half of the kills hit what has not recovered yet.
-        seconds = self._recover(kind) if what == "outage" or self.chance.random() < 0.5 else None
+        # Half of the kills hit what has not recovered yet, but not many in a row: supervision waits ever longer.
+        self.unhealed += 1
+        seconds = None
+        if what == "outage" or self.unhealed == UNHEALED or self.chance.random() < 0.5:
+            seconds = self._recover(kind)
         said += f", works after {seconds:.0f} s" if seconds is not None else ""
         say(f"{self.found.kills.total()}+{self.found.outages.total()} {kind}: {said}")
 
     def _recover(self, kind: str) -> float | None:
-        seconds = self.world.recovered()
+        seconds, self.unhealed = self.world.recovered(), 0
         if seconds is None:
             self.found.mistakes.append(f"nothing works after {kind}: {self.world.why()}")
         elif kind != "start":
