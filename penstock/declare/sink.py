@@ -10,7 +10,7 @@
     SUFFIX DAY (at)                       -- of the index or collection, from a time; HOUR, DAY, MONTH or YEAR
     EXPIRE AFTER 30 DAYS                  -- how long a document is kept
     TOMBSTONES DELETE (record.key)        -- or DELETE, IGNORE, MARK; what a record without a value does
-    DELETED WHEN (deleted)                -- which rows do what a tombstone does
+    DELETED WHEN (deleted)                -- which rows do what a tombstone does; of IGNORE they delete
     BATCH 5000 EVERY 1 SECOND             -- records of a batch at most, and seconds between two
     PARALLEL 2                            -- requests at once
     DEAD LETTERS INTO tests-not-indexed   -- what the store refuses; `<name>-dead-letter` if left out

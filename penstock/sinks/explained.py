@@ -99,7 +99,9 @@ def _facts(sink: Sink, stream: Stream, output: Documents) -> list[str]:
         told = f", by {', '.join(sink.grave)}" if sink.grave else ""
         facts.append(f"a record without a value {TOMBSTONES[sink.tombstones]}{told}")
         if sink.deleted_sql:
-            facts.append(f"so does a row where {' '.join(sink.deleted_sql.split())}")
+            where = f"a row where {' '.join(sink.deleted_sql.split())}"
+            ignored = sink.tombstones == "ignore"
+            facts.append(f"{where} {TOMBSTONES['delete']}" if ignored else f"so does {where}")
     else:
         facts.append("a record without a value does nothing")
     if sink.suffix:

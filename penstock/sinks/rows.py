@@ -61,8 +61,6 @@ def _documents(sink: Sink, rows: DataFrame, count: int) -> DataFrame:
                 f"{sink.at('DELETED')}: this is true or false of no row", got=sink.deleted_sql, fix=fix
             )
         deleted = F.coalesce(said, deleted)
-        if sink.tombstones == "ignore":
-            rows, deleted = rows.where(~deleted), F.lit(False)
     if sink.verb == "insert":
         key = identity.of_record(rows)
     else:

@@ -89,7 +89,8 @@ def output(sink: Sink) -> Documents:
         "sink": sink.name,
         "connection": sink.store,
         "suffix": sink.suffix[0] if sink.suffix else None,
-        "tombstones": sink.tombstones,
+        # Who ignores tombstones and says which rows go wants those gone.
+        "tombstones": "delete" if sink.deleted_sql and sink.tombstones == "ignore" else sink.tombstones,
         "parallel": sink.parallel,
         "expire_seconds": int(sink.expire.total_seconds()) if sink.expire else 0,
         "dead_letters": sink.dead_letters or f"{sink.name}-dead-letter",
