@@ -174,6 +174,11 @@ def history(seed: int, number: int, engine: str, without: frozenset[str], attemp
     key = [Column(name(f"id{n}"), chance.choice(able)) for n in range(chance.choice((1, 1, 2, 3)))]
     values = [Column(name(f"v{n}"), chance.choice(d.kinds)) for n in range(chance.randint(1, 5))]
     cursor, cursor_name = chance.choice(d.cursors), name("changed")
+    if not attempt:
+        # Each type in its turn, so that a long run leaves none out.
+        turn, order = number // len(DIALECTS), random.Random(f"{seed}/{engine}")
+        key[0] = Column(key[0].name, order.sample(able, len(able))[turn % len(able)])
+        cursor = order.sample(d.cursors, len(d.cursors))[turn % len(d.cursors)]
     pool = [tuple(c.kind.literal(chance) for c in key) for _ in range(chance.choice((20, 50, 80)))]
 
     join = "join" in features
