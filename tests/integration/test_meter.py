@@ -141,7 +141,7 @@ def test_the_platform_measures_itself(kafka: Broker, started: Callable[..., Runn
     rss = psutil.Process(meter.popen.pid).memory_info().rss / 1e6
     ended = meter.end()
 
-    assert ended < 1
+    assert ended < 10
     assert meter.popen.returncode == 0
     assert rss < 90
     assert shown["penstock_control_up"] == 1
