@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import pyarrow as pa
@@ -87,7 +87,7 @@ def place() -> Iterator[Place]:
             Broker(home=Path(folder), port=free_port(2)) as broker,
             Client(search.url, request_timeout=60) as client,
         ):
-            ensure_topics([TOPIC, COMMITS], broker.bootstrap)
+            ensure_topics([*STREAM.topics(), COMMITS], broker.bootstrap)
             yield Place(search, broker, client)
 
 
@@ -229,7 +229,7 @@ def searched(at: Place, number: int) -> bool:
     return bool(answer["hits"]["total"]["value"])
 
 
-def main(what: str = "") -> None:
+def main(what: Annotated[str, typer.Argument()] = "") -> None:
     for name, measured in {"documents": documents, "latency": latency}.items():
         if what in ("", name):
             measured()
