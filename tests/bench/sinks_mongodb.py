@@ -138,7 +138,7 @@ class Place:
 
     def run(self, way: str, begin: Callable[[], object], *, awaited: str = "") -> None:
         """Time one way from its beginning; one that runs by itself from its first document in `awaited`."""
-        collection = self.client[DATABASE][awaited]
+        collection = self.client[DATABASE][awaited or way]
         began = time.monotonic()
         begin()
         before = 0
