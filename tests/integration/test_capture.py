@@ -63,7 +63,7 @@ def test_rows_changed_by_one_statement_are_not_read_for_ever(source: Source) -> 
         return poller.figures.read - before
 
     assert read() == 100
-    wait_until(lambda: read() == 0, 20, what="they are not read again")
+    wait_until(lambda: read() == 0, what="they are not read again")
     # What is wrong in the topic is found though no poll reads it any more.
     source.send({source.table().popitem()[0]: b"rubbish"})
     poller.compare("test")

@@ -138,7 +138,7 @@ def test_a_statement_that_waits_behind_a_poll_when_the_next_is_far_away(source: 
     def begin(at: str) -> None:
         if at == "before read" and not thread.ident:
             thread.start()
-            wait_until(lambda: source.rows(running)[0][0] == 1, 10, what="it waits")
+            wait_until(lambda: source.rows(running)[0][0] == 1, what="it waits")
             source.sql(f"INSERT INTO {source.name} (name) VALUES ('fast')")
 
     poller.hook = begin
@@ -165,7 +165,7 @@ def test_a_statement_that_waits_for_another_tables_metadata_lock(source: Source)
     thread = threading.Thread(target=executed, args=(waiter, statement))
     thread.start()
     waiting = "SELECT COUNT(*) FROM information_schema.processlist WHERE STATE = 'Waiting for table metadata lock'"
-    wait_until(lambda: source.rows(waiting)[0][0] == 1, 10, what="it waits")
+    wait_until(lambda: source.rows(waiting)[0][0] == 1, what="it waits")
     until_passed(source, 1.5, poller)
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('fast')")
     until_passed(source, 3, poller)

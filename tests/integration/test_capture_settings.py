@@ -193,7 +193,7 @@ def test_a_replica_has_a_delay_while_it_is_stopped_too(tmp_path: Path) -> None:
         assert database.can_tell == ""
         with connect(server, autocommit=True) as connection, connection.cursor() as cursor:
             cursor.execute("START SLAVE")
-            wait_until(lambda: database.can_tell != "", 20, what="it replays")
+            wait_until(lambda: database.can_tell != "", what="it replays")
             cursor.execute("STOP SLAVE")
             cursor.execute("SELECT COUNT(*) FROM information_schema.processlist WHERE USER = 'system user'")
             assert cursor.fetchone() == (0,)
@@ -237,6 +237,6 @@ def test_a_session_that_does_not_show_what_it_does_means_a_delay(postgres: Postg
         found = database.moment(database.clock())
         assert found.oldest is not None
         assert found.oldest <= found.now - 5
-    wait_until(lambda: database.can_tell == "", 10, what="it has ended")
+    wait_until(lambda: database.can_tell == "", what="it has ended")
     assert database.moment(database.clock()).oldest is None
     database.close()

@@ -209,7 +209,7 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
 
     said = penstock("down", ports=False)
     assert "3 drained" in said
-    wait_until(lambda: not processes(penstock.home), 10)
+    wait_until(lambda: not processes(penstock.home))
     assert (penstock.home / "kafka").is_dir()
     assert all(process.gone(p["pid"]) for p in mended.values())
     penstock("clean", "--yes")

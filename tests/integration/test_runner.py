@@ -192,7 +192,7 @@ def test_offsets_are_committed_where_every_kafka_tool_looks(
         found = consumer.committed([TopicPartition("events", p) for p in (0, 1)], timeout=10)
         return [at.offset for at in found]
 
-    wait_until(lambda: offsets() == [1, 3], 20)
+    wait_until(lambda: offsets() == [1, 3])
     consumer.close()
 
 

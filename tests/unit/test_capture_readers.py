@@ -98,4 +98,4 @@ def test_readers_end_when_their_driver_is_killed(table: SQLite) -> None:
         readers = psutil.Process(child.pid).children(recursive=True)
         assert len(readers) >= 2
         child.kill()
-    wait_until(lambda: not any(r.is_running() for r in readers), 10, what="its readers end")
+    wait_until(lambda: not any(r.is_running() for r in readers), what="its readers end")
