@@ -48,6 +48,16 @@ def given() -> str:
     return os.environ.get(VARIABLE, "")
 
 
+@contextmanager
+def store(folder: Path) -> Iterator[str]:
+    """The URL of a server: of the real one if there is one, else of the embedded one."""
+    if url := given():
+        yield url
+        return
+    with server(folder) as part:
+        yield part.url
+
+
 def embedded() -> None:
     """Skip the test where a real server is used, which is not ours to stop."""
     if given():

@@ -137,15 +137,8 @@ class Clauses(Tokens):
 
     def select(self, dialect: str) -> tuple[exp.Select, str]:
         """The SELECT as it is understood, and as it is written, but for comments and semicolons behind its end."""
-        start = self.next("AS")
-        if self.at >= len(self.tokens):
-            raise self.error("there is no SELECT", "the end of the file", "say it behind AS", start)
-        first, last = self.peek(), self.tokens[-1]
-        for token in reversed(self.tokens[self.at :]):
-            last = token
-            if token.token_type != TokenType.SEMICOLON:
-                break
-        self.begins, text = first.start, self.text[first.start : last.end + 1]
+        first, text = self.behind_as()
+        self.begins = first.start
         made = self._sql(text, first, lambda: sqlglot.parse(text, dialect=dialect))
         if len(made) != 1 or not isinstance(made[0], exp.Select):
             kind = "several statements" if len(made) > 1 else type(made[0]).__name__.upper()

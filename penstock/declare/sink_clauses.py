@@ -296,16 +296,9 @@ class Clauses(Tokens):
 
     def select(self) -> str:
         """The SELECT as it is written, but for comments and semicolons behind its end."""
-        start = self.next("AS")
-        if self.at >= len(self.tokens):
-            raise self.error("there is no SELECT", "the end of the file", "say it behind AS", start)
-        first, last = self.peek(), self.tokens[-1]
-        for token in reversed(self.tokens[self.at :]):
-            last = token
-            if token.token_type != TokenType.SEMICOLON:
-                break
+        first, text = self.behind_as()
         self.begins = first.start
-        return self.text[first.start : last.end + 1]
+        return text
 
     @contextmanager
     def placed(self, clause: str) -> Iterator[None]:

@@ -116,6 +116,18 @@ class Tokens:
         self.at += 1
         return tuple(found)
 
+    def behind_as(self) -> tuple[Token, str]:
+        """What stands behind AS, where it begins, without semicolons behind its end."""
+        start = self.next("AS")
+        if self.at >= len(self.tokens):
+            raise self.error("there is no SELECT", "the end of the file", "say it behind AS", start)
+        first, last = self.peek(), self.tokens[-1]
+        for token in reversed(self.tokens[self.at :]):
+            last = token
+            if token.token_type != TokenType.SEMICOLON:
+                break
+        return first, self.text[first.start : last.end + 1]
+
     def number(self, what: str) -> int:
         token = self.next(what)
         # Python reads numbers of some thousand digits, and no longer ones.

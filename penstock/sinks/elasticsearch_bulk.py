@@ -19,6 +19,7 @@ from elasticsearch import Elasticsearch as Client
 from penstock.errors import PenstockError, SinkError, Wait
 from penstock.sinks.elasticsearch import LIMITS
 from penstock.sinks.elasticsearch_client import BUSY, PATIENCE, asking, error_of, meant, reaching, reason
+from penstock.sinks.parts import parts
 
 TRIES = 6
 # Before the second try, doubled before each later one.
@@ -80,7 +81,7 @@ class Bulk:
         Wait if the store had too much to do for some of them, a few times, SinkError if it refuses all: the others may
         be written.
         """
-        outcomes = [(part, Outcome()) for part in parts(items)]
+        outcomes = [(part, Outcome()) for part in parts(items, LIMITS.rows, LIMITS.request_bytes)]
         failed, stopped = list[PenstockError](), threading.Event()
 
         def settle(part: Sequence[Item], outcome: Outcome) -> None:
@@ -179,20 +180,6 @@ class Bulk:
         with asking("to look at its health"):
             found = self._client.cluster.health(index=index, wait_for_status="yellow", timeout="5s")
             return not found["timed_out"]
-
-
-def parts(items: Sequence[Item]) -> Iterator[list[Item]]:
-    """Items in requests that are not too large; one that is larger by itself has its own."""
-    part: list[Item] = []
-    size = 0
-    for one in items:
-        if part and (len(part) == LIMITS.rows or size + one.size > LIMITS.request_bytes):
-            yield part
-            part, size = [], 0
-        part.append(one)
-        size += one.size
-    if part:
-        yield part
 
 
 def _blamed(e: ApiError) -> bool:

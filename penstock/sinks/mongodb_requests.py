@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from pymongo.errors import (
 
 from penstock.errors import SinkError, Wait
 from penstock.sinks.mongodb import DUPLICATE, LIMITS
+from penstock.sinks.parts import parts
 
 T = TypeVar("T")
 
@@ -117,7 +118,10 @@ class Requests:
 
     def send(self, collection: Collection[Any], items: Sequence[Item]) -> Outcome:
         """Write all of them. Wait if the store does not take them for now, SinkError if it takes none at all."""
-        futures = [self._pool.submit(self._persist, collection, part) for part in _parts(items, self._rows)]
+        futures = [
+            self._pool.submit(self._persist, collection, part)
+            for part in parts(items, self._rows, LIMITS.request_bytes)
+        ]
         wait(futures)
         whole = Outcome()
         for done in futures:
@@ -233,19 +237,6 @@ class Requests:
 
     def _delay(self, n: int) -> float:
         return self._pause * float(2**n) * random.uniform(0.5, 1.5)
-
-
-def _parts(items: Sequence[Item], rows: int) -> Iterator[list[Item]]:
-    part: list[Item] = []
-    size = 0
-    for item in items:
-        if part and (len(part) == rows or size + item.size > LIMITS.request_bytes):
-            yield part
-            part, size = [], 0
-        part.append(item)
-        size += item.size
-    if part:
-        yield part
 
 
 def _index(error: Document) -> str:

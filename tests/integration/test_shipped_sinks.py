@@ -22,7 +22,7 @@ from penstock.settings import PROJECT, settings
 from penstock.sinks import statements
 from penstock.testing import Record, create, read, running, send
 from tests.elasticsearch import Server
-from tests.mongo import given, server
+from tests.mongo import store
 
 pytestmark = pytest.mark.integration
 
@@ -38,11 +38,8 @@ def record(topic: str, key: dict[str, Any], **value: Any) -> Record:
 
 @pytest.fixture
 def mongo(tmp_path: Path) -> Iterator[str]:
-    if url := given():
-        yield url
-        return
-    with server(tmp_path / "mongodb") as part:
-        yield part.url
+    with store(tmp_path / "mongodb") as found:
+        yield found
 
 
 @pytest.fixture

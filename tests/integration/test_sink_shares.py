@@ -14,7 +14,7 @@ from penstock.streams import Topic
 from penstock.supervision import processes
 from penstock.testing import Record, send
 from tests.chaos.drivers import Drivers, drivers
-from tests.mongo import given, server
+from tests.mongo import store
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(900)]
@@ -27,11 +27,8 @@ APPS = {"first": {0, 2}, "second": {1, 3}}
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    if url := given():
-        yield url
-        return
-    with server(tmp_path / "mongodb") as part:
-        yield part.url
+    with store(tmp_path / "mongodb") as found:
+        yield found
 
 
 @pytest.fixture

@@ -17,11 +17,12 @@ from penstock.errors import DeclarationError, PenstockError, SinkError, Wait
 from penstock.settings import settings
 from penstock.sinks import elasticsearch_bulk
 from penstock.sinks.elasticsearch import LIMITS
-from penstock.sinks.elasticsearch_bulk import Bulk, Item, Outcome, item, parts
+from penstock.sinks.elasticsearch_bulk import Bulk, Item, Outcome, item
 from penstock.sinks.elasticsearch_client import connect, found
 from penstock.sinks.elasticsearch_layout import ends, template
 from penstock.sinks.elasticsearch_mapping import differences, mapping
 from penstock.sinks.elasticsearch_writer import IndexWriter, open_index
+from penstock.sinks.parts import parts
 from tests.elasticsearch import SHAPE, give, output, row, shaped
 
 Answer = tuple[int, object]
@@ -170,11 +171,11 @@ def test_a_template_is_for_its_own_indexes_and_no_others() -> None:
 
 def test_requests_are_bounded_in_rows_and_bytes() -> None:
     items = [item("index", n, "x", str(n), 1, b"x" * (3_000_000 if n == 2 else 10)) for n in range(2500)]
-    made = list(parts(items))
+    made = list(parts(items, LIMITS.rows, LIMITS.request_bytes))
     assert [one for part in made for one in part] == items
     assert all(len(part) <= LIMITS.rows for part in made)
     big = [item("index", n, "x", "k", 1, b"x" * (LIMITS.request_bytes - 500)) for n in range(3)]
-    assert [len(part) for part in parts(big)] == [1, 1, 1]
+    assert [len(part) for part in parts(big, LIMITS.rows, LIMITS.request_bytes)] == [1, 1, 1]
 
 
 def run(url: str, count: int, restore: Callable[[str], None] = lambda _: None) -> tuple[Outcome, PenstockError | None]:
