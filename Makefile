@@ -57,6 +57,8 @@ test: lint types ## ruff, mypy and all tests (half an hour); one folder: make te
 chaos: test-env ## fuzz, then kill and cut a whole platform for hours and compare all it wrote; goes on where it was
 	FUZZ=10000 .venv/bin/python -m pytest tests/unit/test_records_fuzz.py tests/unit/test_declarations_fuzz.py \
 		tests/unit/test_sink_fuzz.py tests/browser/test_page_fuzz.py
+	KILLS=10 .venv/bin/python -m pytest -m chaos tests/chaos/test_breakers.py tests/chaos/test_exactly_once.py \
+		tests/chaos/test_memory.py
 	.venv/bin/python -m tests.chaos.histories $(HISTORIES)
 	.venv/bin/python -m tests.chaos.sinks $(SINKS)
 	.venv/bin/python -m tests.chaos.long $(CHAOS)

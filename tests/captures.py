@@ -66,7 +66,7 @@ def until(poller: Poller, done: Callable[[], bool], what: str) -> None:
         time.sleep(min(poller.step(), 0.1))
         return done()
 
-    wait_until(worked, 60, every=0.0, what=what)
+    wait_until(worked, every=0.0, what=what)
 
 
 def polled(poller: Poller, times: int = 1) -> None:

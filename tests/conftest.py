@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from penstock.control import Control, connect
+from penstock.engine.session import JAVA_OPTIONS
 from penstock.errors import LocalError
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine import java, process
@@ -27,6 +29,16 @@ def _session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """No test may touch the data of a platform that runs on this machine."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_HOME", str(tmp_path_factory.mktemp("home")))
+        settings.cache_clear()
+        yield
+    settings.cache_clear()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_jvms() -> Iterator[None]:
+    """JVMs of tests live for minutes: what the second compiler makes of their code they would not live to use."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PENSTOCK_JAVA_OPTIONS", shlex.join([*JAVA_OPTIONS, "-XX:TieredStopAtLevel=1"]))
         settings.cache_clear()
         yield
     settings.cache_clear()

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
 
 from penstock.declare.outputs import NOTHING
 from penstock.errors import Refused
@@ -23,6 +26,8 @@ from penstock.sinks.mongodb_writer import MongoWriter
 VARIABLE = "PENSTOCK_TEST_MONGODB_URL"
 AT = datetime(2026, 11, 22, 10, 30, tzinfo=UTC)
 DOC = pa.struct([("n", pa.int64())])
+
+Opened = Callable[..., tuple[MongoWriter, MongoDB]]
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,34 @@ def store(folder: Path) -> Iterator[str]:
         return
     with server(folder) as part:
         yield part.url
+
+
+@contextmanager
+def fresh(url: str) -> Iterator[Database[Any]]:
+    """An empty database of a server, removed afterwards."""
+    with MongoClient[Any](url, tz_aware=True) as client:
+        yield client[name := f"penstock-{uuid4().hex[:12]}"]
+        client.drop_database(name)
+
+
+@contextmanager
+def opening(url: str, database: Database[Any]) -> Iterator[Opened]:
+    """Makes a writer into collection `c` and its output. options: of the client; others are of the output."""
+    made: list[MongoWriter] = []
+
+    def make(options: dict[str, Any] | None = None, **declared: Any) -> tuple[MongoWriter, MongoDB]:
+        output = MongoDB(**({"sink": "s", "database": database.name, "collection": "c"} | declared))
+        made.append(MongoWriter(url, output, **(options or {})))
+        return made[-1], output
+
+    yield make
+    for writer in made:
+        writer.close()
+
+
+def there(database: Database[Any], collection: str = "c") -> dict[str, Any]:
+    """Documents by id, without their version."""
+    return {d.pop("_id"): d for d in database[collection].find({}, {"_v": 0})}
 
 
 def embedded() -> None:

@@ -79,7 +79,7 @@ class Postgres:
         """Start the server, and wait until it answers."""
         options = {"cwd": self.folder, "env": {"LC_ALL": "C.UTF-8"}, **self._as}
         self._process = subprocess.Popen(self._command, stdout=self._log, stderr=self._log, **options)
-        wait_until(self._answers, 60, what="PostgreSQL answers")
+        wait_until(self._answers, what="PostgreSQL answers")
 
     def kill(self) -> None:
         """SIGKILL all of it, as a crash would."""

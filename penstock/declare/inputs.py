@@ -190,6 +190,11 @@ class Input:
         """Topic name, or the pattern."""
         return self.topic.name if self.topic else self.pattern
 
+    @property
+    def parted(self) -> bool:
+        """Whether its tombstones go a way of their own, so that who asks for them has nothing else decoded for it."""
+        return bool(self.schema) and self.tombstones == "keep" and self.ahead is None
+
     def reads(self, topic: str) -> bool:
         """Whether a topic is among those that it reads."""
         return self.topic.name == topic if self.topic else bool(re.fullmatch(self.pattern, topic))

@@ -11,7 +11,7 @@
     EXPIRE AFTER 30 DAYS                  -- how long a document is kept
     TOMBSTONES DELETE (record.key)        -- or DELETE, IGNORE, MARK; what a record without a value does
     DELETED WHEN (deleted)                -- which rows do what a tombstone does; of IGNORE they delete
-    BATCH 5000 EVERY 1 SECOND             -- records of a batch at most, and seconds between two
+    BATCH 20000 EVERY 1 SECOND            -- records of a batch at most, and seconds between two
     PARALLEL 2                            -- requests at once
     DEAD LETTERS INTO tests-not-indexed   -- what the store refuses; `<name>-dead-letter` if left out
     APP sinks                             -- whose driver runs it
@@ -101,7 +101,7 @@ class Sink:
     tombstones: Tombstones = "delete"
     grave: tuple[str, ...] = ()
     deleted_sql: str = ""
-    batch: int = 5000
+    batch: int = 20_000
     every: timedelta = timedelta(seconds=1)
     parallel: int = 2
     dead_letters: str = ""

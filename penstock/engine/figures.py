@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
@@ -66,8 +67,7 @@ class Figures:
                 return False
             row = self.row
             metrics = [m for m in progress.get("observedMetrics", {}).values() if "beats" in m]
-            counts = [m["rows"] for m in metrics if "rows" in m]
-            taken = sum(counts) if len(counts) == len(metrics) > 0 else progress["numInputRows"]
+            taken = _taken(metrics, progress["numInputRows"])
             # A beat is no record of anybody's.
             row.rows_in += taken - sum(m["beats"] for m in metrics)
             ended: bool = progress["batchId"] != row.batch_id
@@ -129,3 +129,11 @@ class Figures:
 def epoch_ms(iso: str) -> int:
     """Epoch ms of a time in a query's progress; 0, for the watermark, where there is none yet."""
     return int(datetime.fromisoformat(iso).timestamp() * 1000)
+
+
+def _taken(metrics: Sequence[Mapping[str, int]], read: int) -> int:
+    """How many records a batch had, of what was counted and what Spark read: that is each once for each way it goes."""
+    values = [m["values"] for m in metrics if "values" in m]
+    counts = values + [m["rows"] for m in metrics if "rows" in m]
+    # Of values alone tombstones are left out, and each record was read once.
+    return sum(counts) if len(values) < len(counts) == len(metrics) else read

@@ -146,10 +146,30 @@ def raw(rows: DataFrame, given: Input, metric: str) -> DataFrame:
     return rows.observe(metric, *_counted(given)).drop(KEPT, BAD)
 
 
+def parted(alive: DataFrame, gone: DataFrame) -> DataFrame:
+    """Rows of records with values and of tombstones, so that Spark can tell: it runs nothing of those that a filter by
+    `record.value` leaves out."""
+    some, none = F.coalesce(f"{WHOLE}.value", F.expr("X''")), F.lit(None).cast("binary")
+    one, other = (
+        rows.withColumn(WHOLE, F.col(WHOLE).withField("value", value)) for rows, value in ((alive, some), (gone, none))
+    )
+    return one.union(other)
+
+
+def tombstones(source: DataFrame, like: DataFrame, metric: str) -> DataFrame:
+    """The records without a value, as rows of some columns: NULL in each but `event_time` and `record`."""
+    time, whole = F.col("timestamp"), F.struct(*RAW, *OWN, F.col("timestamp").alias(EVENT_TIME))
+    made = {EVENT_TIME: time, WHOLE: whole}
+    found = source.where("value IS NULL").select(
+        *(made.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in like.schema.fields)
+    )
+    return found.observe(metric, F.count_if(F.lit(False)).alias("beats"), F.count(F.lit(1)).alias("rows"))
+
+
 def _counted(given: Input) -> list[Column]:
-    """How many records are beats and, where each row is one, how many there are: Spark itself counts them once for each
-    branch of its plan, and a sink's has one of its own for tombstones."""
-    rows = [F.count(F.lit(1)).alias("rows")] if given.record else []
+    """How many records are beats and, where each row is one, how many there are: Spark itself counts what it read, once
+    for each branch of its plan, and a sink's has one of its own for tombstones."""
+    rows = [F.count(F.lit(1)).alias("values" if given.parted else "rows")] if given.record else []
     return [F.count_if(BEAT).alias("beats"), *rows]
 
 

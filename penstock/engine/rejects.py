@@ -134,7 +134,8 @@ class Rejects:
 
     def _old(self, execution: Execution) -> bool:
         """Whether records of the batch lay below the floor of a reset."""
-        metrics = (execution.observed(f"old_{name}") for name in self._stream.sources)
+        names = (f"old_{name}{part}" for name in self._stream.sources for part in ("", "_gone"))
+        metrics = map(execution.observed, names)
         return any(metric.getLong(0) for metric in metrics if metric is not None)
 
     def _unseen(self, batch: Batch) -> Batch:

@@ -53,8 +53,9 @@ def stream(
     """What the transform gets for the input of this name: good rows, with the watermark on their event time.
 
     The observed metric `bad_<name>` holds the bad ones; `beats` in it, or in `beats_<name>` of a raw input, how many
-    of the records were heartbeats, and `rows` how many there are, where the input has the record; `old_<name>` how many
-    good rows lay below the floor of a reset.
+    of the records were heartbeats, and `rows` how many there are, where the input has the record, or `values` if its
+    tombstones go apart, which `gone_<name>` counts; `old_<name>` and `old_<name>_gone` how many good rows lay below
+    the floor of a reset.
 
     without: places of records that it is not to get; upto: next offsets, if it is to get only those before.
     most: records of a batch, 0 for no limit. begun: whether it has read before; what a reset lets it read again is one
@@ -68,13 +69,23 @@ def stream(
     reader = reader.option("startingOffsets", starts).option("groupIdPrefix", f"{of.group}-reader")
     raw = left_out(_share(reader.load(), given), without)
     raw = raw if upto is None else raw.where(before(upto))
-    rows = records.decoded(raw, given, F.current_timestamp())
+    alive = raw.where("value IS NOT NULL") if given.parted else raw
+    rows = records.decoded(alive, given, F.current_timestamp())
     rows = records.good(rows, given, f"bad_{name}") if given.schema else records.raw(rows, given, f"beats_{name}")
-    if reset is not None and reset.floor is not None:
-        old = F.count_if(~_above(reset.floor) & ~F.col(columns.BEAT))
-        rows = above(rows.observe(f"old_{name}", old.alias("n")), reset)
     delay = f"{of.promise.delay.total_seconds()} seconds"
-    return records.without_beats(rows.withWatermark(columns.EVENT_TIME, delay))
+    found = records.without_beats(_new(rows, name, reset).withWatermark(columns.EVENT_TIME, delay))
+    if alive is raw:
+        return found
+    gone = records.tombstones(raw, rows.drop(columns.BEAT), f"gone_{name}")
+    return records.parted(found, _new(gone, f"{name}_gone", reset))
+
+
+def _new(rows: DataFrame, name: str, reset: Reset | None) -> DataFrame:
+    """Rows without those below the floor of a reset, which are counted."""
+    if reset is None or reset.floor is None:
+        return rows
+    beat = F.col(columns.BEAT) if columns.BEAT in rows.columns else F.lit(False)
+    return above(rows.observe(f"old_{name}", F.count_if(~_above(reset.floor) & ~beat).alias("n")), reset)
 
 
 def _starts(given: Input, bootstrap: str, reset: Reset) -> Ends:

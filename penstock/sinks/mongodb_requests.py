@@ -10,11 +10,11 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from bson.errors import BSONError
-from pymongo import DeleteOne, ReplaceOne
+from pymongo import DeleteOne, InsertOne, ReplaceOne
 from pymongo.collection import Collection
 from pymongo.errors import (
     BulkWriteError,
@@ -75,13 +75,17 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A write of one row. version: what must not be exceeded by what is there."""
+    """A write of one row. version: what must not be exceeded by what is there; new: where nothing is there."""
 
     row: int
     id: str
     version: int
-    write: ReplaceOne[Any] | DeleteOne
+    write: InsertOne[Any] | ReplaceOne[Any] | DeleteOne
     size: int
+    new: InsertOne[Any] | None = None
+
+    def inserted(self) -> Item:
+        return replace(self, write=self.new) if self.new else self
 
 
 @dataclass(slots=True)

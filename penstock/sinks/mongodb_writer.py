@@ -1,8 +1,9 @@
 """Writes a sink's batches into MongoDB.
 
-Each write is guarded by the version of what is there: `{_id, _v: {$lte: n}}` with upsert. Where that is newer the
-insert meets the id and fails, and `_v` is read to know it from a race. A delete buries the id in `<collection>.graves`
-first; who upserts looks there before, and once more after, for a delete that came between.
+The versions of what is there are read, a request for many; what is not there is inserted, what is there and not newer
+is replaced, guarded by the version: `{_id, _v: {$lte: n}}` with upsert. Where another came between, either meets the id
+and fails, and the version is read again. A delete buries the id in `<collection>.graves` first; who upserts looks there
+before, and once more after, for a delete that came between.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from bson import encode
 from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 from bson.raw_bson import RawBSONDocument
-from pymongo import DeleteOne, MongoClient, ReadPreference, ReplaceOne, WriteConcern
+from pymongo import DeleteOne, InsertOne, MongoClient, ReadPreference, ReplaceOne, WriteConcern
 from pymongo.collection import Collection
 from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
@@ -165,31 +166,33 @@ class MongoWriter:
             start += len(chunk)
 
     def _written(self, collection: Collection[Any], items: Sequence[Item]) -> int:
-        """Write guarded items; how many of them are older than what is there."""
+        """Write items whose version is the newest; how many of them are older than what is there."""
         older = 0
+        guarded = {item.row: item for item in items}
         pending = list(items)
         for n in range(ROUNDS):
-            found = self._requests.send(collection, pending)
-            self._refused |= found.refused
-            there = self._versions(collection, [item.id for item in found.taken])
-            again: list[Item] = []
-            for item in found.taken:
+            there = self._versions(collection, [item.id for item in pending])
+            writes: list[Item] = []
+            for item in pending:
                 known = there.get(item.id, item.version)
-                if not isinstance(known, int):
+                if not isinstance(known, int | float):
                     self._refused[item.row] = f"a document of this id that no sink wrote, without {VERSION}, is there"
                 elif known > item.version:
                     older += 1
                 else:
-                    # Written at the same time by another, or deleted since.
-                    again.append(item)
+                    writes.append(item if item.id in there else item.inserted())
+            found = self._requests.send(collection, writes)
+            self._refused |= found.refused
+            # Written at the same time by another, or deleted since.
+            again = found.taken
             # Another row may have given up its value since; the other way round, as values may be passed on.
-            if len(found.bound) < len(pending) and n < ROUNDS - 1:
+            if len(found.bound) < len(writes) and n < ROUNDS - 1:
                 again += [item for item, _ in reversed(found.bound)]
             else:
                 self._refused |= {item.row: f"MongoDB: {said[:500]}" for item, said in found.bound}
             if not again:
                 return older
-            pending = again
+            pending = [guarded[item.row] for item in again]
         raise Wait("others write the same documents all the time", got=collection.full_name, seconds=LONG)
 
     def _delete(self, rows: Sequence[Row]) -> None:
@@ -204,7 +207,7 @@ class MongoWriter:
             self._send(collection, [_removal(row.number, row.id, row.version, "$lte") for row in rows])
             left = self._versions(collection, [row.id for row in rows])
             for row in rows:
-                if row.id in left and not isinstance(left[row.id], int):
+                if row.id in left and not isinstance(left[row.id], int | float):
                     self._refused[row.number] = f"the document is none of a sink, without {VERSION}: it stays"
         self._now["written"] += sum(row.number not in self._refused for row in rows)
 
@@ -240,9 +243,9 @@ def _found(collection: Collection[Any], wanted: Mapping[str, Any]) -> list[Any]:
 
 
 def _item(row: Row, document: bytes) -> Item:
-    wanted = {"_id": row.id, VERSION: {"$lte": Int64(row.version)}}
-    write: ReplaceOne[Any] = ReplaceOne(wanted, RawBSONDocument(document), upsert=True)
-    return Item(row.number, row.id, row.version, write, len(document))
+    wanted, whole = {"_id": row.id, VERSION: {"$lte": Int64(row.version)}}, RawBSONDocument(document)
+    write: ReplaceOne[Any] = ReplaceOne(wanted, whole, upsert=True)
+    return Item(row.number, row.id, row.version, write, len(document), InsertOne(whole))
 
 
 def _removal(number: int, key: str, version: int, upto: str) -> Item:

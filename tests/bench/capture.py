@@ -94,7 +94,7 @@ def latency() -> None:
     with place({"orders": EVERY_MS}) as at:
         at.sql("INSERT INTO orders (name) SELECT CONCAT('order ', seq) FROM seq_1_to_10000")
         at.given.launch(APP)
-        wait_until(lambda: _written(at, "orders") >= 10_000, 120, what="the snapshot")
+        wait_until(lambda: _written(at, "orders") >= 10_000, what="the snapshot")
         for rate in (10, 1000):
             rows.append([f"{rate:,}", *spread(_latencies(at, rate))])
     about = f"A poll every {EVERY_MS} ms, {LATENCY_SECONDS} s of single-row updates at each rate."
@@ -207,7 +207,7 @@ def _filled(at: Place, topic: str, rows: int) -> float:
             return 0
 
     before = end()
-    wait_until(lambda: end() > before, 120, every=0.05, what=f"records in {topic}")
+    wait_until(lambda: end() > before, every=0.05, what=f"records in {topic}")
     began = time.monotonic()
     wait_until(lambda: end() >= before + rows, 1800, every=0.05, what=f"all records in {topic}")
     took = time.monotonic() - began
@@ -264,7 +264,6 @@ def idle() -> None:
                 all(p.state == "idle" for p in at.given.control.progress(APP).values())
                 and len(at.given.control.progress(APP)) == len(names)
             ),
-            120,
             what="all are idle",
         )
         assert driver.pid

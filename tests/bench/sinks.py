@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import orjson
 import pyarrow as pa
@@ -23,7 +23,7 @@ from elasticsearch import Elasticsearch as Client
 from elasticsearch import helpers
 
 from penstock.control import ProgressRow
-from penstock.declare.lazy import F
+from penstock.declare import sink_file
 from penstock.declare.topic import COMMITS
 from penstock.engine.run import StreamRun
 from penstock.kafka.admin import ensure_topics
@@ -31,18 +31,16 @@ from penstock.local.elasticsearch import Elasticsearch as Part
 from penstock.local.parts import Broker
 from penstock.machine.process import free_port
 from penstock.settings import settings
+from penstock.sinks import statements
 from penstock.sinks.elasticsearch_layout import template
 from penstock.sinks.elasticsearch_writer import IndexWriter
-from penstock.streams import Each, Input, Stream, Topic
+from penstock.streams import Stream, Topic
 from penstock.testing import spark_session
 from tests.bench.common import spread, table, write
 from tests.elasticsearch import MARK, NOON, batch, give, output, row, shaped
 from tests.support import wait_until
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-DOCUMENTS = 100_000
+DOCUMENTS = 200_000
 BATCH = 5000
 TURNS = 3
 PARALLEL = 2
@@ -87,7 +85,7 @@ def place() -> Iterator[Place]:
             Broker(home=Path(folder), port=free_port(2)) as broker,
             Client(search.url, request_timeout=60) as client,
         ):
-            ensure_topics([*STREAM.topics(), COMMITS], broker.bootstrap)
+            ensure_topics([*declared().topics(), COMMITS], broker.bootstrap)
             yield Place(search, broker, client)
 
 
@@ -103,7 +101,7 @@ def document(number: int) -> dict[str, Any]:
 
 
 def documents() -> None:
-    """The same documents by the helper, by the writer, and from a topic through a stream."""
+    """The same documents by the helper, by the writer, and from a topic by a sink as it is declared."""
     made = [document(number) for number in range(DOCUMENTS)]
     rates: dict[str, list[float]] = {}
     with place() as at, spark_session() as spark:
@@ -111,7 +109,7 @@ def documents() -> None:
         ways: dict[str, Callable[[], float]] = {
             "`helpers.parallel_bulk`, from memory": lambda: helper(at, made),
             "the writer, from memory": lambda: written(at, made),
-            "a topic, through the stream": lambda: streamed(at, spark, len(made)),
+            "a topic, by a sink": lambda: streamed(at, spark, len(made)),
         }
         for turn in range(TURNS):
             for name, way in ways.items():
@@ -149,9 +147,9 @@ def written(at: Place, made: list[dict[str, Any]]) -> float:
     return took
 
 
-def streamed(at: Place, spark: Any, count: int) -> float:
-    """From the start of the first batch on; a driver runs for months."""
-    with started(at, spark, every=0.0) as run:
+def streamed(at: Place, spark: Any, count: int, batch: int = 0) -> float:
+    """From the end of the first batch on; a driver runs for months."""
+    with started(at, spark, every=0.0, batch=batch) as run:
         wait_until(lambda: run.figures.rows_out, 300, every=0.01)
         began, had = time.monotonic(), run.figures.rows_out
         wait_until(lambda: run.figures.rows_out >= count, 600, every=0.05)
@@ -166,37 +164,25 @@ def produce(at: Place, made: list[dict[str, Any]]) -> None:
     assert producer.flush(60) == 0
 
 
-def rows(records: DataFrame) -> DataFrame:
-    """Rows as a sink's SELECT gives them."""
-    return records.select(
-        F.from_json(F.col("value").cast("string"), DDL).alias("doc"),
-        F.col("key").cast("string").alias("id"),
-        (F.unix_millis("timestamp") * 2**21 + F.col("offset") % 2**21).alias("version"),
-        F.col("value").isNull().alias("deleted"),
-        F.col("timestamp").alias("at"),
-        F.lit(None).cast("string").alias("refused"),
-        F.struct("topic", "partition", "offset").alias("record"),
+def declared(batch: int = 0) -> Stream:
+    """As a file of `sql/sinks` declares it; batch: records of a batch, by default as many as where nothing is said."""
+    fields = ", ".join(f"{name} {kind.upper()}" for name, kind in FIELDS)
+    said = f"BATCH {batch}\n" if batch else ""
+    sink = sink_file.parse(
+        f"UPSERT INTO elasticsearch.bench\nREAD {TOPIC.name} AS JSON ({DDL})\nKEY (id)\nFIELDS ({fields})\n{said}"
+        f"PARALLEL {PARALLEL}\nTOMBSTONES DELETE (CAST(record.key AS STRING))\nAS SELECT * FROM {TOPIC.name}",
+        Path("bench.sql"),
     )
-
-
-STREAM = Stream(
-    name="bench",
-    app="bench",
-    inputs={"records": Input(TOPIC)},
-    transform=rows,
-    output=output("bench", fields=FIELDS, parallel=PARALLEL),
-    promise=Each(),
-    max_records=BATCH,
-)
+    return statements.stream(sink)
 
 
 @contextmanager
-def started(at: Place, spark: Any, every: float) -> Iterator[StreamRun]:
+def started(at: Place, spark: Any, every: float, batch: int = 0) -> Iterator[StreamRun]:
     with tempfile.TemporaryDirectory() as checkpoints, pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_ELASTICSEARCH_URL", at.search.url)
         settings.cache_clear()
-        # A stream that was never there: what others of its name left is theirs.
-        stream = replace(STREAM, name=f"bench-{time.time_ns()}", every=every)
+        # One that was never there: what others of its name left is theirs.
+        stream = replace(declared(batch), name=f"bench-{time.time_ns()}", every=every)
         figures = ProgressRow(stream.name, stream.app, "bench")
         run = StreamRun(stream, spark, at.broker.bootstrap, checkpoints, figures)
         run.start()
@@ -212,11 +198,11 @@ def latency() -> None:
     with place() as at, spark_session() as spark:
         produce(at, [document(-1)])
         with started(at, spark, every=1.0):
-            wait_until(lambda: at.client.indices.exists(index="bench") and at.count("bench") == 1, 120)
+            wait_until(lambda: at.client.indices.exists(index="bench") and at.count("bench") == 1)
             for number in range(SECONDS):
                 began = time.monotonic()
                 produce(at, [document(number)])
-                wait_until(lambda number=number: searched(at, number), 60, every=0.02)  # type: ignore[misc]
+                wait_until(lambda number=number: searched(at, number), every=0.02)  # type: ignore[misc]
                 found.append(time.monotonic() - began)
     about = (
         f"{SECONDS} records, each sent when the one before was found; a batch and a refresh of the index each second."

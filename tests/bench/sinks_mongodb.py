@@ -143,7 +143,7 @@ class Place:
         begin()
         before = 0
         if awaited:
-            wait_until(lambda: collection.estimated_document_count() > 0, 180, every=0.02, what=f"{way}: a document")
+            wait_until(lambda: collection.estimated_document_count() > 0, every=0.02, what=f"{way}: a document")
             began, before = time.monotonic(), collection.estimated_document_count()
             wait_until(
                 lambda: collection.estimated_document_count() >= self.documents,

@@ -135,7 +135,7 @@ class Platform:
         conf = {"action": action, "target": target, "note": note}
         run = self.call("POST", "dags/operate_streams/dagRuns", logical_date=None, conf=conf)
         path = f"dags/operate_streams/dagRuns/{run['dag_run_id']}"
-        wait_until(lambda: self.call("GET", path)["state"] == "success", 60, what=f"the form is carried out: {conf}")
+        wait_until(lambda: self.call("GET", path)["state"] == "success", what=f"the form is carried out: {conf}")
 
     def goes_on(self, d: DriverRow, seconds: float) -> None:
         """For so many seconds the driver works as if nothing had happened."""

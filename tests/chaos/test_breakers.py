@@ -19,12 +19,14 @@ from tests.chaos.platform import APP, Platform, pause
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+long = pytest.mark.long
 
 
 def test_airflow_starts_the_driver(platform: Platform) -> None:
     assert platform.works().owner.startswith("streams_chaos/")
 
 
+@long
 def test_api_server_gone(platform: Platform) -> None:
     """45 s: a blocking task that the driver depended on was seen to be ended after 42 s without the api-server."""
     before = platform.works()
@@ -36,6 +38,7 @@ def test_api_server_gone(platform: Platform) -> None:
 
 
 # After 20 s others take a scheduler for dead and adopt its tasks; after 15 s a triggerer's triggers go to another one.
+@long
 @pytest.mark.parametrize(("part", "seconds"), [("scheduler", 22), ("triggerer", 17)])
 def test_a_part_of_airflow_killed(platform: Platform, part: str, seconds: float) -> None:
     """And the driver while there is none."""
@@ -63,23 +66,25 @@ def test_driver_killed(platform: Platform) -> None:
     before = platform.works()
     killed = time.monotonic()
     assert processes.kill(before)
-    wait_until(lambda: platform.heir(before), 30, what="the next driver's process starts")
+    wait_until(lambda: platform.heir(before), what="the next driver's process starts")
     started = time.monotonic() - killed
     platform.works(other_than=before)
     print(f"\nkilled: next process after {started:.1f} s, batches after {time.monotonic() - killed:.1f} s")
 
 
+@long
 def test_driver_hung(platform: Platform) -> None:
     before = platform.works()
     hung = time.monotonic()
     pause(before)
-    wait_until(lambda: platform.heir(before), 60, what="the hung driver is replaced")
+    wait_until(lambda: platform.heir(before), what="the hung driver is replaced")
     started = time.monotonic() - hung
     assert processes.alive(before) is False
     platform.works(other_than=before)
     print(f"\nhung: next process after {started:.1f} s, batches after {time.monotonic() - hung:.1f} s")
 
 
+@long
 def test_broker_gone(platform: Platform) -> None:
     """65 s: Kafka's clients give up a request, and a broker a transaction, after 60 s."""
     platform.works()
@@ -95,6 +100,7 @@ def launched(platform: Platform) -> set[str]:
     return {d.incarnation for d in platform.control.drivers(live=False) if d.app == APP}
 
 
+@long
 def test_two_launches_at_once(platform: Platform) -> None:
     """Four supervisors beside Airflow's own, at the same moment."""
     before = platform.works()
@@ -130,7 +136,7 @@ def test_release_stop_and_start_by_the_form(platform: Platform) -> None:
     assert ended
     assert "release" in (ended.reason or ""), "it drained by itself"
     platform.operate("stop", f"app {APP}", "for the night")
-    wait_until(lambda: not platform.drivers(), 60, what="the driver leaves")
+    wait_until(lambda: not platform.drivers(), what="the driver leaves")
     platform.operate("start", f"app {APP}", "in the morning")
     platform.works(other_than=released)
     actions = platform.control.actions(200)
@@ -151,7 +157,7 @@ def test_a_run_marked_failed(platform: Platform) -> None:
         d = platform.driver()
         return d is not None and d.owner != before.owner and d.state == "running"
 
-    wait_until(settled, 120, what="another run answers for a driver")
+    wait_until(settled, what="another run answers for a driver")
     after = platform.works()
     asked = [a for a in platform.control.actions(200) if a["verb"] == "terminate" and a["actor"] == before.owner]
     assert bool(asked) == (after.incarnation != before.incarnation)

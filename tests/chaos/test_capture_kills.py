@@ -91,7 +91,7 @@ def test_the_topic_is_the_table_through_kills(ledger: Drivers, mariadb: MariaDB)
         last = table(read(ledger.bootstrap, "ledger"))
         return {json.loads(key)["id"]: json.loads(value)["version"] for key, value in last.items()}
 
-    wait_until(lambda: topic() == rows, 60, what="the topic is the table")
+    wait_until(lambda: topic() == rows, what="the topic is the table")
     newest: dict[str, int] = {}
     for record in read(ledger.bootstrap, "ledger"):
         if record.value is not None:

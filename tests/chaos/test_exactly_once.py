@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import signal
 import time
@@ -25,7 +26,7 @@ from tests.support import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 
-KILLS = 6
+KILLS = int(os.environ.get("KILLS", "3"))
 CHAOS = PROJECT / "tests" / "chaos" / "project"
 
 
@@ -74,7 +75,7 @@ def test_quality_counts_each_record_once_through_kills(quality: Drivers) -> None
     def counts() -> dict[str | None, int]:
         return {k: int(v or 0) for k, v in latest(read(quality.bootstrap, "metrics")).items()}
 
-    wait_until(lambda: sum(counts().values()) >= expected.total(), 120, every=1, what=f"all is counted: {d.log}")
+    wait_until(lambda: sum(counts().values()) >= expected.total(), every=1, what=f"all is counted: {d.log}")
     assert counts() == dict(expected)
 
 
@@ -109,7 +110,7 @@ def test_summaries_count_each_receipt_once_through_kills_of_both_stages(quality:
 
     total = sum(map(len, sent.values()))
     wait_until(
-        lambda: sum(s["count"] for s in summaries().values()) >= total, 180, every=1, what=f"all is summarised: {d.log}"
+        lambda: sum(s["count"] for s in summaries().values()) >= total, every=1, what=f"all is summarised: {d.log}"
     )
     found = summaries()
     assert found.keys() == sent.keys()
@@ -123,13 +124,12 @@ def test_a_driver_that_wakes_up_behind_its_lease_does_no_harm(chaos: Drivers) ->
     sleeper = chaos.launch("chaos")
     chaos.wait_running(sleeper)
     sent = produce(chaos, 1, 3000)
-    wait_until(lambda: rows_out(chaos), 60, what="the first totals are written")
+    wait_until(lambda: rows_out(chaos), what="the first totals are written")
     sent = produce(chaos, sent, 3000)
     signal_session(chaos.row(sleeper.incarnation), signal.SIGSTOP)
     chaos.control.driver_set(sleeper.incarnation, host="elsewhere")
     wait_until(
         lambda: all(lease.expires_at < chaos.control.now() for lease in chaos.control.leases().values()),
-        30,
         what="the leases run out",
     )
     heir = chaos.launch("chaos")
@@ -138,13 +138,13 @@ def test_a_driver_that_wakes_up_behind_its_lease_does_no_harm(chaos: Drivers) ->
     chaos.wait_committed("chaos", heir)
     before = read(chaos.bootstrap, "totals")
     signal_session(sleeper, signal.SIGCONT)
-    wait_until(lambda: processes.alive(sleeper) is False, 60, what="the sleeper sees that it lost its leases and ends")
+    wait_until(lambda: processes.alive(sleeper) is False, what="the sleeper sees that it lost its leases and ends")
     sent = produce(chaos, sent, 3000)
 
     def total() -> int:
         return sum(json.loads(v or "{}")["count"] for v in latest(read(chaos.bootstrap, "totals")).values())
 
-    wait_until(lambda: total() >= sent - 1, 60, what="all is counted")
+    wait_until(lambda: total() >= sent - 1, what="all is counted")
     assert total() == sent - 1
     grown = read(chaos.bootstrap, "totals")
     assert grown[: len(before)] == before
@@ -162,13 +162,13 @@ def test_a_second_launch_leaves_a_healthy_driver_alone(chaos: Drivers) -> None:
     first = chaos.launch("chaos")
     chaos.wait_running(first)
     second = chaos.launch("chaos")
-    wait_until(lambda: chaos.row(second.incarnation).state == "ended", 60, what="the second launch ends")
+    wait_until(lambda: chaos.row(second.incarnation).state == "ended", what="the second launch ends")
     assert "lease" in (chaos.row(second.incarnation).reason or "")
     app = chaos.control.app("chaos")
     assert app
     assert app.incarnation == first.incarnation
     produce(chaos, 1, 10)
-    wait_until(lambda: rows_out(chaos), 60, what="the first one works on")
+    wait_until(lambda: rows_out(chaos), what="the first one works on")
     assert chaos.row(first.incarnation).state == "running"
 
 

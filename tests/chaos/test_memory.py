@@ -18,7 +18,7 @@ from penstock.testing import read
 from tests.chaos.drivers import Drivers, drivers
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1000)]
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(1000)]
 
 STREAM = """
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput

@@ -21,6 +21,8 @@ VALUES = (
     " CAST('-838:59:59' AS TIME), NULL"
 )
 
+MANY = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) SELECT"
+
 
 @pytest.fixture(params=["mariadb", "mysql_server"])
 def connection(request: pytest.FixtureRequest) -> Iterator[pymysql.Connection[Any]]:
@@ -57,10 +59,31 @@ def test_a_row_of_several_packets_is_one(connection: pymysql.Connection[Any], le
     assert weight > sum(len(value or "") for value in ours[0][:2]) >= 2**23
 
 
+def test_rows_that_come_together_or_in_pieces_are_those_of_pymysql(connection: pymysql.Connection[Any]) -> None:
+    """Of all lengths up to some buffers, with more packets than their numbers."""
+    kinds = "REPEAT('x', (n.i * n.i * 7) % 400), n.i, IF(n.i % 7, NULL, 'é'), IF(n.i % 97, '', REPEAT('y', n.i * 40))"
+    theirs, ours, _ = both(connection, f"{MANY} {kinds} FROM n JOIN (SELECT 1 UNION SELECT 2 UNION SELECT 3) AS m")
+    assert len(ours) == 2700
+    assert ours == theirs
+
+
+def test_a_connection_that_ends_among_the_rows_is_told(request: pytest.FixtureRequest) -> None:
+    server = request.getfixturevalue("mariadb")
+    connection, other = (connect(server, **MySQL.OPTIONS["connect_args"]) for _ in range(2))
+    with connection.cursor(SSCursor) as cursor, other.cursor() as killer:
+        cursor.execute(f"{MANY} n.i, REPEAT('x', 200) FROM n JOIN n AS m")
+        rows = rows_of(cursor)
+        next(rows)
+        cursor_id = connection.thread_id()  # type: ignore[no-untyped-call]
+        killer.execute(f"KILL {cursor_id}")
+        with pytest.raises(pymysql.Error):
+            list(rows)
+    other.close()
+
+
 def test_what_is_not_taken_is_not_left_behind(connection: pymysql.Connection[Any]) -> None:
-    many = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 900) SELECT i FROM n"
     with connection.cursor(SSCursor) as cursor:
-        cursor.execute(many)
+        cursor.execute(f"{MANY} i FROM n")
         assert next(rows_of(cursor)) == ((1,), 2)
     assert both(connection, "SELECT 7")[1] == [(7,)]
 

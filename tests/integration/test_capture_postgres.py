@@ -112,8 +112,8 @@ def test_a_standby_has_a_delay_and_is_another_server_once_promoted(own: Postgres
         assert moment.oldest <= moment.now - 5
         assert first.server() == second.server()
         execute(standby, "SELECT pg_promote()")
-        wait_until(lambda: second.can_tell == "", 30, every=0.5, what="it is promoted")
-        wait_until(lambda: second.server() != first.server(), 30, every=0.5, what="it is on another timeline")
+        wait_until(lambda: second.can_tell == "", every=0.5, what="it is promoted")
+        wait_until(lambda: second.server() != first.server(), every=0.5, what="it is on another timeline")
 
 
 class Standby(Postgres):

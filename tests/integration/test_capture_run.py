@@ -53,7 +53,7 @@ class Running:
     def asked(self, what: Asked) -> str:
         """What came of a request."""
         request = self.captures.ask(self.source.name, what, ME)
-        wait_until(lambda: self.row.answered_id == request, 60, what=f"{what} is answered")
+        wait_until(lambda: self.row.answered_id == request, what=f"{what} is answered")
         return self.row.answer or ""
 
     def names(self) -> set[str]:
@@ -61,7 +61,7 @@ class Running:
         return {orjson.loads(value)["name"] for value in self.source.topic().values()}
 
     def until(self, condition: Callable[[CaptureRow, ProgressRow], bool], what: str) -> None:
-        wait_until(lambda: condition(self.row, self.figures), 60, what=what)
+        wait_until(lambda: condition(self.row, self.figures), what=what)
 
 
 @pytest.fixture
@@ -155,13 +155,13 @@ def test_columns_that_change_are_taken_over_and_older_rows_brought_up(running: R
     running.start()
     running.until(lambda row, _: row.low is not None, "it polls")
     running.source.sql(f"ALTER TABLE {name} ADD COLUMN size INT NOT NULL DEFAULT 7")
-    wait_until(running.source.same, 60, what="the new column is in all rows")
+    wait_until(running.source.same, what="the new column is in all rows")
     running.source.sql(f"ALTER TABLE {name} CHANGE COLUMN size weight BIGINT NULL")
-    wait_until(running.source.same, 60, what="the renamed column is in all rows")
+    wait_until(running.source.same, what="the renamed column is in all rows")
     running.source.sql(f"ALTER TABLE {name} MODIFY COLUMN weight VARCHAR(20)")
-    wait_until(running.source.same, 60, what="the new type is in all rows")
+    wait_until(running.source.same, what="the new type is in all rows")
     running.source.sql(f"ALTER TABLE {name} DROP COLUMN weight")
-    wait_until(running.source.same, 60, what="the column is gone from all rows")
+    wait_until(running.source.same, what="the column is gone from all rows")
     running.source.sql(f"ALTER TABLE {name} DROP COLUMN changed")
     running.until(lambda _, f: f.state == "failing", "it fails without its cursor")
     assert "changed" in (running.figures.error or "")
@@ -172,7 +172,7 @@ def test_a_comparison_comes_by_itself_when_it_is_due(running: Running) -> None:
     running.start(more="RECONCILE EVERY 1 SECOND")
     running.until(lambda row, _: row.low is not None, "it polls")
     running.source.sql(f"DELETE FROM {running.source.name} WHERE id = 1")
-    wait_until(running.source.same, 60, what="the row is gone from the topic")
+    wait_until(running.source.same, what="the row is gone from the topic")
     running.until(lambda row, _: row.drift is not None and row.drift["why"] == "it is time", "what it found is told")
 
 

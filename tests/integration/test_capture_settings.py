@@ -113,7 +113,7 @@ def test_statements_of_the_event_scheduler_count(odd: Odd) -> None:
     with opened(odd) as database:
         before = database.clock()
         made = in_odd(odd, "DROP EVENT IF EXISTS sleeps", "CREATE EVENT sleeps ON SCHEDULE AT NOW() DO DO SLEEP(3)")
-        wait_until(lambda: database.moment().oldest is not None, 3, every=0.1, what="the event is seen")
+        wait_until(lambda: database.moment().oldest is not None, every=0.1, what="the event is seen")
         oldest = database.moment().oldest
         made.close()
         assert oldest is not None
@@ -155,7 +155,7 @@ def test_statements_of_the_bulk_protocol_count(mariadb: MariaDB) -> None:
         thread.start()
         running = "SELECT COUNT(*) FROM information_schema.processlist WHERE COMMAND = 'Bulk_execute'"
         with connect(mariadb, autocommit=True).cursor() as cursor:
-            wait_until(lambda: cursor.execute(running) and cursor.fetchone() == (1,), 2, every=0.05, what="it runs")
+            wait_until(lambda: cursor.execute(running) and cursor.fetchone() == (1,), every=0.05, what="it runs")
         oldest = database.moment(before).oldest
         thread.join()
         assert oldest is not None

@@ -105,17 +105,17 @@ def test_a_stream_that_is_down_for_longer_than_the_grace(
             return True
 
         with running(first, spark, chain.bootstrap, tmp_path) as run:
-            wait_until(lambda: turned(run) and chain.control.reach()[1]["first"].through, 60)
+            wait_until(lambda: turned(run) and chain.control.reach()[1]["first"].through)
             wait_until(lambda: turned(run) and not chain.control.holds())
         sent = int(time.time() * 1000)
         send(chain.bootstrap, [Record(SOURCE.name, None, json.dumps({"at": sent}), timestamp=sent)])
         over = time.monotonic() + 2 * GRACE.total_seconds() + WINDOW.total_seconds()
-        wait_until(lambda: turned(run) and time.monotonic() > over, 60)
+        wait_until(lambda: turned(run) and time.monotonic() > over)
         second.settle()
         held = chain.control.holds()
         with running(first, spark, chain.bootstrap, tmp_path) as run:
-            wait_until(lambda: turned(run) and chain.counted(), 60)
-            wait_until(lambda: turned(run) and not chain.control.holds(), 60)
+            wait_until(lambda: turned(run) and chain.counted())
+            wait_until(lambda: turned(run) and not chain.control.holds())
         assert second.report().late == 0
         assert held[BETWEEN.name]["why"] == "first is starting"
         assert chain.counted() == {sent // 2000 * 2000 + 2000: 1}

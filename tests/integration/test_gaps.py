@@ -107,7 +107,7 @@ def test_what_is_left_is_read_and_what_is_not_is_counted(
         run.settle()
         assert seen(bootstrap) == [1, 2, 5]
         made_again(bootstrap, *range(10, 25))
-        wait_until(lambda: tended(run.tend, lambda: seen(bootstrap) == [1, 2, 5, *range(10, 25)]), 60)
+        wait_until(lambda: tended(run.tend, lambda: seen(bootstrap) == [1, 2, 5, *range(10, 25)]))
     gaps = book.gone["gaps"]
     assert [(gap.what, gap.start, gap.end, gap.records) for gap in gaps] == [
         ("removed", 2, 4, 2),
@@ -153,7 +153,7 @@ def test_a_running_stream_blocks_and_waits_for_a_topic_that_is_gone(
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:
         run.settle()
         deleted(bootstrap)
-        wait_until(lambda: tended(run.tend, lambda: run.figures.state == "blocked"), 60)
+        wait_until(lambda: tended(run.tend, lambda: run.figures.state == "blocked"))
         assert "waits for topics that were deleted; got: gapped, read up to offset 3 of [0]" in (
             run.figures.error or ""
         )
@@ -184,8 +184,8 @@ def test_what_is_removed_while_a_batch_is_read_may_not_be_in_it(
     book = Memory()
     run = StreamRun(stream(given), spark, bootstrap, str(tmp_path), ProgressRow("gaps", "tests", "i"), book)
     try:
-        wait_until(lambda: tended(run.tend, lambda: book.asked.get("gaps") or book.gone.get("gaps")), 60)
-        wait_until(lambda: tended(run.tend, lambda: run.figures.state == "blocked" or seen(bootstrap)), 60)
+        wait_until(lambda: tended(run.tend, lambda: book.asked.get("gaps") or book.gone.get("gaps")))
+        wait_until(lambda: tended(run.tend, lambda: run.figures.state == "blocked" or seen(bootstrap)))
     finally:
         run.stop()
     assert seen(bootstrap) == found

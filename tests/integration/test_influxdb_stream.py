@@ -106,8 +106,8 @@ class History:
         return self.points == {(series["tags"]["id"], at): v for series in found for at, v in series["values"]}
 
     def agrees(self, tend: Callable[[], None]) -> None:
-        wait_until(lambda: tended(tend, self.pointed), 60, what="InfluxDB holds the rows")
-        wait_until(lambda: tended(tend, self._copies), 60, what="the copy holds the rows")
+        wait_until(lambda: tended(tend, self.pointed), what="InfluxDB holds the rows")
+        wait_until(lambda: tended(tend, self._copies), what="the copy holds the rows")
 
     def _copies(self) -> bool:
         return self.copied() == sorted(self.copies, key=str)

@@ -47,7 +47,7 @@ def read(bootstrap: str, count: int) -> list[str]:
                 found.append((message.value() or b"").decode())
         return len(found) >= count
 
-    wait_until(poll, 30, what=f"{count} records")
+    wait_until(poll, what=f"{count} records")
     consumer.close()
     return found
 
@@ -148,7 +148,7 @@ def test_a_fetch_that_was_killed_is_fetched_again(tmp_path: Path) -> None:
     folder = tmp_path / "jars"
     with subprocess.Popen([sys.executable, "-c", code], env=env, start_new_session=True) as fetching:
         # Begun, and its Java not yet done starting: near a registry the whole fetch takes a moment.
-        wait_until(lambda: list(folder.glob(".*.part-*/ivy/ivy.xml")), 60, every=0.01, what="the fetch begins")
+        wait_until(lambda: list(folder.glob(".*.part-*/ivy/ivy.xml")), every=0.01, what="the fetch begins")
         os.killpg(fetching.pid, signal.SIGKILL)
     assert not (folder / jars.place("connector").name).exists()
     done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True, check=False)

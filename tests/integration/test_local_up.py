@@ -162,9 +162,7 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     assert {"broker", "mariadb", "airflow-api", "meter", "driver-quality", "driver-metrics"} <= first.keys()
     counted = 'SHOW FIELD KEYS ON "penstock" FROM "receipts"'
     influx = f"http://127.0.0.1:{first['influxdb']['ports']['http']}/query"
-    wait_until(
-        lambda: "valid" in httpx.post(influx, data={"q": counted}, timeout=30).text, 60, what="its sinks know it"
-    )
+    wait_until(lambda: "valid" in httpx.post(influx, data={"q": counted}, timeout=30).text, what="its sinks know it")
     page = httpx.get(f"http://127.0.0.1:{penstock.ports['PENSTOCK_AIRFLOW_PORT']}/penstock/", timeout=30)
     assert page.status_code in (401, 403)
 
@@ -191,7 +189,7 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     assert {n for n, p in released.items() if p["pid"] != first[n]["pid"]} == {"driver-captures", "driver-metrics"}
     runs = penstock.home / "airflow" / "airflow.db"
     ended = {"success", "failed"}
-    wait_until(lambda: of_captures(runs) and of_captures(runs) <= ended, 180, what="the runs of captures end")
+    wait_until(lambda: of_captures(runs) and of_captures(runs) <= ended, what="the runs of captures end")
     assert of_captures(runs) == {"success"}, "they waited for their driver"
 
     for name in ("broker", "mariadb", "airflow-scheduler", "meter"):

@@ -85,9 +85,9 @@ def test_a_batch_that_memory_does_not_hold_is_cut_by_its_bytes(
     kept = tmp_path / STREAM.name / "penstock-portion.json"
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         assert until_written(run, bootstrap, 8) == said
-        wait_until(lambda: tended(run.tend, lambda: not kept.exists()), 60)
+        wait_until(lambda: tended(run.tend, lambda: not kept.exists()))
         # It is through: what comes then is a batch again, however large.
-        wait_until(lambda: tended(run.tend, lambda: run.active), 60)
+        wait_until(lambda: tended(run.tend, lambda: run.active))
         first = len(batches)
         send(bootstrap, [text("end", p % 2) for p in range(20)])
         assert until_written(run, bootstrap, 28) == sorted([*said, *["end"] * 20])

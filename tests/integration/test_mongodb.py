@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from pymongo import MongoClient
 from pymongo.database import Database
 
 from penstock.declare.outputs import NOTHING, Owner, open_store
@@ -22,7 +20,7 @@ from penstock.sinks import mongodb_layout
 from penstock.sinks.documents import Figures
 from penstock.sinks.mongodb import LIMITS, MongoDB
 from penstock.sinks.mongodb_writer import MongoWriter
-from tests.mongo import AT, DOC, Row, embedded, given, refused, server, table, write
+from tests.mongo import AT, DOC, Opened, Row, embedded, fresh, given, opening, refused, server, table, there, write
 from tests.support import wait_until
 
 pytestmark = pytest.mark.integration
@@ -43,32 +41,14 @@ def url(part: Server | None) -> str:
 
 @pytest.fixture
 def database(url: str) -> Iterator[Database[Any]]:
-    with MongoClient[Any](url, tz_aware=True) as client:
-        yield client[name := f"penstock-{uuid4().hex[:12]}"]
-        client.drop_database(name)
+    with fresh(url) as made:
+        yield made
 
 
 @pytest.fixture
-def opened(url: str, database: Database[Any]) -> Iterator[Callable[..., tuple[MongoWriter, MongoDB]]]:
-    """Makes a writer into collection `c` and its output. options: of the client; others are of the output."""
-    made: list[MongoWriter] = []
-
-    def make(options: dict[str, Any] | None = None, **declared: Any) -> tuple[MongoWriter, MongoDB]:
-        output = MongoDB(**({"sink": "s", "database": database.name, "collection": "c"} | declared))
-        made.append(MongoWriter(url, output, **(options or {})))
-        return made[-1], output
-
-    yield make
-    for writer in made:
-        writer.close()
-
-
-Opened = Callable[..., tuple[MongoWriter, MongoDB]]
-
-
-def there(database: Database[Any], collection: str = "c") -> dict[str, Any]:
-    """Documents by id, without their version."""
-    return {d.pop("_id"): d for d in database[collection].find({}, {"_v": 0})}
+def opened(url: str, database: Database[Any]) -> Iterator[Opened]:
+    with opening(url, database) as made:
+        yield made
 
 
 def taken(writer: MongoWriter, output: MongoDB, row: Row) -> bool:
@@ -131,46 +111,6 @@ def test_a_delete_is_remembered_through_a_restart(opened: Opened, database: Data
     assert buried
     assert abs(buried["_at"] - datetime.now(UTC)) < timedelta(minutes=10)
     assert graves.index_information()["_at_1"]["expireAfterSeconds"] == LIMITS.grave_days * 86_400
-
-
-def test_a_delete_between_a_look_at_the_graves_and_the_write(
-    opened: Opened, database: Database[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another writer's: it buries the id and finds nothing to remove, and then the older document comes."""
-    (late, output), (other, _) = opened(), opened()
-    send = late._requests.send
-
-    def between(*given: Any) -> Any:
-        monkeypatch.undo()
-        write(other, output, Row("a", 9), Row("b", 2))
-        return send(*given)
-
-    monkeypatch.setattr(late._requests, "send", between)
-    write(late, output, Row("a", 5, {"n": 5}), Row("b", 5, {"n": 5}))
-    assert there(database) == {"b": {"n": 5}}
-
-
-def test_an_insert_between_the_search_for_an_id_and_its_insert(
-    opened: Opened, database: Database[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two writers upsert an id that is not there: the server lets one find it taken, be it the newer one."""
-    from pymongo.errors import BulkWriteError
-
-    writer, output = opened()
-    said = {"index": 0, "code": 11000, "errmsg": "E11000 duplicate key error collection: d.c index: _id_ dup key: {}"}
-    write(writer, output, Row("a", 1, {"n": 1}))
-    bulk = type(database.c).bulk_write
-    raised: list[bool] = []
-
-    def raced(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not raised:
-            raised.append(True)
-            raise BulkWriteError({"writeErrors": [said]})
-        return bulk(self, *args, **kwargs)
-
-    monkeypatch.setattr(type(database.c), "bulk_write", raced)
-    assert write(writer, output, Row("a", 2, {"n": 2})) == 1
-    assert there(database) == {"a": {"n": 2}}
 
 
 def test_what_the_transform_or_the_store_refuses_hurts_no_other_row(opened: Opened, database: Database[Any]) -> None:
@@ -329,7 +269,7 @@ def test_a_server_that_is_away_is_waited_for(opened: Opened, database: Database[
     embedded()
     assert part
     writer, output = opened({"serverSelectionTimeoutMS": 1000})
-    wait_until(lambda: taken(writer, output, Row("a", 1, {"n": 1})), 30)
+    wait_until(lambda: taken(writer, output, Row("a", 1, {"n": 1})))
     part.stop()
     with pytest.raises(Wait, match=f"127.0.0.1:{part.port}, {database.name}.c does not take writes") as e:
         write(writer, output, Row("a", 2, {"n": 2}))
@@ -339,7 +279,7 @@ def test_a_server_that_is_away_is_waited_for(opened: Opened, database: Database[
         write(*opened({"serverSelectionTimeoutMS": 1000}), Row("a", 2, {"n": 2}))
     part.start()
     part.wait()
-    wait_until(lambda: taken(writer, output, Row("a", 2, {"n": 2})), 30)
+    wait_until(lambda: taken(writer, output, Row("a", 2, {"n": 2})))
     assert there(database) == {"a": {"n": 2}}
 
 
@@ -347,14 +287,14 @@ def test_a_server_that_hangs_is_waited_for(opened: Opened, database: Database[An
     embedded()
     assert part
     writer, output = opened({"socketTimeoutMS": 1000, "serverSelectionTimeoutMS": 1000, "connectTimeoutMS": 1000})
-    wait_until(lambda: taken(writer, output, Row("a", 1, {"n": 1})), 30)
+    wait_until(lambda: taken(writer, output, Row("a", 1, {"n": 1})))
     part.pause()
     try:
         with pytest.raises(Wait, match="does not take writes"):
             write(writer, output, Row("a", 2, {"n": 2}))
     finally:
         part.resume()
-    wait_until(lambda: taken(writer, output, Row("a", 2, {"n": 2})), 30)
+    wait_until(lambda: taken(writer, output, Row("a", 2, {"n": 2})))
     assert there(database) == {"a": {"n": 2}}
 
 

@@ -268,7 +268,7 @@ def test_items_that_the_server_has_no_room_for_are_written_again_and_no_others(
         if writer.figures.retried:
             break
     assert writer.figures.retried > 0, "the queue of two never was full"
-    assert wait_until(lambda: taken(writer, rows), 120) == 500
+    assert wait_until(lambda: taken(writer, rows)) == 500
     assert writer.figures.conflicts == 0
     assert len(search.documents("things")) == 500
 

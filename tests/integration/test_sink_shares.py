@@ -72,6 +72,6 @@ def test_two_processes_share_a_topic(running: Drivers, url: str) -> None:
         running.control.driver_ended(started["first"].incarnation, "killed")
         sent(running, 400, 600)
         both = sorted([*wanted(400, APPS["first"]), *wanted(600, APPS["second"])])
-        wait_until(lambda: there() == both, 120, what="the second goes on by itself")
+        wait_until(lambda: there() == both, what="the second goes on by itself")
         running.wait_committed("first", running.launch("first"), 240)
         assert there() == wanted(600, {0, 1, 2, 3})

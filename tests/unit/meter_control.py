@@ -33,11 +33,18 @@ def filled(control: Control) -> Control:
     incarnation = control.claim(APP, None, host="here", spec_hash="0", owner="test", log="driver.log")
     assert incarnation
     control.driver_set(incarnation, state="running", pid=1, pid_started=1.0)
+    report(control)
+    return control
+
+
+def report(control: Control) -> None:
+    """The stream reports, as of now: what is older than some seconds is no figure."""
+    (driver,) = control.drivers()
     now = int(time.time() * 1000)
     row = ProgressRow(
         name=STREAM,
         app=APP,
-        incarnation=incarnation,
+        incarnation=driver.incarnation,
         state="running",
         batch_id=41,
         batch_at=now - 1000,
@@ -55,7 +62,6 @@ def filled(control: Control) -> Control:
         restarts=1,
     )
     control.report([row], keep=True)
-    return control
 
 
 def collect(pairs: Iterable[tuple[str, float | None]], into: dict[str, float | None]) -> None:

@@ -59,7 +59,7 @@ def test_every_clause_is_read() -> None:
 def test_what_is_left_out_has_a_default() -> None:
     found = parse(LEAST, PATH)
     assert (found.target, found.app, found.key, found.version) == (("shop", "orders"), "sinks", (), "")
-    assert (found.tombstones, found.batch, found.every, found.parallel) == ("delete", 5000, timedelta(seconds=1), 2)
+    assert (found.tombstones, found.batch, found.every, found.parallel) == ("delete", 20_000, timedelta(seconds=1), 2)
     assert parse(LEAST.replace("UPSERT", "INSERT"), PATH).tombstones == "ignore"
 
 

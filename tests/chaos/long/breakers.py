@@ -57,7 +57,7 @@ def worker(line: str) -> bool:
 
 
 def running(world: World, app: str = "") -> DriverRow:
-    found = wait_until(lambda: world.driver(app), 120, what=f"{app or world.apps[0]} has a driver")
+    found = wait_until(lambda: world.driver(app), what=f"{app or world.apps[0]} has a driver")
     assert found
     return found
 
@@ -69,7 +69,7 @@ def heir(world: World, before: DriverRow) -> DriverRow:
         d = world.driver(before.app)
         return d if d and d.incarnation != before.incarnation else None
 
-    made = wait_until(found, 180, every=0.02, what="another driver is launched")
+    made = wait_until(found, every=0.02, what="another driver is launched")
     assert made
     return made
 
@@ -140,15 +140,14 @@ def zombie(world: World, chance: random.Random) -> str:
         world.control.driver_set(d.incarnation, host="elsewhere")
         wait_until(
             lambda: all(lease.expires_at < world.control.now() for lease in world.control.leases().values()
-                        if lease.holder == d.incarnation),
-            60, what="its leases run out",
+                        if lease.holder == d.incarnation), what="its leases run out",
         )  # fmt: skip
         second = launched(world, d)
-        wait_until(lambda: world.works(APP, 0), 180, what="its heir works")
+        wait_until(lambda: world.works(APP, 0), what="its heir works")
         time.sleep(chance.uniform(0, 5))
     finally:
         woke = signalled(d, signal.SIGCONT)
-    wait_until(lambda: not processes.members(d), 90, what="it sees that it is not wanted")
+    wait_until(lambda: not processes.members(d), what="it sees that it is not wanted")
     return f"{woke} processes woke up beside {second.incarnation[:8]}"
 
 

@@ -106,7 +106,7 @@ class Run:
         kind = self.chance.choice([kind for kind in ways if counts[kind] == least])
         time.sleep(self.chance.choice((self.chance.uniform(0, 2), self.chance.uniform(2, 8))))
         try:
-            wait_until(self.world.killable, 180, what="a driver that can be killed")
+            wait_until(self.world.killable, what="a driver that can be killed")
             written, driver = self.world.written(), self.world.driver()
             said = ways[kind](self.world, self.chance)
         except AssertionError as e:
