@@ -51,14 +51,13 @@ doctor: env ## check Java, ports, versions, broker, database
 	@$(PENSTOCK) doctor
 
 # A file's tests run in one worker, in their order: they share servers. The long files come first, by their names.
-test: lint types ## ruff, mypy and all tests (half an hour); one folder: make test TESTS=tests/unit
+test: lint types ## ruff, mypy and all tests but the long ones (forty minutes); one folder: make test TESTS=tests/unit
 	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
-chaos: test-env ## fuzz, then kill and cut a whole platform for hours and compare all it wrote; goes on where it was
+chaos: test-env ## fuzz, the long tests, then kill and cut a whole platform for hours and compare all it wrote; goes on where it was
 	FUZZ=10000 .venv/bin/python -m pytest tests/unit/test_records_fuzz.py tests/unit/test_declarations_fuzz.py \
 		tests/unit/test_sink_fuzz.py tests/browser/test_page_fuzz.py
-	KILLS=10 .venv/bin/python -m pytest -m chaos tests/chaos/test_breakers.py tests/chaos/test_exactly_once.py \
-		tests/chaos/test_memory.py
+	KILLS=10 .venv/bin/python -m pytest -m 'long or chaos' tests
 	.venv/bin/python -m tests.chaos.histories $(HISTORIES)
 	.venv/bin/python -m tests.chaos.sinks $(SINKS)
 	.venv/bin/python -m tests.chaos.long $(CHAOS)

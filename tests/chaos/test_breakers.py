@@ -18,15 +18,13 @@ from penstock.supervision.supervisor import Supervisor
 from tests.chaos.platform import APP, Platform, pause
 from tests.support import wait_until
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
-long = pytest.mark.long
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(600)]
 
 
 def test_airflow_starts_the_driver(platform: Platform) -> None:
     assert platform.works().owner.startswith("streams_chaos/")
 
 
-@long
 def test_api_server_gone(platform: Platform) -> None:
     """45 s: a blocking task that the driver depended on was seen to be ended after 42 s without the api-server."""
     before = platform.works()
@@ -38,7 +36,6 @@ def test_api_server_gone(platform: Platform) -> None:
 
 
 # After 20 s others take a scheduler for dead and adopt its tasks; after 15 s a triggerer's triggers go to another one.
-@long
 @pytest.mark.parametrize(("part", "seconds"), [("scheduler", 22), ("triggerer", 17)])
 def test_a_part_of_airflow_killed(platform: Platform, part: str, seconds: float) -> None:
     """And the driver while there is none."""
@@ -72,7 +69,6 @@ def test_driver_killed(platform: Platform) -> None:
     print(f"\nkilled: next process after {started:.1f} s, batches after {time.monotonic() - killed:.1f} s")
 
 
-@long
 def test_driver_hung(platform: Platform) -> None:
     before = platform.works()
     hung = time.monotonic()
@@ -84,7 +80,6 @@ def test_driver_hung(platform: Platform) -> None:
     print(f"\nhung: next process after {started:.1f} s, batches after {time.monotonic() - hung:.1f} s")
 
 
-@long
 def test_broker_gone(platform: Platform) -> None:
     """65 s: Kafka's clients give up a request, and a broker a transaction, after 60 s."""
     platform.works()
@@ -100,7 +95,6 @@ def launched(platform: Platform) -> set[str]:
     return {d.incarnation for d in platform.control.drivers(live=False) if d.app == APP}
 
 
-@long
 def test_two_launches_at_once(platform: Platform) -> None:
     """Four supervisors beside Airflow's own, at the same moment."""
     before = platform.works()

@@ -119,6 +119,7 @@ def test_summaries_count_each_receipt_once_through_kills_of_both_stages(quality:
             assert found[group][name] == pytest.approx(wanted, rel=1e-9), (group, name)
 
 
+@pytest.mark.long
 def test_a_driver_that_wakes_up_behind_its_lease_does_no_harm(chaos: Drivers) -> None:
     """Paused in full work, replaced as if it ran on another host, where nobody can kill it, then woken."""
     sleeper = chaos.launch("chaos")

@@ -177,6 +177,7 @@ with spark_session() as spark, running(BOTH, spark, sys.argv[1], Path(sys.argv[2
 """
 
 
+@pytest.mark.long
 def test_a_driver_killed_between_two_places_gives_each_row_to_both(
     fresh_broker: Broker, proxy: Proxy, history: History, tmp_path: Path
 ) -> None:

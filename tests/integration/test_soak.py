@@ -22,6 +22,7 @@ HOUR = timedelta(hours=1) // timedelta(milliseconds=1)
 
 
 @pytest.mark.integration
+@pytest.mark.long
 def test_state_comes_back_to_its_plateau(spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
     bootstrap, s = fresh_broker.bootstrap, metrics_settings()
     receipts = Topic(RECEIPTS.name, partitions=2, config={"retention.ms": "-1"})
