@@ -20,7 +20,7 @@ from tests.browser.scene import Scene
 from tests.browser.server import Server
 
 pytestmark = pytest.mark.browser
-TRIES = int(os.environ.get("FUZZ", "400"))
+TRIES = int(os.environ.get("FUZZ", "200"))
 READ = ["", "static/x/page.js", "api/overview", "api/history", "api/letters", "api/log", "api/catalog", "api/explain"]
 ACT = "api/actions"
 WAYS = {("get", path) for path in READ} | {("post", ACT)}
