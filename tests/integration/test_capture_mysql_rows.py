@@ -74,8 +74,8 @@ def test_a_connection_that_ends_among_the_rows_is_told(request: pytest.FixtureRe
         cursor.execute(f"{MANY} n.i, REPEAT('x', 200) FROM n JOIN n AS m")
         rows = rows_of(cursor)
         next(rows)
-        cursor_id = connection.thread_id()  # type: ignore[no-untyped-call]
-        killer.execute(f"KILL {cursor_id}")
+        thread = connection.thread_id()  # type: ignore[no-untyped-call]
+        killer.execute(f"KILL {thread}")
         with pytest.raises(pymysql.Error):
             list(rows)
     other.close()
