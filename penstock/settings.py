@@ -46,10 +46,22 @@ class Settings(BaseSettings):
     elasticsearch_url: SecretStr = Field(
         SecretStr(""), description="Elasticsearch, user and password in the URL; empty means that none is written to"
     )
-    stores: str = Field("", description="stores that `make up` starts here: elasticsearch mongodb influxdb")
+    s3_url: SecretStr = Field(
+        SecretStr(""),
+        description="object store of the archives: its endpoint, or `s3://` for AWS itself; empty means that none is "
+        "written to",
+    )
+    s3_region: str = Field("us-east-1", description="region of the object store")
+    s3_access_key: str = Field(
+        "", description="access key; empty takes what AWS's own tools would: variables, files, role"
+    )
+    s3_secret_key: SecretStr = Field(SecretStr(""), description="the secret of the access key")
+    s3_make_buckets: bool = Field(default=False, description="make a bucket that is not there; here it always is made")
+    stores: str = Field("", description="stores that `make up` starts here: elasticsearch mongodb influxdb s3")
     elasticsearch_port: int = Field(19200, description="embedded Elasticsearch; its transport takes the next port")
     mongodb_port: int = 37017
     influxdb_port: int = Field(18086, description="embedded InfluxDB; its RPC takes the next port")
+    s3_port: int = Field(19900, ge=1, le=65535, description="embedded object store")
 
     beat_secret: SecretStr = Field(
         SecretStr(""), description="proves heartbeats; empty means the one that <home>/beat.secret keeps"

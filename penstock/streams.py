@@ -4,18 +4,19 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.declare.archive import Archive
 from penstock.declare.backfill import Backfill
+from penstock.declare.fold import Fold
 from penstock.declare.inputs import Combiner, Input, Table
 from penstock.declare.lazy import F
 from penstock.declare.outputs import TopicOutput
-from penstock.declare.promises import Each, Final, Joined, Timed, Updates
+from penstock.declare.promises import Each, Final, Folded, Joined, Timed, Updates
 from penstock.declare.stream import Stream
 from penstock.declare.topic import Topic
 from penstock.declare.view import View
 from penstock.errors import DeclarationError
 
 __all__ = [
-    "Archive", "Backfill", "Combiner", "Each", "F", "Final", "Input", "Joined", "Stream", "Table", "Timed", "Topic",
-    "TopicOutput", "Updates", "View",
+    "Archive", "Backfill", "Combiner", "Each", "F", "Final", "Fold", "Folded", "Input", "Joined", "Stream", "Table",
+    "Timed", "Topic", "TopicOutput", "Updates", "View",
 ]  # fmt: skip
 
 MOVED = {

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from penstock.archive import streams as archiving
 from penstock.catalog.model import Catalog
 from penstock.declare.archive import Archive
 from penstock.declare.backfill import Backfill
@@ -54,7 +55,6 @@ def build(declared: Iterable[Found], captures: Iterable[Capture] = (), sinks: It
             if topic.name in topics or not stream.takes(topic.name):
                 _declare(topic, stream, topics)
     _one_writer_each([*streams, *made], captured, archives)
-    _apps([*streams, *made], captured)
     for view in views:
         topic = _topic(view.topic, view, topics)
         try:
@@ -67,8 +67,14 @@ def build(declared: Iterable[Found], captures: Iterable[Capture] = (), sinks: It
             _stream(archive.of, archive, streams)
     for backfill in backfills:
         _backfill(backfill, archives, streams, topics)
+    filed = [archiving.stream(archive, topics) for archive in archives]
+    for stream in filed:
+        for topic in stream.topics():
+            _declare(topic, stream, topics)
+    _apps([*streams, *made, *filed], captured)
     idle = [stream for stream, sink in zip(made, sunk, strict=True) if not sinking.is_given(sink)]
-    run = [*streams, *(stream for stream in made if stream not in idle)]
+    idle += filed if filed and not archiving.is_given() else []
+    run = [*streams, *(stream for stream in [*made, *filed] if not any(stream is other for other in idle))]
     return Catalog(
         _by_name(run), topics, _by_name(captured), _by_name(views), _by_name(archives), _by_name(backfills),
         {sink.name: sink for sink in sunk}, _by_name(idle),

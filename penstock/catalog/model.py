@@ -66,8 +66,8 @@ class Supervised(Protocol):
 class Catalog:
     """Every declared thing and topic of a project, by name. No two things have one name, of whatever kind.
 
-    sinks: as their files declare them. A stream is made of each, and stands among the streams, or in `idle` if nobody
-    has said where its store is.
+    sinks: as their files declare them. A stream is made of each, and of each archive under its name, and stands among
+    the streams, or in `idle` if nobody has said where its store is.
     """
 
     streams: dict[str, Stream]

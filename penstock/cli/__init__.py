@@ -8,8 +8,10 @@ import typer
 from typer.core import TyperGroup
 
 from penstock.cli import (
+    archives,
     captures,
     catalog,
+    crowd,
     dead_letters,
     demo,
     local,
@@ -42,8 +44,10 @@ sink_records.register(sinks.app)
 app.add_typer(streams.app, name="streams")
 app.add_typer(captures.app, name="capture")
 app.add_typer(sinks.app, name="sinks")
+app.add_typer(archives.app, name="archives")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(demo.app, name="demo")
+demo.app.command("crowd")(crowd.crowd)
 app.command("catalog")(catalog.catalog)
 app.command("topics")(topics.topics)
 app.command("meter")(meter.meter)

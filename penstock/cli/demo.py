@@ -16,7 +16,7 @@ from penstock.settings import settings
 
 app = typer.Typer(no_args_is_help=True, help="Change rows of the demo database; its captures follow.")
 
-Table = Annotated[str, typer.Argument(help="accounts, tests, labels or alert_rules.")]
+Table = Annotated[str, typer.Argument(help="accounts, tests, labels, alert_rules or businesses.")]
 Pairs = Annotated[list[str], typer.Argument(metavar="COLUMN=VALUE...", help="Columns and their values.")]
 Key = Annotated[str, typer.Argument(help="The primary key: `3`, or `test_id=1,name=region`.")]
 

@@ -42,7 +42,7 @@ def register(app: typer.Typer) -> None:
 def up() -> None:
     """Start the platform on this machine, or adopt what runs of it; ends with what runs where and the first figures.
 
-    PENSTOCK_STORES names the stores for sinks that are started with it: elasticsearch, mongodb, influxdb.
+    PENSTOCK_STORES names the stores that are started with it: elasticsearch, mongodb, influxdb, s3.
     """
     out = console()
     with clear_errors():

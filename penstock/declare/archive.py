@@ -5,26 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import ClassVar, Literal, get_args
 
 from penstock.declare.declared import Kind, Place, check_name, here
+from penstock.declare.event_time import check_event_time
+from penstock.declare.inputs import RAW, RECORD
+from penstock.declare.promises import check_length
 from penstock.declare.stream import Stream
 from penstock.declare.topic import Topic, name_of
 from penstock.errors import DeclarationError
 
-Format = Literal["parquet", "json"]
+Format = Literal["parquet"]
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 PREFIX = re.compile(r"([A-Za-z0-9._=-]+(/[A-Za-z0-9._=-]+)*)?")
 
 
 @dataclass(frozen=True)
 class Archive:
-    """A topic, or the target of a stream, kept in an object store. Declared only: nothing writes it in this version.
+    """A topic, or the target of a stream, kept in an object store: each record exactly once.
 
     of: a topic, the name of one that is declared elsewhere, or a stream that writes one topic.
     bucket, prefix: where its files lie, partitioned by event date and hour (UTC):
         `<prefix>/date=2026-01-31/hour=23/`.
-    format: of its files, `parquet` or `json` (a record a line).
+    format: of its files, `parquet`.
+    event_time: SQL over `topic, partition, offset, key, value, timestamp` that gives TIMESTAMP; the record's own time
+        if empty, and where it gives none or fails.
+    wait: how long after its end an hour is closed. every, batch: how often records are written, and how many at most.
+    app: whose driver runs it.
     """
 
     name: str
@@ -32,13 +40,20 @@ class Archive:
     bucket: str
     prefix: str = ""
     format: Format = "parquet"
+    event_time: str = ""
+    wait: timedelta = timedelta(minutes=15)
+    every: timedelta = timedelta(seconds=10)
+    batch: int = 500_000
+    app: str = "archives"
     where: str = field(default_factory=here, init=False, compare=False, repr=False)
 
     kind: ClassVar[Kind] = "archive"
-    app: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         check_name("archive", self.name)
+        check_length(f"archive {self.name}: wait", self.wait)
+        if self.event_time:
+            check_event_time(f"archive {self.name}", self.event_time, (*RAW, *RECORD))
         if not BUCKET.fullmatch(self.bucket):
             raise DeclarationError(
                 f"archive {self.name}: the bucket's name is not usable",

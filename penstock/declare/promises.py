@@ -203,3 +203,18 @@ class Timed(Promise):
     @property
     def due(self) -> Due:
         return Due(self.tick)
+
+
+@dataclass(frozen=True)
+class Folded(Promise):
+    """State by key, kept in columns (`Fold`): rows when records come; of a key with newer values, where that is how
+    the output's key is meant.
+
+    late_by: how late a record may be and still be folded in; later ones are counted as late. None takes every one.
+    """
+
+    late_by: timedelta | None = None
+
+    @property
+    def delay(self) -> timedelta:
+        return self.late_by or NONE

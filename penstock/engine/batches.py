@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.control.gaps import Gap
 from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner
 from penstock.declare.topic import ASIDE, COMMITS
+from penstock.engine.folding import Folds
 from penstock.engine.gaps import Inputs
 from penstock.engine.giving import Giving, Store, joined
 from penstock.engine.jvm import Execution, turn
@@ -80,6 +81,7 @@ class Batches:
         self._rejects: Rejects
         self._book, self._inputs = book, Inputs(stream, bootstrap, checkpoint, book)
         self._watermark: Watermark
+        self.folds = Folds(stream.name, checkpoint.path)
         self.portions = Portions(stream, spark, bootstrap, checkpoint)
         self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path, stands)
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
@@ -200,6 +202,7 @@ class Batches:
             self._tables.advance(str(query.id), batch_id, self._stopping.is_set)
             batch, stopping = self._checkpoint.batch(batch_id), self._stopping.is_set
             todo = self._todo(str(query.id), batch)
+            self.folds.begin(batch)
             if not todo:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
                 self._quarantine.watch(batch, frame.write.format("noop").mode("append").save, stopping, written=True)
@@ -211,7 +214,7 @@ class Batches:
             written = len(todo) < len(self._stores)
             rows = split(self._stream, self._quarantine.watch(batch, frame.toArrow, stopping, written=written))
             self._watermark.settle(batch, Execution.last(query))
-            rejects = self._rejects.of(batch, Execution.last(query))
+            rejects = self._rejects.of(batch, Execution.last(query), late=self.folds.late(batch))
             rejects += self._quarantine.letters(batch, self._rejects.kept)
             self._inputs.after(batch)
             # Nobody takes them where the store that does has this batch already.

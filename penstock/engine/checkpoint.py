@@ -112,6 +112,11 @@ class Checkpoint:
         """Whether a batch was committed."""
         return bool(self._folder.numbers("commits"))
 
+    @property
+    def ended(self) -> int:
+        """The last batch that was committed, -1 for none."""
+        return self._edge()[0]
+
     def watermark(self) -> int:
         """The latest watermark that any of its batches had, epoch ms; 0 for none."""
         plans = (Plan.read(self._folder.read_if_whole(f"offsets/{n}") or "") for n in self._folder.numbers("offsets"))

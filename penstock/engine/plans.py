@@ -15,7 +15,7 @@ import orjson
 import pyspark
 
 from penstock import catalog
-from penstock.engine import jvm, refusals, source, tablefeed
+from penstock.engine import folding, jvm, refusals, source, tablefeed
 from penstock.engine.jvm import Folder
 from penstock.engine.session import open_session, session_for
 from penstock.errors import Blocked, PenstockError
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.declare.stream import Stream
+    from penstock.engine.folding import Place as FoldPlace
     from penstock.engine.reset import Reset
     from penstock.engine.source import Place
 
@@ -55,21 +56,24 @@ def rows(
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
         # So a join hashes the batch and not the table.
         frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
-    found = stream.transform(**frames, **tables)
+    with folding.noted() as place:
+        found = stream.transform(**frames, **tables)
     refusals.is_frame(stream, found)
-    refusals.check(stream, jvm.stateful_steps(found))
+    refusals.check(stream, [*jvm.stateful_steps(found), *(refusals.FOLD for _ in place.folds)])
     refusals.clocks_fit(stream, jvm.clocks(found))
     refusals.windows_fit(stream, jvm.windows(found))
     return found
 
 
-def lines(stream: Stream, given: DataFrame) -> list[str]:
+def lines(stream: Stream, given: DataFrame, place: FoldPlace | None = None) -> list[str]:
     """What the checkpoint of a stream holds, given what `rows` made: its state, and which share of a topic it read.
+    place: of its folds.
 
     With another share it would go on behind records that another stream has not written yet.
     """
     shares = [(one.source, *one.share) for one in stream.sources.values() if one.share != (1, 1)]
-    return [*jvm.kept(given), *(f"share {n} of {of} of {source}" for source, n, of in shares)]
+    folds = folding.lines(stream, place) if place else []
+    return [*jvm.kept(given), *folds, *(f"share {n} of {of} of {source}" for source, n, of in shares)]
 
 
 class Plan:
@@ -146,8 +150,11 @@ def refused(app: str, *, accept: bool) -> list[str]:
         spark = session_for(base, stream)
         try:
             empty = {n: spark.createDataFrame([], tablefeed.ddl(t.fields)) for n, t in stream.tables.items()}
-            now = lines(stream, rows(spark, stream, settings().bootstrap, empty))
-            plan = Plan(spark, name, f"{settings().checkpoint_root.rstrip('/')}/{name}")
+            path = f"{settings().checkpoint_root.rstrip('/')}/{name}"
+            with folding.at(stream, path) as place:
+                made = rows(spark, stream, settings().bootstrap, empty)
+            now = lines(stream, made, place)
+            plan = Plan(spark, name, path)
             if accept:
                 accepted.append((plan, now))
             else:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.declare.topic import ASIDE
-from penstock.engine import jvm, records, source
+from penstock.engine import folding, jvm, records, source
 from penstock.engine.damage import Damage
 from penstock.engine.parts import Blameless, Order, Parts, Unclear, around
 from penstock.engine.portions import full
@@ -231,7 +231,9 @@ class Quarantine:
             name: source.stream(self.spark, of, name, self.bootstrap, without, part.ends, self.reset)
             for name in of.sources
         }
-        trial.run(self.rows(frames))
+        with folding.at(of, str(trial.checkpoint)):
+            made = self.rows(frames)
+        trial.run(made)
         if trial.error is None:
             return ""
         if _outside(trial.error):

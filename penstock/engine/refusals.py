@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
 
-from penstock.declare.promises import Joined, Timed
+from penstock.declare.promises import Folded, Joined, Timed
 from penstock.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.declare.stream import Stream
     from penstock.engine.jvm import Windows
 
+FOLD = "Fold"
 TWO_STREAMS = "make two streams with a topic between: the first writes absolute values by key, the second reads them"
 # Of Spark's message: what it means here, and what to do instead.
 WAYS = {
@@ -110,6 +111,13 @@ def check(stream: Stream, steps: Sequence[str]) -> None:
             got=", ".join(steps),
             fix="promise Timed(tick=..., grace=...): rows come once, when records or timers make them; for values that "
             f"are updated {TWO_STREAMS}",
+        )
+    if (FOLD in steps) != isinstance(stream.promise, Folded) or (FOLD in steps and {*steps} != {FOLD}):
+        raise DeclarationError(
+            f"stream {stream.name} promises {promise}, and " + ("folds" if FOLD in steps else "does not fold"),
+            got=", ".join(steps) or "no stateful step",
+            fix="promise Folded(late_by=...) for a transform whose only state is that of its folds; for another "
+            + TWO_STREAMS,
         )
     if "GlobalLimit" in steps:
         what, fix = WAYS["Limits are not supported"]

@@ -66,10 +66,11 @@ class Rejects:
         self.kept = Kept(stream, bootstrap, reset)
         self._late_places: list[tuple[int, ...]] | None = None
 
-    def of(self, batch: Batch, execution: Execution) -> Found:
+    def of(self, batch: Batch, execution: Execution, *, late: bool = False) -> Found:
+        """What of a batch does not reach its output. late: whether something came too late that Spark knows not of."""
         found = Found()
         self._dead(batch, execution, found)
-        self._late(batch, execution, found)
+        self._late(batch, execution, found, known=late)
         return found
 
     def _dead(self, batch: Batch, execution: Execution, found: Found) -> None:
@@ -97,7 +98,7 @@ class Rejects:
         rows = records.rejected(again, given, clock(batch))
         return (row.asDict() for row in rows.toLocalIterator())
 
-    def _late(self, batch: Batch, execution: Execution, found: Found) -> None:
+    def _late(self, batch: Batch, execution: Execution, found: Found, *, known: bool) -> None:
         """Spark drops groups and counts those, so the batch is read again for the records.
 
         What lies below the floor of a reset is late too, if it was not looked at before that.
@@ -105,7 +106,7 @@ class Rejects:
         if self._late_places is None:
             # A query's plan keeps its shape, and to walk all of it each time costs a hundred calls to the JVM.
             self._late_places = execution.late_places()
-        if not execution.late(self._late_places):
+        if not (known or execution.late(self._late_places)):
             if not self._old(execution):
                 return
             batch = self._unseen(batch)

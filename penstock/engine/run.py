@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.errors import AnalysisException, StreamingQueryException
 
 from penstock.control.gaps import Memory
-from penstock.engine import jvm, plans, recovery, refusals, source
+from penstock.engine import folding, jvm, plans, recovery, refusals, source
 from penstock.engine.batches import Batches, Written
 from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.figures import Figures
@@ -114,12 +114,14 @@ class StreamRun:
             self.offsets = begins or self.offsets
             tables, left_out, reset = self._tables.frames(self._spark), self._batches.left_out, self._batches.reset
             begun = self._checkpoint.begun
-            rows = plans.rows(
-                self._spark, self.stream, self._bootstrap, tables, left_out, reset,
-                begun=begun, most=self._batches.portions.most,
-            )  # fmt: skip
-            state = plans.lines(self.stream, rows)
+            with folding.at(self.stream, self._checkpoint.path) as place:
+                rows = plans.rows(
+                    self._spark, self.stream, self._bootstrap, tables, left_out, reset,
+                    begun=begun, most=self._batches.portions.most,
+                )  # fmt: skip
+            state = plans.lines(self.stream, rows, place)
             self._plan.check(state)
+            self._batches.folds.open(place, self._checkpoint.ended)
             writer = (
                 encoded(self.stream, rows)
                 .writeStream.queryName(self.stream.name)
@@ -321,4 +323,6 @@ class StreamRun:
         self._catch_up()
         self._rest()
         self._figures.set(behind_ms=self._through.behind_ms, store=self._batches.stored)
+        if kept := self._batches.folds.kept:
+            self._figures.set(state_rows=kept[0], state_bytes=kept[1])
         return self._figures.report(self._batches.busy_for())

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import PenstockError
+from penstock.records.arrowfiles import File, described, is_whole, mapped
 
 LAYOUT = 2
 MANIFEST = "manifest.json"
@@ -38,14 +39,6 @@ class Damaged(PenstockError):
 
 class NotKept(PenstockError):
     """A table's folder cannot be written."""
-
-
-@dataclass(frozen=True)
-class File:
-    name: str
-    rows: int
-    size: int
-    crc: int
 
 
 @dataclass(frozen=True)
@@ -160,7 +153,7 @@ class TableFiles:
     def dead(self) -> Iterator[tuple[pa.Table, Mapping[int, int]]]:
         """Records that are none, oldest first, with the offsets behind them."""
         for dead in self.manifest.dead:
-            yield _mapped(self.folder / dead.file.name), dead.next
+            yield mapped(self.folder / dead.file.name), dead.next
 
     def without_dead(self, count: int) -> None:
         """Forget the oldest so many parts of them."""
@@ -180,14 +173,11 @@ class TableFiles:
             ) from e
 
     def _whole(self, file: File) -> None:
-        path = self.folder / file.name
-        try:
-            same = (path.stat().st_size, _crc(path)) == (file.size, file.crc)
-        except OSError:
-            same = False
-        if not same:
+        if not is_whole(self.folder, file):
             raise Damaged(
-                "a file of a table is missing or changed", got=str(path), fix="nothing: the table is read anew"
+                "a file of a table is missing or changed",
+                got=str(self.folder / file.name),
+                fix="nothing: the table is read anew",
             )
 
     def _with(self, files: tuple[File, ...], rows: pa.Table, partition: int) -> tuple[File, ...]:
@@ -216,7 +206,7 @@ class TableFiles:
             writer.close()
             out.flush()
             os.fsync(out.fileno())
-        return File(path.name, rows, path.stat().st_size, _crc(path))
+        return described(path, rows)
 
     def _flip(self, to: Manifest, *, sync: bool = True) -> None:
         fresh = self.folder / FRESH
@@ -242,7 +232,7 @@ def merged(folder: Path, files: tuple[File, ...], *, gone: bool = False) -> Iter
     """The rows of some files, oldest first, each key as the newest one has it. gone: removed keys too."""
     newer: list[pa.ChunkedArray[Any]] = []
     for file in reversed(files):
-        table = _mapped(folder / file.name)
+        table = mapped(folder / file.name)
         keys = table["key"]
         if newer:
             known = pa.chunked_array([chunk for one in newer for chunk in one.chunks], keys.type)
@@ -286,16 +276,3 @@ class Rows:
                 got=f"batch {number}, and the table of batch {manifest.batch}",
                 fix="join it on equal keys, and leave out broadcast hints and subqueries over it",
             )
-
-
-def _mapped(path: Path) -> pa.Table:
-    with pa.memory_map(str(path)) as source:
-        return pa.ipc.open_file(source).read_all()
-
-
-def _crc(path: Path) -> int:
-    crc = 0
-    with path.open("rb") as file:
-        while piece := file.read(1 << 20):
-            crc = zlib.crc32(piece, crc)
-    return crc

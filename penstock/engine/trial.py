@@ -47,8 +47,8 @@ def copied(checkpoint: str) -> Iterator[Path | None]:
 
 
 def _copied(source: str, target: str) -> None:
-    """Tables of RocksDB are large and never change, so both may have the same."""
-    if source.endswith(".sst"):
+    """Tables of RocksDB and of folds are large and never change, so both may have the same."""
+    if source.endswith((".sst", ".arrow")):
         with suppress(OSError):
             os.link(source, target)
             return

@@ -1,4 +1,4 @@
-"""The stores that sinks write to, as parts of this machine's platform: those asked for, and those that run already."""
+"""The stores of sinks and archives as parts of this machine's platform: those asked for, and those that run already."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ KINDS: Mapping[str, str] = {
     "elasticsearch": "penstock.local.elasticsearch:Elasticsearch",
     "mongodb": "penstock.local.mongodb:MongoDB",
     "influxdb": "penstock.local.influxdb:InfluxDB",
+    "s3": "penstock.local.s3:S3",
 }
 
 

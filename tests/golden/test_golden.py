@@ -13,7 +13,9 @@ from penstock.testing import Case, cases
 
 HERE = Path(__file__).parent
 CASES = [
-    pytest.param(case, id=f"{system}-{case.name}") for system in ("quality", "metrics") for case in cases(HERE / system)
+    pytest.param(case, id=f"{system}-{case.name}")
+    for system in ("quality", "metrics", "presence")
+    for case in cases(HERE / system)
 ]
 
 

@@ -14,7 +14,7 @@ from penstock.local.demo import Demo, DemoError
 from penstock.local.parts import MariaDB
 from penstock.settings import PROJECT
 
-TABLES = ["accounts", "alert_rules", "labels", "tests"]
+TABLES = ["accounts", "alert_rules", "businesses", "labels", "tests"]
 
 
 @pytest.fixture

@@ -182,7 +182,7 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     penstock("up")
     assert {n: p["pid"] for n, p in penstock.parts().items()} == {n: p["pid"] for n, p in first.items()}
 
-    (penstock.project / "jobs" / "metrics" / "kept.py").write_text(NEW_STREAM)
+    (penstock.project / "jobs" / "metrics" / "copied.py").write_text(NEW_STREAM)
     (penstock.project / "sql" / "captures" / "names.sql").write_text(NEW_CAPTURE)
     assert "released for what is new: captures, metrics" in penstock("up")
     released = penstock.parts()
@@ -206,7 +206,7 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     assert mended["airflow-api"]["pid"] == first["airflow-api"]["pid"]
 
     said = penstock("down", ports=False)
-    assert "3 drained" in said
+    assert "4 drained" in said
     wait_until(lambda: not processes(penstock.home))
     assert (penstock.home / "kafka").is_dir()
     assert all(process.gone(p["pid"]) for p in mended.values())

@@ -17,6 +17,7 @@ from penstock.catalog.check import Found
 from penstock.declare import capture
 from penstock.declare.capture import Capture
 from penstock.declare.declared import Declared, Place
+from penstock.declare.topic import COMMITS
 from penstock.errors import DeclarationError
 from penstock.settings import PROJECT
 from penstock.sinks.influxdb import InfluxDB
@@ -94,7 +95,17 @@ def test_every_kind_says_what_it_reads_and_writes() -> None:
     ]  # fmt: skip
     for one, kind, reads, writes in expected:
         assert (one.kind, list(one.reads), list(one.writes)) == (kind, reads, writes)
-    assert [one.app for one, *_ in expected] == ["shop", "shop", "shop", "captures", *[None] * 5]
+    assert [one.app for one, *_ in expected] == [
+        "shop",
+        "shop",
+        "shop",
+        "captures",
+        None,
+        "archives",
+        "archives",
+        None,
+        None,
+    ]
 
 
 def test_each_knows_where_it_was_declared() -> None:
@@ -122,7 +133,7 @@ def test_each_knows_where_it_was_declared() -> None:
         (lambda: Archive("a", ORDERS, bucket="lake", prefix="x/"), "the prefix is not usable"),
         (
             lambda: Archive("a", ORDERS, bucket="lake", format="csv"),  # type: ignore[arg-type]
-            "the format is not known; got: 'csv'; to mend it: take one of: parquet, json",
+            "the format is not known; got: 'csv'; to mend it: take one of: parquet",
         ),
         (
             lambda: Archive("a", stream(output=POINTS, promise=Each()), bucket="lake"),
@@ -147,7 +158,7 @@ def test_a_catalog_has_everything_by_kind_and_by_name() -> None:
     made = build(
         [stream(), View("names", "shops", "name STRING"), kept, Backfill("again", kept, "minutes")], [captured()]
     )
-    assert list(made.declared) == ["minutes", "shops", "names", "kept", "again"]
+    assert list(made.declared) == ["minutes", "kept", "shops", "names", "again"]
     assert list(made.supervised) == ["minutes", "shops"]
     assert (list(made.views), list(made.archives), list(made.backfills)) == (["names"], ["kept"], ["again"])
     assert {app: [one.name for one in of] for app, of in made.apps.items()} == {
@@ -161,7 +172,7 @@ def test_a_catalog_has_everything_by_kind_and_by_name() -> None:
 
 def test_a_topic_that_only_a_view_or_an_archive_names_is_declared_by_it() -> None:
     made = build([View("v", SHOPS, "name STRING"), Archive("a", ORDERS, bucket="lake")])
-    assert made.topics == {"shops": SHOPS, "orders": ORDERS}
+    assert made.topics == {"shops": SHOPS, "orders": ORDERS, COMMITS.name: COMMITS}
 
 
 KEPT = Archive("kept", ORDERS, bucket="lake")

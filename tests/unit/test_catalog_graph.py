@@ -186,7 +186,7 @@ def test_rows_say_what_runs_and_what_is_promised(catalog: Catalog) -> None:
     }  # fmt: skip
     assert found["order-minutes"].promise == "final: window 1 min, grace 10 s"
     assert (found["order-points"].promise, found["shops"].promise) == ("each", "polled every 1 s, compared every 1 d")
-    assert found["order-archive"].promise == ""
+    assert found["order-archive"].promise == "each"
     assert [found[name].behind_ms for name in ("order-minutes", "order-points", "shops")] == [10_000, 0, 0]
 
 

@@ -111,7 +111,7 @@ def test_the_other_dags(parsed: dict[str, Any]) -> None:
 
 def test_every_capture_has_its_dag(parsed: dict[str, Any]) -> None:
     captures = catalog.load(PROJECT).captures
-    assert {"accounts", "tests", "labels", "alert_rules"} <= captures.keys()
+    assert {"accounts", "tests", "labels", "alert_rules", "businesses"} <= captures.keys()
     for name, capture in captures.items():
         dag = parsed["dags"][f"capture_{name}"]
         assert dag["params"]["action"]["enum"] == ["check", "poll", "reconcile", "snapshot", "continue"]

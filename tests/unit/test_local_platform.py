@@ -132,6 +132,20 @@ def test_a_store_that_is_asked_for_is_a_part(asked: str, monkeypatch: pytest.Mon
     assert (found["InfluxDB server"].state, found["InfluxDB server"].fix) == ("fail", doctor.UNUSED)
 
 
+def test_the_object_store_is_a_part_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_STORES", "s3")
+    monkeypatch.setenv("PENSTOCK_S3_PORT", "19901")
+    settings.cache_clear()
+    assert [(part.name, part.ports) for part in Platform().stores] == [("s3", {"http": 19901})]
+    found = {check.name: check for check in doctor.examine(Platform())}
+    assert (found["object store"].state, found["object store"].fix) == ("fail", doctor.UNUSED)
+    assert "Jars of s3" in found
+    monkeypatch.setenv("PENSTOCK_S3_URL", "s3://")
+    settings.cache_clear()
+    with pytest.raises(LocalError, match="leave s3 out of STORES, or unset PENSTOCK_S3_URL"):
+        Platform()
+
+
 def test_stores_are_refused_that_do_not_run_here_or_lie_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     for stores, said in (
         (

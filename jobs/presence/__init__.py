@@ -1,0 +1,76 @@
+"""Presence: probes of devices become walk-ins at businesses, those are given their contact, and counted.
+
+Settings are variables `PENSTOCK_PRESENCE_<FIELD>`; a change takes effect with a release of the app `presence`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cache
+from typing import Self
+
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from penstock.streams import Topic
+
+
+class PresenceSettings(BaseSettings):
+    """Durations as ISO 8601 (`PT2M`) or seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="PENSTOCK_PRESENCE_", frozen=True)
+
+    dwell: timedelta = Field(
+        timedelta(minutes=2), gt=timedelta(0), description="how long a device is to be seen before it has walked in"
+    )
+    within: timedelta = Field(timedelta(minutes=10), description="the time in which it is to be seen that long")
+    away: timedelta = Field(timedelta(hours=4), description="how long it is not to be seen before it may walk in again")
+    late_by: timedelta = Field(
+        timedelta(minutes=10), ge=timedelta(0), description="how late a probe may be and still count"
+    )
+    wait: timedelta = Field(
+        timedelta(minutes=30), ge=timedelta(0), description="how long after a walk-in its contact may log in"
+    )
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if not self.dwell <= self.within < self.away:
+            raise ValueError(
+                f"dwell ({self.dwell}) must be at most within ({self.within}), and that less than away ({self.away})"
+            )
+        return self
+
+
+@cache
+def presence_settings() -> PresenceSettings:
+    return PresenceSettings()
+
+
+# signal: dBm. timestamp: epoch ms by the router's clock.
+PROBE = (
+    "device STRING NOT NULL, business STRING NOT NULL, router STRING, signal INT NOT NULL, timestamp BIGINT NOT NULL"
+)
+PROBES = Topic("probes", partitions=4, retention=timedelta(days=2))
+
+# since: the first of the two times at which it was seen so long; timestamp: the second. Epoch ms.
+WALK_IN = "device STRING NOT NULL, business STRING NOT NULL, since BIGINT NOT NULL, timestamp BIGINT NOT NULL"
+WALK_INS = Topic("walk-ins", partitions=4, retention=timedelta(days=30))
+
+# type: login, change or removal; of a login the business is that of the portal. timestamp: epoch ms.
+CRM_EVENT = "device STRING NOT NULL, contact STRING, business STRING, type STRING NOT NULL, timestamp BIGINT NOT NULL"
+CRM_EVENTS = Topic("crm-events", partitions=4, retention=timedelta(days=7))
+CRM_BACKFILL = Topic("crm-events-backfill", partitions=4, retention=timedelta(days=7))
+
+# contact: NULL once it was removed; businesses: where it has logged in since, in order.
+DEVICE_CONTACT = "device STRING NOT NULL, contact STRING, businesses ARRAY<STRING>, timestamp BIGINT NOT NULL"
+DEVICE_CONTACTS = Topic("device-contacts", partitions=4, compacted=True)
+
+ENRICHED = f"{WALK_IN}, contact STRING NOT NULL"
+ENRICHED_WALK_INS = Topic("enriched-walk-ins", partitions=4, retention=timedelta(days=30))
+
+# The walk-ins of a contact at a business up to and at `as_of`, epoch ms.
+BASE_COUNT = "business STRING NOT NULL, contact STRING NOT NULL, count BIGINT NOT NULL, as_of BIGINT NOT NULL"
+BASE_COUNTS = Topic("base-counts", partitions=4, retention=timedelta(days=7))
+WALK_IN_COUNTS = Topic("walk-in-counts", partitions=4, compacted=True)
+
+AT = "timestamp_millis(timestamp)"

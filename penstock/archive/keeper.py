@@ -1,0 +1,201 @@
+"""Closes an archive's hours: a manifest that says what each holds, in few files instead of many.
+
+An hour is closed once it ended longer ago than the archive waits, by the clock, and all that lay in the topic then is
+archived. That needs neither records nor beats: a thread beside the writer looks every few seconds. A record that comes
+later opens its hour again, and a manifest of the next revision follows, after as long a wait.
+
+Small files are joined into new ones first; then the manifest is put, and then the state that names it and no more the
+joined files. The state is one object, so a reader sees the old files or the new ones. Cut off before it, the new ones
+count nowhere. What is named no more is removed an hour later, for readers that began before.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from confluent_kafka import ConsumerGroupTopicPartitions
+
+from penstock.archive import layout, records
+from penstock.archive.layout import Closed, File, Manifest, added
+from penstock.errors import LeaseLost, PenstockError, SinkError, Wait
+from penstock.kafka.admin import admin, answer, end_offsets, partitions
+
+if TYPE_CHECKING:
+    from penstock.archive.store import Store
+    from penstock.archive.streams import Archived
+    from penstock.archive.writer import ArchiveWriter
+
+log = logging.getLogger(__name__)
+
+Offsets = Mapping[tuple[str, int], int]
+Reached = Callable[[Sequence[str]], tuple[Offsets, Offsets]]
+"""Of topics, where each partition ends for a committed reader, and the offset behind what the stream has written."""
+
+# Seconds between two looks.
+EVERY = 10.0
+# Seconds for which readers may go on reading what a newer state names no more.
+GRACE = 3600.0
+
+
+def reached_by(group: str, bootstrap: str) -> Reached:
+    """As the broker says. The stream publishes there what it has written, this archive's part first."""
+
+    def ask(topics: Sequence[str]) -> tuple[Offsets, Offsets]:
+        client = admin(bootstrap)
+        there = partitions(client, bootstrap)
+        ends = end_offsets(client, [(t, p) for t in topics for p in range(there.get(t, 0))], bootstrap)
+        asked = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
+        found = answer(asked[group], bootstrap).topic_partitions or []
+        return ends, {(one.topic, one.partition): one.offset for one in found}
+
+    return ask
+
+
+class Keeper:
+    """Closes the hours of a writer's archive. clock: seconds since 1970."""
+
+    def __init__(
+        self, writer: ArchiveWriter, output: Archived, reached: Reached, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._writer, self._output, self._reached, self._clock = writer, output, reached, clock
+        self._ends: dict[str, Offsets] = {}
+        self._stop = threading.Event()
+        self._said = ""
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name=f"hours of {self._output.archive}", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def tend(self) -> None:
+        """Close the hours that are due, and remove what nobody needs any more."""
+        due = list(self._due())
+        for hour in self._complete(due) if due else ():
+            if not self._stop.is_set():
+                self._close(hour)
+        self._clear()
+
+    def _run(self) -> None:
+        while not self._stop.wait(EVERY):
+            try:
+                self.tend()
+                self._said = ""
+            except LeaseLost as e:
+                log.info("archive %s: %s", self._output.archive, e)
+                return
+            except (PenstockError, pa.ArrowException, OSError) as e:
+                # The next look tries again; until then hours stay open, and nothing is lost by that.
+                if str(e) != self._said and not isinstance(e, Wait):
+                    log.warning("archive %s: an hour cannot be closed: %s", self._output.archive, e)
+                self._said = str(e)
+
+    def _due(self) -> Iterator[str]:
+        state, now = self._writer.state, self._clock()
+        for hour in sorted(state.open):
+            ended = (layout.begins(hour) + layout.HOUR).timestamp()
+            closed = state.closed.get(hour)
+            if now >= max(ended, closed.at if closed else 0.0) + self._output.wait:
+                yield hour
+            else:
+                self._ends.pop(hour, None)
+
+    def _complete(self, due: Sequence[str]) -> list[str]:
+        """The hours up to whose due time all is archived."""
+        ends, behind = self._reached(self._output.topics_read)
+        for hour in due:
+            self._ends.setdefault(hour, ends)
+        own = {(topic, p): at for topic, parts in self._writer.state.positions.items() for p, at in parts.items()}
+
+        def passed(place: tuple[str, int], end: int) -> bool:
+            return max(own.get(place, 0), behind.get(place, 0)) >= end
+
+        return [hour for hour in due if all(passed(place, end) for place, end in self._ends[hour].items())]
+
+    def _close(self, hour: str) -> None:
+        writer, state = self._writer, self._writer.state
+        fresh, before = state.open[hour], state.closed.get(hour)
+        had = manifest_of(writer.store, before).files if before else ()
+        files, replaced = self._joined(hour, [*had, *fresh])
+        revision = before.revision + 1 if before else 1
+        manifest = Manifest(self._output.archive, hour, revision, added(file.spans for file in files), tuple(files))
+        key = layout.manifest_name(hour, f"{writer.claim}-{writer.serial():09}", revision)
+        writer.store.put(key, manifest.write())
+        size, now = sum(file.size for file in files), self._clock()
+        gone = [*(file.key for file in replaced), *([before.key] if before else [])]
+        with writer.lock:
+            state = writer.state
+            left = tuple(file for file in state.open[hour] if file not in fresh)
+            hours = {**{h: f for h, f in state.open.items() if h != hour}, **({hour: left} if left else {})}
+            closed = {**state.closed, hour: Closed(key, revision, manifest.rows, size, len(files), now)}
+            writer.commit(
+                replace(state, open=hours, closed=closed, garbage={**state.garbage, **dict.fromkeys(gone, now)})
+            )
+            writer.figures.closed += 1
+        self._ends.pop(hour, None)
+
+    def _joined(self, hour: str, files: Sequence[File]) -> tuple[list[File], list[File]]:
+        """The files of an hour, small ones joined; and those that were."""
+        kept: list[File] = []
+        replaced: list[File] = []
+        for part in bins(files, self._output.target):
+            if len(part) == 1:
+                kept += part
+                continue
+            kept.append(self._join(hour, part))
+            replaced += part
+        return kept, replaced
+
+    def _join(self, hour: str, files: Sequence[File]) -> File:
+        store, key = self._writer.store, self._writer.name(hour)
+
+        def all_of() -> Iterator[pa.Table]:
+            for file in files:
+                with store.opened(file.key) as source:
+                    yield from records.read(source)
+
+        with store.stream(key) as out:
+            found = records.copied(all_of(), out)
+            size = out.tell()
+        if found != added(file.spans for file in files):
+            raise SinkError(
+                f"files of hour {hour} do not hold what was written to them",
+                got=", ".join(store.place(file.key) for file in files[:5]),
+                fix=f"`penstock archives verify {self._output.archive}` tells which; bring it back from a version or "
+                "backup of the bucket. The hour stays open",
+            )
+        return File(key, size, found)
+
+    def _clear(self) -> None:
+        writer, now = self._writer, self._clock()
+        old = [key for key, since in writer.state.garbage.items() if now - since > GRACE]
+        if not old:
+            return
+        for key in old:
+            writer.store.delete(key)
+        with writer.lock:
+            left = {key: since for key, since in writer.state.garbage.items() if key not in old}
+            writer.commit(replace(writer.state, garbage=left))
+
+
+def manifest_of(store: Store, closed: Closed) -> Manifest:
+    """The manifest of a closed hour. SinkError if it is none."""
+    return Manifest.read(store.get(closed.key), store.place(closed.key))
+
+
+def bins(files: Sequence[File], target: int) -> list[list[File]]:
+    """Files that are to become one, in order of name; those of half the target's size and more stay as they are."""
+    found = [[file] for file in files if file.size * 2 >= target]
+    part: list[File] = []
+    for file in sorted((file for file in files if file.size * 2 < target), key=lambda file: file.key):
+        part.append(file)
+        if sum(one.size for one in part) >= target:
+            found.append(part)
+            part = []
+    return [*found, part] if part else found

@@ -1,0 +1,228 @@
+"""What lies where in an archive, and what its objects of JSON say.
+
+::
+
+    <prefix>/date=2026-01-31/hour=23/00000004-9f3c01-000000017.parquet   records; they count where they are named
+    <prefix>/_penstock/claims/00000004-9f3c01                            who opened it, in order
+    <prefix>/_penstock/states/00000004-9f3c01-000000017.json.gz          what is archived; the greatest name counts
+    <prefix>/_penstock/hours/date=2026-01-31/hour=23/…json               manifests of closed hours
+
+A name begins with its writer's claim: a number above all that were there, and something random. So no two writers ever
+write one object, and none is written over.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from penstock.errors import SinkError
+
+META = "_penstock"
+CLAIMS, STATES, HOURS = f"{META}/claims", f"{META}/states", f"{META}/hours"
+HOUR = timedelta(hours=1)
+SUMS = 2**64
+
+
+@dataclass(frozen=True)
+class Span:
+    """The records of one partition: how many, the first and last offset, and the sum of their hashes modulo 2^64."""
+
+    rows: int
+    first: int
+    last: int
+    sum: int
+
+    def __add__(self, other: Span) -> Span:
+        first, last = min(self.first, other.first), max(self.last, other.last)
+        return Span(self.rows + other.rows, first, last, (self.sum + other.sum) % SUMS)
+
+
+Spans = Mapping[str, Span]
+"""By `topic/partition`."""
+
+
+def added(spans: Iterable[Spans]) -> dict[str, Span]:
+    """All together."""
+    found: dict[str, Span] = {}
+    for one in spans:
+        for place, span in one.items():
+            found[place] = found[place] + span if place in found else span
+    return found
+
+
+@dataclass(frozen=True)
+class File:
+    """A Parquet file. key: below the archive's prefix."""
+
+    key: str
+    size: int
+    spans: Spans
+
+    @property
+    def rows(self) -> int:
+        return sum(span.rows for span in self.spans.values())
+
+
+@dataclass(frozen=True)
+class Closed:
+    """Where the manifest of a closed hour is, and what it comes to. at: when it was closed, epoch seconds."""
+
+    key: str
+    revision: int
+    rows: int
+    size: int
+    files: int
+    at: float
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A closed hour: its files, and what they hold together."""
+
+    archive: str
+    hour: str
+    revision: int
+    spans: Spans
+    files: tuple[File, ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(span.rows for span in self.spans.values())
+
+    def write(self) -> bytes:
+        return packed({**asdict(self), "spans": _spans_out(self.spans), "files": [_file_out(f) for f in self.files]})
+
+    @classmethod
+    def read(cls, data: bytes, place: str) -> Manifest:
+        """SinkError if it is none."""
+        with_it = unpacked(data, place)
+        try:
+            return cls(
+                str(with_it["archive"]), str(with_it["hour"]), int(with_it["revision"]),
+                _spans_in(with_it["spans"]), tuple(_file_in(f) for f in with_it["files"]),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise broken(place, e) from e
+
+
+@dataclass(frozen=True)
+class State:
+    """All that an archive holds: the greatest one counts, and nothing that it does not name.
+
+    claim, number: whose state it is, and which. positions: by topic and partition, the offset behind the last record
+    archived; ids: the broker's ids of the topics. open: files by hour that no manifest has; closed: by hour.
+    garbage: objects that nothing names any more, and since when, epoch seconds.
+    """
+
+    claim: str = ""
+    number: int = 0
+    positions: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
+    open: Mapping[str, tuple[File, ...]] = field(default_factory=dict)
+    closed: Mapping[str, Closed] = field(default_factory=dict)
+    garbage: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return f"{STATES}/{self.claim}-{self.number:09}.json.gz"
+
+    def follows(self, **changes: Any) -> State:
+        """The next one of the same writer."""
+        return replace(self, number=self.number + 1, **changes)
+
+    @property
+    def hours(self) -> list[str]:
+        return sorted({*self.open, *self.closed})
+
+    def write(self) -> bytes:
+        hours = {hour: [_file_out(f) for f in files] for hour, files in self.open.items()}
+        return packed({**asdict(self), "open": hours})
+
+    @classmethod
+    def read(cls, data: bytes, place: str) -> State:
+        """SinkError if it is none."""
+        found = unpacked(data, place)
+        try:
+            return cls(
+                str(found["claim"]), int(found["number"]),
+                {topic: {int(p): int(at) for p, at in parts.items()} for topic, parts in found["positions"].items()},
+                dict(found["ids"]),
+                {hour: tuple(_file_in(f) for f in files) for hour, files in found["open"].items()},
+                {hour: Closed(**one) for hour, one in found["closed"].items()},
+                dict(found["garbage"]),
+            )  # fmt: skip
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise broken(place, e) from e
+
+
+def broken(place: str, e: object) -> SinkError:
+    return SinkError(
+        f"{place} is not what an archive writes",
+        got=f"{type(e).__name__}: {e}",
+        fix="bring the object back from a version or backup of the bucket; nothing was changed",
+    )
+
+
+def packed(data: object) -> bytes:
+    return gzip.compress(json.dumps(data, sort_keys=True).encode(), mtime=0)
+
+
+def unpacked(data: bytes, place: str) -> dict[str, Any]:
+    try:
+        found = json.loads(gzip.decompress(data))
+    except (OSError, EOFError, ValueError) as e:
+        raise broken(place, e) from e
+    if not isinstance(found, dict):
+        raise broken(place, type(found).__name__)
+    return found
+
+
+def _file_out(file: File) -> dict[str, Any]:
+    return {"key": file.key, "size": file.size, "spans": _spans_out(file.spans)}
+
+
+def _file_in(given: Mapping[str, Any]) -> File:
+    return File(str(given["key"]), int(given["size"]), _spans_in(given["spans"]))
+
+
+def _spans_out(spans: Spans) -> dict[str, list[int]]:
+    return {place: [s.rows, s.first, s.last, s.sum] for place, s in spans.items()}
+
+
+def _spans_in(given: Mapping[str, Any]) -> dict[str, Span]:
+    return {str(place): Span(*map(int, numbers)) for place, numbers in given.items()}
+
+
+def hour_of(at: datetime) -> str:
+    """The name of the hour that a time lies in: `2026-01-31T23`."""
+    return at.astimezone(UTC).strftime("%Y-%m-%dT%H")
+
+
+def begins(hour: str) -> datetime:
+    return datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC)
+
+
+def folder(hour: str) -> str:
+    """Where the records of an hour lie."""
+    date, _, number = hour.partition("T")
+    return f"date={date}/hour={number}"
+
+
+def manifest_name(hour: str, claim: str, revision: int) -> str:
+    return f"{HOURS}/{folder(hour)}/{claim}-{revision:06}.json.gz"
+
+
+def claim_of(name: str) -> str:
+    """The claim that a name begins with, and the random part of it."""
+    return "-".join(name.rpartition("/")[2].split("-")[:2])
+
+
+def number_of(claim: str) -> int:
+    """Which claim it is; 0 for what is none."""
+    head = claim.partition("-")[0]
+    return int(head) if head.isdigit() else 0

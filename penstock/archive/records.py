@@ -1,0 +1,105 @@
+"""Records as Parquet, and the hash by which two sets of them are compared.
+
+Columns: `topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP, headers
+ARRAY<STRUCT<key STRING, value BINARY>>, event_time TIMESTAMP`, times in microseconds UTC.
+
+The hash of a record is the lower half of the MD5 of its topic, partition, offset, key and value; that of a set is the
+sum modulo 2^64, so neither order nor files matter. It tells damage and mistakes, not forgery.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.archive.layout import Span, added
+
+TIME = pa.timestamp("us", "UTC")
+COLUMNS: list[tuple[str, Any]] = [
+    ("topic", pa.string()),
+    ("partition", pa.int32()),
+    ("offset", pa.int64()),
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("timestamp", TIME),
+    ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+    ("event_time", TIME),
+]
+SCHEMA = pa.schema(COLUMNS)
+# What a folder can be named after.
+FIRST, LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+ROWS = 65_536
+# Topics have no colon: so no two records have one text.
+HASHED = """
+SELECT topic, partition, count(*), min("offset"), max("offset"),
+    (sum((md5_number(
+        encode(topic || ':' || partition || ':' || "offset" || ':' || coalesce(octet_length(key), -1) || ':'
+            || coalesce(octet_length(value), -1) || ':')
+        || coalesce(key, ''::BLOB) || coalesce(value, ''::BLOB)
+    ) % 18446744073709551616)::HUGEINT) % 18446744073709551616)::UBIGINT
+FROM rows GROUP BY ALL
+"""
+
+
+def spans_of(rows: pa.Table) -> dict[str, Span]:
+    """What some records come to, by partition."""
+    with duckdb.connect() as connection:
+        connection.register("rows", rows.select(["topic", "partition", "offset", "key", "value"]))
+        found = connection.execute(HASHED).fetchall()
+    return {f"{topic}/{partition}": Span(*numbers) for topic, partition, *numbers in found}
+
+
+def as_records(rows: pa.Table) -> pa.Table:
+    """Rows with the columns above; one whose event time no folder can be named after has its own timestamp instead."""
+    rows = rows.select(SCHEMA.names).cast(SCHEMA)
+    time, own = rows["event_time"], rows["timestamp"]
+    first = pa.scalar(FIRST, TIME)
+    told = pc.if_else(_usable(time), time, pc.if_else(_usable(own), own, first))
+    return rows.set_column(SCHEMA.get_field_index("event_time"), SCHEMA.field("event_time"), told)
+
+
+def _usable(time: Any) -> Any:
+    first, last = pa.scalar(FIRST, TIME), pa.scalar(LAST, TIME)
+    usable: Any = pc.and_(pc.greater_equal(time, first), pc.less_equal(time, last))
+    return usable.fill_null(False)
+
+
+def by_hour(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """The records of each hour of event time, in order of topic, partition and offset."""
+    if not rows.num_rows:
+        return
+    hours: Any = pc.strftime(rows["event_time"], "%Y-%m-%dT%H")
+    for hour in sorted(map(str, hours.unique().to_pylist())):
+        found = rows.filter(pc.equal(hours, pa.scalar(hour)))
+        yield hour, found.sort_by([(name, "ascending") for name in ("topic", "partition", "offset")])
+
+
+def parquet(rows: pa.Table) -> bytes:
+    out = pa.BufferOutputStream()
+    pq.write_table(rows, out, compression="zstd", row_group_size=ROWS)
+    return bytes(out.getvalue())
+
+
+def copied(sources: Iterator[pa.Table], target: Any) -> dict[str, Span]:
+    """Write records on, some at a time; what they come to."""
+    found: dict[str, Span] = {}
+    with pq.ParquetWriter(target, SCHEMA, compression="zstd") as writer:
+        for rows in sources:
+            writer.write_table(rows, row_group_size=ROWS)
+            found = added([found, spans_of(rows)])
+    return found
+
+
+def read(source: Any) -> Iterator[pa.Table]:
+    """The records of a file, some at a time. ArrowInvalid if it is no Parquet, or not of these columns."""
+    with pq.ParquetFile(source) as file:
+        if not file.schema_arrow.equals(SCHEMA):
+            raise pa.ArrowInvalid(f"its columns are not those of an archive: {', '.join(file.schema_arrow.names)}")
+        for batch in file.iter_batches(ROWS):
+            yield pa.Table.from_batches([batch], SCHEMA)

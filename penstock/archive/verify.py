@@ -1,0 +1,93 @@
+"""Whether an archive holds what it says: every file read again, counted and hashed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+from penstock.archive import layout
+from penstock.archive.layout import State, added
+from penstock.archive.reading import RESTORE, differs, hour_of, names, table
+from penstock.archive.states import latest
+from penstock.archive.store import Store
+from penstock.errors import SinkError
+
+OURS = re.compile(r"\d{8}-[0-9a-f]{8}-\d{9}\.parquet")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """wrong: the archive does not hold what it says; note: an object that counts nowhere. fix: what to do."""
+
+    kind: Literal["wrong", "note"]
+    hour: str
+    what: str
+    fix: str
+
+
+@dataclass(frozen=True)
+class Verified:
+    """An hour that was read again. files, size and rows: as named."""
+
+    hour: str
+    closed: bool
+    files: int
+    size: int
+    rows: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def right(self) -> bool:
+        return not any(one.kind == "wrong" for one in self.findings)
+
+
+def verify(store: Store, start: datetime | None = None, end: datetime | None = None) -> Iterator[Verified]:
+    """Each hour of an interval. SinkError if there is no state that can be read."""
+    state = latest(store)
+    garbage = set(state.garbage)
+    for name in names(state, start, end):
+        yield _hour(store, state, name, garbage)
+
+
+def _hour(store: Store, state: State, name: str, garbage: set[str]) -> Verified:
+    try:
+        hour = hour_of(store, state, name)
+    except SinkError as e:
+        return Verified(name, True, 0, 0, 0, (Finding("wrong", name, f"{e.what}; got: {e.got}", e.fix),))
+    found: list[Finding] = []
+    keys = Counter(file.key for file in hour.files)
+    for key, count in keys.items():
+        if count > 1:
+            what = f"{store.place(key)} is named {count} times, so its records count more than once"
+            found.append(Finding("wrong", name, what, RESTORE))
+    if hour.manifest and (why := differs(hour.manifest.spans, added(f.spans for f in hour.manifest.files))):
+        what = f"the manifest {store.place(state.closed[name].key)} says other than its files: {why}"
+        found.append(Finding("wrong", name, what, RESTORE))
+    for file in hour.files:
+        try:
+            table(store, file)
+        except SinkError as e:
+            found.append(Finding("wrong", name, f"{e.what}; got: {e.got}", e.fix))
+    there = {one.key: one.size for one in store.objects(layout.folder(name))}
+    for file in hour.files:
+        if there.get(file.key, file.size) != file.size:
+            what = f"{store.place(file.key)} has {there[file.key]} bytes, and {file.size} were written"
+            found.append(Finding("wrong", name, what, RESTORE))
+    found += [_stranger(store, name, key) for key in sorted(there.keys() - keys.keys() - garbage)]
+    size, rows = sum(file.size for file in hour.files), sum(file.rows for file in hour.files)
+    return Verified(name, hour.closed, len(hour.files), size, rows, tuple(found))
+
+
+def _stranger(store: Store, hour: str, key: str) -> Finding:
+    """An object that nothing names."""
+    if OURS.fullmatch(key.rpartition("/")[2]):
+        what = f"{store.place(key)} counts nowhere: a batch was cut off behind it"
+        return Finding(
+            "note", hour, what, "remove it if it is older than a day; it harms nobody who reads by the manifests"
+        )
+    what = f"{store.place(key)} is not of this archive, and who reads the folder takes it for part of it"
+    return Finding("wrong", hour, what, "remove it, or move it to another folder")

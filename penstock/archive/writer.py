@@ -1,0 +1,186 @@
+"""Writes the batches of an archive's stream into the object store, each record exactly once.
+
+A record is known by its topic, partition and offset, and the state of the archive says up to which offset each
+partition is archived. A batch is written in this order, and may be cut off anywhere:
+
+1. Records below the state's positions are left out: they are archived already. So a batch that comes again, cut
+   otherwise or under another number, adds nothing twice.
+2. A Parquet file for each hour of event time, under names that nobody has used. Cut off here, they are named by
+   nothing, and count nowhere.
+3. The state that names them, with the positions behind them, as one new object: S3 shows an object whole or not at all.
+   Cut off behind it, the batch comes again, and 1 leaves all of it out.
+4. A look for newer writers (`penstock.archive.states`). If there is one, the batch is not written: the newer writer may
+   not have seen the state, and the batch comes again by it.
+
+The store keeps no mark of batches, for positions say more: the engine gives an output without marks its last batch
+again, and lets it write in a thread of its own, so that a slow store keeps nobody waiting (`penstock.engine.patience`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.archive import layout, place, records
+from penstock.archive.keeper import Keeper, reached_by
+from penstock.archive.layout import File, State
+from penstock.archive.states import Owned
+from penstock.archive.store import Store
+from penstock.archive.streams import Archived
+from penstock.declare.outputs import NOTHING, Mark
+from penstock.errors import LeaseLost, SinkError
+
+if TYPE_CHECKING:
+    from penstock.declare.outputs import Output, Owner
+
+
+@dataclass
+class Figures:
+    """Counts since the writer was opened. again: records that were archived already."""
+
+    written: int = 0
+    again: int = 0
+    files: int = 0
+    closed: int = 0
+
+
+def open_archive(owner: Owner, outputs: Sequence[Output]) -> ArchiveWriter:
+    """The writer of an archive. SinkError if its bucket or key is wrong, Wait if its store is away."""
+    [output] = outputs
+    assert isinstance(output, Archived)
+    writer = ArchiveWriter(output, store_of(output.bucket, output.prefix))
+    writer.keep(Keeper(writer, output, reached_by(owner.group, owner.bootstrap)))
+    return writer
+
+
+def store_of(bucket: str, prefix: str) -> Store:
+    """SinkError if nobody has said where the object store is."""
+    found = place.endpoint()
+    if found is None:
+        raise SinkError(
+            "nobody has said where the object store is",
+            got=f"bucket {bucket}",
+            fix="set PENSTOCK_S3_URL, or start one here: make up STORES=s3",
+        )
+    return Store(found, bucket, prefix)
+
+
+class ArchiveWriter:
+    """The one writer of an archive. Whoever changes its state holds `lock`."""
+
+    def __init__(self, output: Archived, store: Store) -> None:
+        self.figures = Figures()
+        self.lock = threading.RLock()
+        self.store = store
+        store.ready()
+        self._output = output
+        self._owned = Owned(store)
+        self._serial = 0
+        self._lost: LeaseLost | None = None
+        self._keeper: Keeper | None = None
+
+    @property
+    def state(self) -> State:
+        return self._owned.state
+
+    @property
+    def claim(self) -> str:
+        return self._owned.claim
+
+    def keep(self, keeper: Keeper) -> None:
+        """Let hours be closed while batches are written."""
+        self._keeper = keeper
+        keeper.start()
+
+    def committed(self) -> Mark:
+        """NOTHING: what is archived is known by offsets, not by batches."""
+        return NOTHING
+
+    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
+        """Archive what is new of a batch; how many records. As `penstock.declare.outputs.Writer` says."""
+        given = rows.get(self._output.name)
+        with self.lock:
+            known = self._known(mark)
+            fresh = () if given is None else records.by_hour(self._fresh(known, records.as_records(given)))
+            found = [(hour, self.file(hour, table)) for hour, table in fresh]
+            positions = _behind(known.positions, [file for _, file in found], mark)
+            if found or positions != self.state.positions:
+                hours = dict(known.open)
+                for hour, file in found:
+                    hours[hour] = (*hours.get(hour, ()), file)
+                self.commit(replace(known, open=hours, positions=positions))
+            written = sum(file.rows for _, file in found)
+            self._count(given, written)
+            return written
+
+    def file(self, hour: str, table: pa.Table) -> File:
+        """Write records of an hour under a new name."""
+        data, key = records.parquet(table), self.name(hour)
+        self.store.put(key, data)
+        self.figures.files += 1
+        return File(key, len(data), records.spans_of(table))
+
+    def name(self, hour: str) -> str:
+        """A name that no file of this hour has, nor ever had."""
+        return f"{layout.folder(hour)}/{self.claim}-{self.serial():09}.parquet"
+
+    def serial(self) -> int:
+        """A number that no object of this writer has."""
+        # Two threads name objects.
+        with self.lock:
+            self._serial += 1
+            return self._serial
+
+    def commit(self, state: State) -> None:
+        """Let a state count. LeaseLost, from then on, if there is a newer writer."""
+        if self._lost is not None:
+            raise self._lost
+        # A put that failed may yet have been done: its number is never used again.
+        self._owned.state = replace(self._owned.state, number=self._owned.state.number + 1)
+        try:
+            self._owned.put(replace(state, number=self._owned.state.number))
+        except LeaseLost as e:
+            self._lost = e
+            raise
+
+    def close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.stop()
+
+    def _known(self, mark: Mark) -> State:
+        """The state, without the positions of topics that were deleted and made again."""
+        state = self.state
+        anew = {topic for topic, given in mark.ids.items() if state.ids.get(topic, given) != given}
+        ids = {**state.ids, **{topic: given for topic, given in mark.ids.items() if topic in self._output.topics_read}}
+        return replace(state, ids=ids, positions={t: p for t, p in state.positions.items() if t not in anew})
+
+    def _fresh(self, known: State, rows: pa.Table) -> pa.Table:
+        """The records that are not archived."""
+        for topic, parts in known.positions.items():
+            for partition, at in parts.items():
+                here = (pc.field("topic") == topic) & (pc.field("partition") == partition)
+                rows = rows.filter(~(here & (pc.field("offset") < at)))
+        return rows
+
+    def _count(self, given: pa.Table | None, written: int) -> None:
+        self.figures.written += written
+        self.figures.again += (0 if given is None else given.num_rows) - written
+
+
+def _behind(known: Mapping[str, Mapping[int, int]], files: Sequence[File], mark: Mark) -> dict[str, dict[int, int]]:
+    """The positions behind some files, and behind the batch of a mark."""
+    found = {topic: dict(parts) for topic, parts in known.items()}
+    reached = [(name, span.last + 1) for file in files for name, span in file.spans.items()]
+    for name, at in reached:
+        topic, _, partition = name.rpartition("/")
+        parts = found.setdefault(topic, {})
+        parts[int(partition)] = max(parts.get(int(partition), 0), at)
+    for topic, parts in found.items():
+        for number, at in mark.offsets.get(topic, {}).items():
+            parts[number] = max(parts.get(number, 0), at)
+    return found

@@ -1,0 +1,76 @@
+"""State by key, kept and changed in columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING
+
+from penstock.declare.declared import check_name
+from penstock.declare.kinds import check_kind
+from penstock.declare.schema import Field, schema
+from penstock.errors import DeclarationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+APPLIED = "penstock.engine.folding:applied"
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A step of a transform that folds rows into a state of its key, a whole batch at a time, by queries of DuckDB.
+
+    name: of the state; a stream may have several. Called with a frame, it gives a frame: `VISITS(probes)`.
+    key: the frame's columns that say whose a row is; none of them may be NULL.
+    state: Spark DDL of what is kept for a key, beside the key itself.
+    fold: a SELECT over two tables: `records`, the frame's columns, `event_time TIMESTAMPTZ` among them; and `state`,
+        the key and what is kept, of those keys that have a record and a state. It gives the key and the new state, once
+        for each key; a key of the records that it leaves out is forgotten. It may give more columns, for `rows`.
+    rows: a SELECT over `folded`, what `fold` gave, and over the same two tables.
+    gives: Spark DDL of what `rows` gives: the columns of the frame that the transform goes on with.
+    ends: a condition over the key and the state: what may be forgotten, for a key without it would come to the same.
+
+    `getvariable('watermark')` is the batch's watermark, in epoch ms. How records are cut into batches must not matter
+    more than the rule says, and a batch that runs again must come to the same: so no `now()` and no `random()`.
+
+    A stream with a fold promises `Folded`.
+    """
+
+    name: str
+    key: tuple[str, ...]
+    state: str
+    fold: str
+    rows: str
+    gives: str
+    ends: str = "false"
+
+    def __post_init__(self) -> None:
+        check_name("fold", self.name)
+        for name in ("state", "fold", "rows", "gives", "ends"):
+            check_kind(f"fold {self.name}", name, getattr(self, name), str)
+        key: object = self.key
+        if not (isinstance(key, tuple) and key and all(isinstance(name, str) and name for name in key)):
+            raise DeclarationError(
+                f"fold {self.name} has no key", got=repr(key), fix="name the columns: key=('device', 'business')"
+            )
+        names = [f.name.lower() for f in self.kept]
+        if twice := sorted({name.lower() for name in self.key} & set(names)):
+            raise DeclarationError(
+                f"fold {self.name} keeps its key twice", got=", ".join(twice), fix="leave it out of the state"
+            )
+        assert self.given
+
+    @property
+    def kept(self) -> tuple[Field, ...]:
+        """The fields of its state, beside the key."""
+        return schema(self.state, f"the state of fold {self.name}", of_json=False)
+
+    @property
+    def given(self) -> tuple[Field, ...]:
+        """The fields of its rows."""
+        return schema(self.gives, f"the rows of fold {self.name}", of_json=False)
+
+    def __call__(self, frame: DataFrame) -> DataFrame:
+        made: DataFrame = resolve_name(APPLIED)(self, frame)
+        return made

@@ -1,0 +1,226 @@
+"""Folds of a stream: their state lies in its checkpoint, `folds/<name>/<part>`, and is that of a batch.
+
+Spark calls the step of each part in its Python workers and knows of no state. Before a batch is computed the driver
+takes back what an earlier try of it left, and says which batch it is and how far time has come; a part then reads what
+it was behind the batch before, and writes what it is behind this one. It is brought to the disk with the checkpoint,
+before the batch's output is made visible, and a copy of the checkpoint is a copy of the state.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import DataType, StructType
+
+from penstock.declare.promises import Folded
+from penstock.declare.schema import quoted
+from penstock.engine.recovery import damaged
+from penstock.errors import DeclarationError, PenstockError
+from penstock.records import folds, keyed
+from penstock.records.columns import EVENT_TIME
+from penstock.records.keyed import HASH, Damaged, Manifest, Part
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from penstock.declare.fold import Fold
+    from penstock.declare.stream import Stream
+    from penstock.engine.checkpoint import Batch
+
+NOW, PART = "now.json", "_part"
+# How many batches back a state stays readable: a checkpoint is at most one older than its mark.
+KEPT = 3
+
+
+@dataclass
+class Place:
+    """Where the folds of one plan keep their state; folder: nowhere if it is empty. late: whether rows behind the
+    watermark are left out. folds: those that the plan has, by name."""
+
+    folder: str
+    late: bool
+    folds: dict[str, Fold] = field(default_factory=dict)
+
+
+HERE: ContextVar[Place | None] = ContextVar("HERE", default=None)
+
+
+@contextmanager
+def at(stream: Stream, checkpoint: str) -> Iterator[Place]:
+    """Let the folds of the transforms that are called in here keep their state in a checkpoint.
+
+    DeclarationError, once there is one, if that is on no disk of this machine's.
+    """
+    known = urlparse(checkpoint)
+    late = isinstance(stream.promise, Folded) and stream.promise.late_by is not None
+    place = Place(f"{known.path}/folds" if known.scheme in ("", "file") else "", late)
+    before = HERE.set(place)
+    try:
+        yield place
+    finally:
+        HERE.reset(before)
+    if place.folds and not place.folder:
+        raise DeclarationError(
+            f"stream {stream.name} folds, and the state of that lies on a disk of this machine's or a shared folder",
+            got=f"checkpoints in {checkpoint}",
+            fix="let PENSTOCK_CHECKPOINTS be such a folder",
+        )
+
+
+@contextmanager
+def noted() -> Iterator[Place]:
+    """The place that folds keep their state in; without one, one that notes them alone."""
+    before = HERE.get()
+    place = before or Place("", late=False)
+    HERE.set(place)
+    try:
+        yield place
+    finally:
+        HERE.set(before)
+
+
+def applied(fold: Fold, frame: DataFrame) -> DataFrame:
+    """A fold's rows for a frame's; without a place for its state, those of a batch without history."""
+    names = {name.lower() for name in frame.columns}
+    if missing := [name for name in (*fold.key, EVENT_TIME) if name.lower() not in names]:
+        raise DeclarationError(
+            f"fold {fold.name} lacks columns of its frame",
+            got=f"no {', '.join(missing)} among {', '.join(frame.columns)}",
+            fix=f"keep its key and {EVENT_TIME} in the frame that it is given",
+        )
+    place = HERE.get() or Place("", late=False)
+    if fold.name in place.folds:
+        raise DeclarationError(
+            f"a transform has fold {fold.name} twice", fix="give each a name of its own, or unite the rows before"
+        )
+    folds.tried(fold, to_arrow_schema(frame.schema, timezone="UTC"))
+    place.folds[fold.name] = fold
+    count = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    # As Spark shuffles by these columns, so each part is one task's.
+    part = F.pmod(F.hash(*fold.key), F.lit(count))
+    sent = frame.select("*", F.xxhash64(*fold.key).alias(HASH), part.alias(PART)).repartition(count, *fold.key)
+    layout = DataType.fromDDL(", ".join(f"{quoted(f.name)} {f.type.ddl}" for f in fold.given))
+    assert isinstance(layout, StructType)
+    folder = f"{place.folder}/{fold.name}" if place.folder and frame.isStreaming else ""
+    return sent.mapInArrow(Step(fold, folder, place.late), layout)
+
+
+def lines(stream: Stream, found: Place) -> list[str]:
+    """What the folds of a plan keep."""
+    return [
+        f"fold {name} in {stream.shuffle_partitions} parts by {', '.join(one.key)}: {f.name}: {f.type}"
+        for name, one in found.folds.items()
+        for f in one.kept
+    ]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a worker does with the rows of its parts. folder: of the fold; without one there is no state."""
+
+    fold: Fold
+    folder: str
+    late: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        held = list(batches)
+        if not held:
+            return
+        table = pa.Table.from_batches(held).combine_chunks()
+        numbers = table[PART].to_numpy()
+        for number in np.unique(numbers):
+            rows = table.filter(pa.array(numbers == number)).drop_columns([PART])
+            yield from self._folded(int(number), rows).to_batches()
+
+    def _folded(self, number: int, rows: pa.Table) -> pa.Table:
+        layout = folds.layout(self.fold, rows.schema)
+        if not self.folder:
+            return folds.folded(self.fold, rows, lambda _: layout.empty_table(), 0, late=False).rows
+        batch, watermark = self._now()
+        part = Part(Path(self.folder, str(number)), layout, batch)
+        found = folds.folded(self.fold, rows, part.find, watermark, late=self.late)
+        part.change(found.kept, found.gone, found.was, found.late, lambda rows: folds.ended(self.fold, rows, watermark))
+        return found.rows
+
+    def _now(self) -> tuple[int, int]:
+        """The batch and its watermark, epoch ms."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        number = context and context.getLocalProperty("streaming.sql.batchId")
+        said = json.loads(Path(self.folder, NOW).read_text())
+        if number is None or int(str(number)) != said["batch"]:
+            raise PenstockError(
+                f"fold {self.fold.name} is computed outside its batch",
+                got=f"batch {number}, and the state is made ready for batch {said['batch']}",
+                fix="leave its frame out of broadcast hints and subqueries",
+            )
+        return said["batch"], said["watermark"]
+
+
+class Folds:
+    """The state of a stream's folds, as its driver tends it."""
+
+    def __init__(self, stream: str, checkpoint: str) -> None:
+        self._stream = stream
+        self._root = Path(urlparse(checkpoint).path, "folds")
+        self._names: tuple[str, ...] = ()
+        self.kept: tuple[int, int] | None = None
+        """The keys and the bytes that are kept, since the last batch."""
+
+    def open(self, found: Place, done: int) -> None:
+        """Take up what is there, for the folds of a plan; Blocked if it is not whole. done: the last batch that ended,
+        -1 for none."""
+        self._names = tuple(found.folds)
+        for name in self._names:
+            folder = self._root / name
+            try:
+                if done >= 0:
+                    self._whole(folder, done)
+            except Damaged as e:
+                raise damaged(self._stream, f"the state of fold {name}: {e}") from e
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def _whole(self, folder: Path, done: int) -> None:
+        try:
+            known = json.loads((folder / NOW).read_text())["parts"]
+        except (OSError, ValueError, KeyError) as e:
+            raise Damaged("what says how far a stream's state has come cannot be read", got=f"{folder}: {e}") from e
+        for part, batch in known.items():
+            # What a batch has left that did not end need not be whole: it runs again.
+            there = [n for n in keyed.versions(folder / part) if n <= done]
+            if not there or there[-1] < min(batch, done):
+                raise Damaged("a part of a stream's state is missing", got=f"{folder / part} behind batch {batch}")
+            for version in there:
+                keyed.whole(folder / part, Manifest.read(folder / part / f"{version}.json").files)
+
+    def begin(self, batch: Batch) -> None:
+        """Make the state ready for a batch, as it was behind the one before."""
+        for name in self._names:
+            folder, latest = self._root / name, {}
+            for part in keyed.parts(folder):
+                keyed.pruned(part, batch.batch_id, KEPT)
+                if found := keyed.versions(part):
+                    latest[part.name] = found[-1]
+            said = {"batch": batch.batch_id, "watermark": batch.watermark_ms, "parts": latest}
+            keyed.put(folder / NOW, json.dumps(said), sync=True)
+
+    def late(self, batch: Batch) -> bool:
+        """Whether rows of a batch, which is computed, came too late."""
+        if not self._names:
+            return False
+        found = {part: keyed.versions(part) for name in self._names for part in keyed.parts(self._root / name)}
+        now = {part: Manifest.read(part / f"{there[-1]}.json") for part, there in found.items() if there}
+        self.kept = sum(one.keys for one in now.values()), sum(f.size for one in now.values() for f in one.files)
+        return any(one.late for part, one in now.items() if found[part][-1] == batch.batch_id)

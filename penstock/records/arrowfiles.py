@@ -1,0 +1,45 @@
+"""Arrow files that are written once, never changed, and known by size and checksum."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True)
+class File:
+    name: str
+    rows: int
+    size: int
+    crc: int
+
+
+def described(path: Path, rows: int) -> File:
+    """A file as it was just written."""
+    return File(path.name, rows, path.stat().st_size, _crc(path))
+
+
+def is_whole(folder: Path, file: File) -> bool:
+    """Whether a file is there as it was written."""
+    path = folder / file.name
+    try:
+        return (path.stat().st_size, _crc(path)) == (file.size, file.crc)
+    except OSError:
+        return False
+
+
+def mapped(path: Path) -> pa.Table:
+    """Its rows, as they lie on the disk."""
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_file(source).read_all()
+
+
+def _crc(path: Path) -> int:
+    crc = 0
+    with path.open("rb") as file:
+        while piece := file.read(1 << 20):
+            crc = zlib.crc32(piece, crc)
+    return crc

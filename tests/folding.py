@@ -1,0 +1,83 @@
+"""Folds without Spark: batches of rows through one part's files, with the watermark that a stream would have."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.declare.fold import Fold
+from penstock.declare.schema import schema
+from penstock.records import folds, keyed
+from penstock.records.columns import EVENT_TIME, arrow
+from penstock.records.keyed import HASH, Part
+
+Row = Mapping[str, Any]
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Folding:
+    """A fold whose state lies in a folder. ddl: the columns of its rows, `timestamp`, epoch ms, among them.
+
+    late_by: ms; None takes every row. hashes: how many there are, so that keys meet.
+    """
+
+    def __init__(self, fold: Fold, ddl: str, folder: Path, late_by: int | None = None, hashes: int = 2**62) -> None:
+        self.fold, self.folder, self.late_by, self.batch, self.latest = fold, folder, late_by, 0, 0
+        self.late, self._hashes = 0, hashes
+        fields = [pa.field(f.name, arrow(f.type)) for f in schema(ddl, "a test")]
+        self._schema = pa.schema(fields)
+
+    @property
+    def watermark(self) -> int:
+        return max(0, self.latest - (self.late_by or 0))
+
+    def take(self, rows: Sequence[Row], *, again: bool = False) -> list[dict[str, Any]]:
+        """What a batch gives; again: run it twice, as behind a crash."""
+        watermark = self.watermark
+        for _ in range(2 if again else 1):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            keyed.pruned(self.folder, self.batch, 3)
+            found = self._run(rows, watermark)
+        self.batch += 1
+        self.late += found.late
+        self.latest = max([self.latest, *(row["timestamp"] for row in rows)])
+        return found.rows.to_pylist()
+
+    def _run(self, rows: Sequence[Row], watermark: int) -> folds.Folded:
+        table = self._table(rows)
+        layout = folds.layout(self.fold, table.schema)
+        part = Part(self.folder, layout, self.batch)
+        found = folds.folded(self.fold, table, part.find, watermark, late=self.late_by is not None)
+        part.change(found.kept, found.gone, found.was, found.late, lambda kept: folds.ended(self.fold, kept, watermark))
+        return found
+
+    def _table(self, rows: Sequence[Row]) -> pa.Table:
+        made = pa.Table.from_pylist(
+            [{name: row.get(name) for name in self._schema.names} for row in rows], self._schema
+        )
+        times = [EPOCH + timedelta(milliseconds=row["timestamp"]) for row in rows]
+        made = made.append_column(EVENT_TIME, pa.array(times, pa.timestamp("us", "UTC")))
+        keys = ("\0".join(str(row[name]) for name in self.fold.key) for row in rows)
+        hashes = [zlib.crc32(key.encode()) * 7919 % self._hashes for key in keys]
+        return made.append_column(HASH, pa.array(np.array(hashes, np.int64)))
+
+    def kept(self) -> int:
+        """How many keys its newest manifest counts."""
+        return keyed.Manifest.read(self.folder / f"{keyed.versions(self.folder)[-1]}.json").keys
+
+
+def cut(rows: Iterable[Row], sizes: Sequence[int]) -> list[list[Row]]:
+    """Rows in batches of some sizes, again and again."""
+    rest = list(rows)
+    found: list[list[Row]] = []
+    while rest:
+        size = sizes[len(found) % len(sizes)]
+        found.append(rest[:size])
+        rest = rest[size:]
+    return found

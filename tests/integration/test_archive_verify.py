@@ -1,0 +1,160 @@
+"""Archives that somebody else had in hand: each lie is told, with the object and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.archive import layout, reading, records, states
+from penstock.archive.keeper import manifest_of
+from penstock.archive.layout import Manifest
+from penstock.archive.store import Store
+from penstock.archive.verify import Verified, verify
+from penstock.archive.writer import ArchiveWriter
+from penstock.errors import SinkError
+from penstock.local.s3 import S3
+from tests import archived
+from tests.archived import where
+from tests.integration.test_archive_writer import HOUR, batch, give, keeper, output
+
+pytestmark = pytest.mark.integration
+
+FOLDER = layout.folder(HOUR)
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with archived.server(tmp_path_factory.mktemp("s3")) as started:
+        yield started
+
+
+@pytest.fixture
+def store(part: S3, request: pytest.FixtureRequest) -> Store:
+    """An hour that is closed, of two files that were not joined, and one that is open."""
+    name = "".join(c if c.isalnum() else "-" for c in request.node.name.lower())
+    made = Store(where(part), "lake", name)
+    to = output(made, target=1)
+    writer = ArchiveWriter(to, made)
+    give(writer, to, batch(0, 1, 2), 0)
+    give(writer, to, batch(3, 4), 1)
+    keeper(writer, to, 5).tend()
+    give(writer, to, batch(5, hour=11), 2)
+    assert all(one.right for one in verify(made))
+    return made
+
+
+def files(store: Store) -> list[str]:
+    return [file.key for file in manifest(store).files]
+
+
+def manifest(store: Store) -> Manifest:
+    return manifest_of(store, states.latest(store).closed[HOUR])
+
+
+def change(store: Store, make: Callable[[Manifest], Manifest]) -> None:
+    store.put(states.latest(store).closed[HOUR].key, make(manifest(store)).write())
+
+
+def cut(store: Store) -> None:
+    key = files(store)[0]
+    store.put(key, store.get(key)[:-20])
+
+
+def strange(store: Store) -> None:
+    out = pa.BufferOutputStream()
+    pq.write_table(pa.table({"n": [1]}), out)
+    store.put(files(store)[0], bytes(out.getvalue()))
+
+
+def changed(store: Store) -> None:
+    rows = batch(0, 1, 2).to_pylist()
+    rows[1]["value"] = b"other"
+    store.put(files(store)[0], records.parquet(pa.Table.from_pylist(rows, records.SCHEMA)))
+
+
+def fewer(store: Store) -> None:
+    store.put(files(store)[1], records.parquet(batch(3)))
+
+
+def gone(store: Store) -> None:
+    store.delete(files(store)[1])
+
+
+def twice(store: Store) -> None:
+    change(store, lambda said: replace(said, files=(*said.files, said.files[0])))
+
+
+def less_than_it_names(store: Store) -> None:
+    change(store, lambda said: replace(said, files=said.files[:1]))
+
+
+def of_another_hour(store: Store) -> None:
+    change(store, lambda said: replace(said, hour="2026-01-01T09"))
+
+
+def no_manifest(store: Store) -> None:
+    store.put(states.latest(store).closed[HOUR].key, b"{}")
+
+
+def manifest_gone(store: Store) -> None:
+    store.delete(states.latest(store).closed[HOUR].key)
+
+
+def foreign(store: Store) -> None:
+    store.put(f"{FOLDER}/part-00000.parquet", b"PAR1")
+
+
+LIES: dict[Callable[[Store], None], list[str]] = {
+    cut: ["cannot be read: s3://lake/", "bytes were written"],
+    strange: ["its columns are not those of an archive: n"],
+    changed: ["holds other records than were written", "3 records, offsets 0 to 2, sum"],
+    fewer: ["holds other records than were written", "t/0: 1 records, offsets 3 to 3"],
+    gone: ["a file of the archive is gone: s3://lake/"],
+    twice: ["is named 2 times, so its records count more than once", "says other than its files"],
+    less_than_it_names: ["says other than its files: t/0: 3 records", "said are 5 records"],
+    of_another_hour: ["is not that of hour 2026-01-01T10; got: hour 2026-01-01T09"],
+    no_manifest: ["is not what an archive writes"],
+    manifest_gone: ["an object is not there; got: s3://lake/"],
+    foreign: ["part-00000.parquet is not of this archive"],
+}
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
+def test_every_lie_is_told(store: Store, lie: Callable[[Store], None]) -> None:
+    lie(store)
+    found: dict[str, Verified] = {one.hour: one for one in verify(store)}
+    assert not found[HOUR].right
+    assert found["2026-01-01T11"].right, "the other hour is as it was"
+    said = " ".join(f"{one.what}; to mend it: {one.fix}" for one in found[HOUR].findings)
+    for text in LIES[lie]:
+        if text == "bytes were written":
+            assert "bytes, and" in said
+        else:
+            assert text in said
+    assert "s3://lake/" in said
+    assert all(one.fix for one in found[HOUR].findings)
+
+
+@pytest.mark.parametrize("lie", [cut, strange, changed, fewer, gone, of_another_hour, no_manifest, manifest_gone])
+def test_a_backfill_is_not_given_what_is_wrong(store: Store, lie: Callable[[Store], None]) -> None:
+    lie(store)
+    with pytest.raises(SinkError, match="s3://lake/"):
+        list(reading.read(store, datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)))
+
+
+def test_a_state_that_is_none_is_told(store: Store) -> None:
+    store.put(f"{layout.STATES}/99999999-00000000-000000001.json.gz", b"nothing")
+    with pytest.raises(SinkError, match=r"99999999-00000000-000000001.json.gz is not what an archive writes"):
+        list(verify(store))
+
+
+def test_the_interval_chooses_hours(store: Store) -> None:
+    first, second = datetime(2026, 1, 1, 10, tzinfo=UTC), datetime(2026, 1, 1, 11, tzinfo=UTC)
+    assert [hour for hour, _ in reading.read(store, first, second)] == [HOUR, HOUR]
+    assert [hour for hour, _ in reading.read(store, second, second.replace(minute=1))] == ["2026-01-01T11"]
+    assert not list(reading.read(store, datetime(2025, 1, 1, tzinfo=UTC), first))

@@ -1,0 +1,220 @@
+"""A declared archive as it runs: a topic of a real broker into a real object store, and back by the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from penstock.archive import keeper, reading, records, writer
+from penstock.archive.states import latest
+from penstock.archive.store import Store
+from penstock.archive.streams import stream
+from penstock.archive.verify import verify
+from penstock.catalog import find
+from penstock.cli import app
+from penstock.declare.archive import Archive
+from penstock.declare.topic import COMMITS, Topic
+from penstock.local.parts import Broker
+from penstock.local.s3 import S3
+from penstock.settings import settings
+from penstock.testing import create, running
+from tests import archived
+from tests.archived import Failing, where
+from tests.support import forget, forget_jobs, wait_until
+
+pytestmark = pytest.mark.integration
+
+EVENTS = Topic("events", partitions=2, config={"retention.ms": "-1"})
+HOUR = datetime(2026, 1, 31, 23, tzinfo=UTC)
+TIME = "timestamp_millis(cast(get_json_object(cast(value as string), '$.timestamp') as bigint))"
+ARCHIVE = Archive("kept", EVENTS, bucket="lake", prefix="events", event_time=TIME, every=timedelta(0), batch=70)
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with archived.server(tmp_path_factory.mktemp("s3")) as started:
+        yield started
+
+
+@pytest.fixture
+def store(part: S3, home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """Where the settings lead to, empty."""
+    at = where(part)
+    assert home == settings().home
+    for name, value in {"URL": at.url, "ACCESS_KEY": at.access_key, "SECRET_KEY": at.secret_key}.items():
+        monkeypatch.setenv(f"PENSTOCK_S3_{name}", value)
+    monkeypatch.setenv("PENSTOCK_S3_MAKE_BUCKETS", "1")
+    monkeypatch.setattr(keeper, "EVERY", 0.5)
+    settings.cache_clear()
+    made = Store(at, "lake", "events")
+    made.ready()
+    for one in made.objects(""):
+        made.delete(one.key)
+    return made
+
+
+def fill(bootstrap: str, first: int, count: int, at: datetime = HOUR) -> list[dict[str, Any]]:
+    """Records of all kinds; what the archive is to hold of them, without its event time's own rules."""
+    expected: list[dict[str, Any]] = []
+    producer = Producer({"bootstrap.servers": bootstrap})
+    ms = int(at.timestamp() * 1000)
+
+    def done(error: object, message: Any) -> None:
+        assert error is None
+        place = {"partition": message.partition(), "offset": message.offset()}
+        expected.append({**place, "value": message.value(), "key": message.key()})
+
+    for n in range(first, first + count):
+        value = {0: None, 1: b"\xff\xfe", 2: b'{"timestamp": "x"}'}.get(n % 7, json.dumps({"timestamp": ms}).encode())
+        headers: dict[str, str | bytes | None] | None = {"n": b"%d" % n} if n % 2 else None
+        producer.produce("events", value, b"k%d" % n, n % 2, timestamp=ms + 60_000, headers=headers, on_delivery=done)
+    assert producer.flush(60) == 0
+    return expected
+
+
+def there(store: Store) -> list[dict[str, Any]]:
+    found = reading.read(store, datetime(1970, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC))
+    return [row for _, table in found for row in table.to_pylist()]
+
+
+def places(rows: list[dict[str, Any]]) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    return sorted(((r["partition"], r["offset"], r["key"], r["value"]) for r in rows), key=lambda p: p[:2])
+
+
+def test_a_topic_is_archived_and_its_hour_closed(
+    spark: SparkSession, fresh_broker: Broker, store: Store, tmp_path: Path
+) -> None:
+    bootstrap = fresh_broker.bootstrap
+    create(bootstrap, EVENTS, COMMITS)
+    sent = fill(bootstrap, 0, 200)
+    with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
+        run.settle()
+        wait_until(lambda: "2026-01-31T23" in latest(store).closed, 240, what="the hour is closed")
+        late = fill(bootstrap, 200, 50)
+        run.settle()
+        assert run.figures.dead == 0
+    # Another run goes on behind it.
+    with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
+        sent += fill(bootstrap, 250, 30, HOUR + timedelta(hours=1))
+        run.settle()
+    found = there(store)
+    assert places(found) == places(sent + late)
+    assert {row["topic"] for row in found} == {"events"}
+    told = [row for row in found if row["value"] and row["value"].startswith(b'{"timestamp": 1')]
+    assert all(row["event_time"] < row["timestamp"] for row in told)
+    assert len(told) > 100
+    assert all(row["event_time"] == row["timestamp"] for row in found if row not in told)
+    headers = [row["headers"] for row in found if row["headers"]]
+    assert len(headers) == len([row for row in found if row["partition"] == 1])
+    assert sorted(latest(store).hours) == ["2026-01-31T23", "2026-02-01T00"]
+
+
+def test_a_stream_waits_while_the_store_is_paused(
+    spark: SparkSession, fresh_broker: Broker, store: Store, part: S3, tmp_path: Path
+) -> None:
+    bootstrap = fresh_broker.bootstrap
+    create(bootstrap, EVENTS, COMMITS)
+    sent = fill(bootstrap, 0, 20)
+    with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
+        run.settle()
+        part.pause()
+        try:
+            sent += fill(bootstrap, 20, 20)
+
+            def waits() -> bool:
+                run.tend()
+                return run.report().state == "waiting"
+
+            wait_until(waits, 240)
+        finally:
+            part.resume()
+        run.settle()
+    assert places(there(store)) == places(sent)
+
+
+# After each call to the store without Spark: tests/integration/test_archive_writer.py.
+@pytest.mark.parametrize("at", [6, *(pytest.param(n, marks=pytest.mark.long) for n in (4, 7, 8, 10, 13))])
+def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
+    spark: SparkSession,
+    fresh_broker: Broker,
+    store: Store,
+    part: S3,
+    tmp_path: Path,
+    at: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bootstrap = fresh_broker.bootstrap
+    create(bootstrap, EVENTS, COMMITS)
+    sent = fill(bootstrap, 0, 100)
+    cut = Failing(where(part), "lake", "events", at, "after")
+    with monkeypatch.context() as patch:
+        patch.setattr(writer, "store_of", lambda *_: cut)
+        with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
+
+            def failed() -> bool:
+                run.tend()
+                return cut.calls >= at
+
+            wait_until(failed, 240)
+    with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
+        sent += fill(bootstrap, 100, 20, HOUR + timedelta(hours=2))
+        run.settle()
+    assert places(there(store)) == places(sent)
+    assert all(one.right for one in verify(store))
+
+
+def test_the_command_line_shows_and_verifies(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from penstock.archive.writer import ArchiveWriter
+    from penstock.declare.outputs import Mark
+    from tests.integration.test_archive_writer import batch
+
+    system = tmp_path / "jobs" / "shop"
+    system.mkdir(parents=True)
+    (system / "kept.py").write_text(
+        "from penstock.streams import Archive, Topic\n"
+        "KEPT = Archive('kept', Topic('t'), bucket='lake', prefix='events')\n"
+    )
+    monkeypatch.setenv("PENSTOCK_PROJECT", str(tmp_path))
+    forget()
+    forget_jobs()
+    [output] = stream(Archive("kept", Topic("t"), bucket="lake", prefix="events")).outputs.values()
+    opened = ArchiveWriter(output, store)  # type: ignore[arg-type]
+    opened.write({output.name: batch(0, 1, 2)}, Mark("q", 0, {}))
+    opened.write({output.name: batch(3, 4, hour=11)}, Mark("q", 1, {}))
+    keeper.Keeper(opened, output, lambda _: ({}, {})).tend()  # type: ignore[arg-type]
+    opened.write({output.name: batch(5, hour=11)}, Mark("q", 2, {}))
+
+    def asked(*words: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, ["archives", *words])
+        return done.exit_code, done.output
+
+    try:
+        assert asked("list")[1].split()[-4:] == ["kept", "t", "s3://lake/events", "yes"]
+        _, text = asked("show", "kept")
+        shown = [line.split()[:4] for line in text.splitlines()[1:]]
+        assert shown == [["2026-01-01T10", "closed", "1", "3"], ["2026-01-01T11", "reopened", "1", "3"]]
+        assert asked("show", "kept", "--from", "2026-01-01T11")[1].count("2026-01-01") == 1
+        assert asked("verify", "kept")[0] == 0
+        store.put("date=2026-01-01/hour=10/00000001-00000000-000000001.parquet", b"")
+        code, text = asked("verify", "kept")
+        assert (code, "counts nowhere" in text) == (0, True)
+        store.put("date=2026-01-01/hour=10/part-0.parquet", records.parquet(batch(9)))
+        code, text = asked("verify", "kept", "--to", "2026-01-01T11")
+        assert code == 1
+        assert "s3://lake/events/date=2026-01-01/hour=10/part-0.parquet is not of this archive" in " ".join(
+            text.split()
+        )
+        assert asked("verify", "kept", "--from", "2026-01-01T11")[0] == 0
+        assert asked("verify", "other")[0] == 2
+    finally:
+        forget()
+        forget_jobs()
+        find.load.cache_clear()

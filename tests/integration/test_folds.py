@@ -1,0 +1,237 @@
+"""Folds of real streams: their state over restarts, crashes and damage, and what is late, poison or refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.declare.topic import COMMITS
+from penstock.engine import folding, plans
+from penstock.engine.session import session_for
+from penstock.errors import Blocked, DeclarationError
+from penstock.local.parts import Broker
+from penstock.records.keyed import versions
+from penstock.streams import Each, F, Fold, Folded, Input, Stream, Topic, TopicOutput
+from penstock.testing import Record, create, latest, read, rows, running, send
+from tests.support import tended, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+pytestmark = pytest.mark.integration
+
+SECOND, START = 1000, 1_700_000_000_000
+PAID = Topic("paid", partitions=2, config={"retention.ms": "-1"})
+TOTALS = Topic("totals", partitions=1, compacted=True)
+GIVEN = Input(
+    PAID,
+    schema="who STRING, amount BIGINT NOT NULL, at BIGINT NOT NULL",
+    event_time="timestamp_millis(at)",
+    late="keep",
+)
+LONG = ("a manifest", "now.json")
+SUMS = Fold(
+    name="sums",
+    key=("who",),
+    state="total BIGINT",
+    # An amount of 13 fails, 0 forgets.
+    fold="SELECT who, sum(CASE WHEN amount = 13 THEN error('thirteen') ELSE amount END)::BIGINT"
+    " + coalesce(any_value(state.total), 0) AS total FROM records LEFT JOIN state USING (who)"
+    " GROUP BY who HAVING min(amount) <> 0",
+    rows="FROM folded ORDER BY who",
+    gives="who STRING, total BIGINT",
+)
+
+
+def summed(paid: DataFrame) -> DataFrame:
+    return SUMS(paid.where("who IS NOT NULL"))
+
+
+def stream(**changes: Any) -> Stream:
+    made = Stream(
+        name="sums", app="tests", inputs={"paid": GIVEN}, transform=summed, shuffle_partitions=2,
+        output=TopicOutput(TOTALS, key="who", value="total"), promise=Folded(late_by=timedelta(seconds=10)),
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def paid(*given: tuple[str | None, int], at: int = 0) -> list[Record]:
+    values = [json.dumps({"who": who, "amount": amount, "at": START + at * SECOND}) for who, amount in given]
+    return [Record("paid", who, value, number % 2) for number, (who, value) in enumerate(zip(
+        (who for who, _ in given), values, strict=True))]  # fmt: skip
+
+
+@pytest.fixture
+def bootstrap(fresh_broker: Broker) -> str:
+    of = stream()
+    create(fresh_broker.bootstrap, *of.topics(), PAID, COMMITS)
+    return fresh_broker.bootstrap
+
+
+def totals(bootstrap: str) -> dict[str | None, int]:
+    return {key: int(value or 0) for key, value in latest(read(bootstrap, TOTALS.name)).items()}
+
+
+def without_commits(folder: Path, behind: int) -> None:
+    """As if the driver had died behind the transaction of each batch from this one on."""
+    for entry in (folder / "commits").iterdir():
+        if int("".join(filter(str.isdigit, entry.name))) >= behind:
+            entry.unlink()
+
+
+def test_state_lasts_over_restarts_and_crashes(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    folder = tmp_path / "sums"
+    with running(stream(), spark, bootstrap, tmp_path) as run:
+        for _ in range(3):
+            send(bootstrap, paid(("ann", 1), ("bob", 2), ("cy", 3), ("ann", 4)))
+            run.settle()
+        assert run.report().state_rows == 3
+    assert totals(bootstrap) == {"ann": 15, "bob": 6, "cy": 9}
+    before = read(bootstrap, TOTALS.name)
+    # The last batch was written and not committed: it runs again for its state, and writes nothing.
+    without_commits(folder, 2)
+    with running(stream(), spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: tended(run.tend, (folder / "commits" / "2").exists))
+        run.settle()
+        assert read(bootstrap, TOTALS.name) == before
+        send(bootstrap, paid(("ann", 100), ("bob", 0), ("dan", 1)))
+        run.settle()
+        send(bootstrap, paid(("bob", 5)))
+        run.settle()
+        assert run.report().state_rows == 4
+    assert totals(bootstrap) == {"ann": 115, "bob": 5, "cy": 9, "dan": 1}
+    # Few versions are kept, of every part.
+    parts = [part for part in (folder / "folds" / "sums").iterdir() if part.is_dir()]
+    assert len(parts) == 2
+    assert all(len(versions(part)) <= 5 for part in parts)
+
+
+def test_a_batch_that_is_planned_anew_takes_nothing_of_the_try_before(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """A try that wrote its state and nothing else: its plan is lost, and the next one holds other records."""
+    folder = tmp_path / "sums"
+    with running(stream(), spark, bootstrap, tmp_path) as run:
+        send(bootstrap, paid(("ann", 1)))
+        run.settle()
+    state = folder / "folds" / "sums"
+    (part,) = (part for part in state.iterdir() if part.is_dir())
+    done = versions(part)[-1]
+    shutil.copytree(part, state / ("1" if part.name == "0" else "0"))
+    for made in (made for made in state.iterdir() if made.is_dir()):
+        shutil.copy(made / f"{done}.json", made / f"{done + 1}.json")
+    (part / f"{done + 1}.json").write_text("{")
+    with running(stream(), spark, bootstrap, tmp_path) as run:
+        send(bootstrap, paid(("ann", 1)))
+        run.settle()
+    assert totals(bootstrap) == {"ann": 2}
+
+
+@pytest.mark.parametrize("what", ["a file", "a part", *(pytest.param(x, marks=pytest.mark.long) for x in LONG)])
+def test_damaged_state_stops_the_stream(spark: SparkSession, bootstrap: str, tmp_path: Path, what: str) -> None:
+    with running(stream(), spark, bootstrap, tmp_path) as run:
+        for _ in range(2):
+            send(bootstrap, paid(("ann", 1), ("bob", 2)))
+            run.settle()
+    state = tmp_path / "sums" / "folds" / "sums"
+    part = next(part for part in state.iterdir() if part.is_dir())
+    match what:
+        case "a file":
+            path = next(part.glob("*.arrow"))
+            path.write_bytes(path.read_bytes()[:-1])
+        case "a manifest":
+            (part / f"{versions(part)[-1]}.json").write_text("{}\n1\n")
+        case "a part":
+            shutil.rmtree(part)
+        case _:
+            (state / "now.json").write_text("")
+    with pytest.raises(Blocked, match="state of fold sums"), running(stream(), spark, bootstrap, tmp_path):
+        pass
+
+
+def test_what_comes_too_late_is_counted_and_kept(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    with running(stream(), spark, bootstrap, tmp_path) as run:
+        for at in (20, 30, 40):
+            send(bootstrap, paid(("ann", 1), ("bob", 1), at=at))
+            run.settle()
+        send(bootstrap, [*paid(("ann", 10), at=20), *paid(("bob", 10), at=21)])
+        run.settle()
+        assert run.figures.late == 1
+    assert totals(bootstrap) == {"ann": 3, "bob": 13}
+    (kept,) = read(bootstrap, "sums-late")
+    assert json.loads(kept.value or "")["amount"] == 10
+    assert dict(kept.headers)["penstock.late-ms"] == "0"
+
+
+def test_a_record_that_a_fold_fails_on_is_put_aside(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    send(bootstrap, paid(("ann", 1)))
+    with running(stream(), spark, bootstrap, tmp_path) as run:
+        run.settle()
+        send(bootstrap, paid(("ann", 2), ("bob", 13), ("bob", 4)))
+        wait_until(lambda: tended(run.tend, lambda: run.figures.dead == 1), what="the record is put aside")
+        run.settle()
+    assert totals(bootstrap) == {"ann": 3, "bob": 4}
+    (letter,) = read(bootstrap, "paid-dead-letter")
+    assert "thirteen" in dict(letter.headers)["penstock.reason"]
+
+
+def test_another_state_is_not_misread(spark: SparkSession) -> None:
+    def lines(of: Stream) -> list[str]:
+        own = session_for(spark, of)
+        with folding.at(of, "/nowhere") as place:
+            found = plans.rows(own, of, "127.0.0.1:1", {})
+        return plans.lines(of, found, place)
+
+    def other(paid: DataFrame) -> DataFrame:
+        return replace(SUMS, state="total DOUBLE")(paid)
+
+    def renamed(paid: DataFrame) -> DataFrame:
+        return replace(SUMS, rows="FROM folded")(paid)
+
+    known = lines(stream())
+    assert known == ["fold sums in 2 parts by who: total: bigint"]
+    assert lines(stream(transform=other)) != known
+    assert lines(stream(shuffle_partitions=3)) != known
+    assert lines(stream(transform=renamed)) == known
+
+
+def test_what_does_not_fit_is_refused(spark: SparkSession) -> None:
+    def refused(of: Stream) -> str:
+        with pytest.raises(DeclarationError) as told:
+            plans.rows(session_for(spark, of), of, "127.0.0.1:1", {})
+        return str(told.value)
+
+    assert "folds" in refused(stream(promise=Each(), inputs={"paid": replace(GIVEN, late="count")}))
+    assert "does not fold" in refused(stream(transform=lambda paid: paid.select("who", F.lit(1).alias("total"))))
+    assert "lacks columns" in refused(stream(transform=lambda paid: SUMS(paid.select("who", "amount"))))
+    assert "twice" in refused(stream(transform=lambda paid: SUMS(paid).unionByName(SUMS(paid))))
+
+
+def test_rows_of_a_fold_by_themselves(spark: SparkSession) -> None:
+    """A test, or an archive, has no history."""
+
+    def by(fold: Fold) -> Stream:
+        def transform(paid: DataFrame) -> DataFrame:
+            return fold(paid)
+
+        return stream(transform=transform)
+
+    given: list[dict[str, Any]] = [{"who": "ann", "amount": n, "at": START} for n in (1, 2)]
+    assert rows(spark, stream(), paid=given) == [{"who": "ann", "total": 3}]
+    with pytest.raises(Exception, match="rows without their key"):
+        rows(spark, by(SUMS), paid=[{"who": None, "amount": 1, "at": START}])
+    broken = replace(SUMS, fold="SELECT who, nothing AS total FROM records")
+    with pytest.raises(DeclarationError, match="a query of fold sums is refused by DuckDB"):
+        rows(spark, by(broken), paid=given)
+    with pytest.raises(DeclarationError, match="a query of fold sums is refused by DuckDB"):
+        rows(spark, by(replace(SUMS, ends="totals < 0")), paid=given)
+    twice = replace(SUMS, fold="SELECT who, amount AS total FROM records")
+    with pytest.raises(Exception, match="gives a key twice"):
+        rows(spark, by(twice), paid=given)

@@ -1,0 +1,100 @@
+"""The embedded object store: it keeps what it was given, and knows who may ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import psutil
+import pytest
+
+from penstock.archive.place import ACCESS_KEY, Endpoint, endpoint
+from penstock.archive.store import Gone, Store
+from penstock.errors import SinkError, Wait
+from penstock.local.s3 import S3
+from penstock.settings import settings
+from tests import archived
+from tests.archived import where
+from tests.support import wait_until
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with archived.server(tmp_path_factory.mktemp("s3")) as started:
+        yield started
+
+
+def test_objects_are_kept_through_a_crash(part: S3) -> None:
+    store = Store(where(part), "kept", "some/where")
+    store.ready()
+    store.put("date=1/a", b"one")
+    store.put("date=1/large", b"x" * 12_000_000)
+    part.kill()
+    part.restart()
+    assert [(o.key, o.size) for o in store.objects("date=1")] == [("date=1/a", 3), ("date=1/large", 12_000_000)]
+    assert store.get("date=1/a") == b"one"
+    store.delete("date=1/a")
+    store.delete("date=1/a")
+    assert [o.key for o in store.objects("date=1")] == ["date=1/large"]
+    with pytest.raises(Gone, match="s3://kept/some/where/date=1/a"):
+        store.get("date=1/a")
+
+
+def test_it_listens_on_loopback_alone(part: S3) -> None:
+    running = part.running()
+    assert running is not None
+    held = [c for c in psutil.net_connections("tcp") if c.pid == running.pid and c.status == psutil.CONN_LISTEN]
+    found = {c.laddr.ip for c in held if c.laddr}
+    assert found <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    assert found
+
+
+@pytest.mark.parametrize("wrong", [{"secret_key": "wrong"}, {"access_key": "nobody"}])
+def test_who_does_not_know_the_secret_is_refused(part: S3, wrong: dict[str, Any]) -> None:
+    mine = Store(where(part), "closed")
+    mine.ready()
+    mine.put("a", b"one")
+    store = Store(replace(where(part), **wrong), "closed")
+    for call in (lambda: store.put("b", b"x"), lambda: store.get("a"), lambda: store.objects("x"), store.ready):
+        with pytest.raises(SinkError, match=r"refuses the access key for s3://closed.*PENSTOCK_S3_SECRET_KEY"):
+            call()
+    assert [o.key for o in mine.objects("")] == ["a"]
+
+
+def test_a_bucket_is_made_only_where_that_is_allowed(part: S3) -> None:
+    store = Store(replace(where(part), makes_buckets=False), "missing")
+    for call in (store.ready, lambda: store.put("a", b"x")):
+        with pytest.raises(SinkError, match=r"there is no bucket missing.*PENSTOCK_S3_MAKE_BUCKETS=1"):
+            call()
+
+
+def test_a_store_that_is_paused_or_gone_asks_to_wait(part: S3) -> None:
+    store = Store(where(part), "away")
+    store.ready()
+    running = part.running()
+    assert running is not None
+    part.pause()
+    wait_until(lambda: running.status() == psutil.STATUS_STOPPED)
+    try:
+        with pytest.raises(Wait, match="s3://away/a does not answer"):
+            store.put("a", b"x")
+    finally:
+        part.resume()
+    part.stop()
+    with pytest.raises(Wait, match="s3://away/a does not answer"):
+        store.get("a")
+    part.restart()
+    store.put("a", b"y")
+    assert store.get("a") == b"y"
+
+
+def test_drivers_find_it_by_its_record(part: S3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_HOME", str(part.home))
+    settings.cache_clear()
+    assert endpoint() == Endpoint(part.url, "us-east-1", ACCESS_KEY, part.secret_key, True)
+    assert part.secret_key not in repr(endpoint())
+    assert (part.home / "s3.secret").stat().st_mode & 0o077 == 0
+    assert (part.folder / "s3proxy.conf").stat().st_mode & 0o077 == 0

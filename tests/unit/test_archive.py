@@ -1,0 +1,145 @@
+"""What an archive writes down, and how records are told apart: without a store."""
+
+from __future__ import annotations
+
+import io
+import random
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+
+from penstock.archive import layout, records
+from penstock.archive.keeper import bins
+from penstock.archive.layout import Closed, File, Manifest, Span, State, added
+from penstock.archive.place import AWS, endpoint
+from penstock.archive.store import filesystem
+from penstock.archive.streams import stream
+from penstock.declare.archive import Archive
+from penstock.declare.topic import Topic
+from penstock.errors import DeclarationError, SinkError
+from penstock.settings import settings
+
+AT = datetime(2026, 1, 31, 23, 59, 59, 999_999, tzinfo=UTC)
+
+
+def row(offset: int, **more: object) -> dict[str, object]:
+    made = {"topic": "t", "partition": 0, "offset": offset, "key": b"k", "value": b"v", "timestamp": AT}
+    return {**made, "headers": None, "event_time": AT, **more}
+
+
+def table(*rows: dict[str, object]) -> pa.Table:
+    return pa.Table.from_pylist(list(rows), records.SCHEMA)
+
+
+def test_a_state_and_a_manifest_are_read_as_they_were_written() -> None:
+    file = File("date=2026-01-31/hour=23/x.parquet", 12, {"t/0": Span(3, 1, 9, 2**64 - 1)})
+    closed = Closed("m.json.gz", 2, 5, 40, 1, 17.5)
+    hours = {"2026-01-31T23": (file,)}
+    state = State("00000001-ab", 3, {"t": {0: 10}}, {"t": "id"}, hours, {"2026-01-31T22": closed}, {"old": 1.5})
+    assert State.read(state.write(), "s3://b/x") == state
+    manifest = Manifest("kept", "2026-01-31T23", 1, {"t/0": Span(3, 1, 9, 5)}, (file,))
+    assert Manifest.read(manifest.write(), "s3://b/x") == manifest
+    for broken in (b"", b"{}", layout.packed([1]), layout.packed({}), state.write()[:-9], layout.packed({"claim": 1})):
+        with pytest.raises(SinkError, match="s3://b/x is not what an archive writes"):
+            State.read(broken, "s3://b/x")
+
+
+def test_a_sum_is_of_the_set_alone() -> None:
+    rows = [row(n, partition=n % 3, value=None if n % 5 == 0 else b"%d" % n) for n in range(100)]
+    whole = records.spans_of(table(*rows))
+    random.Random(7).shuffle(rows)
+    assert added([records.spans_of(table(*rows[:37])), records.spans_of(table(*rows[37:]))]) == whole
+    assert whole["t/1"].rows == 33
+    assert records.spans_of(table()) == {}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"value": b"w"}, {"value": None}, {"value": b""}, {"key": None}, {"key": b"kv", "value": b""}, {"offset": 2},
+        {"topic": "u"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_records_that_differ_have_different_sums(other: dict[str, object]) -> None:
+    [one] = records.spans_of(table(row(1))).values()
+    [two] = records.spans_of(table({**row(1), **other})).values()
+    assert one.sum != two.sum
+
+
+def test_a_record_lies_in_the_hour_of_its_event_time_or_its_own() -> None:
+    rows = table(
+        row(0), row(1, event_time=AT + timedelta(microseconds=1)), row(2, event_time=None),
+        row(3, event_time=datetime(1969, 12, 31, tzinfo=UTC)),
+        row(4, event_time=None, timestamp=datetime(1, 1, 1, tzinfo=UTC)),
+    )  # fmt: skip
+    found = {hour: one["offset"].to_pylist() for hour, one in records.by_hour(records.as_records(rows))}
+    assert found == {"1970-01-01T00": [4], "2026-01-31T23": [0, 2, 3], "2026-02-01T00": [1]}
+    assert layout.folder("2026-02-01T00") == "date=2026-02-01/hour=00"
+
+
+def test_parquet_keeps_all_of_a_record() -> None:
+    rows = table(
+        row(0, headers=[{"key": "h", "value": None}, {"key": "h", "value": b"\xff"}]), row(1, key=None, value=None)
+    )
+    assert pa.concat_tables(records.read(io.BytesIO(records.parquet(rows)))).equals(rows)
+    with pytest.raises(pa.ArrowInvalid):
+        list(records.read(io.BytesIO(records.parquet(rows)[:-1])))
+
+
+def test_small_files_are_joined_and_large_ones_are_not() -> None:
+    files = [File(f"{n:02}", size, {}) for n, size in enumerate([10, 60, 30, 70, 49, 49, 1])]
+    assert [[file.key for file in part] for part in bins(files, 100)] == [
+        ["01"],
+        ["03"],
+        ["00", "02", "04", "05"],
+        ["06"],
+    ]
+    assert bins([], 100) == []
+
+
+def test_where_the_object_store_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert endpoint() is None
+    monkeypatch.setenv("AIRFLOW_CONN_S3", "aws://KEY:a%2Fb@/?region_name=eu-west-1&endpoint_url=http%3A%2F%2Fh%3A9000")
+    found = endpoint()
+    assert found is not None
+    assert (found.url, found.region, found.access_key, found.secret_key) == ("http://h:9000", "eu-west-1", "KEY", "a/b")
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_S3", '{"conn_type": "aws", "login": "K", "password": "S", "extra": {"region_name": "r"}}'
+    )
+    found = endpoint()
+    assert found is not None
+    assert (found.url, found.region, found.access_key, found.makes_buckets) == (AWS, "r", "K", False)
+    monkeypatch.setenv("AIRFLOW_CONN_S3", "{a-secret")
+    with pytest.raises(SinkError, match="connection s3 cannot be read") as e:
+        endpoint()
+    assert "a-secret" not in str(e.value)
+    monkeypatch.setenv("PENSTOCK_S3_URL", "h:9000")
+    settings.cache_clear()
+    found = endpoint()
+    assert found is not None
+    with pytest.raises(
+        SinkError, match=r"no endpoint of an object store; got: h:9000.*PENSTOCK_S3_URL=https://host:port"
+    ):
+        filesystem(found)
+    settings.cache_clear()
+
+
+def test_an_archive_is_a_stream_of_raw_records() -> None:
+    found = stream(
+        Archive("kept", Topic("t"), bucket="lake", prefix="p", event_time="CAST(CAST(value AS STRING) AS TIMESTAMP)")
+    )
+    given = found.sources["records"]
+    assert (found.app, found.name, given.record, given.ahead, found.targets) == (
+        "archives",
+        "kept",
+        True,
+        None,
+        ("bucket:lake/p",),
+    )
+    assert given.event_time == "try_add(CAST(CAST(value AS STRING) AS TIMESTAMP), INTERVAL '0' SECOND)"
+    with pytest.raises(DeclarationError, match="archive kept: its event time names what is no field"):
+        Archive("kept", "t", bucket="lake", event_time="timestamp_millis(amount)")
+    with pytest.raises(DeclarationError, match="archive kept: stream kept: max_records is too small"):
+        stream(Archive("kept", "t", bucket="lake", batch=-1))

@@ -1,0 +1,125 @@
+"""The folds of presence on random histories, batch by batch, against rules that know all of the past."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.presence import counts, device_contacts, enriched, walk_ins
+from tests import presence_model as model
+from tests.folding import Folding, cut
+
+SEEDS = range(8)
+LATE = walk_ins.LATE
+Pair = tuple[str, str]
+
+
+def strong(history: model.History) -> list[dict[str, Any]]:
+    known = history.thresholds
+    return [p for p in history.probes if p["business"] in known and p["signal"] >= known[p["business"]]]
+
+
+def told(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    return sorted((r["device"], r["business"], r["since"], r["timestamp"]) for r in rows)
+
+
+PROBE = "device STRING, business STRING, timestamp BIGINT"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_walk_ins_of_probes_in_order(seed: int, tmp_path: Path) -> None:
+    history = model.histories(seed)
+    chance = random.Random(seed)
+    probes = sorted(strong(history), key=lambda p: p["timestamp"])
+    visits = Folding(walk_ins.VISITS, PROBE, tmp_path, LATE, hashes=chance.choice([1, 2, 2**62]))
+    sizes = [chance.choice([1, 2, 3, 10]) for _ in range(3)]
+    found = [row for batch in cut(probes, sizes) for row in visits.take(batch, again=chance.random() < 0.2)]
+    assert told(found) == told(model.walk_ins(history.probes, history.thresholds))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_walk_ins_of_late_probes(seed: int, tmp_path: Path) -> None:
+    """After each batch what was seen by then decides; what was told is not told again."""
+    history = model.histories(seed)
+    chance = random.Random(seed)
+    probes = sorted(strong(history), key=lambda p: p["timestamp"] + chance.choice([0, 0, LATE // 2, LATE]))
+    visits = Folding(walk_ins.VISITS, PROBE, tmp_path, LATE)
+    seen: dict[Pair, set[int]] = {}
+    before: dict[Pair, list[int]] = {}
+    for batch in cut(probes, [chance.choice([1, 2, 5]) for _ in range(3)]):
+        for p in batch:
+            if p["timestamp"] > visits.watermark:
+                seen.setdefault((p["device"], p["business"]), set()).add(p["timestamp"])
+        wanted = []
+        for (device, business), times in seen.items():
+            pair = before.setdefault((device, business), [])
+            for span in model._presences(sorted(times), model.AWAY):
+                given = [{"device": device, "business": business, "signal": 0, "timestamp": t} for t in span]
+                if not any(span[0] <= t <= span[-1] for t in pair):
+                    wanted += (fresh := model.walk_ins(given, {business: 0}))
+                    pair += [w["timestamp"] for w in fresh]
+        assert told(visits.take(batch)) == told(wanted)
+
+
+def test_visits_that_ended_are_forgotten(tmp_path: Path) -> None:
+    visits = Folding(walk_ins.VISITS, PROBE, tmp_path, LATE)
+    for number in range(50):
+        visits.take([{"device": f"d{number}", "business": "1", "timestamp": 10**12 + number * walk_ins.AWAY // 4}])
+    assert visits.kept() < 20
+
+
+CONTACT = "device STRING, contact STRING, business STRING, type STRING, timestamp BIGINT"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_contacts_in_any_order(seed: int, tmp_path: Path) -> None:
+    history = model.histories(seed)
+    chance = random.Random(seed)
+    contacts = Folding(device_contacts.CONTACTS, CONTACT, tmp_path, hashes=chance.choice([1, 2**62]))
+    last: dict[str, dict[str, Any]] = {}
+    for batch in cut(history.events, [chance.choice([1, 2, 3, 10]) for _ in range(3)]):
+        last |= {row["device"]: row for row in contacts.take(batch, again=chance.random() < 0.2)}
+    assert last == model.device_contacts(history.events)
+
+
+NAMED = "device STRING, business STRING, since BIGINT, timestamp BIGINT, contact STRING, n BIGINT"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_walk_ins_get_the_contact_of_their_time(seed: int, tmp_path: Path) -> None:
+    """Contacts as the stream of contacts tells them, walk-ins between them in any order that the wait allows."""
+    history = model.histories(seed)
+    chance = random.Random(seed)
+    walks = model.walk_ins(history.probes, history.thresholds)
+    events = sorted(history.events, key=lambda e: e["timestamp"])
+    contacts = Folding(device_contacts.CONTACTS, CONTACT, tmp_path / "contacts")
+    known = [row for batch in cut(events, [3, 1, 5]) for row in contacts.take(batch)]
+    arrivals: list[dict[str, Any]] = [{**row, "n": n, "business": None} for n, row in enumerate(known)]
+    arrivals += [dict(w) for w in walks]
+    names = Folding(enriched.NAMES, NAMED, tmp_path / "names")
+    found = []
+    for batch in cut(sorted(arrivals, key=lambda r: r["timestamp"]), [chance.choice([1, 2, 7]) for _ in range(3)]):
+        found += names.take(batch, again=chance.random() < 0.2)
+    assert sorted(found, key=lambda r: (r["device"], r["business"], r["timestamp"])) == model.enriched(walks, events)
+
+
+COUNTED = "business STRING, contact STRING, device STRING, timestamp BIGINT, count BIGINT"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_counts_in_any_order(seed: int, tmp_path: Path) -> None:
+    history = model.histories(seed)
+    chance = random.Random(seed)
+    known = model.enriched(model.walk_ins(history.probes, history.thresholds), history.events)
+    arrivals: list[dict[str, Any]] = [dict(w) for w in [*known, *known[:3]]]
+    arrivals += [{**b, "timestamp": b["as_of"], "device": None} for b in [*history.bases, *history.bases[:2]]]
+    chance.shuffle(arrivals)
+    folding = Folding(counts.COUNTS, COUNTED, tmp_path, hashes=chance.choice([1, 2, 2**62]))
+    last: dict[Pair, int] = {}
+    for batch in cut(arrivals, [chance.choice([1, 2, 5]) for _ in range(3)]):
+        last |= {(r["business"], r["contact"]): r["count"] for r in folding.take(batch, again=chance.random() < 0.2)}
+    assert last == model.counts(known, history.bases)
