@@ -6,6 +6,7 @@ from functools import cache
 
 from penstock.control.actions import Actions
 from penstock.control.apps import Apps
+from penstock.control.backfills import Backfills
 from penstock.control.beats import Beats
 from penstock.control.drivers import Drivers
 from penstock.control.gaps import Gaps
@@ -14,7 +15,7 @@ from penstock.control.progress import Progress
 from penstock.settings import settings
 
 
-class Control(Apps, Drivers, Leases, Progress, Actions, Beats, Gaps):
+class Control(Apps, Drivers, Leases, Progress, Actions, Beats, Gaps, Backfills):
     """All of the control database."""
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import (
     JSON,
     BigInteger,
+    Boolean,
     Column,
     Double,
     Index,
@@ -219,4 +220,30 @@ capture = Table(
     Column("asked_id", String(32)),
     Column("answered_id", String(32)),
     Column("answer", Text),  # empty if it was done, else why not
+)
+
+backfill_run = Table(
+    "backfill_run",
+    metadata,
+    Column("run", String(500), primary_key=True),  # name, interval and target
+    _name(nullable=False),  # backfill
+    Column("begin", BigInteger),  # of the interval, which is of event time
+    Column("end", BigInteger),
+    Column("target", String(249), nullable=False),
+    Column("dry", Boolean, nullable=False),
+    Column("state", String(10), nullable=False),  # see backfills.RunState
+    Column("why", Text, nullable=False),
+    Column("files", BigInteger, nullable=False),
+    Column("files_done", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("rows_done", BigInteger, nullable=False),
+    Column("rate", Double, nullable=False),
+    Column("left_ms", BigInteger),
+    Column("verified", Text, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("owner", String(500), nullable=False),
+    Column("started_at", BigInteger, nullable=False),  # when it was last begun
+    Column("reported_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Index("ix_backfill_run_reported_at", "reported_at"),
 )

@@ -9,7 +9,8 @@ from penstock.control import AppRow, Desired, DriverRow
 from penstock.control.captures import CaptureRow
 from penstock.control.gaps import GapRow, lost
 from penstock.declare.capture import APP as CAPTURES
-from penstock.observe.alarms import alarms
+from penstock.observe.alarms import PAST_FOR, alarms
+from penstock.observe.backfills import run_view
 from penstock.observe.snapshot import Snapshot
 from penstock.observe.states import STATES, WELL, Limits, State, driver_state, stream_state
 from penstock.observe.views import (
@@ -29,8 +30,6 @@ from penstock.observe.words import duration, host_name
 
 # Of each stream, the newest.
 GAPS = 20
-# For so many ms an error that is past is told of.
-PAST_FOR = 3_600_000
 
 
 def overview(snap: Snapshot, limits: Limits) -> Overview:
@@ -43,7 +42,9 @@ def overview(snap: Snapshot, limits: Limits) -> Overview:
     ]
     captures = [_capture(snap, stream) for stream in streams if stream.app == CAPTURES]
     sinks = [_sink(snap, stream, stream.store) for stream in streams if stream.store is not None]
-    return Overview(snap.now, apps, _totals(apps, streams), _freshness(snap, streams), actions, beats, captures, sinks)
+    runs = [run_view(row, snap.now) for row in snap.runs]
+    totals, freshness = _totals(apps, streams), _freshness(snap, streams)
+    return Overview(snap.now, apps, totals, freshness, actions, beats, captures, sinks, runs)
 
 
 def _beat(snap: Snapshot, topic: str) -> Mapping[str, Any]:

@@ -1,14 +1,14 @@
 """Prometheus metrics: the streams as the control database knows them, the platform as the meter last measured it.
 
 Names and units follow Prometheus' conventions: base units, `_total` for counters. All are listed in STREAM, APP,
-DRIVER, CAPTURE, SINK and SAMPLED, with their HELP texts. A control database that is away gives `penstock_control_up 0`
-and no figures of streams, never a failing scrape.
+DRIVER, CAPTURE, SINK, BACKFILL and SAMPLED, with their HELP texts. A control database that is away gives
+`penstock_control_up 0` and no figures of streams, never a failing scrape.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from penstock.errors import ControlError, LocalError
 from penstock.observe.moments import UP, Moment, Moments
 from penstock.observe.samples import MIB, Sample, now_ms
 from penstock.observe.states import STATES
-from penstock.observe.views import SinkView, StreamView
+from penstock.observe.views import RunView, SinkView, StreamView
 
 log = logging.getLogger(__name__)
 
@@ -85,13 +85,27 @@ SINK = {
     "penstock_sink_bytes_total": "Bytes of documents sent since its driver began.",
     "penstock_sink_waits_total": "How often the store has asked to wait since its driver began.",
 }
-DECLARED = {**STREAM, **APP, **DRIVER, **CAPTURE, **SINK}
+# Over the runs of a backfill, there may be some of several intervals at once; figures only while one goes on.
+BACKFILL = {
+    "penstock_backfill_running": "Runs of the backfill that go on.",
+    "penstock_backfill_waiting": "Runs that go on and wait for something.",
+    "penstock_backfill_failed": "Runs that failed in the last hour and were not begun again.",
+    "penstock_backfill_silent": "Runs whose process has died within the last hour, as nothing is heard of it.",
+    "penstock_backfill_files": "Files that the runs that go on are to read.",
+    "penstock_backfill_files_done": "Files that they have read.",
+    "penstock_backfill_rows": "Rows that the runs that go on are to read, as far as that is known.",
+    "penstock_backfill_rows_done": "Rows that they have read.",
+    "penstock_backfill_rows_per_second": "Rows that they read per second.",
+    "penstock_backfill_left_seconds": "Time until the last of them is done, as estimated.",
+}
+DECLARED = {**STREAM, **APP, **DRIVER, **CAPTURE, **SINK, **BACKFILL}
 
 
 _OF = (
     (APP, ("app",)),
     (DRIVER, ("app", "incarnation")),
     (CAPTURE, ("capture",)),
+    (BACKFILL, ("backfill",)),
     ({**STREAM, **SINK}, ("stream", "app")),
 )
 _MORE = {
@@ -177,7 +191,7 @@ class PlatformCollector(Collector):
         yield up
         if now:
             captures = (_capture(now, row) for row in now.snap.captures.values())
-            yield from _families(chain(_apps(now), *captures, *map(_sink, now.view.sinks)))
+            yield from _families(chain(_apps(now), *captures, *map(_sink, now.view.sinks), _backfills(now.view.runs)))
         yield from self._samples()
 
     def _samples(self) -> Iterator[Metric]:
@@ -298,6 +312,29 @@ def _sink(s: SinkView) -> Iterator[Value]:
     yield value("refused_total", s.refused)
     yield value("bytes_total", s.bytes)
     yield value("waits_total", s.waits)
+
+
+def _backfills(runs: Sequence[RunView]) -> Iterator[Value]:
+    for name in sorted({run.name for run in runs}):
+        of = [run for run in runs if run.name == name]
+        live = [run for run in of if run.state in ("running", "waiting", "verifying")]
+        figures: dict[str, float | None] = {
+            "running": len(live),
+            "waiting": len([run for run in live if run.state == "waiting"]),
+            "failed": len([run for run in of if run.alarm and run.state == "failed"]),
+            "silent": len([run for run in of if run.alarm and run.state == "silent"]),
+        }
+        if live:
+            figures |= {
+                "files": sum(run.files for run in live),
+                "files_done": sum(run.files_done for run in live),
+                "rows": sum(run.rows for run in live),
+                "rows_done": sum(run.rows_done for run in live),
+                "rows_per_second": sum(run.rate or 0.0 for run in live),
+                "left_seconds": _seconds(max((run.left_ms for run in live if run.left_ms is not None), default=None)),
+            }
+        for figure, value in figures.items():
+            yield f"penstock_backfill_{figure}", (name,), value
 
 
 def serve(collector: Collector, port: int, host: str = "127.0.0.1") -> Callable[[], None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.control import AppRow, Control, Desired, DriverRow, ProgressRow
+from penstock.control.backfills import BackfillRow
 from penstock.control.captures import CaptureRow, Captures
 from penstock.control.gaps import GapRow
 from penstock.observe.alarms import LATELY_MS
@@ -30,6 +31,8 @@ class Snapshot:
     gaps: list[GapRow] = field(default_factory=list)
     before: dict[str, Mapping[str, int]] = field(default_factory=dict)
     """the counts `late` and `dead` of each stream some time ago: see `observe.alarms`"""
+    runs: list[BackfillRow] = field(default_factory=list)
+    """of backfills, the newest first"""
 
 
 def read(control: Control, *, actions: int = 50) -> Snapshot:
@@ -52,4 +55,5 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
         Captures(control).rows(),
         control.gaps(),
         control.counts(now - LATELY_MS),
+        control.backfill_runs(),
     )

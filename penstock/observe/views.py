@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from penstock.control import Desired
+from penstock.control.backfills import RunState
 from penstock.observe.states import State
 
 
@@ -157,6 +158,40 @@ class SinkView:
 
 
 @dataclass(frozen=True)
+class RunView:
+    """A run of a backfill; see `control.backfills.BackfillRow` for what is as it was reported.
+
+    state: `silent` if nothing was heard of a run that has not ended; done: how much of it, 0 to 1, None if nobody
+    knows; rate, left_ms: None unless it goes on; took_ms: since it was last begun, until it ended or was last heard of;
+    alarm: see `observe.alarms`.
+    """
+
+    run: str
+    name: str
+    begin: int | None
+    end: int | None
+    target: str
+    dry: bool
+    state: RunState | Literal["silent"]
+    why: str
+    alarm: str
+    files: int
+    files_done: int
+    rows: int
+    rows_done: int
+    done: float | None
+    rate: float | None
+    left_ms: int | None
+    verified: str
+    tries: int
+    owner: str
+    started_at: int
+    took_ms: int
+    reported_age_ms: int
+    ended_age_ms: int | None
+
+
+@dataclass(frozen=True)
 class AppView:
     name: str
     state: State
@@ -204,6 +239,8 @@ class Overview:
     beats: list[Mapping[str, Any]]
     captures: list[CaptureView]
     sinks: list[SinkView]
+    runs: list[RunView]
+    """of backfills"""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
