@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,7 +23,7 @@ from penstock.records.heartbeat import BEAT_KEY, Signer, signer
 from penstock.records.trial import tried
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
 
     from penstock.declare.inputs import Input
 
@@ -35,19 +36,21 @@ OWN = ("timestamp", "headers")
 
 
 def decoded(
-    source: DataFrame, given: Input, now: Column, *, keep: Literal["bad", "all"] = "bad", combine: bool = True
+    source: DataFrame, given: Input, now: Column | None, *, keep: Literal["bad", "all"] = "bad", combine: bool = True
 ) -> DataFrame:
     """Rows of an input: its columns, `event_time TIMESTAMP`, `_beat BOOLEAN`, `_bad BOOLEAN`, `_record STRUCT`.
 
-    now: TIMESTAMP of the batch. A bad row is no record of the schema, has no event time, or lies too far in the future;
-    a beat carries its time in its value. `_record` is the record as it came, with the reason why it
-    is bad; keep: whether good rows have it too. combine: whether the input's combiner is applied, if it has one.
-    An input that wants it has `record STRUCT` beside them.
+    now: TIMESTAMP of the batch; None takes each record's own timestamp for it, if that has come. A bad row is no record
+    of the schema, has no event time, or lies too far in the future; a beat carries its time in its value. `_record` is
+    the record as it came, with the reason why it is bad; keep: whether good rows have it too. combine: whether the
+    input's combiner is applied, if it has one. An input that wants it has `record STRUCT` beside them.
     """
-    ahead = given.ahead
-    horizon = F.lit(LAST) if ahead is None else F.unix_micros(now) + ahead // timedelta(microseconds=1)
+    horizon = _horizon(given, now, "timestamp")
     ours = signer()
     reading = Reading.of(given, combine=combine, keep=keep == "all", signer=ours)
+    if now is None and given.schema and not reading.timed:
+        # Spark judges the time of what was decoded, and needs the record's own for it.
+        reading = replace(reading, whole=True)
     if not given.schema and not reading.combine:
         return _raw(source, given, F.timestamp_micros(horizon), ours)
     if reading.combine:
@@ -58,8 +61,16 @@ def decoded(
     rows = sent.mapInArrow(reading, layout(reading))
     if given.record:
         rows = rows.withColumn(WHOLE, F.struct(*(F.col(f"{KEPT}.{name}") for name in (*RAW, *OWN))))
-    rows = rows if reading.timed else _timed(rows, given, horizon)
+    rows = rows if reading.timed else _timed(rows, given, _horizon(given, now, f"{KEPT}.timestamp"))
     return _with_time(rows) if given.record else rows
+
+
+def _horizon(given: Input, now: Column | None, own: str) -> Column:
+    """The latest event time that is believed, epoch microseconds. own: where the record's timestamp is found."""
+    if given.ahead is None:
+        return F.lit(LAST)
+    at = F.least(own, F.current_timestamp()) if now is None else now
+    return F.unix_micros(at) + given.ahead // timedelta(microseconds=1)
 
 
 def _with_time(rows: DataFrame) -> DataFrame:
@@ -128,7 +139,7 @@ def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
     return rows.withColumns({BAD: bad, KEPT: F.col(KEPT).withField("reason", F.when(bad, why))})
 
 
-def good(rows: DataFrame, given: Input, metric: str) -> DataFrame:
+def good(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:
     """The good rows of an input; an observed metric counts the bad ones and holds some: see `bad`."""
     record = F.col(KEPT)
     size = sum((F.coalesce(F.octet_length(record[name]), F.lit(0)) for name in ("key", "value")), F.lit(0))
@@ -141,7 +152,7 @@ def good(rows: DataFrame, given: Input, metric: str) -> DataFrame:
     return watched.where(~F.col(BAD)).drop(KEPT, BAD)
 
 
-def raw(rows: DataFrame, given: Input, metric: str) -> DataFrame:
+def raw(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:
     """The rows of an input without a schema, all of them good; an observed metric counts the beats."""
     return rows.observe(metric, *_counted(given)).drop(KEPT, BAD)
 
