@@ -41,6 +41,7 @@ from penstock.errors import BrokerError, ControlError, DeclarationError, Release
 from penstock.logs import printable
 from penstock.machine import process
 from penstock.observe import letters, sinks
+from penstock.observe.backfills import RUN_CURES, RUN_STATES
 from penstock.observe.cures import CURES
 from penstock.observe.history import HISTORY_MS, downsample
 from penstock.observe.overview import overview
@@ -221,8 +222,9 @@ def get_overview(request: Request, user: GetUserDep) -> JSONResponse:
         allowed = False
     view = overview(read(connect()), Limits.of(settings()))
     viewer: dict[str, Any] = {"name": user.get_name(), "may_act": allowed}
-    more = {"cures": CURES, "disk_hash": _disk_hash(time.monotonic() // HASH_EVERY)}
-    return JSONResponse({"viewer": viewer, "states": STATES, **more, **view.as_dict()})
+    words = {"states": STATES, "cures": CURES, "run_states": RUN_STATES, "run_cures": RUN_CURES}
+    disk_hash = _disk_hash(time.monotonic() // HASH_EVERY)
+    return JSONResponse({"viewer": viewer, **words, "disk_hash": disk_hash, **view.as_dict()})
 
 
 @lru_cache(maxsize=1)

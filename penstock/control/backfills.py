@@ -88,7 +88,7 @@ class Backfills(Database):
         rows: int = 0,
         rows_done: int = 0,
     ) -> int:
-        """Say that a run begins, or is taken up again; how often it was begun by now. Those of long ago are forgotten."""
+        """Say that a run begins, or is taken up again; how often it has begun by now. Old ones are forgotten."""
         t = s.backfill_run
         of_run = {"name": name, "begin": begin, "end": end, "target": target, "dry": dry, "owner": owner[:500]}
         counts = {"files": files, "files_done": files_done, "rows": rows, "rows_done": rows_done}

@@ -23,6 +23,17 @@ export const marked = (words) =>
     return part.startsWith("*") && part.length > 1 ? h("em", {}, part.slice(1, -1)) : part;
   });
 
+// Follows a link to another page of Airflow. It shows this one in a frame that no link leads out of: its own document
+// follows it then.
+export const leadOut = (event) => {
+  if (window.parent === window) return;
+  event.preventDefault();
+  const link = window.parent.document.createElement("a");
+  link.href = event.currentTarget.href;
+  if (event.ctrlKey || event.metaKey) link.target = "_blank";
+  link.click();
+};
+
 // Writes only what changed, so that selections, focus and screen readers are left alone.
 export const text = (node, value) => {
   if (node.textContent !== value) node.textContent = value;

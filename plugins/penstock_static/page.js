@@ -1,5 +1,6 @@
 // Fetches, shows, and says plainly what it does not know.
 import * as api from "./api.js";
+import { BackfillTable } from "./backfills.js";
 import { CaptureTable } from "./captures.js";
 import { Catalog } from "./catalog.js";
 import { spark } from "./charts.js";
@@ -223,12 +224,14 @@ const acted = (message) => {
 const streams = new StreamTable({ acted });
 const captures = new CaptureTable({ acted, guard: streams.guard });
 const sinks = new SinkTable({ acted, guard: streams.guard });
+const backfills = new BackfillTable();
 
 const show = () => {
   showTotals(data);
   streams.show(data);
   captures.show(data);
   sinks.show(data);
+  backfills.show(data);
   showLists(data);
   showStates(data);
   const { name, may_act: mayAct } = data.viewer;
@@ -274,6 +277,7 @@ const refreshCatalog = async () => {
     const found = await api.catalog();
     streams.behind = new Map(found.declared.map((one) => [one.name, one.behind_ms]));
     sinks.declared = found.declared.filter((one) => one.kind === "sink");
+    backfills.declared = found.declared.filter((one) => one.kind === "backfill");
     catalog.show(found);
     if (data) show();
   } catch (error) {

@@ -3,8 +3,10 @@ import { attr, h, marked, text } from "./dom.js";
 import { look } from "./look.js";
 
 export class StateButton {
-  constructor(name) {
+  // section: of the docs, where the states stand.
+  constructor(name, section = "States") {
     this.name = name;
+    this.section = section;
     this.node = h("button", { type: "button", class: "pill", "aria-haspopup": "dialog", onclick: () => this.explain() });
   }
 
@@ -28,7 +30,7 @@ export class StateButton {
           ...line("Meaning", [meaning]),
           ...(why ? line("Reason", [why]) : []),
           ...line("What to do", cure ? marked(cure) : ["nothing"]),
-          ...line("More", ["States, in ", h("code", {}, "docs/operations.md")]),
+          ...line("More", [`${this.section}, in `, h("code", {}, "docs/operations.md")]),
         ),
       ],
     });

@@ -48,6 +48,13 @@ STORES: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 
+RUNNING = "order-replay 2025-12-31T00..2026-01-01T00 -> orders"
+WAITS = "first-year ..2026-01-01T00 -> order-minutes"
+DONE = "order-replay 2026-01-01T00..2026-01-02T00 -> orders"
+SILENT = "order-replay 2026-01-02T00.. -> orders"
+FAILED = "first-year .. -> order-minutes (dry)"
+REFUSED = "BackfillError: a file is not as its manifest says; got: <img src=x onerror=alert(1)>\n" + "x" * 300
+
 SUPERVISOR = Actor("streams_agents/scheduled__2026-11-21T05:07:38.123456+00:00/supervise/1", "supervisor")
 
 
@@ -91,6 +98,7 @@ class Scene:
             for offset, name in enumerate(names):
                 self._figures(name, app, incarnations.get(app, ""), number + offset * 0.5, now)
         self._captures(now)
+        self._runs(now)
         self._silence(incarnations[HUNG], [r for r in self.rows if r.app == HUNG], now - 95_000)
         for name, beat in {"receipts": 3, "probe-requests": 1, "check-ins": 12, "browser-sessions": 48}.items():
             c.beat_sent(name, now - beat * 1000, 4, "triggerer@pond:2211")
@@ -128,6 +136,8 @@ class Scene:
             if row.store is not None and row.name != AWAY:
                 row.store["answered_at"] = now - 400
         self.control.report(rows, keep=False)
+        for run in (RUNNING, WAITS):
+            self.control.report_backfill(run)
 
     def _keep_reporting(self) -> None:
         while not self._quiet.wait(0.5):
@@ -157,6 +167,34 @@ class Scene:
         well = CaptureRow("accounts", phase="polling", polls=911, oldest_at=now - 400_000, drift=drift)
         Captures(self.control).report(well)
         Captures(self.control).report(CaptureRow("tests", phase="snapshot", snapshot_rows=9_000, snapshot_total=25_000))
+
+    def _runs(self, now: int) -> None:
+        c, day, hour = self.control, 1_767_225_600_000, 3_600_000
+        of: dict[str, Any] = {
+            "name": "order-replay",
+            "target": "orders",
+            "owner": "backfill_order-replay/manual__2026-11-21/run/1",
+        }
+        c.begin_backfill(DONE, **of, begin=day, end=day + 24 * hour, files=24, rows=812_000)
+        c.end_backfill(
+            DONE, "done", files_done=24, rows_done=812_000, verified="812,000 records, each as in the archive"
+        )
+        c.begin_backfill(FAILED, name="first-year", target="order-minutes", owner="olga@pond", dry=True, files=3)
+        c.end_backfill(FAILED, "failed", REFUSED, files_done=1, rows_done=40_000)
+        c.begin_backfill(SILENT, **of, begin=day + 24 * hour, files=24, rows=790_000)
+        c.report_backfill(SILENT, files_done=7, rows_done=230_000, rate=9_000.0, left_ms=60_000)
+        ages = {DONE: (26 * hour, 25 * hour), FAILED: (12 * 60_000, 10 * 60_000), SILENT: (20 * 60_000, 5 * 60_000)}
+        t = s.backfill_run
+        with c.engine.begin() as connection:
+            for run, (began, heard) in ages.items():
+                mine = update(t).where(t.c.run == run)
+                connection.execute(mine.values(started_at=now - began, reported_at=now - heard))
+                connection.execute(mine.where(t.c.ended_at.is_not(None)).values(ended_at=now - heard))
+        for _ in range(2):
+            c.begin_backfill(RUNNING, **of, begin=day - 24 * hour, end=day, files=24, rows=804_000)
+        c.report_backfill(RUNNING, files_done=9, rows_done=301_500, rate=11_240.0, left_ms=45_000)
+        c.begin_backfill(WAITS, name="first-year", target="order-minutes", owner="tomas@pond", end=day, files=400)
+        c.report_backfill(WAITS, state="waiting", why="for order-minutes to be stopped", files_done=2, rows_done=1_204)
 
     def _figures(self, name: str, app: str, incarnation: str, phase: float, now: int) -> None:
         rate = {"topic-quality": 31_400.0, "bundles": 12_900.0, "assignments": 0.0}.get(name, 840.0)

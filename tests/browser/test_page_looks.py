@@ -15,7 +15,7 @@ from penstock.kafka.admin import ensure_topics
 from penstock.local.parts import Broker
 from penstock.streams import Topic
 from tests.browser.conftest import View
-from tests.browser.scene import Scene
+from tests.browser.scene import DONE, FAILED, RUNNING, SILENT, WAITS, Scene
 
 pytestmark = pytest.mark.browser
 Visit = Callable[..., View]
@@ -103,6 +103,43 @@ def test_the_log_of_a_driver_is_read_from_its_end(visit: Visit, scene: Scene) ->
     log.unlink()
     dialog.get_by_role("button", name="Read again").click()
     expect(dialog.get_by_role("alert")).to_contain_text("Not read: the log is not here")
+
+
+def run(view: View, name: str) -> Locator:
+    return view.frame.locator("tr.run").filter(has=view.frame.locator(f'[title="{name}"]'))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_backfills_say_how_far_they_are_and_lead_to_their_dags(visit: Visit, screenshots: Path, theme: str) -> None:
+    view = visit(theme=theme)
+    declared = view.frame.locator("#backfills tbody tr")
+    expect(declared).to_have_count(2)
+    replay = declared.filter(has=view.frame.get_by_role("rowheader", name="order-replay"))
+    for one in ("order-archive archive", "orders topic", "Orders of a day that is computed again.", "running"):
+        expect(replay).to_contain_text(one)
+    told = {
+        RUNNING: ("running", "2025-12-31 00:00 to 2026-01-01 00:00 UTC", "9 of 24", "302k of 804k", "37 %", "try 2"),
+        WAITS: ("waiting", "until 2026-01-01 00:00 UTC", "for order-minutes to be stopped", "2 of 400", "tomas@pond"),
+        SILENT: ("silent", "since 2026-01-02 00:00 UTC", "its process has said nothing for", "it goes on where it was"),
+        FAILED: ("failed", "all that is there · to order-minutes", "dry run", "<img src=x onerror=alert(1)>"),
+        DONE: ("done", "24 of 24", "100 %", "took 1h 00m", "812,000 records, each as in the archive"),
+    }
+    expect(view.frame.locator("tr.run")).to_have_count(len(told))
+    for name, said in told.items():
+        for one in said:
+            expect(run(view, name)).to_contain_text(one)
+        alarming = name in (SILENT, FAILED)
+        expect(run(view, name).and_(view.frame.locator("[data-alarm]"))).to_have_count(int(alarming))
+    assert run(view, RUNNING).locator("progress").evaluate("bar => bar.value") == pytest.approx(0.375)
+    expect(run(view, RUNNING)).to_contain_text("11.2k45 s")
+    section = view.frame.locator("section").filter(has=view.frame.locator("#runs"))
+    section.screenshot(path=screenshots / f"backfills-{theme}.png")
+    run(view, SILENT).locator(".pill").click()
+    expect(view.frame.get_by_role("dialog")).to_contain_text("Backfills, in docs/operations.md")
+    view.page.keyboard.press("Escape")
+    assert view.troubles == []
+    view.frame.get_by_role("link", name="Open order-replay in Airflow").click()
+    view.page.wait_for_url("**/dags/backfill_order-replay")
 
 
 # Of what is shown within a node: each control or text that is cut at its edge, and each two that lie on each other.

@@ -119,6 +119,26 @@ def test_sinks_are_shown(control: Control) -> None:
     assert ("penstock_sink_store_away_seconds", frozenset(here.items())) not in failing, "nobody knows"
 
 
+def test_backfills_are_shown(control: Control) -> None:
+    filled(control)
+    for day, rows in ((1, 900), (2, 0)):
+        control.begin_backfill(f"orders {day}", name="orders", target="orders", owner="me", files=24, rows=rows)
+        control.report_backfill(f"orders {day}", files_done=day, rows_done=50, rate=2.5, left_ms=day * 1500)
+    control.report_backfill("orders 2", state="waiting", why="for its target")
+    control.begin_backfill("years", name="years", target="orders", owner="me", files=3)
+    control.end_backfill("years", "failed", "no such bucket")
+    found = series(scrape(PlatformCollector(Moments(control))))
+    exact = {
+        "running": 2, "waiting": 1, "failed": 0, "silent": 0, "files": 48, "files_done": 3, "rows": 900,
+        "rows_done": 100, "rows_per_second": 5, "left_seconds": 3,
+    }  # fmt: skip
+    assert {name: of(found, f"penstock_backfill_{name}", backfill="orders") for name in exact} == exact
+    ended = {name: value for (name, labels), value in found.items() if ("backfill", "years") in labels}
+    assert {name.removeprefix("penstock_backfill_"): value for name, value in ended.items()} == {
+        "running": 0, "waiting": 0, "failed": 1, "silent": 0,
+    }  # fmt: skip
+
+
 def test_the_exposition_is_sound(control: Control) -> None:
     sampled = {m: Sample(m, 1.0, now_ms()) for m in ("cpu.broker", "memory.broker", "dbWaitTime", "diskBusy.vda")}
     text = scrape(PlatformCollector(Moments(filled(control)), lambda: sampled))

@@ -1,0 +1,136 @@
+// Backfills: those that are declared, with the way to begin one, and how far their runs are.
+import { $, attr, h, leadOut, text } from "./dom.js";
+import * as f from "./format.js";
+import { StateButton } from "./state.js";
+
+const HEAD = ["Backfill", "From", "To", "What for", "Last run", ""];
+const COLUMNS = ["Run", "State", "Files", "Rows", "Rows/s", "Time left", "Begun", "Verified"];
+const HINTS = {
+  Files: "Read, of those to be read",
+  Rows: "Read, of those to be read where that is known",
+  "Rows/s": "Rows read per second, lately",
+  "Time left": "As estimated; of a run that has ended, how long it took",
+  Begun: "When it was last begun, and by whom",
+  Verified: "What a comparison found of what was written with what was to be written",
+};
+const NONE = "No backfills are declared: docs/catalog.md says how.";
+const BEGIN = "None has run yet. Open one in Airflow and trigger its DAG: its form asks for the interval. What a run has done is shown here.";
+const DAGS = new URL("../../../dags/", import.meta.url);
+
+// Of event time, so not in the reader's own zone.
+const utc = (ms) => new Date(ms).toISOString().replace("T", " ").replace(/(:00)?\.000Z$|Z$/, "");
+const interval = ({ begin, end }) => {
+  if (begin == null && end == null) return "all that is there";
+  if (begin == null) return `until ${utc(end)} UTC`;
+  return end == null ? `since ${utc(begin)} UTC` : `${utc(begin)} to ${utc(end)} UTC`;
+};
+const of = (done, all) => (all ? `${f.count(done)} of ${f.count(all)}` : f.count(done));
+const exactly = (done, all) => (all ? `${f.exact(done)} of ${f.exact(all)}` : f.exact(done));
+
+class RunRow {
+  constructor({ run }) {
+    this.name = h("span", { class: "v name" });
+    this.what = h("span", { class: "s" });
+    this.why = h("span", { class: "s why" });
+    this.state = new StateButton(run, "Backfills");
+    this.again = h("span", { class: "s" });
+    this.bar = h("progress", { max: 1, "aria-label": `How much of ${run} is done` });
+    this.cells = Object.fromEntries(
+      COLUMNS.slice(2, -1).map((label) => {
+        const [first, second] = [h("span", { class: "v" }), h("span", { class: "s" })];
+        return [label, { cell: h("td", { class: "n", "data-label": label }, first, second), first, second }];
+      }),
+    );
+    this.cells.Files.second.replaceWith(this.bar);
+    this.verified = h("td", { class: "verified", "data-label": "Verified" });
+    this.node = h(
+      "tr",
+      { class: "run" },
+      h("th", { scope: "row" }, this.name, this.what, this.why),
+      h("td", {}, this.state.node, this.again),
+      ...Object.values(this.cells).map(({ cell }) => cell),
+      this.verified,
+    );
+  }
+
+  show(run, { now, run_states: states, run_cures: cures }) {
+    const c = this.cells;
+    const part = run.done == null ? "" : `${Math.floor(100 * run.done)} %`;
+    text(this.name, run.name);
+    text(this.what, `${interval(run)} · to ${run.target}`);
+    attr(this.name, "title", run.run);
+    text(this.why, run.why);
+    attr(this.why, "title", run.why);
+    attr(this.node, "data-state", run.state);
+    attr(this.node, "data-alarm", Boolean(run.alarm));
+    this.state.show(run.state, run.why, { states, cures });
+    text(this.again, [run.dry && "dry run", run.tries > 1 && `try ${run.tries}`].filter(Boolean).join(", "));
+    text(c.Files.first, of(run.files_done, run.files));
+    attr(c.Files.cell, "title", exactly(run.files_done, run.files));
+    attr(this.bar, "hidden", run.done == null);
+    this.bar.value = run.done ?? 0;
+    attr(this.bar, "title", part);
+    text(c.Rows.first, of(run.rows_done, run.rows));
+    text(c.Rows.second, part);
+    attr(c.Rows.cell, "title", exactly(run.rows_done, run.rows));
+    text(c["Rows/s"].first, f.count(run.rate));
+    text(c["Time left"].first, f.age(run.left_ms));
+    text(c["Time left"].second, `${run.ended_age_ms == null ? "for" : "took"} ${f.age(run.took_ms)}`);
+    text(c.Begun.first, f.moment(run.started_at, now));
+    text(c.Begun.second, run.owner);
+    attr(c.Begun.second, "title", run.owner);
+    text(this.verified, run.verified || f.DASH);
+  }
+}
+
+export class BackfillTable {
+  constructor() {
+    this.key = "";
+    this.shape = null;
+    this.rows = new Map();
+    this.declared = null; // of the catalog
+  }
+
+  show(data) {
+    this.showDeclared(data);
+    const names = data.runs.map(({ run }) => run);
+    attr($("runs"), "hidden", !names.length && !this.declared?.length);
+    if (this.shape !== names.join("\n")) {
+      this.shape = names.join("\n");
+      this.rows = new Map(data.runs.map((run) => [run.run, this.rows.get(run.run) ?? new RunRow(run)]));
+      const head = h("tr", {}, ...COLUMNS.map((c) => h("th", { scope: "col", title: HINTS[c] }, c)));
+      const body = h("tbody", {}, ...[...this.rows.values()].map((row) => row.node));
+      const shown = names.length ? h("table", { class: "runs cards" }, h("thead", {}, head), body) : h("p", { class: "empty" }, BEGIN);
+      $("runs").replaceChildren(shown);
+    }
+    for (const run of data.runs) this.rows.get(run.run).show(run, data);
+  }
+
+  showDeclared({ runs }) {
+    const last = new Map(runs.toReversed().map((run) => [run.name, run]));
+    const said = ({ name }) => {
+      const run = last.get(name);
+      return run ? `${run.state}${run.ended_age_ms == null ? "" : `, ${f.age(Math.floor(run.ended_age_ms / 60_000) * 60_000)} ago`}` : "never";
+    };
+    const key = JSON.stringify([this.declared, this.declared?.map(said)]);
+    if (this.key === key) return;
+    this.key = key;
+    const places = (found) => h("td", { class: "places" }, ...found.map(({ kind, name }) => h("div", {}, name, h("span", { class: "muted" }, ` ${kind}`))));
+    const link = (name) => h("a", { href: new URL(`backfill_${name}`, DAGS), "aria-label": `Open ${name} in Airflow`, onclick: leadOut }, "Open in Airflow");
+    const rows = (this.declared ?? []).map((one) =>
+      h(
+        "tr",
+        {},
+        h("th", { scope: "row", class: "what", title: one.where }, one.name),
+        places(one.reads),
+        places(one.writes),
+        h("td", { class: "note" }, one.description || f.DASH),
+        h("td", { class: "what" }, said(one)),
+        h("td", { class: "what act" }, link(one.name)),
+      ),
+    );
+    const head = h("tr", {}, ...HEAD.map((c) => h("th", { scope: "col" }, c || h("span", { class: "unseen" }, "Airflow"))));
+    const table = h("table", { class: "list backfills" }, h("thead", {}, head), h("tbody", {}, ...rows));
+    $("backfills").replaceChildren(rows.length ? table : h("p", { class: "empty" }, this.declared ? NONE : "What is declared is being read."));
+  }
+}

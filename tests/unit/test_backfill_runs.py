@@ -1,0 +1,156 @@
+"""Runs of backfills: how they are kept in the control database, and what is said of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from penstock.control import Control
+from penstock.control import schema as s
+from penstock.control.backfills import KEEP_MS, BackfillRow
+from penstock.observe.alarms import PAST_FOR, SILENT_MS
+from penstock.observe.backfills import RUN_CURES, RUN_STATES, run_view
+from penstock.observe.overview import overview
+from penstock.observe.snapshot import read
+from penstock.observe.states import Limits
+from penstock.settings import PROJECT
+
+NOW = 1_800_000_000_000
+RUN = "counts 2026-01-01T00..2026-01-02T00 -> counts"
+ROW = BackfillRow(
+    RUN, "counts", 1_767_225_600_000, 1_767_312_000_000, "counts", dry=False, state="running", why="", files=24,
+    files_done=6, rows=1000, rows_done=400, rate=12.5, left_ms=48_000, verified="", tries=1, owner="me@pond",
+    started_at=NOW - 90_000, reported_at=NOW - 2_000, ended_at=None,
+)  # fmt: skip
+
+
+def begin(control: Control, run: str = RUN, **given: Any) -> int:
+    whole: dict[str, Any] = {"name": "counts", "target": "counts", "owner": "me@pond", "files": 24, "rows": 1000}
+    return control.begin_backfill(run, **whole | given)
+
+
+def only(control: Control) -> BackfillRow:
+    [row] = control.backfill_runs()
+    return row
+
+
+def test_a_run_is_reported_ended_and_taken_up_again_in_one_row(control: Control) -> None:
+    assert begin(control, begin=ROW.begin, end=ROW.end) == 1
+    control.report_backfill(RUN, files_done=6, rows_done=400, rate=12.5, left_ms=48_000)
+    at = only(control)
+    times: dict[str, Any] = {"started_at": at.started_at, "reported_at": at.reported_at}
+    assert at == replace(ROW, **times)
+    assert abs(at.started_at - control.now()) < 60_000
+    control.report_backfill(RUN, state="waiting", why="for counts to be stopped")
+    control.report_backfill(RUN, rows_done=401)
+    waits = only(control)
+    assert (waits.state, waits.why, waits.files_done, waits.rows_done) == (
+        "waiting",
+        "for counts to be stopped",
+        6,
+        401,
+    )
+    control.report_backfill(RUN, state="verifying")
+    assert (only(control).state, only(control).why) == ("verifying", "")
+    control.end_backfill(RUN, "failed", "x" * 9000, verified="2 records differ")
+    control.end_backfill(RUN, "done")
+    control.report_backfill(RUN, state="running", rows_done=500)
+    failed = only(control)
+    assert (failed.state, failed.why, failed.verified, failed.rows_done) == (
+        "failed",
+        "x" * 4000,
+        "2 records differ",
+        401,
+    )
+    assert (failed.rate, failed.left_ms) == (0.0, None)
+    assert failed.ended_at is not None
+    assert begin(control, owner="backfill_counts/run", dry=True, files_done=6, rows_done=400) == 2
+    again = only(control)
+    assert (again.state, again.why, again.verified, again.ended_at) == ("running", "", "", None)
+    assert (again.tries, again.owner, again.dry, again.rows_done) == (2, "backfill_counts/run", True, 400)
+
+
+def test_the_last_heard_of_are_given_newest_first_and_old_ones_forgotten(control: Control) -> None:
+    for run in ("a", "b", "c", "d"):
+        begin(control, run)
+    t, now = s.backfill_run, control.now()
+    with control.engine.begin() as c:
+        for run, began, heard in (
+            ("a", 9_000, 100),
+            ("b", 8_000, 8_000),
+            ("c", 7_000, 300),
+            ("d", 0, KEEP_MS + 60_000),
+        ):
+            c.execute(update(t).where(t.c.run == run).values(started_at=now - began, reported_at=now - heard))
+    assert [row.run for row in control.backfill_runs(limit=2)] == ["c", "a"]
+    assert [row.run for row in control.backfill_runs()] == ["d", "c", "b", "a"]
+    begin(control, "e")
+    assert [row.run for row in control.backfill_runs()] == ["e", "c", "b", "a"]
+
+
+ENDED = NOW - 5_000
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "why", "alarm"),
+    [
+        ({}, "running", "", ""),
+        ({"state": "waiting", "why": "for it"}, "waiting", "for it", ""),
+        ({"reported_at": NOW - SILENT_MS}, "running", "", ""),
+        (
+            {"reported_at": NOW - SILENT_MS - 60_000},
+            "silent",
+            "its process has said nothing for 3 min; run it again",
+            "y",
+        ),
+        ({"reported_at": NOW - PAST_FOR - 1_000}, "silent", "its process has said nothing for 1 h", ""),
+        ({"state": "failed", "why": "boom\nat x", "ended_at": ENDED}, "failed", "boom\nat x", "failed: boom"),
+        ({"state": "failed", "ended_at": NOW - PAST_FOR - 1_000}, "failed", "", ""),
+        ({"state": "done", "reported_at": NOW - 10 * SILENT_MS, "ended_at": NOW - 10 * SILENT_MS}, "done", "", ""),
+        ({"state": "stopped", "ended_at": ENDED}, "stopped", "", ""),
+    ],
+)
+def test_states_and_alarms_of_a_run(changes: dict[str, Any], state: str, why: str, alarm: str) -> None:
+    view = run_view(replace(ROW, **changes), NOW)
+    assert (view.state, view.why[: len(why)]) == (state, why)
+    assert view.alarm == (view.why if alarm == "y" else alarm)
+    goes_on = state in ("running", "waiting")
+    assert (view.rate, view.left_ms) == ((12.5, 48_000) if goes_on else (None, None))
+
+
+@pytest.mark.parametrize(
+    ("changes", "done"),
+    [
+        ({}, 0.4),
+        ({"rows": 0}, 0.25),
+        ({"rows": 0, "files": 0}, None),
+        ({"rows_done": 1200}, 1.0),
+        ({"state": "done", "rows": 0, "files": 0, "ended_at": NOW}, 1.0),
+    ],
+)
+def test_how_much_of_a_run_is_done(changes: dict[str, Any], done: float | None) -> None:
+    assert run_view(replace(ROW, **changes), NOW).done == done
+
+
+def test_times_of_a_run() -> None:
+    live, ended = run_view(ROW, NOW), run_view(replace(ROW, state="done", ended_at=NOW - 30_000), NOW)
+    assert (live.took_ms, live.reported_age_ms, live.ended_age_ms) == (88_000, 2_000, None)
+    assert (ended.took_ms, ended.ended_age_ms) == (60_000, 30_000)
+
+
+def test_the_overview_has_the_runs(control: Control) -> None:
+    begin(control)
+    [run] = overview(read(control), Limits()).as_dict()["runs"]
+    assert (run["run"], run["state"], run["done"], run["tries"]) == (RUN, "running", 0.0, 1)
+
+
+def test_what_to_do_in_a_state_is_what_the_docs_say() -> None:
+    section = (
+        (PROJECT / "docs" / "operations.md").read_text().partition("## Backfills\n")[2].partition("\nPrometheus")[0]
+    )
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line[:1] == "|"]
+    assert {state: cure for state, _, cure in rows[2:]} == RUN_CURES
+    assert RUN_STATES.keys() == RUN_CURES.keys()
