@@ -71,7 +71,7 @@ class RunRow {
     this.bar.value = run.done ?? 0;
     attr(this.bar, "title", part);
     text(c.Rows.first, of(run.rows_done, run.rows));
-    text(c.Rows.second, part);
+    text(c.Rows.second, run.rows ? part : "");
     attr(c.Rows.cell, "title", exactly(run.rows_done, run.rows));
     text(c["Rows/s"].first, f.count(run.rate));
     text(c["Time left"].first, f.age(run.left_ms));

@@ -134,9 +134,23 @@ def test_backfills_say_how_far_they_are_and_lead_to_their_dags(visit: Visit, scr
     expect(run(view, RUNNING)).to_contain_text("11.2k45 s")
     section = view.frame.locator("section").filter(has=view.frame.locator("#runs"))
     section.screenshot(path=screenshots / f"backfills-{theme}.png")
+    view.page.set_viewport_size({"width": 390, "height": 800})
+    section.screenshot(path=screenshots / f"backfills-{theme}-390.png")
+    assert section.evaluate(CROWDED) == []
     run(view, SILENT).locator(".pill").click()
     expect(view.frame.get_by_role("dialog")).to_contain_text("Backfills, in docs/operations.md")
     view.page.keyboard.press("Escape")
+
+    def without_runs(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json=answer.json() | {"runs": []})
+
+    view.page.route("**/penstock/api/overview", without_runs)
+    expect(view.frame.locator("#runs")).to_have_text(
+        re.compile("None has run yet. Open one in Airflow and trigger its DAG")
+    )
+    expect(replay).to_contain_text("never")
+    view.page.unroute_all(behavior="ignoreErrors")
     assert view.troubles == []
     view.frame.get_by_role("link", name="Open order-replay in Airflow").click()
     view.page.wait_for_url("**/dags/backfill_order-replay")
