@@ -59,7 +59,7 @@ class RunRow {
     text(this.name, run.name);
     text(this.what, `${interval(run)} · to ${run.target}`);
     attr(this.name, "title", run.run);
-    text(this.why, run.why);
+    text(this.why, run.why.split("\n", 1)[0]);
     attr(this.why, "title", run.why);
     attr(this.node, "data-state", run.state);
     attr(this.node, "data-alarm", Boolean(run.alarm));
