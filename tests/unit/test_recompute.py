@@ -1,0 +1,98 @@
+"""Which chains of streams can be computed again, as far as declarations tell, and which part of an interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jobs.metrics import RECEIPTS, bundles, minutes, summaries
+from jobs.quality import counts
+from penstock.declare.promises import Promise
+from penstock.engine.recompute import fits, within
+from penstock.errors import DeclarationError
+from penstock.streams import Each, Final, Input, Stream, Table, Topic, TopicOutput, Updates
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MINUTE = timedelta(minutes=1)
+A, B, C = (Topic(name) for name in "abc")
+START = datetime(2026, 1, 1, 10, tzinfo=UTC)
+
+
+def same(given: DataFrame) -> DataFrame:
+    return given
+
+
+def joined(given: DataFrame, more: DataFrame) -> DataFrame:
+    return given.join(more, "key")
+
+
+def reading(topic: Topic, **more: Any) -> Input:
+    return Input(topic, schema="at BIGINT", event_time="timestamp_millis(at)", **more)
+
+
+def stream(given: Topic, target: Topic, promise: Promise | None = None, **more: Any) -> Stream:
+    said: dict[str, Any] = {"output": TopicOutput(target, key="at", value="at"), "transform": same}
+    said |= {"inputs": {"given": reading(given)}, "promise": promise or Updates(MINUTE, MINUTE)}
+    return Stream(f"{given.name}-to-{target.name}", "tests", **(said | more))
+
+
+FIRST, SECOND = stream(A, B), stream(B, C, Final(2 * MINUTE, MINUTE))
+TABLE = Table(Topic("t", compacted=True), schema="n INT")
+REFUSED: dict[str, list[Stream]] = {
+    "has no stream": [],
+    "joins tables": [stream(A, B, inputs={"given": reading(A), "more": TABLE}, transform=joined)],
+    "reads more than one input": [stream(A, B, inputs={"given": reading(A), "more": reading(C)}, transform=joined)],
+    "reads a share": [stream(A, B, inputs={"given": reading(A, share=(1, 2))})],
+    "does not count by windows alone; got: Each, 0": [stream(A, B, Each())],
+    "does not count by windows alone; got: Final, 1": [stream(A, B, Final(MINUTE, MINUTE, first=MINUTE))],
+    "does not write one topic by key; got: b;": [
+        stream(A, B, Final(MINUTE, MINUTE), output=TopicOutput(B, value="at"))
+    ],
+    "does not write one topic by key; got: b, c;": [
+        stream(A, B, output={"b": FIRST.output, "c": TopicOutput(C, key="at", value="at")})
+    ],
+    "does not read what a-to-b writes": [FIRST, stream(A, C)],
+    "reads more of b than its values; got: no schema": [FIRST, replace(SECOND, inputs={"given": Input(B)})],
+    "reads more of b than its values; got: record": [FIRST, stream(B, C, inputs={"given": reading(B, record=True)})],
+    "windows that cut those of a-to-b": [FIRST, stream(B, C, Updates(1.5 * MINUTE, MINUTE))],
+    "windows that cut those of a-to-b; got: windows of 0:01:00 of": [
+        FIRST, stream(B, C, Updates(MINUTE, MINUTE, phase=MINUTE / 2))
+    ],
+    "does not read what is archived": [SECOND],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_does_not_fit(why: str) -> None:
+    with pytest.raises(DeclarationError, match=why):
+        fits(REFUSED[why], "a")
+
+
+@pytest.mark.parametrize(
+    "chain", [[bundles.STREAM, summaries.STREAM], [bundles.STREAM], [minutes.STREAM], [counts.STREAM]]
+)
+def test_the_shipped_streams_fit(chain: Sequence[Stream]) -> None:
+    fits(chain, RECEIPTS.name)
+
+
+def test_whole_windows_of_an_interval() -> None:
+    odd = stream(B, C, Updates(2 * MINUTE, MINUTE, phase=MINUTE))
+    for chain, start, end, low, high in (
+        ([FIRST, SECOND], 0.0, 4.0, 0, 4),
+        ([FIRST, SECOND], 0.5, 5.9, 2, 4),
+        ([FIRST, odd], 0.0, 4.0, 1, 3),
+        ([FIRST, odd], 1.0, 1.5, 1, 1),
+        ([FIRST], 0.1, 0.9, 1, 1),
+    ):
+        found = within(chain, START + start * MINUTE, START + end * MINUTE)
+        assert found == (START + low * MINUTE, START + high * MINUTE)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    assert within([odd], epoch - MINUTE, epoch + 2 * MINUTE) == (epoch + MINUTE, epoch + MINUTE)
+    with pytest.raises(DeclarationError, match="without a zone"):
+        within([FIRST], START.replace(tzinfo=None), START)
