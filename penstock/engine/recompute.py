@@ -47,8 +47,12 @@ RECORD = {
 }  # fmt: skip
 # Of packed records to each task: what it groups must find room, and what does not is written to the disk.
 TASK_BYTES = 32 << 20
-# A row may be a megabyte. Of files that Spark writes here, what is in memory at once: bytes, and rows.
-GROUP_BYTES, ROWS = 16 << 20, 256
+# A row may be a megabyte, and thousands of them are held at once unless this is said: bytes and rows.
+GROUP_BYTES, ROWS = 16 << 20, 128
+BOUNDED = {
+    "spark.sql.parquet.columnarReaderBatchSize": ROWS,
+    "spark.sql.execution.arrow.maxBytesPerBatch": 2 * GROUP_BYTES,
+}
 WINDOW = ": struct<start:timestamp,end:timestamp>"
 
 
@@ -174,7 +178,8 @@ class _Stage:
         session = session_for(spark, stream)
         size = sum(Path(path).stat().st_size for path in paths)
         parts = max(stream.shuffle_partitions, -(-size // TASK_BYTES))
-        session.conf.set("spark.sql.shuffle.partitions", parts)
+        for name, value in {**BOUNDED, "spark.sql.shuffle.partitions": parts}.items():
+            session.conf.set(name, value)
         _plan_fits(session, stream)
         [(name, given)] = stream.sources.items()
         read, bad, times = Observation(), Observation(), Observation()
