@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -53,6 +53,8 @@ BOUNDED = {
     "spark.sql.parquet.columnarReaderBatchSize": ROWS,
     "spark.sql.execution.arrow.maxBytesPerBatch": 2 * GROUP_BYTES,
 }
+# A row group of a file is in the JVM's memory as a whole: one of more bytes is cut into smaller ones before.
+LARGE = 64 << 20
 WINDOW = ": struct<start:timestamp,end:timestamp>"
 
 
@@ -145,7 +147,7 @@ def recomputed(
         raise DeclarationError("files of one machine are computed there", got=master, fix=fix)
     with TemporaryDirectory(prefix="penstock-recompute-", dir=folder) as made:
         stage = _Stage(low, high, counts if counts is not None else Counts())
-        paths = list(dict.fromkeys(str(Path(one).absolute()) for one in parquet))
+        paths = list(_cut(dict.fromkeys(str(Path(one).absolute()) for one in parquet), Path(made)))
         for number, stream in enumerate(streams):
             target = f"{made}/{number}"
             try:
@@ -244,6 +246,21 @@ def _sent(spark: SparkSession, paths: Sequence[str], topic: str) -> DataFrame:
     }  # fmt: skip
     found = spark.read.schema("key BINARY, value BINARY").parquet(*(f"file://{path}" for path in paths))
     return found.select(*(made.get(name, F.col(name)).alias(name) for name in RECORD))
+
+
+def _cut(paths: Iterable[str], folder: Path) -> Iterator[str]:
+    """The files, or a copy with small row groups of one whose are large."""
+    for number, path in enumerate(paths):
+        with pq.ParquetFile(path) as file:
+            groups = (file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups))
+            if max(groups, default=0) <= LARGE:
+                yield path
+                continue
+            copy = str(folder / f"cut-{number}.parquet")
+            with pq.ParquetWriter(copy, file.schema_arrow, compression="zstd") as writer:
+                for rows in columns.gathered(file.iter_batches(ROWS)):
+                    writer.write_table(rows)
+            yield copy
 
 
 def _read(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -22,6 +22,7 @@ from jobs.metrics.figures import quantile_names
 from jobs.quality import counts
 from penstock import catalog
 from penstock.archive import records
+from penstock.engine import recompute
 from penstock.engine.recompute import Counts, recomputed
 from penstock.errors import DeclarationError
 from penstock.local.parts import Broker
@@ -186,8 +187,12 @@ def seconds(*given: float) -> list[Archived]:
 
 
 @pytest.mark.parametrize("time", ["timestamp_micros(at)", "timestamp_micros(at + 0)"])
-def test_what_lay_ahead_of_its_own_timestamp(spark: SparkSession, tmp_path: Path, time: str) -> None:
-    """By the time that Spark tells, and by the one that is told where records are decoded; and windows at the edges."""
+def test_what_lay_ahead_of_its_own_timestamp(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, time: str
+) -> None:
+    """By the time that Spark tells, and by the one that is told where records are decoded; and windows at the edges.
+    The files are cut, as large ones are."""
+    monkeypatch.setattr(recompute, "LARGE", 0)
     ahead = [(BASE, value) for _, value in seconds(299.5, 301)]
     paths = archived(tmp_path, IN.name, [*seconds(0.2, 0.3, 1.5, 299.9, 302.5), *ahead])
     made, told = again(spark, [stream(counted("1 second"), time=time)], paths, BASE + 100, BASE + 302_600)
