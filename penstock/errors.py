@@ -68,6 +68,14 @@ class SinkError(PenstockError):
     """A store outside Kafka refused or did not answer."""
 
 
+class BackfillError(PenstockError):
+    """A backfill was refused, or what it wrote is not what it read."""
+
+
+class NotYet(BackfillError):
+    """What a backfill is to read is not all there; the same again later."""
+
+
 class LocalError(PenstockError):
     """An embedded part cannot be fetched, started or stopped."""
 

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from penstock.declare.archive import Archive
-from penstock.declare.backfill import Backfill
+from penstock.declare.backfill import Backfill, Collection, Rows
 from penstock.declare.fold import Fold
 from penstock.declare.inputs import Combiner, Input, Table
 from penstock.declare.lazy import F
@@ -15,8 +15,8 @@ from penstock.declare.view import View
 from penstock.errors import DeclarationError
 
 __all__ = [
-    "Archive", "Backfill", "Combiner", "Each", "F", "Final", "Fold", "Folded", "Input", "Joined", "Stream", "Table",
-    "Timed", "Topic", "TopicOutput", "Updates", "View",
+    "Archive", "Backfill", "Collection", "Combiner", "Each", "F", "Final", "Fold", "Folded", "Input", "Joined", "Rows",
+    "Stream", "Table", "Timed", "Topic", "TopicOutput", "Updates", "View",
 ]  # fmt: skip
 
 MOVED = {

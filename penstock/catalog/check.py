@@ -12,6 +12,7 @@ from penstock.catalog.model import Catalog
 from penstock.declare.archive import Archive
 from penstock.declare.backfill import Backfill
 from penstock.declare.declared import Declared
+from penstock.declare.outputs import TopicOutput
 from penstock.declare.stream import Stream
 from penstock.declare.topic import POSITIONS, Topic, name_of
 from penstock.declare.view import View
@@ -190,7 +191,9 @@ def _backfill(backfill: Backfill, archives: Sequence[Archive], streams: Sequence
         what = f"backfill {backfill.name} reads an archive that is not in the catalog"
         fix = "let the archive stand in a module under jobs/<system>/ by a name of its own"
         raise _wrong(backfill, what, got=backfill.source.name, fix=fix)
-    if isinstance(backfill.target, Stream):
-        _stream(backfill.target, backfill, streams)
-    else:
+    for stream in (*backfill.through, *([backfill.target] if isinstance(backfill.target, Stream) else [])):
+        _stream(stream, backfill, streams)
+    if isinstance(backfill.target, Topic | str):
         _topic(backfill.target, backfill, topics)
+    elif isinstance(backfill.target, TopicOutput):
+        _topic(backfill.target.topic, backfill, topics)

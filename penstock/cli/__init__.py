@@ -9,6 +9,7 @@ from typer.core import TyperGroup
 
 from penstock.cli import (
     archives,
+    backfills,
     captures,
     catalog,
     crowd,
@@ -45,6 +46,7 @@ app.add_typer(streams.app, name="streams")
 app.add_typer(captures.app, name="capture")
 app.add_typer(sinks.app, name="sinks")
 app.add_typer(archives.app, name="archives")
+app.add_typer(backfills.app, name="backfill")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(demo.app, name="demo")
 demo.app.command("crowd")(crowd.crowd)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 # What a home may hold; Spark makes one of them where it runs.
 OURS = frozenset(
-    {"airflow", "beat.secret", "captures", "checkpoints", "kafka", "logs", "mariadb", "run"}
+    {"airflow", "backfills", "beat.secret", "captures", "checkpoints", "kafka", "logs", "mariadb", "run"}
     | {"elasticsearch", "influxdb", "mongodb", "s3", "s3.secret", "spark-warehouse", "tables"}
 )
 

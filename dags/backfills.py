@@ -1,0 +1,71 @@
+"""One DAG per declared backfill: a form for any interval, and Airflow's own backfill for ranges of days."""
+
+from datetime import UTC, datetime, timedelta
+
+from airflow.sdk import DAG, CronDataIntervalTimetable, Param
+from penstock_operators import RunBackfill
+
+from penstock.catalog import readable
+from penstock.declare.backfill import Backfill
+
+DOC = """
+### Backfill `{name}`
+`{source}` -> topic `{target}`. {description}
+
+A run brings one interval, its data interval unless the form says another, and goes on where an earlier run of the same
+interval was; what was done is not done twice. It ends with a verification, and **fails** if the topic does not hold
+what the source gives. For a range: `airflow backfill create --dag-id backfill_{name} --from-date 2026-01-01 --to-date
+2026-01-31`. {scheduled}
+"""
+BY_ITSELF = "It also runs by itself at the end of each interval."
+ASKED = "Runs that Airflow schedules by itself are skipped: it is declared to run when somebody asks."
+
+
+def filling(backfill: Backfill, archives: list[str]) -> DAG:
+    """The DAG of one backfill. archives: those that may be its source."""
+    source = backfill.reads[0].name
+    with DAG(
+        f"backfill_{backfill.name}",
+        description=backfill.description or f"{source} into {backfill.fills}",
+        schedule=CronDataIntervalTimetable(backfill.every, timezone="UTC"),
+        start_date=datetime(2025, 1, 1, tzinfo=UTC),
+        catchup=False,
+        max_active_runs=1,
+        is_paused_upon_creation=False,
+        tags=["penstock", "backfill"],
+        # What is not there yet, closed hours above all, may be later.
+        default_args={"retries": 3, "retry_delay": timedelta(minutes=10)},
+        params={
+            "source": Param(source, type="string", enum=archives, description="What is read."),
+            "begin": Param(
+                None, type=["null", "string"], format="date-time", description="Event time; empty: the data interval's."
+            ),
+            "end": Param(
+                None, type=["null", "string"], format="date-time", description="Not part of it; empty: the interval's."
+            ),
+            "target": Param(backfill.fills, type="string", minLength=1, description="The topic that is filled."),
+            "rate": Param(
+                backfill.rate, type="integer", minimum=0, description="Records a second at most; 0 for no bound."
+            ),
+            "dry_run": Param(False, type="boolean", description="Only say what would be written."),
+            "timestamps": Param(
+                "original", type="string", enum=["original", "now"], description="Of records written as they are."
+            ),
+            "unclosed": Param(False, type="boolean", description="Take what is there, though more may come."),
+            "again": Param(False, type="boolean", description="Write once more what was written before."),
+        },
+        doc_md=DOC.format(
+            name=backfill.name, source=source, target=backfill.fills, description=backfill.description,
+            scheduled=BY_ITSELF if backfill.scheduled else ASKED,
+        ),
+    ) as dag:  # fmt: skip
+        RunBackfill(task_id="run", backfill=backfill.name, whole=backfill.whole, scheduled=backfill.scheduled)
+    return dag
+
+
+catalog = readable()[0]
+for one in catalog.backfills.values():
+    if one.runs:
+        own = one.reads[0].name
+        others = sorted(catalog.archives) if one.replays else [own]
+        globals()[f"backfill_{one.name}"] = filling(one, others)

@@ -1,0 +1,130 @@
+"""What one run of a backfill is to do, and how far it is."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from penstock.archive.layout import Span
+from penstock.declare.archive import Archive
+from penstock.declare.backfill import Backfill
+from penstock.errors import BackfillError
+
+Timestamps = Literal["original", "now"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One interval of a backfill, brought into one topic. Who does the same job again takes up the one before.
+
+    source: an archive other than the declared one, for records that are written as they are. begin: None from where
+    the source begins. target: the topic. rate: records a second, 0 for no bound. timestamps: of records that are
+    written as they are, their own or those of now. unclosed: whether hours may still be open. again: whether what was
+    done before is done once more.
+    """
+
+    backfill: Backfill
+    begin: datetime | None
+    end: datetime
+    target: str
+    source: Archive | None = None
+    rate: int = 0
+    dry: bool = False
+    timestamps: Timestamps = "original"
+    unclosed: bool = False
+    again: bool = False
+
+    def __post_init__(self) -> None:
+        if self.begin is not None and self.begin >= self.end:
+            raise BackfillError(
+                f"backfill {self.name}: its interval is empty",
+                got=f"from {self.begin:%Y-%m-%dT%H:%M} to {self.end:%Y-%m-%dT%H:%M}",
+                fix="let it end after it begins; the end is not part of it",
+            )
+
+    @property
+    def name(self) -> str:
+        return self.backfill.name
+
+    @property
+    def archive(self) -> Archive | None:
+        """The archive it reads; None if it reads a collection."""
+        if self.source is not None:
+            return self.source
+        return self.backfill.source if isinstance(self.backfill.source, Archive) else None
+
+    @property
+    def replays(self) -> bool:
+        """Whether records are written as they are."""
+        return self.backfill.replays
+
+    @property
+    def id(self) -> str:
+        """What is written at once by one only: the key of its mark, and what its figures are kept under."""
+        begin = f"{self.begin:%Y-%m-%dT%H:%M}" if self.begin else ""
+        source = f" {self.source.name}" if self.source else ""
+        return f"{self.name}{source} {begin}..{self.end:%Y-%m-%dT%H:%M} -> {self.target}"
+
+    @property
+    def mark(self) -> str:
+        return f"backfill {self.id}"
+
+    @property
+    def hash(self) -> str:
+        """Names its folder and its transactions."""
+        return hashlib.sha256(self.id.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Done:
+    """The mark of a job: which records of the source were taken, and how many of the rows are written.
+
+    upto: by `topic/partition`, what was taken of the source. after: the offsets behind what an earlier job of the same
+    interval has written as it was. ids: the broker's ids of the source's topics. code: what made the rows. first: of
+    the target's partitions, where the first row may lie. rows: all there are; written: how many are. verified: whether
+    the target was found to hold them.
+    """
+
+    upto: Mapping[str, Span]
+    after: Mapping[str, int]
+    ids: Mapping[str, str]
+    code: str
+    first: Mapping[int, int]
+    rows: int
+    written: int = 0
+    verified: bool = False
+
+    @property
+    def run(self) -> str:
+        """Names what is written, in a header of each record."""
+        made = json.dumps([_spans(self.upto), dict(self.after), self.code], sort_keys=True)
+        return hashlib.sha256(made.encode()).hexdigest()[:12]
+
+    def behind(self, written: int) -> Done:
+        return replace(self, written=written)
+
+    def value(self) -> bytes:
+        return json.dumps({**asdict(self), "upto": _spans(self.upto)}, sort_keys=True).encode()
+
+    @classmethod
+    def read(cls, data: bytes | None) -> Done | None:
+        if data is None:
+            return None
+        found: dict[str, Any] = json.loads(data)
+        return cls(
+            {place: Span(*numbers) for place, numbers in found["upto"].items()}, found["after"], found["ids"],
+            found["code"], {int(p): at for p, at in found["first"].items()}, found["rows"], found["written"],
+            found["verified"],
+        )  # fmt: skip
+
+
+def _spans(spans: Mapping[str, Span]) -> dict[str, list[int]]:
+    return {place: [s.rows, s.first, s.last, s.sum] for place, s in spans.items()}
+
+
+def ms(at: datetime) -> int:
+    return int(at.astimezone(UTC).timestamp() * 1000)

@@ -1,0 +1,299 @@
+"""What a backfill writes, made of what it has read: one Parquet file with the columns of an archive.
+
+Of records that are written as they are, `topic`, `partition` and `offset` say where each was; else they number the
+rows: the backfill's name, the hundred thousands, and the number. So one hash serves for what an archive says, for what
+is here and for what the target holds.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from penstock.archive import records
+from penstock.archive.layout import Span, added
+from penstock.backfill.job import Done, Job, ms
+from penstock.declare.backfill import Rows
+from penstock.declare.outputs import Columns, TopicOutput
+from penstock.declare.stream import Stream
+from penstock.errors import BackfillError, DeclarationError
+from penstock.records.columns import BAD, Reading
+
+log = logging.getLogger(__name__)
+
+# Rows whose hashes are compared together, where there are no partitions to go by.
+TOGETHER = 100_000
+MEMORY = "1GB"
+# No event time is later; a record of the future is no less a record.
+LAST = 2**63 - 1
+# What is written as JSON in one way alone, in a key above all.
+PLAIN = re.compile(
+    r"(VARCHAR|BOOLEAN|U?(TINY|SMALL|BIG|HUGE)?INT(EGER)?|DOUBLE|FLOAT|DECIMAL\([0-9, ]+\)|STRUCT"
+    r"|\"[^\"]*\"|\w+ |[(),\[\] ])+"
+)
+
+Recompute = Callable[[Sequence[Stream], Sequence[str], datetime, datetime], Iterator[pa.Table]]
+"""A chain of streams over archived files: tables of `key` and `value`."""
+
+
+def made(job: Job, files: Sequence[Path], plan: Done, folder: Path, recompute: Recompute) -> Path:
+    """The file of rows; one that is there already is whole, and is taken."""
+    target = folder / "rows.parquet"
+    if target.exists():
+        return target
+    if isinstance(job.backfill.target, Stream):
+        assert job.begin is not None
+        chain = [*job.backfill.through, job.backfill.target]
+        rows = folder / "made.parquet"
+        _written(rows, recompute(chain, [str(path) for path in files], job.begin, job.end))
+        source = f"SELECT key, value FROM read_parquet('{rows}')"
+        _keyed(job, source, target)
+    elif job.backfill.rows is not None:
+        assert isinstance(job.backfill.target, TopicOutput)
+        _query(job, job.backfill.rows, job.backfill.target, files, folder, target)
+    else:
+        _as_they_are(job, files, plan, target)
+    return target
+
+
+def tables(path: Path, skip: int = 0, size: int = records.ROWS) -> Iterator[pa.Table]:
+    """The rows of a file in their order, some at a time. skip: how many of the first are left out."""
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(size):
+            if skip >= batch.num_rows:
+                skip -= batch.num_rows
+                continue
+            rows = pa.Table.from_batches([batch.slice(skip)])
+            skip = 0
+            yield rows.cast(records.SCHEMA)
+
+
+def count(path: Path) -> int:
+    with pq.ParquetFile(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def spans(path: Path) -> dict[str, Span]:
+    """What the rows come to."""
+    return added(records.spans_of(rows) for rows in tables(path))
+
+
+def _as_they_are(job: Job, files: Sequence[Path], plan: Done, target: Path) -> None:
+    """The records of the interval that the plan has and no earlier one had."""
+    places = {place: (plan.after.get(place, 0), span.last + 1) for place, span in plan.upto.items()}
+    after, upto = zip(*places.values(), strict=True) if places else ((), ())
+    known = pa.table(
+        {
+            "place": pa.array(places, pa.string()),
+            "after": pa.array(after, pa.int64()),
+            "upto": pa.array(upto, pa.int64()),
+        }
+    )
+    with _database(target.parent) as connection:
+        connection.register("known", known)
+        # The order of one topic's partition among records of one time; of two partitions no order is promised.
+        _copied(
+            connection,
+            f"""SELECT {", ".join(f'r."{name}"' for name in records.SCHEMA.names)} FROM {_files(files)} r
+            JOIN known k ON k.place = r.topic || '/' || r.partition
+            WHERE {_inside(job, "r.")} AND r."offset" >= k.after AND r."offset" < k.upto
+            ORDER BY r.event_time, r.topic, r.partition, r."offset\"""",
+            target,
+        )
+
+
+def _query(job: Job, rows: Rows, output: TopicOutput, files: Sequence[Path], folder: Path, target: Path) -> None:
+    what = f"backfill {job.name}"
+    reading = Reading(what, what, rows.schema, rows.event_time, None, keep=False)
+    if not reading.timed:
+        raise DeclarationError(
+            f"{what}: its event time is none that can be told without Spark",
+            got=rows.event_time,
+            fix="write it as timestamp_millis(column), timestamp_micros(column), timestamp_seconds(column) or a column",
+        )
+    bad = 0
+    with _database(folder) as connection:
+        paths = []
+        for number, path in enumerate(files):
+            decoded = folder / f"decoded-{number:06}.parquet"
+            given = _of_interval(connection, job, path)
+            found = _decoded(reading, given)
+            bad += given.num_rows - found.num_rows
+            pq.write_table(found, decoded, compression="lz4")
+            paths.append(decoded)
+        if bad:
+            log.warning("%s: %d records that do not fit its schema are left out", what, bad)
+        connection.execute("SET VARIABLE begin = ?", [ms(job.begin) if job.begin else 0])
+        connection.execute('SET VARIABLE "end" = ?', [ms(job.end)])
+        connection.execute(
+            f"CREATE VIEW records AS SELECT * FROM {_files(paths) if paths else _empty(connection, reading)}"
+        )
+        _checked(connection, what, rows.query, output)
+        connection.execute(f"CREATE TABLE given AS SELECT * FROM ({rows.query.strip().rstrip(';')}\n)")
+        key, value = (_json(columns) for columns in (output.key, output.value))
+        _keyed(job, f"SELECT {key} AS key, {value} AS value FROM given", target, connection)
+    for path in paths:
+        path.unlink()
+
+
+def _empty(connection: duckdb.DuckDBPyConnection, reading: Reading) -> str:
+    connection.register("nothing", _layout(reading).empty_table())
+    return "nothing"
+
+
+def _layout(reading: Reading) -> pa.Schema:
+    return pa.schema([reading.layout.field(f.name) for f in reading.fields] + [reading.layout.field("event_time")])
+
+
+def _of_interval(connection: duckdb.DuckDBPyConnection, job: Job, path: Path) -> pa.Table:
+    """The records of a file, as the decoder takes them."""
+    found: pa.Table = connection.sql(
+        f"""SELECT key, value, partition, "offset", {LAST} AS clock FROM read_parquet('{path}') r
+        WHERE {_inside(job, "r.")}"""
+    ).to_arrow_table()
+    return found
+
+
+def _decoded(reading: Reading, given: pa.Table) -> pa.Table:
+    """The good records, in the columns of the schema, and their event time."""
+    found = pa.Table.from_batches(list(reading(iter(given.to_batches()))), reading.layout)
+    return found.filter(pc.invert(found[BAD])).select(_layout(reading).names)
+
+
+def _inside(job: Job, of: str) -> str:
+    """Documents have no time that they would be chosen by."""
+    if job.archive is None:
+        return "true"
+    begin = f"{of}event_time >= make_timestamptz({ms(job.begin)}000) AND " if job.begin else ""
+    return f"{begin}{of}event_time < make_timestamptz({ms(job.end)}000)"
+
+
+def _checked(connection: duckdb.DuckDBPyConnection, what: str, query: str, output: TopicOutput) -> None:
+    """DeclarationError if the query is none, or does not give what its output takes."""
+    try:
+        found = connection.execute(f"DESCRIBE ({query.strip().rstrip(';')}\n)").fetchall()
+    except duckdb.Error as e:
+        raise DeclarationError(
+            f"{what}: its query is none", got=str(e).splitlines()[0], fix="write a SELECT of DuckDB over records"
+        ) from e
+    kinds = {str(name).lower(): str(kind) for name, kind, *_ in found}
+    wanted = [*_names(output.key), *_names(output.value)]
+    if missing := [name for name in wanted if name.lower() not in kinds]:
+        raise DeclarationError(
+            f"{what}: its query does not give what its output takes",
+            got=f"{', '.join(kinds)}; lacking {', '.join(missing)}",
+            fix="give these columns, or leave them out of the output's key and value",
+        )
+    if odd := {name: kinds[name.lower()] for name in wanted if not PLAIN.fullmatch(kinds[name.lower()])}:
+        raise DeclarationError(
+            f"{what}: its query gives columns that JSON has no one text for",
+            got=", ".join(f"{name} {kind}" for name, kind in odd.items()),
+            fix="cast them: times as epoch_ms(...), bytes as hex(...), all else as text",
+        )
+
+
+def _names(columns: Columns) -> tuple[str, ...]:
+    return (columns,) if isinstance(columns, str) else tuple(columns)
+
+
+def _json(columns: Columns) -> str:
+    """As an output's columns are written: one as text, several as an object."""
+    if isinstance(columns, str):
+        return f'encode(CAST("{columns}" AS VARCHAR))'
+    fields = ", ".join(f'"{name}" := "{name}"' for name in columns)
+    return f"encode(CAST(to_json(struct_pack({fields})) AS VARCHAR))"
+
+
+def _keyed(job: Job, source: str, target: Path, connection: duckdb.DuckDBPyConnection | None = None) -> None:
+    """Rows in order of their keys, each key once."""
+    if connection is None:
+        with _database(target.parent) as made_here:
+            _keyed(job, source, target, made_here)
+        return
+    numbered = f"SELECT key, value, row_number() OVER (ORDER BY key, value) - 1 AS n FROM ({source})"
+    none = dict.fromkeys(("timestamp", "headers", "event_time"), "NULL")
+    given = {
+        "topic": f"'{job.name}'",
+        "partition": f"(n // {TOGETHER})::INT",
+        '"offset"': "n",
+        "key": "key",
+        "value": "value",
+    }
+    columns = ", ".join(f"{sql} AS {name}" for name, sql in {**given, **none}.items())
+    part = target.with_suffix(".unchecked")
+    _copied(connection, f"SELECT {columns} FROM ({numbered}) ORDER BY n", part)
+    _each_once(job, part)
+    part.replace(target)
+
+
+def _each_once(job: Job, path: Path) -> None:
+    """DeclarationError for a key that is NULL, or there twice."""
+    before: bytes | None = None
+    for rows in tables(path):
+        keys = rows["key"].combine_chunks()
+        if keys.null_count:
+            raise DeclarationError(
+                f"backfill {job.name}: it gives rows without a key", got=f"{keys.null_count} rows", fix="leave them out"
+            )
+        both = pc.equal(keys.slice(1), keys.slice(0, len(keys) - 1))
+        twice = keys.slice(1).filter(both)[:1].to_pylist() or ([before] if keys[0].as_py() == before else [])
+        if twice:
+            raise DeclarationError(
+                f"backfill {job.name}: it gives a key twice, and the topic would keep either",
+                got=bytes(twice[0] or b"")[:200].decode(errors="replace"),
+                fix="group by the columns of the key",
+            )
+        before = keys[-1].as_py()
+
+
+def _written(path: Path, given: Iterable[pa.Table]) -> None:
+    schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
+    with pq.ParquetWriter(path, schema, compression="lz4") as writer:
+        for table in given:
+            writer.write_table(table.select(["key", "value"]).cast(schema))
+
+
+def _files(paths: Sequence[Path]) -> str:
+    if not paths:
+        columns = ", ".join(f"NULL::{kind} AS {name}" for name, kind in NOTHING.items())
+        return f"(SELECT {columns} WHERE false)"
+    names = ", ".join(f"'{path}'" for path in paths)
+    return f"read_parquet([{names}])"
+
+
+NOTHING = {
+    "topic": "VARCHAR", "partition": "INT", '"offset"': "BIGINT", "key": "BLOB", "value": "BLOB",
+    "timestamp": "TIMESTAMPTZ", "headers": "STRUCT(key VARCHAR, value BLOB)[]", "event_time": "TIMESTAMPTZ",
+}  # fmt: skip
+
+
+def _copied(connection: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
+    part = target.with_suffix(".part")
+    try:
+        connection.execute(
+            f"COPY ({query}) TO '{part}' (FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE {records.ROWS})"
+        )
+    except duckdb.OutOfMemoryException as e:
+        raise BackfillError(
+            "the rows do not fit on the disk", got=str(e).splitlines()[0], fix="make room, or take shorter intervals"
+        ) from e
+    part.replace(target)
+
+
+@contextmanager
+def _database(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """DuckDB, which keeps on the disk what its memory does not hold."""
+    with duckdb.connect(
+        config={"threads": 2, "memory_limit": MEMORY, "temp_directory": str(folder / "spill")}
+    ) as connection:
+        connection.execute("SET timezone = 'UTC'")
+        yield connection

@@ -1,0 +1,297 @@
+"""A backfill from beginning to end: read, made into rows, written, verified.
+
+What is read and made lies in a folder of the job's own until it is written and verified; how many of the rows are
+written stands in the job's mark, in their own transactions. So a run that was cut off anywhere is taken up again where
+it was: the same records give the same rows in the same order, even if the archive has got more meanwhile, and those
+come with the next run. Who does the same job at the same time is fenced.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from penstock.archive.layout import Span
+from penstock.backfill import rows as making
+from penstock.backfill.job import Done, Job, ms
+from penstock.backfill.progress import Figures, Progress
+from penstock.backfill.rows import Recompute
+from penstock.backfill.source import Source, source_of
+from penstock.backfill.verify import verify
+from penstock.backfill.writing import Pace, write
+from penstock.declare.outputs import TopicOutput
+from penstock.declare.stream import Stream
+from penstock.declare.topic import COMMITS
+from penstock.errors import BackfillError, NotYet, PenstockError
+from penstock.kafka.admin import admin, ensure_topics, log_ends, partitions, setting
+from penstock.kafka.transactions import TransactionalWriter
+from penstock.machine import files
+from penstock.settings import settings
+from penstock.supervision.launch import spec_hash
+
+log = logging.getLogger(__name__)
+
+# Rows that are shown of a dry run, and how much of each.
+SHOWN, WIDTH = 5, 300
+# Seconds between two looks at the readers' lag, and after which one that says nothing is no longer waited for.
+LOOK = 1.0
+
+Behind = Callable[[], Mapping[str, float]]
+"""How many seconds each live reader of the target is behind."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """rows: written by this run; said: what came of it, in a sentence."""
+
+    rows: int
+    said: str
+
+
+def run(
+    job: Job,
+    bootstrap: str,
+    *,
+    report: Callable[[Figures], None] = lambda _: None,
+    behind: Behind = dict,
+    recompute: Recompute,
+) -> Outcome:
+    """Do a job, or the rest of it. BackfillError if it is refused, or the target then holds other than the source."""
+    progress = Progress(f"backfill {job.id}", report)
+    folder = settings().home / "backfills" / job.hash
+    try:
+        with files.locked(folder.with_suffix(".lock")):
+            return _Run(job, bootstrap, folder, progress, behind, recompute).done()
+    except PenstockError as e:
+        progress.now(state="failed", why=str(e))
+        raise
+    except (KeyboardInterrupt, SystemExit):
+        progress.now(state="stopped", why="it was asked to end; run it again, and it goes on where it was")
+        raise
+
+
+class _Run:
+    def __init__(
+        self, job: Job, bootstrap: str, folder: Path, progress: Progress, behind: Behind, recompute: Recompute
+    ) -> None:
+        self._job, self._bootstrap, self._folder = job, bootstrap, folder
+        self._progress, self._behind, self._recompute = progress, behind, recompute
+        self._looked = float("-inf")
+        self._fetched: list[Path] = []
+        self._said = ""
+
+    def done(self) -> Outcome:
+        job = self._job
+        self._there()
+        source = source_of(job, self._bootstrap)
+        self._progress.now(files=source.files, rows=source.rows)
+        if job.dry:
+            return self._dry(source)
+        rows, said = 0, ""
+        writer = TransactionalWriter(
+            job.mark, f"penstock.backfill.{job.hash}", self._bootstrap, COMMITS, "backfill", [job.target]
+        )
+        try:
+            done = Done.read(writer.mark())
+            again = job.again
+            while (plan := self._planned(source, done, again=again)) is not None:
+                done = self._ended(source, plan, writer)
+                rows, again = rows + done.rows - plan.written, False
+        finally:
+            writer.close()
+        assert done is not None
+        shutil.rmtree(self._folder, ignore_errors=True)
+        said = self._said or f"nothing is new: {done.rows:,} rows were written and verified by an earlier run"
+        self._progress.now(state="done", rows=done.rows, rows_done=done.rows, verified=said)
+        return Outcome(rows, said)
+
+    def _ended(self, source: Source, plan: Done, writer: TransactionalWriter) -> Done:
+        """Write what is not written of a plan, and verify it."""
+        job = self._job
+        path = self._made(source, plan)
+        plan = self._counted(plan, path)
+        if plan.written:
+            log.info("backfill %s: goes on behind %d of %d rows", job.id, plan.written, plan.rows)
+        self._progress.now(rows=plan.rows, rows_done=plan.written)
+        plan = write(job, plan, path, writer, Pace(job.rate), self._waited)
+        self._progress.now(state="verifying", rows_done=0)
+        verdict = verify(job, plan, path, self._bootstrap, lambda n: self._progress.now(rows_done=n))
+        if not verdict.right:
+            raise BackfillError(
+                f"backfill {job.id}: {verdict.said}",
+                fix=f"see who else writes to {job.target} or cleans it; then do it once more: --again",
+            )
+        plan = replace(plan, verified=True)
+        writer.commit([], plan.value())
+        self._said = verdict.said
+        return plan
+
+    def _there(self) -> None:
+        """BackfillError if there is no such topic, or it would not keep what it is given."""
+        job = self._job
+        self._settled()
+        ensure_topics([COMMITS], self._bootstrap)
+        if job.target not in partitions(admin(self._bootstrap), self._bootstrap):
+            raise BackfillError(
+                f"backfill {job.name}: there is no topic {job.target}", fix="create it: penstock topics --apply"
+            )
+        if not (job.replays and job.timestamps == "original"):
+            return
+        cleanup, kept = (setting(job.target, name, self._bootstrap) for name in ("cleanup.policy", "retention.ms"))
+        age = time.time() * 1000 - (ms(job.begin) if job.begin else 0)
+        if "delete" in cleanup and int(kept) >= 0 and age > int(kept):
+            raise BackfillError(
+                f"backfill {job.name}: topic {job.target} would delete records as old as these at once",
+                got=f"retention.ms={kept}, and records of {age / 86_400_000:,.1f} days ago",
+                fix="raise its retention, or give them the time of now, if their event time is in their value: "
+                "--timestamps now",
+            )
+
+    def _settled(self) -> None:
+        """NotYet if a stream may still write the windows that are to be computed again."""
+        job = self._job
+        if not isinstance(job.backfill.target, Stream) or job.unclosed:
+            return
+        delay = sum((one.promise.delay for one in (*job.backfill.through, job.backfill.target)), timedelta(0))
+        if job.end + delay > datetime.now(UTC):
+            raise NotYet(
+                f"backfill {job.name}: stream {job.backfill.target.name} may still write windows of the interval",
+                got=f"it ends at {job.end:%Y-%m-%dT%H:%M}, and records may come {delay} later",
+                fix="wait so long, or let it end earlier",
+            )
+
+    def _planned(self, source: Source, done: Done | None, *, again: bool) -> Done | None:
+        """What is to be done; None if it was. Records that were begun with are ended as they were begun; rows that were
+        made of other records, or by other code, are made anew."""
+        job, code = self._job, self._code()
+        spans = self._spans(source)
+        fresh = Done(spans, {}, source.ids, code, self._first(), 0)
+        if done is None or again:
+            return fresh
+        same = job.replays or (done.code == code and dict(done.upto) == dict(spans))
+        if not same:
+            return fresh
+        if not done.verified:
+            return done
+        if dict(done.upto) == dict(spans):
+            return None
+        if changed := {topic for topic, given in done.ids.items() if source.ids.get(topic, given) != given}:
+            raise BackfillError(
+                f"backfill {job.name}: the archived topic was deleted and made again since this interval was written",
+                got=", ".join(sorted(changed)),
+                fix="nothing tells old records from new ones any more; to write all of them once more: --again",
+            )
+        return replace(fresh, after={place: span.last + 1 for place, span in done.upto.items()})
+
+    def _spans(self, source: Source) -> Mapping[str, Span]:
+        """What is read; of documents this is known only once they are."""
+        if self._job.archive is None and not self._fetched:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._fetched = self._fetch(source)
+        return source.spans
+
+    def _code(self) -> str:
+        """What makes the rows: a change of it makes others."""
+        backfill = self._job.backfill
+        if isinstance(backfill.target, Stream):
+            return spec_hash()
+        output = backfill.target
+        made = [repr(backfill.rows), repr((output.key, output.value)) if isinstance(output, TopicOutput) else ""]
+        return sha256(json.dumps(made).encode()).hexdigest()
+
+    def _first(self) -> dict[int, int]:
+        client, topic = admin(self._bootstrap), self._job.target
+        count = partitions(client, self._bootstrap)[topic]
+        ends = log_ends(client, [(topic, p) for p in range(count)], self._bootstrap)
+        if len(ends) < count:
+            raise BackfillError(
+                f"backfill {self._job.name}: partitions of topic {topic} have no leader",
+                got=f"{count - len(ends)} of {count}",
+                fix="wait until the broker is whole, and run it again",
+            )
+        return {p: at for (_, p), at in ends.items()}
+
+    def _files(self) -> Path:
+        found = self._folder / "files"
+        found.mkdir(parents=True, exist_ok=True)
+        return found
+
+    def _made(self, source: Source, plan: Done) -> Path:
+        """The rows of a plan; what an earlier run of the same plan has fetched and made is taken."""
+        said, rows = self._folder / "plan", self._folder / "rows.parquet"
+        if not (said.exists() and said.read_text() == plan.run):
+            rows.unlink(missing_ok=True)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        said.write_text(plan.run)
+        if not rows.exists():
+            self._fetched = self._fetched or self._fetch(source)
+            self._progress.now(why="the rows are made")
+            making.made(self._job, self._fetched, plan, self._folder, self._recompute)
+        return rows
+
+    def _fetch(self, source: Source) -> list[Path]:
+        count = rows = 0
+
+        def told(of: int) -> None:
+            nonlocal count, rows
+            count, rows = count + 1, rows + of
+            self._progress.now(files=source.files, files_done=count, rows_done=rows, why="files are read")
+
+        return source.fetch(self._files(), told)
+
+    def _counted(self, plan: Done, path: Path) -> Done:
+        """BackfillError if the rows are others than those that are partly written."""
+        count = making.count(path)
+        if plan.written and count != plan.rows:
+            raise BackfillError(
+                f"backfill {self._job.id}: its records give other rows than when it began",
+                got=f"{count:,} rows, and {plan.written:,} of {plan.rows:,} are written",
+                fix="verify the archive: penstock archives verify; then do it once more: --again",
+            )
+        return replace(plan, rows=count)
+
+    def _waited(self, written: int) -> None:
+        """Note what is written; return when no reader is further behind than it may be."""
+        self._progress.now(state="running", rows_done=written)
+        bound = self._job.backfill.lag.total_seconds()
+        while time.monotonic() >= self._looked + LOOK:
+            self._looked = time.monotonic()
+            late = {name: s for name, s in self._behind().items() if s > bound}
+            if not late:
+                return
+            said = ", ".join(f"{name} is {s:,.0f} s behind" for name, s in sorted(late.items()))
+            self._progress.now(state="waiting", why=f"{said}; at most {bound:,.0f} s are declared")
+            time.sleep(LOOK)
+
+    def _dry(self, source: Source) -> Outcome:
+        folder = self._folder.with_suffix(".dry")
+        shutil.rmtree(folder, ignore_errors=True)
+        self._folder = folder
+        try:
+            fetched = self._fetch(source)
+            plan = Done(source.spans, {}, {}, "", {}, 0)
+            path = making.made(self._job, fetched, plan, folder, self._recompute)
+            count = making.count(path)
+            for table in making.tables(path, size=SHOWN):
+                for row in table.to_pylist():
+                    log.info("%s: would write %s", self._job.id, _shown(row))
+                break
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        said = f"{count:,} rows would be written to {self._job.target}; nothing was"
+        self._progress.now(state="done", rows=count, rows_done=0, verified=said)
+        return Outcome(0, said)
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    key, value = ((row[name] or b"").decode(errors="replace") for name in ("key", "value"))
+    return re.sub(r"\s+", " ", f"{key[:WIDTH]}: {value[:WIDTH]}")

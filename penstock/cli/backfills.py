@@ -1,0 +1,221 @@
+"""`penstock backfill`: an interval of an archive, or a collection, brought into a topic."""
+
+from __future__ import annotations
+
+import getpass
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.catalog import Catalog, readable
+from penstock.cli.archives import TIMES
+from penstock.cli.output import clear_errors, console, echo, emit, table, unknown
+from penstock.declare.archive import Archive
+from penstock.declare.backfill import Backfill
+from penstock.declare.stream import Stream
+from penstock.errors import BackfillError, BrokerError, NotYet, Wait
+from penstock.logs import setup
+from penstock.settings import settings
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.backfill.job import Job
+
+app = typer.Typer(no_args_is_help=True, help="Intervals of archives, and collections, brought into topics.")
+
+
+# As sysexits.h has it.
+LATER = 75
+
+
+class Timestamps(StrEnum):
+    original = "original"
+    now = "now"
+
+
+def complete(incomplete: str) -> list[str]:
+    return [name for name in sorted(readable()[0].backfills) if name.startswith(incomplete)]
+
+
+Name = Annotated[str, typer.Argument(help="A declared backfill.", autocompletion=complete)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """Every declared backfill: what it reads and fills, and its DAG."""
+    found: list[dict[str, Any]] = [
+        {
+            "name": one.name, "source": one.reads[0].name, "target": one.fills,
+            "dag": f"backfill_{one.name}" if one.runs else None, "scheduled": one.runs and one.scheduled,
+            "description": one.description,
+        }
+        for one in sorted(readable()[0].backfills.values(), key=lambda one: one.name)
+    ]  # fmt: skip
+    if as_json:
+        emit(found)
+        return
+    rows = table(["backfill", "source", "target", "DAG", "scheduled", "for"])
+    for one in found:
+        cells = (one["name"], one["source"], one["target"], one["dag"] or "none: its source is outside")
+        rows.add_row(*cells, "yes" if one["scheduled"] else "no", one["description"])
+    console().print(rows if found else "No backfills are declared: see docs/backfills.md.")
+
+
+@app.command()
+def run(
+    name: Name,
+    begin: Annotated[datetime | None, typer.Option("--from", formats=TIMES, help="Event time, UTC.")] = None,
+    end: Annotated[
+        datetime | None,
+        typer.Option("--to", formats=TIMES, help="Event time, UTC, not part of it; by default the last full hour."),
+    ] = None,
+    target: Annotated[str, typer.Option(help="Another topic of the same kind.")] = "",
+    source: Annotated[str, typer.Option(help="Another archive, for records that are written as they are.")] = "",
+    rate: Annotated[int | None, typer.Option(min=0, help="Records a second at most; 0 for no bound.")] = None,
+    dry: Annotated[bool, typer.Option("--dry-run", help="Say what would be written, and write nothing.")] = False,
+    timestamps: Annotated[
+        Timestamps, typer.Option(help="Of records that are written as they are: their own, or now.")
+    ] = Timestamps.original,
+    unclosed: Annotated[bool, typer.Option("--unclosed", help="Take what is there, though more may come.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Write once more what was written before.")] = False,
+    owner: Annotated[str, typer.Option(help="Who runs it, for the page.")] = "",
+) -> None:
+    """Do it, or go on where an earlier run of the same interval was; what was done is not done twice.
+
+    The exit code is 1 where it is refused, or where the target does not hold what the source gives, and 75 where the
+    same may do later.
+    """
+    from penstock.backfill.lag import behind
+    from penstock.backfill.report import reporter
+    from penstock.backfill.run import run as run_job
+    from penstock.control import connect
+
+    setup("backfill")
+    with clear_errors(), _later():
+        catalog = readable()[0]
+        job = _job(catalog, name, begin, end, target, source, rate, dry, timestamps, unclosed, again)
+        control = connect()
+        report = reporter(control, job, owner or f"{getpass.getuser()}@{socket.gethostname()}")
+        with _asked_to_end():
+            done = run_job(
+                job, settings().bootstrap, report=report, behind=behind(catalog, job.target, control),
+                recompute=_recompute,
+            )  # fmt: skip
+    console().print(f"{job.id}: {done.rows:,} rows written; {done.said}")
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(help="Of this backfill only.", autocompletion=complete)] = "",
+    as_json: AsJson = False,
+) -> None:
+    """The latest runs: how far each is, or how it ended."""
+    from penstock.control import connect
+
+    with clear_errors():
+        found = [row for row in connect().backfill_runs() if not name or row.name == name]
+    if as_json:
+        emit([vars(row) for row in found])
+        return
+    rows = table(["run", "state", "files", "rows", "rows/s", "said"], ["files", "rows", "rows/s"])
+    for row in found:
+        rows.add_row(
+            row.run + (" (dry)" if row.dry else ""), row.state, f"{row.files_done}/{row.files}",
+            f"{row.rows_done:,}/{row.rows:,}", f"{row.rate:,.0f}", row.why or row.verified,
+        )  # fmt: skip
+    console().print(rows if found else "No backfill has run yet: penstock backfill run NAME.")
+
+
+def _job(
+    catalog: Catalog, name: str, begin: datetime | None, end: datetime | None, target: str, source: str,
+    rate: int | None, dry: bool, timestamps: str, unclosed: bool, again: bool,
+) -> Job:  # fmt: skip
+    from penstock.backfill.job import Job
+
+    backfill = _named(catalog, name)
+    archive = _archive(catalog, backfill, source)
+    if begin is None and not backfill.whole and isinstance(backfill.source, Archive):
+        raise BackfillError(f"backfill {name} needs an interval", fix="say where it begins: --from 2026-01-31T00")
+    if begin is not None and backfill.whole:
+        raise BackfillError(
+            f"backfill {name} reads all there is before its end", got=f"--from {begin}", fix="leave out --from"
+        )
+    if end is None:
+        wait = backfill.source.wait if isinstance(backfill.source, Archive) else timedelta(0)
+        end = (datetime.now(UTC) - wait).replace(minute=0, second=0, microsecond=0)
+    return Job(
+        backfill, _utc(begin), _utc(end) or end, target or backfill.fills, archive,
+        backfill.rate if rate is None else rate, dry, "now" if timestamps == "now" else "original", unclosed, again,
+    )  # fmt: skip
+
+
+def _named(catalog: Catalog, name: str) -> Backfill:
+    if name not in catalog.backfills:
+        raise unknown("backfill", name, catalog.backfills)
+    found = catalog.backfills[name]
+    if not found.runs:
+        raise BackfillError(
+            f"backfill {name} has a source outside the project, which Penstock does not read", got=found.reads[0].name
+        )
+    return found
+
+
+def _archive(catalog: Catalog, backfill: Backfill, source: str) -> Archive | None:
+    """The archive that is read instead of the declared one."""
+    if source in ("", backfill.reads[0].name):
+        return None
+    if backfill.rows is not None or isinstance(backfill.target, Stream):
+        raise BackfillError(
+            f"backfill {backfill.name} makes rows of its own source alone", got=f"--source {source}",
+            fix="leave out --source",
+        )  # fmt: skip
+    if source not in catalog.archives:
+        raise unknown("archive", source, catalog.archives)
+    return catalog.archives[source]
+
+
+def _utc(given: datetime | None) -> datetime | None:
+    return given.replace(tzinfo=UTC) if given is not None and given.tzinfo is None else given
+
+
+def _recompute(streams: Sequence[Stream], files: Sequence[str], begin: datetime, end: datetime) -> Iterator[pa.Table]:
+    # Spark is more than most backfills need.
+    from penstock.engine.recompute import recomputed
+    from penstock.engine.session import open_session
+
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
+    spark = open_session("backfill")
+    try:
+        yield from recomputed(spark, streams, files, start=begin, end=end)
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _later() -> Iterator[None]:
+    """Exit code 75 (EX_TEMPFAIL) for what mends itself."""
+    try:
+        yield
+    except (NotYet, Wait, BrokerError) as e:
+        echo(f"error: {e}", err=True)
+        raise typer.Exit(LATER) from e
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[None]:
+    """Let SIGTERM end the run as Ctrl-C does: with a word of how far it is."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,399 @@
+"""Backfills from a real object store, and from MongoDB, into a real broker's topics."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import TopicPartition
+from pymongo import MongoClient
+
+from penstock.archive import records
+from penstock.archive.keeper import Keeper
+from penstock.archive.layout import begins
+from penstock.archive.place import Endpoint
+from penstock.archive.store import Store
+from penstock.archive.streams import Archived
+from penstock.archive.writer import ArchiveWriter
+from penstock.backfill import run as running
+from penstock.backfill import verify as verifying
+from penstock.backfill import writing
+from penstock.backfill.job import Job
+from penstock.backfill.progress import Figures
+from penstock.backfill.run import Outcome, run
+from penstock.backfill.writing import HEADER
+from penstock.declare.outputs import Mark
+from penstock.errors import BackfillError, DeclarationError, LeaseLost, SinkError
+from penstock.kafka.admin import admin, end_offsets
+from penstock.local.parts import Broker
+from penstock.settings import settings
+from penstock.streams import Archive, Backfill, Collection, Rows, Topic, TopicOutput
+from penstock.testing import Record, create, latest, read, send
+from tests import archived, mongo
+from tests.archived import where
+
+pytestmark = pytest.mark.integration
+
+KEPT = Topic("kept", partitions=2)
+AGAIN = Topic("again", partitions=3, config={"retention.ms": "-1"})
+SUMS = Topic("sums", partitions=2, compacted=True)
+HOUR = datetime(2026, 1, 1, 10, tzinfo=UTC)
+EVENT = "who STRING NOT NULL, n BIGINT NOT NULL, moment BIGINT NOT NULL"
+PER_PART = 40
+looks = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    with archived.server(tmp_path_factory.mktemp("s3")) as part:
+        yield where(part)
+
+
+@pytest.fixture
+def kept(endpoint: Endpoint, home: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Archive:
+    """An archive of topic `kept` with closed hours; what backfills fetch lies in the test's home."""
+    assert settings().home == home
+    monkeypatch.setenv("PENSTOCK_S3_URL", endpoint.url)
+    monkeypatch.setenv("PENSTOCK_S3_ACCESS_KEY", endpoint.access_key)
+    monkeypatch.setenv("PENSTOCK_S3_SECRET_KEY", endpoint.secret_key)
+    settings.cache_clear()
+    archive = Archive("kept-archive", KEPT, bucket="lake", prefix=f"t-{abs(hash(request.node.name))}")
+    archives(archive, endpoint, [event(p, n) for p in (0, 1) for n in range(PER_PART)])
+    return archive
+
+
+def event(partition: int, n: int, who: str = "") -> dict[str, Any]:
+    """Record n of a partition: event times go up and down from 10:00 on, every seventh is a tombstone."""
+    at = HOUR + timedelta(seconds=30 * (n * 7 % PER_PART) * 5)
+    who = who or f"k{n % 5}"
+    value = json.dumps({"who": who, "n": n, "moment": int(at.timestamp() * 1000)}).encode()
+    return {
+        "topic": "kept", "partition": partition, "offset": n, "key": who.encode(),
+        "value": None if n % 7 == 3 else value, "timestamp": at, "event_time": at,
+        "headers": [{"key": "h", "value": b"%d" % n}] if n % 2 else None,
+    }  # fmt: skip
+
+
+def archives(archive: Archive, endpoint: Endpoint, given: list[dict[str, Any]], close: bool = True) -> None:
+    """Let an archive hold some more records, and close its hours."""
+    store = Store(endpoint, archive.bucket, archive.prefix)
+    to = Archived(archive.name, archive.bucket, archive.prefix, ("kept",), 900.0)
+    writer = ArchiveWriter(to, store)
+    ends = {p: max(r["offset"] + 1 for r in given if r["partition"] == p) for p in {r["partition"] for r in given}}
+    writer.write({to.name: pa.Table.from_pylist(given, records.SCHEMA)}, Mark("query", 0, {"kept": ends}))
+    if close:
+        asked: Any = ({("kept", p): end for p, end in ends.items()}, {})
+        late = begins("2026-01-02T00").timestamp() + 10_000 * next(looks)
+        Keeper(writer, to, lambda _: asked, lambda: late).tend()
+
+
+def again(kept: Archive, target: Topic | TopicOutput = AGAIN, **given: Any) -> Backfill:
+    return Backfill("once-more", kept, target, **given)
+
+
+def job(backfill: Backfill, hours: float = 3, **given: Any) -> Job:
+    return Job(backfill, None if backfill.whole else HOUR, HOUR + timedelta(hours=hours), backfill.fills, **given)
+
+
+def do(one: Job, broker: Broker, told: list[Figures] | None = None, **given: Any) -> Outcome:
+    report = (lambda _: None) if told is None else told.append
+    return run(one, broker.bootstrap, report=report, recompute=lambda *_: iter(()), **given)
+
+
+def places(broker: Broker, topic: str = "again") -> list[tuple[int, int]]:
+    """Which records of the archive a topic holds, in the order of its partitions."""
+    found = [dict(r.headers)[HEADER].split("/") for r in read(broker.bootstrap, topic)]
+    return [(int(p), int(n)) for _, _, p, n in found]
+
+
+ALL = sorted((p, n) for p in (0, 1) for n in range(PER_PART))
+
+
+def test_records_are_written_as_they_are_in_order_of_event_time(kept: Archive, fresh_broker: Broker) -> None:
+    create(fresh_broker.bootstrap, AGAIN)
+    told: list[Figures] = []
+    done = do(job(again(kept)), fresh_broker, told)
+    assert done.rows == len(ALL)
+    found = read(fresh_broker.bootstrap, "again")
+    assert sorted(places(fresh_broker)) == ALL
+    by_key: dict[str | None, list[int]] = {}
+    for r, (p, n) in zip(found, places(fresh_broker), strict=True):
+        was = event(p, n)
+        assert (r.key, r.value) == (was["key"].decode(), was["value"] and was["value"].decode())
+        assert r.timestamp == int(was["timestamp"].timestamp() * 1000)
+        assert dict(r.headers).get("h") == (str(n) if n % 2 else None)
+        by_key.setdefault(r.key, []).append(r.timestamp)
+    assert all(times == sorted(times) for times in by_key.values())
+    assert [f.state for f in told if f.state in ("verifying", "done")][-1] == "done"
+    assert "80 rows" in told[-1].verified
+    # And once more: nothing.
+    assert do(job(again(kept)), fresh_broker).rows == 0
+    assert len(read(fresh_broker.bootstrap, "again")) == len(ALL)
+
+
+def test_only_the_interval_and_then_only_what_came_late(
+    kept: Archive, endpoint: Endpoint, fresh_broker: Broker
+) -> None:
+    create(fresh_broker.bootstrap, AGAIN)
+    one = job(again(kept), hours=0.5)
+    inside = {(p, n) for p, n in ALL if event(p, n)["event_time"] < HOUR + timedelta(minutes=30)}
+    assert 0 < len(inside) < len(ALL)
+    assert do(one, fresh_broker).rows == len(inside)
+    assert set(places(fresh_broker)) == inside
+    archives(kept, endpoint, [event(0, PER_PART)])
+    assert do(one, fresh_broker).rows == 1
+    assert sorted(places(fresh_broker)) == sorted([*inside, (0, PER_PART)])
+    assert do(one, fresh_broker).rows == 0
+
+
+@pytest.mark.parametrize("at", [0, 1, 3, 8])
+def test_cut_off_and_taken_up_again(
+    kept: Archive, endpoint: Endpoint, home: Path, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    """Before a transaction, or between the last and the verification; then the archive gets more, and the files that
+    were fetched are gone."""
+    create(fresh_broker.bootstrap, AGAIN)
+    monkeypatch.setattr(writing, "TOGETHER", 10)
+    monkeypatch.setattr(running, "LOOK", 0.0)
+    calls = 0
+
+    def cut() -> dict[str, float]:
+        nonlocal calls
+        if (calls := calls + 1) > at:
+            raise KeyboardInterrupt
+        return {}
+
+    told: list[Figures] = []
+    with pytest.raises(KeyboardInterrupt):
+        do(job(again(kept)), fresh_broker, told, behind=cut)
+    assert told[-1].state == "stopped"
+    assert len(places(fresh_broker)) == at * 10
+    archives(kept, endpoint, [event(1, PER_PART)])
+    if at == 3:
+        shutil.rmtree(home / "backfills")
+    done = do(job(again(kept)), fresh_broker)
+    assert done.rows == len(ALL) + 1 - at * 10
+    assert sorted(places(fresh_broker)) == sorted([*ALL, (1, PER_PART)])
+
+
+def test_who_does_the_same_job_elsewhere_is_fenced(kept: Archive, fresh_broker: Broker, tmp_path: Path) -> None:
+    """Two processes that know nothing of each other's folder: the later one ends the job, the earlier one leaves."""
+    create(fresh_broker.bootstrap, AGAIN)
+    begun, waits = threading.Event(), threading.Event()
+    failed: list[BaseException] = []
+
+    def held() -> dict[str, float]:
+        begun.set()
+        assert waits.wait(180)
+        return {}
+
+    def first() -> None:
+        try:
+            do(job(again(kept)), fresh_broker, behind=held)
+        except BaseException as e:
+            failed.append(e)
+
+    earlier = threading.Thread(target=first)
+    earlier.start()
+    try:
+        assert begun.wait(180)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PENSTOCK_HOME", str(tmp_path / "elsewhere"))
+            settings.cache_clear()
+            assert do(job(again(kept)), fresh_broker).rows == len(ALL)
+        settings.cache_clear()
+    finally:
+        waits.set()
+        earlier.join(180)
+    assert [type(e) for e in failed] == [LeaseLost]
+    assert sorted(places(fresh_broker)) == ALL
+
+
+def test_a_dry_run_writes_nothing(kept: Archive, fresh_broker: Broker, caplog: pytest.LogCaptureFixture) -> None:
+    create(fresh_broker.bootstrap, AGAIN)
+    with caplog.at_level("INFO"):
+        done = do(job(again(kept), dry=True), fresh_broker)
+    assert done.rows == 0
+    assert "80 rows would be written to again" in done.said
+    assert "would write k" in caplog.text
+    assert read(fresh_broker.bootstrap, "again") == []
+
+
+def test_it_waits_for_readers_and_keeps_its_pace(
+    kept: Archive, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(fresh_broker.bootstrap, AGAIN)
+    monkeypatch.setattr(running, "LOOK", 0.0)
+    monkeypatch.setattr(writing, "TOGETHER", 10)
+    lags = iter([{"counts": 70.0}, {"counts": 61.0}, {"counts": 5.0}])
+    told: list[Figures] = []
+    do(job(again(kept)), fresh_broker, told, behind=lambda: next(lags, {}))
+    waited = [f for f in told if f.state == "waiting"]
+    assert waited
+    assert all("counts is" in f.why and f.rows_done == 0 for f in waited)
+
+
+def test_pace() -> None:
+    slept: list[float] = []
+    now = 100.0
+    pace = writing.Pace(10, lambda: now + sum(slept), slept.append)
+    for _ in range(5):
+        pace.wait(pace.together)
+    # The first second's are free, as those of a pause of a second would be.
+    assert sum(slept) == pytest.approx(3.0)
+
+
+SUM = "SELECT who, sum(n)::BIGINT AS total, getvariable('end') - 1 AS as_of FROM records GROUP BY who"
+
+
+def sums(kept: Archive, query: str = SUM, **given: Any) -> Backfill:
+    output = TopicOutput(SUMS, key=("who",), value=("who", "total", "as_of"))
+    return Backfill(
+        "sums-again", kept, output, rows=Rows(EVENT, "timestamp_millis(moment)", query), whole=True, **given
+    )
+
+
+def total(upto: datetime) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for p, n in ALL:
+        one = event(p, n)
+        if one["value"] is not None and one["event_time"] < upto:
+            found[one["key"].decode()] = found.get(one["key"].decode(), 0) + n
+    return found
+
+
+def held(broker: Broker) -> dict[str, int]:
+    found = latest(read(broker.bootstrap, "sums"))
+    rows = [json.loads(value) for value in found.values() if value]
+    return {row["who"]: row["total"] for row in rows}
+
+
+def test_rows_are_made_of_all_before_the_end(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:
+    create(fresh_broker.bootstrap, SUMS)
+    one = job(sums(kept), hours=1.0)
+    assert do(one, fresh_broker).rows == 5
+    assert held(fresh_broker) == total(HOUR + timedelta(hours=1))
+    key, value = next(iter(latest(read(fresh_broker.bootstrap, "sums")).items()))
+    assert key == json.dumps({"who": json.loads(value or "")["who"]}, separators=(",", ":"))
+    assert do(one, fresh_broker).rows == 0
+    # Of more records, and by another query, the rows are made anew.
+    archives(kept, endpoint, [{**event(0, PER_PART), "value": event(0, 1)["value"]}])
+    assert do(one, fresh_broker).rows == 5
+    doubled = sums(kept, SUM.replace("sum(n)", "2 * sum(n)"))
+    assert do(job(doubled, hours=1.0), fresh_broker).rows == 5
+    assert held(fresh_broker)["k0"] == 2 * total(HOUR + timedelta(hours=1))["k0"]
+
+
+def test_a_newer_record_of_a_key_explains_one_that_compaction_took(
+    kept: Archive, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(fresh_broker.bootstrap, SUMS)
+    real = verifying._read
+
+    def without(*given: Any) -> Iterator[pa.Table]:
+        """As if the cleaner had been there: of each key the newest only."""
+        tables = pa.concat_tables(list(real(*given)))
+        keys = tables["key"].to_pylist()
+        newest = {key: at for at, key in enumerate(keys)}
+        yield tables.take(sorted(newest.values()))
+
+    def live() -> dict[str, float]:
+        send(fresh_broker.bootstrap, [Record("sums", '{"who":"k1"}', '{"who":"k1","total":1}', -1)])
+        return {}
+
+    monkeypatch.setattr(verifying, "_read", without)
+    done = do(job(sums(kept)), fresh_broker, behind=live)
+    assert "newer record of their keys" in done.said or "5 rows" in done.said
+
+
+def test_what_somebody_else_takes_away_is_seen(
+    kept: Archive, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(fresh_broker.bootstrap, AGAIN)
+    monkeypatch.setattr(running, "LOOK", 0.0)
+    monkeypatch.setattr(writing, "TOGETHER", 10)
+    gone = admin(fresh_broker.bootstrap)
+
+    def meanwhile() -> dict[str, float]:
+        ends = end_offsets(gone, [("again", p) for p in range(3)], fresh_broker.bootstrap)
+        asked = [TopicPartition("again", p, end) for (_, p), end in ends.items() if end]
+        if asked:
+            for done in gone.delete_records(asked[:1]).values():
+                done.result(60)
+        return {}
+
+    told: list[Figures] = []
+    with pytest.raises(BackfillError, match="does not hold what the source gives"):
+        do(job(again(kept)), fresh_broker, told, behind=meanwhile)
+    assert told[-1].state == "failed"
+    # It is not taken for done.
+    with pytest.raises(BackfillError, match="does not hold"):
+        do(job(again(kept)), fresh_broker)
+    assert do(job(again(kept), again=True), fresh_broker).rows == len(ALL)
+
+
+def test_refusals(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:
+    with pytest.raises(BackfillError, match=r"no topic again.*topics --apply"):
+        do(job(again(kept)), fresh_broker)
+    create(fresh_broker.bootstrap, replace(AGAIN, config={}), SUMS)
+    with pytest.raises(BackfillError, match=r"delete records as old as these at once.*--timestamps now"):
+        do(job(again(kept)), fresh_broker)
+    assert do(job(again(kept), timestamps="now", hours=0.1), fresh_broker).rows > 0
+    with pytest.raises(DeclarationError, match="a key twice"):
+        do(job(sums(kept, "SELECT 'a' AS who, n AS total, moment AS as_of FROM records")), fresh_broker)
+    with pytest.raises(DeclarationError, match="lacking as_of"):
+        do(job(sums(kept, "SELECT who, n AS total FROM records")), fresh_broker)
+    with pytest.raises(DeclarationError, match="its query is none"):
+        do(job(sums(kept, "SELECT who FROM nowhere")), fresh_broker)
+    with pytest.raises(DeclarationError, match=r"no one text for.*as_of"):
+        do(job(sums(kept, "SELECT who, n AS total, event_time AS as_of FROM records")), fresh_broker)
+    # The topic has records that are not archived, and hours are open.
+    create(fresh_broker.bootstrap, KEPT)
+    send(fresh_broker.bootstrap, [Record("kept", "k", "v", 0, timestamp=1) for _ in range(PER_PART + 1)])
+    with pytest.raises(BackfillError, match=r"has not come to the end.*kept\[0\] up to 40 of 41"):
+        do(job(sums(kept)), fresh_broker)
+    assert do(job(sums(kept), unclosed=True), fresh_broker).rows == 5
+    archives(kept, endpoint, [event(0, PER_PART)], close=False)
+    with pytest.raises(BackfillError, match=r"hours of archive kept-archive are open.*--unclosed"):
+        do(job(sums(kept)), fresh_broker)
+    with pytest.raises(BackfillError, match="interval is empty"):
+        job(again(kept), hours=0)
+    assert not read(fresh_broker.bootstrap, "sums")[5:]
+
+
+def test_documents(home: Path, fresh_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings().home == home
+    create(fresh_broker.bootstrap, SUMS)
+    backfill = Backfill(
+        "documents", Collection("crm", "people"), TopicOutput(SUMS, key=("who",), value=("who", "total", "as_of")),
+        rows=Rows("id STRING, n BIGINT, moment BIGINT NOT NULL", "timestamp_millis(moment)",
+                  "SELECT id AS who, n AS total, moment AS as_of FROM records"),
+    )  # fmt: skip
+    one = Job(backfill, None, HOUR, "sums")
+    with pytest.raises(SinkError, match="nobody has said where MongoDB is"):
+        do(one, fresh_broker)
+    with mongo.store(tmp_path / "mongo") as url:
+        monkeypatch.setenv("PENSTOCK_MONGODB_URL", url)
+        settings.cache_clear()
+        client: MongoClient[dict[str, Any]] = MongoClient(url)
+        with client:
+            people = client["crm"]["people"]
+            people.insert_many(
+                [{"_id": f"p{n}", "id": f"p{n}", "n": n, "moment": HOUR, "more": {"x": [n]}} for n in range(30)]
+            )
+            assert do(one, fresh_broker).rows == 30
+            assert do(one, fresh_broker).rows == 0
+            people.update_one({"_id": "p3"}, {"$set": {"n": 1000}})
+            assert do(one, fresh_broker).rows == 30
+            client.drop_database("crm")
+    found = held(fresh_broker)
+    assert found == {f"p{n}": 1000 if n == 3 else n for n in range(30)}
