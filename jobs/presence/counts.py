@@ -41,6 +41,7 @@ FROM keys LEFT JOIN bases USING (business, contact) LEFT JOIN since USING (busin
     "FROM folded WHERE (walks, base, as_of) IS DISTINCT FROM (old_walks, old_base, old_as_of)",
     gives="business STRING, contact STRING, count BIGINT, base BIGINT, as_of BIGINT, "
     "walks ARRAY<STRUCT<moment: BIGINT, device: STRING>>",
+    restored="SELECT business, contact, base, as_of, walks FROM output",
 )
 
 

@@ -23,8 +23,9 @@ from penstock.kafka.marks import forget_mark
 from penstock.kafka.replay import REPLAYS
 from penstock.settings import settings
 
-# Beside the checkpoint: its tables, what it was before a reset, a reset that was not taken up, and what a search left.
-FOLDERS = ("", ".tables", ".before", ".reset", ".trial")
+# Beside the checkpoint: its tables, what it was before a reset, a reset that was not taken up, a rebuild that was not
+# ended, and what a search left.
+FOLDERS = ("", ".tables", ".before", ".reset", ".rebuilding", ".trial")
 
 
 def remove(

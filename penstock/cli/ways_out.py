@@ -1,4 +1,4 @@
-"""`penstock streams go-on`, `reset` and `remove`: what an operator decides when a stream cannot simply go on."""
+"""`penstock streams go-on`, `reset`, `rebuild` and `remove`: what is decided when a stream cannot simply go on."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from penstock import logs
 from penstock.catalog import readable
 from penstock.cli.output import actor, clear_errors, console, table
 from penstock.cli.removal import remove
@@ -18,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.settings import settings
 
 if TYPE_CHECKING:
+    from penstock.engine.rebuild import Rebuilt
     from penstock.engine.rewind import Plan, To
 
 
@@ -25,6 +27,7 @@ def register(app: typer.Typer) -> None:
     """Put the commands of this module among those of `penstock streams`."""
     app.command("go-on")(go_on)
     app.command("reset")(reset)
+    app.command("rebuild")(rebuild)
     app.command("remove")(remove)
 
 
@@ -74,6 +77,30 @@ def reset(
     typer.echo(f"{name} begins there once it is started: `penstock streams start {name}`")
 
 
+def rebuild(name: Annotated[str, typer.Argument(help="A stream that is stopped.")], note: Note = "") -> None:
+    """Read the state of a stopped stream's fold back from its own output, where its checkpoint is lost or unfit."""
+    with clear_errors():
+        control = connect()
+        _is_stopped(control, name)
+        logs.setup("rebuild")
+        made = _rebuilt(name, lambda: _is_stopped(control, name))
+        said = f"{made.after.keys:,} keys, behind batch {made.batch}"
+        control.record(actor(), "rebuild", name, f"{note}: {said}" if note else said)
+    sizes = table(["state", "keys", "bytes"], right=["keys", "bytes"])
+    was = ("-", "cannot be read") if made.before is None else (f"{made.before.keys:,}", f"{made.before.bytes:,}")
+    sizes.add_row("before", *was)
+    sizes.add_row("rebuilt", f"{made.after.keys:,}", f"{made.after.bytes:,}")
+    offsets = table(["topic", "partition", "goes on from"], right=["partition", "goes on from"])
+    for topic, parts in sorted(made.ends.items()):
+        for partition, at in sorted(parts.items()):
+            offsets.add_row(topic, str(partition), f"{at:,}")
+    out = console()
+    out.print(sizes)
+    out.print(offsets)
+    typer.echo(f"{made.records:,} records were looked at, in {made.seconds:.1f} s; it waits in {made.folder}")
+    typer.echo(f"{name} goes on with it once it is started: `penstock streams start {name}`")
+
+
 def destination(text: str) -> To:
     """What --to says; PenstockError if it is nothing of the kind."""
     if text in ("earliest", "latest"):
@@ -107,6 +134,15 @@ def _planned(name: str, to: To) -> tuple[Plan, Callable[[str], None]]:
     spark = session_for(open_session("reset"), stream)
     checkpoint = Checkpoint(spark, settings().checkpoint_root, name)
     return planned(stream, spark, settings().bootstrap, checkpoint, to), checkpoint.ask_reset
+
+
+def _rebuilt(name: str, stopped: Callable[[], None]) -> Rebuilt:
+    from penstock.engine import rebuild
+    from penstock.engine.session import open_session, session_for
+
+    stream = readable()[0].stream(name)
+    spark = session_for(open_session("rebuild"), stream)
+    return rebuild.rebuild(stream, spark, settings().bootstrap, settings().checkpoint_root, stopped)
 
 
 def _is_stopped(control: Control, name: str) -> None:

@@ -30,6 +30,9 @@ class Fold:
     rows: a SELECT over `folded`, what `fold` gave, and over the same two tables.
     gives: Spark DDL of what `rows` gives: the columns of the frame that the transform goes on with.
     ends: a condition over the key and the state: what may be forgotten, for a key without it would come to the same.
+    restored: a SELECT over `output`, the newest record of each key of the stream's compacted output, in the columns
+        that its key and value are made of: it gives the key and the state. Empty if those do not hold the state, which
+        is then lost with its checkpoint.
 
     `getvariable('watermark')` is the batch's watermark, in epoch ms. How records are cut into batches must not matter
     more than the rule says, and a batch that runs again must come to the same: so no `now()` and no `random()`.
@@ -44,10 +47,11 @@ class Fold:
     rows: str
     gives: str
     ends: str = "false"
+    restored: str = ""
 
     def __post_init__(self) -> None:
         check_name("fold", self.name)
-        for name in ("state", "fold", "rows", "gives", "ends"):
+        for name in ("state", "fold", "rows", "gives", "ends", "restored"):
             check_kind(f"fold {self.name}", name, getattr(self, name), str)
         key: object = self.key
         if not (isinstance(key, tuple) and key and all(isinstance(name, str) and name for name in key)):

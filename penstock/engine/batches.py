@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.control.gaps import Gap
 from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner
 from penstock.declare.topic import ASIDE, COMMITS
+from penstock.engine import plans
 from penstock.engine.folding import Folds
 from penstock.engine.gaps import Inputs
 from penstock.engine.giving import Giving, Store, joined
@@ -295,7 +296,11 @@ class Batches:
         """See that the checkpoint is that of the mark; one without a mark is marked once somebody has accepted it."""
         stateful, name = self._stream.stateful_steps > 0, self._stream.name
         try:
-            self._checkpoint.fits(self.committed, stateful=stateful)
+            self._checkpoint.fits(
+                self.committed,
+                stateful=stateful,
+                restores=lambda: plans.restores(self._stream, self._spark, self._bootstrap),
+            )
         except Unmarked as e:
             query = self._checkpoint.query
             gap = Gap(COMMITS.name, "unmarked", start=self.committed.batch + 1, end=e.ended + 1, topic_id=query)

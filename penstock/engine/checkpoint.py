@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,16 +65,17 @@ class Checkpoint:
         self.copy = ""
         """Tells this folder from others that were copied from it."""
 
-    def fits(self, mark: Mark, *, stateful: bool) -> None:
+    def fits(self, mark: Mark, *, stateful: bool, restores: Callable[[], bool] = lambda: False) -> None:
         """Mend what is missing in the log by the mark of what is written, and say so. The query must not run.
 
         Blocked if this checkpoint is not the one that wrote the mark, or is damaged. stateful: whether the query has
-        state, which must have taken in each batch.
+        state, which must have taken in each batch. restores: whether its output holds it.
         """
         self._last, self._synced = None, {}
         self.copy = copies.taken(self._stream, self._folder, mark)
         anew = self.reset_in_force() is not None
-        for said in Recovery(self._stream, self._folder, mark, stateful=stateful, anew=anew).run():
+        look = Recovery(self._stream, self._folder, mark, stateful=stateful, anew=anew, restores=restores)
+        for said in look.run():
             log.warning("the checkpoint of stream %s is mended: %s", self._stream, said)
 
     def sync(self) -> None:

@@ -33,8 +33,7 @@ def taken(stream: str, folder: Folder, mark: Mark) -> str:
         # The last mark may be that of the one this was copied from, until this one writes; or that of the one before.
         known = (kept.get("copy", ""), kept.get("from", ""))
         wrote = mark.checkpoint if mark.checkpoint in known else known[0]
-        kept = {"place": here, "copy": f"{here} {uuid.uuid4().hex[:8]}", "from": wrote}
-        folder.replace(FILE, json.dumps(kept))
+        kept = _put(folder, here, wrote)
     if mark.checkpoint and mark.checkpoint not in (kept["copy"], kept["from"]) and _same_query(folder, mark):
         raise Blocked(
             f"stream {stream} goes on from a copy of this checkpoint",
@@ -42,6 +41,17 @@ def taken(stream: str, folder: Folder, mark: Mark) -> str:
             fix="stop it here; or stop it there, and put its folder in the place of this one",
         )
     return str(kept["copy"])
+
+
+def begun(folder: Folder, path: str, mark: Mark) -> None:
+    """Let a folder, which is to lie at a path, go on behind what another copy has written."""
+    _put(folder, place(path), mark.checkpoint)
+
+
+def _put(folder: Folder, here: str, wrote: str) -> dict[str, str]:
+    kept = {"place": here, "copy": f"{here} {uuid.uuid4().hex[:8]}", "from": wrote}
+    folder.replace(FILE, json.dumps(kept))
+    return kept
 
 
 def _same_query(folder: Folder, mark: Mark) -> bool:

@@ -46,11 +46,12 @@ KEPT = 3
 @dataclass
 class Place:
     """Where the folds of one plan keep their state; folder: nowhere if it is empty. late: whether rows behind the
-    watermark are left out. folds: those that the plan has, by name."""
+    watermark are left out. folds: those that the plan has, by name; keys: the columns that their keys are of."""
 
     folder: str
     late: bool
     folds: dict[str, Fold] = field(default_factory=dict)
+    keys: dict[str, StructType] = field(default_factory=dict)
 
 
 HERE: ContextVar[Place | None] = ContextVar("HERE", default=None)
@@ -105,15 +106,20 @@ def applied(fold: Fold, frame: DataFrame) -> DataFrame:
             f"a transform has fold {fold.name} twice", fix="give each a name of its own, or unite the rows before"
         )
     folds.tried(fold, to_arrow_schema(frame.schema, timezone="UTC"))
-    place.folds[fold.name] = fold
-    count = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
-    # As Spark shuffles by these columns, so each part is one task's.
-    part = F.pmod(F.hash(*fold.key), F.lit(count))
-    sent = frame.select("*", F.xxhash64(*fold.key).alias(HASH), part.alias(PART)).repartition(count, *fold.key)
+    place.folds[fold.name], place.keys[fold.name] = fold, frame.select(*fold.key).schema
+    sent = parted(fold, frame)
     layout = DataType.fromDDL(", ".join(f"{quoted(f.name)} {f.type.ddl}" for f in fold.given))
     assert isinstance(layout, StructType)
     folder = f"{place.folder}/{fold.name}" if place.folder and frame.isStreaming else ""
     return sent.mapInArrow(Step(fold, folder, place.late), layout)
+
+
+def parted(fold: Fold, frame: DataFrame) -> DataFrame:
+    """Rows with the hash of their key and the number of their part; each part is one task's."""
+    count = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    # As Spark shuffles by these columns.
+    part = F.pmod(F.hash(*fold.key), F.lit(count))
+    return frame.select("*", F.xxhash64(*fold.key).alias(HASH), part.alias(PART)).repartition(count, *fold.key)
 
 
 def lines(stream: Stream, found: Place) -> list[str]:
@@ -189,7 +195,8 @@ class Folds:
                 if done >= 0:
                     self._whole(folder, done)
             except Damaged as e:
-                raise damaged(self._stream, f"the state of fold {name}: {e}") from e
+                restores = bool(found.folds[name].restored)
+                raise damaged(self._stream, f"the state of fold {name}: {e}", restores=restores) from e
             folder.mkdir(parents=True, exist_ok=True)
 
     def _whole(self, folder: Path, done: int) -> None:

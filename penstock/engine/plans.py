@@ -15,8 +15,9 @@ import orjson
 import pyspark
 
 from penstock import catalog
-from penstock.engine import folding, jvm, refusals, source, tablefeed
+from penstock.engine import folding, jvm, refusals, restoring, source, tablefeed
 from penstock.engine.jvm import Folder
+from penstock.engine.recovery import REBUILD
 from penstock.engine.session import open_session, session_for
 from penstock.errors import Blocked, PenstockError
 from penstock.settings import settings
@@ -62,7 +63,25 @@ def rows(
     refusals.check(stream, [*jvm.stateful_steps(found), *(refusals.FOLD for _ in place.folds)])
     refusals.clocks_fit(stream, jvm.clocks(found))
     refusals.windows_fit(stream, jvm.windows(found))
+    if any(fold.restored for fold in place.folds.values()):
+        restoring.restoring(stream, found, place)
     return found
+
+
+def restores(stream: Stream, spark: SparkSession, bootstrap: str) -> bool:
+    """Whether the state of a stream can be read back from its output."""
+    try:
+        with folding.noted() as place:
+            rows(spark, stream, bootstrap, empty(stream, spark))
+    except Exception:
+        # A transform may raise anything, and why the stream stands is another matter.
+        return False
+    return any(fold.restored for fold in place.folds.values())
+
+
+def empty(stream: Stream, spark: SparkSession) -> dict[str, DataFrame]:
+    """The tables of a stream, without rows."""
+    return {name: spark.createDataFrame([], tablefeed.ddl(table.fields)) for name, table in stream.tables.items()}
 
 
 def lines(stream: Stream, given: DataFrame, place: FoldPlace | None = None) -> list[str]:
@@ -83,10 +102,10 @@ class Plan:
         self._stream, self._folder = stream, Folder(spark, path)
         self._reset = Folder(spark, f"{path}.reset")
 
-    def check(self, lines: list[str], *, anew: bool = False) -> None:
+    def check(self, lines: list[str], *, anew: bool = False, restores: bool = False) -> None:
         """Blocked if a checkpoint with batches has the state of another plan, and nobody accepted this one.
 
-        lines: what `lines` says of it. anew: whatever was accepted before.
+        lines: what `lines` says of it. anew: whatever was accepted before. restores: whether its output holds it.
         """
         if self._reset.names("."):
             return  # the next start begins anew
@@ -96,7 +115,9 @@ class Plan:
             raise Blocked(
                 f"stream {self._stream} has state of other code, and this code would misread it",
                 got=_difference(known, lines),
-                fix="take the old code back; or give the stream a new name; or stop it and begin anew from a time, "
+                fix="take the old code back; or give the stream a new name; or stop it and "
+                + (f"{REBUILD.format(name=self._stream)}; or " if restores else "")
+                + "begin anew from a time, "
                 f"`penstock streams reset {self._stream} --to TIME`, or with all that its topics still hold, "
                 "`--to earliest`, release and start it; or if the old state fits all the same, here and in all "
                 "streams of its app: "
@@ -149,16 +170,15 @@ def refused(app: str, *, accept: bool) -> list[str]:
         stream = found.stream(name)
         spark = session_for(base, stream)
         try:
-            empty = {n: spark.createDataFrame([], tablefeed.ddl(t.fields)) for n, t in stream.tables.items()}
             path = f"{settings().checkpoint_root.rstrip('/')}/{name}"
             with folding.at(stream, path) as place:
-                made = rows(spark, stream, settings().bootstrap, empty)
+                made = rows(spark, stream, settings().bootstrap, empty(stream, spark))
             now = lines(stream, made, place)
             plan = Plan(spark, name, path)
             if accept:
                 accepted.append((plan, now))
             else:
-                plan.check(now, anew=True)
+                plan.check(now, anew=True, restores=any(fold.restored for fold in place.folds.values()))
         except PenstockError as e:
             said.append(str(e))
         except Exception as e:

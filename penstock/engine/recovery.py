@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from penstock.engine import jvm
@@ -25,6 +26,7 @@ STATE = re.compile(
 )
 CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
 OF_A_BATCH = "FOREACH_BATCH_USER_FUNCTION_ERROR"
+REBUILD = "read its state back from its own output with `penstock streams rebuild {name}`"
 RESET = "`penstock streams reset {name} --to ...` says where to begin instead; `--dry-run` shows what that means"
 
 
@@ -40,11 +42,21 @@ class Recovery:
     """One look at a checkpoint. said: what was mended, a sentence each.
 
     mark: of the last batch that is written. stateful: whether the state must have taken in each batch. anew: whether it
-    was asked to begin anew: then the mark may be of what it was before.
+    was asked to begin anew: then the mark may be of what it was before. restores: whether its output holds its state.
     """
 
-    def __init__(self, name: str, folder: Folder, mark: Mark, *, stateful: bool, anew: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        folder: Folder,
+        mark: Mark,
+        *,
+        stateful: bool,
+        anew: bool = False,
+        restores: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._name, self._folder, self._mark, self._stateful, self._anew = name, folder, mark, stateful, anew
+        self._restores = restores
         self._plans = {n: plan for n, text in mark.plans.items() if (plan := Plan.read(text))}
         self._texts: dict[str, str | None] = {}
         self.said: list[str] = []
@@ -72,7 +84,7 @@ class Recovery:
                 f"the checkpoint of stream {self._name} is not there, though it wrote up to batch {self._mark.batch}",
                 got=f"{self._folder.path} is empty",
                 fix="see that its disk is mounted and that PENSTOCK_CHECKPOINTS names it, or put the folder back; "
-                f"where it is lost, {RESET.format(name=self._name)}",
+                f"where it is lost, {ways(self._name, restores=self._restores())}",
             )
         if query is None and (planned or done or gone) and self._mark.query:
             query = self._mark.query
@@ -208,7 +220,7 @@ class Recovery:
             self.said.append(f"{name}: {said}")
 
     def _damaged(self, file: str) -> Blocked:
-        return damaged(self._name, f"{self._folder.path}/{file}")
+        return damaged(self._name, f"{self._folder.path}/{file}", restores=self._restores())
 
     def _unmarked(self, what: str, got: str, ended: int) -> Blocked:
         for n in range(max(0, ended - 1), ended + 1):
@@ -218,7 +230,7 @@ class Recovery:
         return Unmarked(f"stream {self._name} {what}", got=got, fix=fix, ended=ended)
 
     def _doubt(self, what: str, got: str) -> Blocked:
-        return Blocked(f"stream {self._name} {what}", got=got, fix=RESET.format(name=self._name))
+        return Blocked(f"stream {self._name} {what}", got=got, fix=ways(self._name, restores=self._restores()))
 
 
 def unreadable_state(error: BaseException) -> bool:
@@ -245,13 +257,19 @@ def _with_stacks(cause: BaseException | None) -> str:
     return "\n".join(said)
 
 
-def damaged(name: str, what: str) -> Blocked:
+def ways(name: str, *, restores: bool) -> str:
+    """What goes on without the state there was."""
+    stopped = f"stop it and {REBUILD.format(name=name)}; or " if restores else ""
+    return stopped + RESET.format(name=name)
+
+
+def damaged(name: str, what: str, *, restores: bool = False) -> Blocked:
     """A checkpoint that cannot be mended."""
     return Blocked(
         f"the checkpoint of stream {name} is damaged",
         got=what,
         fix="nothing, if the disk is full or away: it is tried again. Else put the folder back as it was, if there is "
-        f"a copy; or {RESET.format(name=name)}",
+        f"a copy; or {ways(name, restores=restores)}",
     )
 
 

@@ -30,7 +30,7 @@ class Reset:
     a window begins; those that begin before are left as they are, as some of their records may not be read again.
     below: records of offsets below these were looked at before. ids: of the topics that the offsets
     are of. ready: whether `below` is known. emitted: epoch ms; final windows that end by then were emitted, by what it
-    began anew from or earlier.
+    began anew from or earlier. rebuilt: whether it is no new beginning: the folder holds the state behind the mark.
     """
 
     starts: Ends
@@ -39,6 +39,7 @@ class Reset:
     below: Ends = field(default_factory=dict)
     ready: bool = False
     emitted: int = 0
+    rebuilt: bool = False
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def text(self) -> str:
@@ -67,7 +68,8 @@ def take_up(checkpoint: Checkpoint, mark: Mark) -> Reset | None:
             waiting = replace(waiting, below=seen, ready=True)
             checkpoint.ask_reset(waiting.text())
         checkpoint.step_aside()
-        log.warning("%s begins anew from other offsets; what it was is in %s.before", checkpoint.path, checkpoint.path)
+        how = "goes on with its state rebuilt" if waiting.rebuilt else "begins anew from other offsets"
+        log.warning("%s %s; what it was is in %s.before", checkpoint.path, how, checkpoint.path)
     text = checkpoint.reset_in_force()
     return None if text is None else _whole(text, checkpoint.path)
 

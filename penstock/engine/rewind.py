@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Literal
 from penstock.declare.promises import Each, Final, Updates, millis
 from penstock.engine import jvm, offsetlog, plans
 from penstock.engine.reset import Reset
-from penstock.engine.tablefeed import ddl
 from penstock.errors import BrokerError, DeclarationError
 from penstock.kafka.admin import admin, end_offsets, first_offsets, offsets_at, partitions, setting, topic_ids
 from penstock.kafka.marks import mark_of
@@ -185,8 +184,7 @@ def _newest(bootstrap: str, upto: Mapping[Place, int], now: int) -> dict[Place, 
 
 
 def _windows(stream: Stream, spark: SparkSession, bootstrap: str) -> list[jvm.Windows]:
-    tables = {name: spark.createDataFrame([], ddl(table.fields)) for name, table in stream.tables.items()}
-    return jvm.windows(plans.rows(spark, stream, bootstrap, tables))
+    return jvm.windows(plans.rows(spark, stream, bootstrap, plans.empty(stream, spark)))
 
 
 def _judge(stream: Stream, plan: Plan, windows: list[jvm.Windows], floor: int | None) -> None:

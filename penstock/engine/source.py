@@ -177,8 +177,16 @@ def begins(of: Stream, written: Mapping[str, Mapping[int, int]], bootstrap: str)
     return found
 
 
-def _options(given: Input, bootstrap: str) -> dict[str, str]:
-    options = {
+def all_of(spark: SparkSession, topic: str, bootstrap: str, starts: Ends, ends: Ends) -> DataFrame:
+    """The raw records of a topic's offsets."""
+    options = {**_settings(bootstrap), "subscribe": topic, "failOnDataLoss": "true"}
+    reader = spark.read.format("kafka").options(**options)
+    reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
+    return reader.load()
+
+
+def _settings(bootstrap: str) -> dict[str, str]:
+    return {
         "kafka.bootstrap.servers": bootstrap,
         "kafka.isolation.level": "read_committed",
         # Spark asks the broker twice for the ends of a partition behind each poll, and what was fetched meanwhile is
@@ -189,6 +197,10 @@ def _options(given: Input, bootstrap: str) -> dict[str, str]:
         # Gaps are found and told by penstock.engine.gaps.
         "failOnDataLoss": "false",
     }
+
+
+def _options(given: Input, bootstrap: str) -> dict[str, str]:
+    options = _settings(bootstrap)
     if given.record:
         options["includeHeaders"] = "true"
     if given.topic:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from confluent_kafka import Producer
 
@@ -13,6 +14,7 @@ from penstock.kafka.admin import TIMEOUT, admin, end_offsets, first_offsets, log
 from penstock.kafka.letters import between, consumer
 from penstock.kafka.transactions import mark_partition
 
+Place = tuple[str, int]
 # Seconds; the broker ends a transaction whose driver died in less.
 PATIENCE = 60.0
 
@@ -26,7 +28,7 @@ def mark_of(stream: str, bootstrap: str) -> Mark:
     if COMMITS.name not in partitions(client, bootstrap):
         return NOTHING
     place = (COMMITS.name, mark_partition(COMMITS, stream))
-    end = _whole(place, bootstrap)
+    end = settled([place], bootstrap, "the mark of what is written")[place]
     first = first_offsets(client, [place], bootstrap).get(place, 0)
     found = NOTHING
     with consumer(bootstrap) as reader:
@@ -52,20 +54,31 @@ def forget_mark(stream: str, bootstrap: str) -> None:
         raise BrokerError(f"the mark of {stream} was not removed", got=got, fix="remove its checkpoint once more")
 
 
-def _whole(place: tuple[str, int], bootstrap: str) -> int:
-    """Where a partition ends, once a committed reader comes as far: another's open transaction may hide a mark."""
+def settled(places: Iterable[Place], bootstrap: str, what: str) -> dict[Place, int]:
+    """Where partitions end now, once a committed reader comes as far: another's open transaction may hide a record.
+
+    what: is read, for messages.
+    """
     deadline = time.monotonic() + PATIENCE
-    client, end, read = admin(bootstrap), None, -1
+    wanted, ends = set(places), dict[Place, int]()
     while True:
-        end = log_ends(client, [place], bootstrap).get(place) if end is None else end
-        read = end_offsets(client, [place], bootstrap).get(place, -1)
-        if end is not None and read >= end:
-            return end
+        client = admin(bootstrap)
+        if missing := wanted - ends.keys():
+            ends |= log_ends(client, missing, bootstrap)
+        read = end_offsets(client, wanted, bootstrap)
+        late = [place for place in sorted(wanted) if place not in ends or read.get(place, -1) < ends[place]]
+        if not late:
+            return ends
         if time.monotonic() > deadline:
+            place = late[0]
             raise BrokerError(
-                "the mark of what is written cannot be read",
+                f"{what} cannot be read",
                 got=f"{place[0]}[{place[1]}] "
-                + ("has no leader" if end is None else f"has an open transaction at {read}, and ends at {end}"),
+                + (
+                    f"has an open transaction at {read.get(place)}, and ends at {ends[place]}"
+                    if place in ends
+                    else "has no leader"
+                ),
                 fix="try again when the broker is well and the producer of that transaction has ended "
                 "(kafka-transactions.sh list, abort)",
             )

@@ -106,17 +106,17 @@ class Part:
         alive = rows.append_column(GONE, pa.array(np.zeros(len(rows), np.bool_))).cast(self._layout)
         none = {name: pa.nulls(len(gone), self._layout.field(name).type) for name in self._layout.names}
         none |= {HASH: pa.array(gone), GONE: pa.array(np.ones(len(gone), np.bool_))}
-        fresh = _sorted(pa.concat_tables([alive, pa.table(none, schema=self._layout)]))
+        fresh = in_order(pa.concat_tables([alive, pa.table(none, schema=self._layout)]))
         keys = self._before.keys + len(rows) - was
         files = [*self._before.files, *([self._written(fresh)] if len(fresh) else [])]
         made = set(files) - set(self._before.files)
         while len(files) > 1 and files[-2].rows < 2 * files[-1].rows:
             older, newer = (mapped(self._folder / file.name) for file in files[-2:])
-            both = _sorted(pa.concat_tables([older.filter(pa.array(~_among(older, newer))), newer]))
+            both = in_order(pa.concat_tables([older.filter(pa.array(~_among(older, newer))), newer]))
             if len(files) == 2:
                 # Nothing older is left that what is gone must hide.
                 kept = both.filter(pc.invert(both[GONE]))
-                both = _sorted(ended(kept))
+                both = in_order(ended(kept))
                 keys -= len(kept) - len(both)
             files[-2:] = [self._written(both)]
             made.add(files[-1])
@@ -129,6 +129,34 @@ class Part:
         with path.open("wb") as out, pa.ipc.new_file(out, self._layout) as writer:
             writer.write_table(rows.combine_chunks(), max_chunksize=PIECE)
         return described(path, len(rows))
+
+
+def laid(folder: Path, layout: pa.Schema, batch: int, tables: Iterable[pa.Table]) -> Manifest:
+    """Write a part behind a batch as one file, of rows that come sorted by hash; it is on the disk then.
+
+    layout: `_hash`, the key's columns and what is kept.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path, rows = folder / f"{uuid4().hex}.arrow", 0
+    whole = layout.append(pa.field(GONE, pa.bool_()))
+    with path.open("wb") as out:
+        with pa.ipc.new_file(out, whole) as writer:
+            for table in tables:
+                alive = table.append_column(GONE, pa.array(np.zeros(len(table), np.bool_))).cast(whole)
+                writer.write_table(alive.combine_chunks(), max_chunksize=PIECE)
+                rows += len(table)
+        out.flush()
+        os.fsync(out.fileno())
+    made = Manifest((described(path, rows),), rows)
+    made.write(folder / f"{batch}.json")
+    return made
+
+
+def newest(folder: Path) -> Iterator[Manifest]:
+    """What the parts of a state are now; Damaged if that cannot be read."""
+    for part in parts(folder):
+        if there := versions(part):
+            yield Manifest.read(part / f"{there[-1]}.json")
 
 
 def versions(folder: Path) -> list[int]:
@@ -169,7 +197,7 @@ def _among(older: pa.Table, newer: pa.Table) -> npt.NDArray[np.bool_]:
     return found
 
 
-def _sorted(rows: pa.Table) -> pa.Table:
+def in_order(rows: pa.Table) -> pa.Table:
     return rows.take(np.argsort(_hashes(rows), kind="stable"))
 
 

@@ -1,0 +1,154 @@
+"""A fold's stream whose checkpoint is lost, or of another version: it goes on with what its output holds."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from typer.testing import CliRunner
+
+from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS
+from jobs.presence.counts import COUNTS, STREAM
+from penstock import logs
+from penstock.catalog import build
+from penstock.cli import app, ways_out
+from penstock.control import Actor, connect
+from penstock.declare.topic import COMMITS
+from penstock.engine import rebuild
+from penstock.engine.rebuild import Rebuilt
+from penstock.engine.session import session_for
+from penstock.errors import Blocked, DeclarationError, PenstockError
+from penstock.kafka.admin import admin, ensure_topics
+from penstock.local.parts import Broker
+from penstock.records import keyed
+from penstock.streams import Fold, Folded, Stream, Topic, TopicOutput
+from penstock.testing import Record, create, latest, read, running, send
+from tests import presence_model as model
+from tests.support import forget
+
+pytestmark = pytest.mark.integration
+
+START = 1_700_000_000_000
+Row = dict[str, Any]
+
+
+@pytest.fixture
+def bootstrap(fresh_broker: Broker) -> str:
+    create(fresh_broker.bootstrap, *STREAM.topics(), COMMITS)
+    return fresh_broker.bootstrap
+
+
+def walks(chance: random.Random, count: int, begin: int = 0) -> list[Row]:
+    return [
+        {
+            "device": f"d{chance.randrange(4)}",
+            "business": chance.choice("12"),
+            "contact": f"c-{chance.randrange(20)}",
+            "since": START,
+            "timestamp": START + begin + chance.randrange(100),
+        }
+        for _ in range(count)
+    ]
+
+
+def bases(chance: random.Random, count: int, begin: int = 0) -> list[Row]:
+    return [
+        {
+            "business": chance.choice("12"),
+            "contact": f"c-{chance.randrange(25)}",
+            "count": chance.randrange(9),
+            "as_of": START + begin + chance.randrange(100),
+        }
+        for _ in range(count)
+    ]
+
+
+def records(of: Topic, rows: Sequence[Mapping[str, Any]]) -> list[Record]:
+    return [Record(of.name, None, json.dumps(row), number % 4) for number, row in enumerate(rows)]
+
+
+def counts(bootstrap: str) -> dict[tuple[str, str], int]:
+    found = (json.loads(value) for value in latest(read(bootstrap, WALK_IN_COUNTS.name)).values() if value)
+    return {(row["business"], row["contact"]): row["count"] for row in found if "heartbeat" not in row}
+
+
+def rebuilt(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> Rebuilt:
+    return rebuild.rebuild(stream, session_for(spark, stream), bootstrap, str(folder), lambda: None)
+
+
+def kept(folder: Path, fold: str = "counts") -> list[Row]:
+    """The state in a checkpoint: each key with its part and hash."""
+    found = []
+    for part in keyed.parts(folder / "folds" / fold):
+        now = keyed.Manifest.read(part / f"{keyed.versions(part)[-1]}.json")
+        tables = (keyed.mapped(part / file.name) for file in now.files)
+        newest = {(row["_hash"], row["business"], row["contact"]): row for t in tables for row in t.to_pylist()}
+        assert len(newest) == now.keys
+        found += [{**row, "part": part.name} for row in newest.values()]
+    return sorted(found, key=lambda row: row["_hash"])
+
+
+def test_a_lost_checkpoint_is_rebuilt_and_counts_go_on_as_if_nothing_had_been(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(1)
+    walked, told = walks(chance, 200), bases(chance, 20, 30)
+    folder, waiting = tmp_path / STREAM.name, tmp_path / f"{STREAM.name}.reset"
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        for n in range(2):
+            send(bootstrap, records(ENRICHED_WALK_INS, walked[n::2]))
+            send(bootstrap, records(BASE_COUNTS, told[n::2]))
+            run.settle()
+    state, before, written = kept(folder), counts(bootstrap), read(bootstrap, WALK_IN_COUNTS.name)
+    assert before == model.counts(walked, told)
+    # What lies in the topics now is neither read again nor passed over.
+    later = walks(chance, 100, 50)
+    send(bootstrap, records(ENRICHED_WALK_INS, later))
+    shutil.move(folder, tmp_path / "away")
+    with pytest.raises(Blocked, match=f"penstock streams rebuild {STREAM.name}"):
+        with running(STREAM, spark, bootstrap, tmp_path):
+            pass
+
+    def dying(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rebuild, "_takes_its_place", dying)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    with pytest.raises(KeyboardInterrupt):
+        rebuilt(STREAM, spark, bootstrap, tmp_path)
+    monkeypatch.undo()
+    assert not waiting.exists()
+    with pytest.raises(Blocked, match="is not there"), running(STREAM, spark, bootstrap, tmp_path):
+        pass
+    made = rebuilt(STREAM, spark, bootstrap, tmp_path)
+    assert (made.before, made.after.keys) == (None, len(before))
+    # Once more is no harm, as long as it was not started.
+    assert rebuilt(STREAM, spark, bootstrap, tmp_path).after == made.after
+    assert sum(made.ends[ENRICHED_WALK_INS.name].values()) == 200
+    assert kept(waiting) == state
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        run.settle()
+        assert counts(bootstrap) == model.counts(walked + later, told)
+        # Newer and older bases, and walk-ins that were counted before.
+        more, newer = walks(chance, 100, 90), bases(chance, 20, 70) + bases(chance, 10, -50)
+        send(bootstrap, records(ENRICHED_WALK_INS, [*more, *chance.sample(walked, 100)]))
+        send(bootstrap, records(BASE_COUNTS, newer))
+        run.settle()
+        assert run.report().state_rows == len(counts(bootstrap))
+    assert counts(bootstrap) == model.counts(walked + later + more, told + newer)
+    assert read(bootstrap, WALK_IN_COUNTS.name)[: len(written)] == written
+    # It goes on as any other: a crash takes the last batch back.
+    last = max((folder / "commits").glob("[0-9]*"), key=lambda path: int(path.name))
+    last.unlink()
+    written = read(bootstrap, WALK_IN_COUNTS.name)
+    with running(STREAM, spark, bootstrap, tmp_path) as run:
+        send(bootstrap, records(ENRICHED_WALK_INS, walked[:50]))
+        run.settle()
+    assert read(bootstrap, WALK_IN_COUNTS.name) == written
