@@ -121,7 +121,7 @@ class Restoring:
             bad = 'SELECT partition, "offset", _why FROM _decoded WHERE _why IS NOT NULL ORDER BY ALL LIMIT 1'
             for partition, offset, why in con.execute(bad).fetchall():
                 raise Unreadable(f"{self.topic}[{partition}]@{offset}: {why}")
-            names = ", ".join(json.name(f.name) for text in self.texts for f in text.fields) or "NULL AS nothing"
+            names = ", ".join(json.name(f.name) for text in self.texts for f in text.fields) or "NULL AS _none"
             con.execute(f"CREATE OR REPLACE TEMP VIEW output AS SELECT {names} FROM _decoded")
             found = con.sql(f"{self.fold.restored.rstrip().removesuffix(';')}\n").to_arrow_table()
         except (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException) as e:

@@ -1,0 +1,210 @@
+"""What a fold's state is read back from, and why it cannot be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import ArrayType, LongType, StringType, StructType
+
+from penstock.declare.outputs import NOTHING, Mark
+from penstock.engine import rebuild
+from penstock.engine.checkpoint import RESET
+from penstock.engine.folding import Place
+from penstock.engine.reset import Reset
+from penstock.engine.restoring import restoring
+from penstock.errors import PenstockError
+from penstock.records import keyed
+from penstock.records.heartbeat import BEAT_KEY, Signer
+from penstock.records.restored import SENDS, Restoring, Unreadable, each_once
+from penstock.streams import Fold, Folded, Input, Stream, Topic, TopicOutput
+
+PAID = Topic("paid")
+TOTALS = Topic("totals", compacted=True)
+SUMS = Fold(
+    name="sums",
+    key=("who",),
+    state="total BIGINT, seen ARRAY<STRUCT<at: BIGINT>>",
+    fold="FROM state",
+    rows="FROM folded",
+    gives="who STRING, total BIGINT, seen ARRAY<STRUCT<at: BIGINT>>, note STRING",
+    restored="SELECT who, total, seen FROM output",
+)
+SEEN = ArrayType(StructType().add("at", LongType()))
+KEY = StructType().add("who", StringType())
+ROWS = StructType().add("who", StringType()).add("total", LongType()).add("seen", SEEN).add("note", StringType())
+OUTPUT = TopicOutput(TOTALS, key="who", value=("who", "total", "seen", "note"))
+SIGNER = Signer(b"secret")
+
+
+def stream(**changes: Any) -> Stream:
+    made = Stream(
+        name="sums", app="a", inputs={"paid": Input(PAID, schema="at BIGINT", event_time="timestamp_millis(at)")},
+        transform=lambda paid: paid, output=OUTPUT, promise=Folded(),
+    )  # fmt: skip
+    return replace(made, **changes)
+
+
+def made(*folds: Fold, **changes: Any) -> Restoring:
+    place = Place("", False, {f.name: f for f in folds}, {f.name: KEY for f in folds})
+    found = restoring(stream(**changes), cast(Any, SimpleNamespace(schema=ROWS)), place)
+    return replace(found, signer=SIGNER)
+
+
+Given = tuple[str | bytes, str | bytes | None, int, int]
+
+
+def sent(*given: Given) -> pa.Table:
+    """key, value, partition, offset; the later one here has the later time."""
+    rows: Sequence[Mapping[str, Any]] = [
+        {"key": _bytes(k), "value": _bytes(v), "partition": p, "offset": o, "timestamp": n}
+        for n, (k, v, p, o) in enumerate(given)
+    ]
+    return pa.Table.from_pylist(list(rows), pa.schema([pa.field(name, kind) for name, kind in SENDS.items()]))
+
+
+def _bytes(text: str | bytes | None) -> bytes | None:
+    return text.encode() if isinstance(text, str) else text
+
+
+def value(who: str, total: object, **more: object) -> str:
+    return json.dumps({"who": who, "total": total, "seen": None, "note": None} | more)
+
+
+def test_the_newest_record_of_each_key_counts() -> None:
+    beat = SIGNER.value("totals", 0, 1_700_000_000_000)
+    table = sent(
+        ("ann", value("ann", 3, seen=[{"at": 5}, {"at": None}]), 0, 7),
+        ("ann", value("ann", 1), 0, 4),
+        ("bob", value("bob", 1), 1, 1),
+        ("bob", None, 1, 2),
+        # Its topic was widened in between.
+        ("cy", value("cy", 9), 0, 90),
+        ("cy", value("cy", None), 2, 1),
+        (BEAT_KEY, beat, 0, 91),
+    )
+    # What `restored` does not read may be missing.
+    table = pa.concat_tables([table, sent(("dan", '{"who": "dan", "seen": [], "total": -1}', 0, 8))])
+    found = made(SUMS).state(table)
+    assert sorted(found.to_pylist(), key=lambda row: row["who"]) == [
+        {"who": "ann", "total": 3, "seen": [{"at": 5}, {"at": None}]},
+        {"who": "cy", "total": None, "seen": None},
+        {"who": "dan", "total": -1, "seen": []},
+    ]
+    plain = replace(SUMS, state="total BIGINT", restored="SELECT who, total FROM output WHERE total > 0")
+    by_text = made(plain, output=TopicOutput(TOTALS, key="who", value="total"))
+    assert by_text.state(sent(("ann", "5", 0, 1), ("bob", "-5", 0, 2))).to_pylist() == [{"who": "ann", "total": 5}]
+    with pytest.raises(Unreadable, match=r"totals\[0\]@2: column total of its value is no bigint: 5.5"):
+        by_text.state(sent(("ann", "5", 0, 1), ("bob", "5.5", 0, 2)))
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ("rubbish", "its value is no JSON object: rubbish"),
+        (b"\xff", "its value is no JSON object: not valid UTF-8"),
+        (value("ann", "x"), "column total of its value is no bigint: "),
+        (value("ann", 1, seen=[{"at": "x"}]), "column seen of its value is no array<struct<at:bigint>>: "),
+        ('{"who": "ann", "seen": null}', "its value has no column total: "),
+        (SIGNER.value("other", 0, 1), "its value has no column who: "),
+    ],
+)
+def test_a_value_that_is_none_is_named(bad: str | bytes, why: str) -> None:
+    with pytest.raises(Unreadable) as told:
+        made(SUMS).state(sent(("bob", value("bob", 1), 0, 1), ("ann", bad, 3, 17), ("cy", value("cy", 1), 0, 2)))
+    assert str(told.value).startswith(f"totals[3]@17: {why}")
+
+
+def refused(*folds: Fold, **changes: Any) -> str:
+    with pytest.raises(PenstockError) as told:
+        made(*folds, **changes)
+    assert "streams reset sums --to" in str(told.value) or "`restored`" in str(told.value)
+    return str(told.value)
+
+
+def test_what_cannot_be_read_back_is_refused() -> None:
+    assert "it has no fold; got: its state is Spark's own" in refused()
+    assert "does not say how its output holds it" in refused(replace(SUMS, restored=""))
+    assert "several folds" in refused(SUMS, replace(SUMS, name="other"))
+    loose = TopicOutput(Topic("totals"), key="who", value=("who", "total", "seen"))
+    assert "one output that is compacted; got: none of totals is" in refused(SUMS, output=loose)
+    bare = TopicOutput(TOTALS, key="who", value="seen")
+    assert "written as text" in refused(replace(SUMS, restored="SELECT seen FROM output"), output=bare)
+    assert "refused by DuckDB" in refused(replace(SUMS, restored="SELECT nothing FROM output"))
+    assert "other columns" in refused(replace(SUMS, restored="SELECT who, total FROM output"))
+
+
+def test_a_key_comes_once() -> None:
+    rows = pa.table({"_hash": [1, 1, 1, 2], "who": ["ann", "bob", "cy", "dan"]})
+    assert list(each_once([rows.slice(0, 1), rows.slice(1)], ["who"])) == [rows.slice(0, 1), rows.slice(1)]
+    with pytest.raises(Unreadable, match="two rows of the key bob"):
+        list(each_once([rows.slice(0, 2), rows.slice(1)], ["who"]))
+    with pytest.raises(Unreadable, match="who is NULL"):
+        list(each_once([pa.table({"_hash": [1], "who": pa.array([None], pa.string())})], ["who"]))
+
+
+def plan(topic: str = "paid") -> str:
+    return f'v1\n{{"batchWatermarkMs": 5, "batchTimestampMs": 9}}\n{{"{topic}": {{"0": 7}}}}'
+
+
+def test_it_goes_on_only_behind_a_mark_that_says_where() -> None:
+    def why(mark: Mark) -> str:
+        with pytest.raises(PenstockError) as told:
+            rebuild._plan(stream(), mark)
+        return str(told.value)
+
+    assert "has written nothing" in why(NOTHING)
+    assert "does not say from where" in why(Mark("q", 3, {"paid": {0: 7}}))
+    assert "does not say from where" in why(Mark("q", 3, {}, plans={3: plan()}))
+    assert "other inputs" in why(Mark("q", 0, {}, plans={0: plan("other")}))
+    assert rebuild._plan(stream(), Mark("q", 1, {}, plans={0: plan(), 1: plan()})).ends == {"paid": {0: 7}}
+
+
+def test_an_output_that_lacks_keys_is_not_taken_for_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rebuild, "admin", lambda _: None)
+    monkeypatch.setattr(rebuild, "partitions", lambda *_: {"totals": 1})
+    monkeypatch.setattr(rebuild, "setting", lambda *_: "compact,delete")
+    with pytest.raises(PenstockError, match="may lack keys"):
+        rebuild._ends("totals", "b")
+    with pytest.raises(PenstockError, match="is not there"):
+        rebuild._ends("gone", "b")
+
+
+def test_nobody_else_rebuilds_and_no_reset_is_lost(tmp_path: Path) -> None:
+    home = tmp_path / "sums"
+    with rebuild._alone("sums", home) as folder:
+        (folder / "part").mkdir()
+        with pytest.raises(PenstockError, match="already"), rebuild._alone("sums", home):
+            pass
+    assert not folder.exists()
+    rebuild._no_reset_waits("sums", home)
+    waiting = tmp_path / "sums.reset" / RESET
+    waiting.parent.mkdir()
+    for reset, waits in ((Reset({}), True), (Reset({}, rebuilt=True), False)):
+        waiting.write_text(reset.text())
+        if waits:
+            with pytest.raises(PenstockError, match="was reset"):
+                rebuild._no_reset_waits("sums", home)
+        else:
+            rebuild._no_reset_waits("sums", home)
+
+
+def test_a_part_that_is_laid_is_found(tmp_path: Path) -> None:
+    layout = pa.schema([("_hash", pa.int64()), ("who", pa.string())])
+    tables = [pa.table({"_hash": [n, n + 1], "who": ["a", "b"]}, layout) for n in (-5, 7)]
+    laid = keyed.laid(tmp_path / "0", layout, 3, tables)
+    assert (laid.keys, list(keyed.newest(tmp_path))) == (4, [laid])
+    import numpy as np
+
+    found = keyed.Part(tmp_path / "0", layout, 4).find(np.array([-5, 8], np.int64))
+    assert sorted(found.to_pylist(), key=lambda row: row["_hash"]) == [
+        {"_hash": -5, "who": "a"},
+        {"_hash": 8, "who": "b"},
+    ]
