@@ -134,6 +134,9 @@ class Checkpoint:
 
     def ask_reset(self, text: str) -> None:
         """Let the next start take up a reset, in the place of one that waits."""
+        if not json.loads(text).get("rebuilt") and "metadata" in self._waiting.names("."):
+            # What was rebuilt would go on where it stood.
+            self._waiting.remove()
         self._waiting.replace(RESET, text)
 
     def portion(self) -> str | None:

@@ -311,6 +311,10 @@ class Folder:
                 raise
             return ""
 
+    def remove(self) -> None:
+        """Delete the folder with all that is in it."""
+        self._fs.delete(self._folder, True)
+
     def delete(self, name: str) -> None:
         self._fs.delete(self._at(name), False)
 

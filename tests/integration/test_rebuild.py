@@ -22,11 +22,14 @@ from penstock.cli import app, ways_out
 from penstock.control import Actor, connect
 from penstock.declare.topic import COMMITS
 from penstock.engine import rebuild
+from penstock.engine.checkpoint import RESET, Checkpoint
 from penstock.engine.rebuild import Rebuilt
+from penstock.engine.reset import Reset
 from penstock.engine.session import session_for
-from penstock.errors import Blocked
+from penstock.errors import Blocked, PenstockError
 from penstock.local.parts import Broker
 from penstock.records import keyed
+from penstock.records.arrowfiles import mapped
 from penstock.streams import F, Stream, Topic
 from penstock.testing import Record, create, latest, read, running, send
 from tests import presence_model as model
@@ -87,7 +90,7 @@ def kept(folder: Path, fold: str = "counts") -> list[Row]:
     found = []
     for part in keyed.parts(folder / "folds" / fold):
         now = keyed.Manifest.read(part / f"{keyed.versions(part)[-1]}.json")
-        tables = (keyed.mapped(part / file.name) for file in now.files)
+        tables = (mapped(part / file.name) for file in now.files)
         newest = {(row["_hash"], row["business"], row["contact"]): row for t in tables for row in t.to_pylist()}
         assert len(newest) == now.keys
         found += [{**row, "part": part.name} for row in newest.values()]
@@ -128,7 +131,13 @@ def test_a_lost_checkpoint_is_rebuilt_and_counts_go_on_as_if_nothing_had_been(
         pass
     made = rebuilt(STREAM, spark, bootstrap, tmp_path)
     assert (made.before, made.after.keys) == (None, len(before))
-    # Once more is no harm, as long as it was not started.
+    # A reset takes its place; and once more is no harm, as long as it was not started.
+    Checkpoint(spark, str(tmp_path), STREAM.name).ask_reset(Reset({}).text())
+    assert sorted(path.name for path in waiting.glob("[!.]*")) == [RESET]
+    with pytest.raises(PenstockError, match="was reset"):
+        rebuilt(STREAM, spark, bootstrap, tmp_path)
+    shutil.rmtree(waiting)
+    assert rebuilt(STREAM, spark, bootstrap, tmp_path).after == made.after
     assert rebuilt(STREAM, spark, bootstrap, tmp_path).after == made.after
     assert sum(made.ends[ENRICHED_WALK_INS.name].values()) == 200
     assert kept(waiting) == state

@@ -197,11 +197,11 @@ def test_nobody_else_rebuilds_and_no_reset_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_part_that_is_laid_is_found(tmp_path: Path) -> None:
-    layout = pa.schema([("_hash", pa.int64()), ("who", pa.string())])
+    kinds: dict[str, pa.DataType] = {"_hash": pa.int64(), "who": pa.string()}
+    layout = pa.schema(kinds)
     tables = [pa.table({"_hash": [n, n + 1], "who": ["a", "b"]}, layout) for n in (-5, 7)]
     laid = keyed.laid(tmp_path / "0", layout, 3, tables)
     assert (laid.keys, list(keyed.newest(tmp_path))) == (4, [laid])
-    import numpy as np
 
     found = keyed.Part(tmp_path / "0", layout, 4).find(np.array([-5, 8], np.int64))
     assert sorted(found.to_pylist(), key=lambda row: row["_hash"]) == [
