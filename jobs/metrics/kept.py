@@ -1,9 +1,9 @@
-"""Receipts, kept for longer than their topic keeps them: windows can be computed again from them."""
+"""Receipts, kept for longer than their topic keeps them: written once more, or their windows computed again."""
 
 from __future__ import annotations
 
-from jobs.metrics import RECEIPTS
-from penstock.streams import Archive
+from jobs.metrics import RECEIPTS, bundles, summaries
+from penstock.streams import Archive, Backfill, Topic
 
 RECEIPTS_ARCHIVE = Archive(
     "receipts-archive",
@@ -11,4 +11,23 @@ RECEIPTS_ARCHIVE = Archive(
     bucket="penstock",
     prefix="receipts",
     event_time="timestamp_millis(cast(get_json_object(cast(value as string), '$.timestamp') as bigint))",
+)
+
+# Not the topic itself: its streams would count every receipt once more.
+REPLAYED = Topic("replayed", partitions=4, beat_every=0, config={"retention.ms": "-1"})
+
+REPLAY = Backfill(
+    "replay",
+    RECEIPTS_ARCHIVE,
+    REPLAYED,
+    "Records of any archive into a topic, in order of event time.",
+    rate=5_000,
+)
+
+SUMMARIES = Backfill(
+    "summaries-again",
+    RECEIPTS_ARCHIVE,
+    summaries.STREAM,
+    "Summaries of windows for which receipts came too late, or that a mistake of the transform made wrong.",
+    through=(bundles.STREAM,),
 )

@@ -28,7 +28,7 @@ from penstock.archive.writer import store_of
 from penstock.backfill.job import Job, ms
 from penstock.declare.backfill import Collection
 from penstock.declare.stream import Stream
-from penstock.errors import NotYet, SinkError
+from penstock.errors import BackfillError, NotYet, SinkError
 from penstock.kafka.admin import admin, end_offsets, offsets_at, partitions
 from penstock.sinks import connections
 
@@ -77,6 +77,7 @@ class Archived:
         self.spans: Mapping[str, Span] = added(file.spans for file in files)
         self.ids = state.ids
         if not job.unclosed:
+            _begins(job, state.hours, self._hours)
             _closed(job, self._hours)
             _come_to(job, state.positions, bootstrap)
 
@@ -97,6 +98,19 @@ def _read(job: Job) -> tuple[datetime | None, datetime]:
 
 def _name(file: File) -> str:
     return file.key.replace("/", "_")
+
+
+def _begins(job: Job, every: list[str], hours: list[Hour]) -> None:
+    """See that no window is computed again of what the archive has of its first hour, if it may have begun within."""
+    first = [hour for hour in hours if hour.name == every[0]]
+    cut = sorted(place for hour in first for place, span in hour.spans.items() if span.first)
+    if cut and job.archive and isinstance(job.backfill.target, Stream):
+        raise BackfillError(
+            f"backfill {job.name}: archive {job.archive.name} may have begun in the middle of hour {first[0].name}, and "
+            "windows of a part of their records would replace those of all",
+            got=f"{cut[0]} from offset {first[0].spans[cut[0]].first} on",
+            fix="let the interval begin an hour later, or take what is there: --unclosed",
+        )
 
 
 def _closed(job: Job, hours: list[Hour]) -> None:

@@ -48,6 +48,10 @@ def build(declared: Iterable[Found], captures: Iterable[Capture] = (), sinks: It
     for one in kept:
         if isinstance(one.topic, Topic):
             _declare(one.topic, one, topics)
+    for backfill in backfills:
+        target = backfill.target.topic if isinstance(backfill.target, TopicOutput) else backfill.target
+        if isinstance(target, Topic):
+            _declare(target, backfill, topics)
     made = [sinking.stream(sink, topics) for sink in sunk]
     _differently_named([*everything, *made])
     for stream in made:
@@ -193,7 +197,5 @@ def _backfill(backfill: Backfill, archives: Sequence[Archive], streams: Sequence
         raise _wrong(backfill, what, got=backfill.source.name, fix=fix)
     for stream in (*backfill.through, *([backfill.target] if isinstance(backfill.target, Stream) else [])):
         _stream(stream, backfill, streams)
-    if isinstance(backfill.target, Topic | str):
-        _topic(backfill.target, backfill, topics)
-    elif isinstance(backfill.target, TopicOutput):
-        _topic(backfill.target.topic, backfill, topics)
+    if not isinstance(backfill.target, Stream):
+        _topic(backfill.fills, backfill, topics)
