@@ -106,8 +106,8 @@ def _begins(job: Job, every: list[str], hours: list[Hour]) -> None:
     cut = sorted(place for hour in first for place, span in hour.spans.items() if span.first)
     if cut and job.archive and isinstance(job.backfill.target, Stream):
         raise BackfillError(
-            f"backfill {job.name}: archive {job.archive.name} may have begun in the middle of hour {first[0].name}, and "
-            "windows of a part of their records would replace those of all",
+            f"backfill {job.name}: archive {job.archive.name} may have begun in the middle of hour {first[0].name}, "
+            "and windows of a part of their records would replace those of all",
             got=f"{cut[0]} from offset {first[0].spans[cut[0]].first} on",
             fix="let the interval begin an hour later, or take what is there: --unclosed",
         )

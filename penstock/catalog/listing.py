@@ -45,11 +45,11 @@ def rows(catalog: Catalog) -> list[Row]:
     behind = {name: stream.promise.delay // timedelta(milliseconds=1) for name, stream in catalog.streams.items()}
     described = {name: backfill.description for name, backfill in catalog.backfills.items()}
     found = sorted(catalog.declared.values(), key=lambda one: (_rank(one), one.name))
+    run = catalog.supervised.keys() | {name for name, one in catalog.backfills.items() if one.runs}
     return [
         Row(
-            one.kind, one.name, one.app, one.reads, one.writes, promises.get(one.name, ""),
-            one.name in catalog.supervised, one.where.removeprefix(f"{settings().project}/"),
-            described.get(one.name, ""), behind.get(one.name, 0),
+            one.kind, one.name, one.app, one.reads, one.writes, promises.get(one.name, ""), one.name in run,
+            one.where.removeprefix(f"{settings().project}/"), described.get(one.name, ""), behind.get(one.name, 0),
         )
         for one in found
     ]  # fmt: skip

@@ -7,13 +7,13 @@ const HEAD = ["Backfill", "From", "To", "What for", "Last run", ""];
 const COLUMNS = ["Run", "State", "Files", "Rows", "Rows/s", "Time left", "Begun", "Verified"];
 const HINTS = {
   Files: "Read, of those to be read",
-  Rows: "Read, of those to be read where that is known",
-  "Rows/s": "Rows read per second, lately",
+  Rows: "Read, then written, then read back, of those there are",
+  "Rows/s": "Per second, lately",
   "Time left": "As estimated; of a run that has ended, how long it took",
   Begun: "When it was last begun, and by whom",
   Verified: "What a comparison found of what was written with what was to be written",
 };
-const NONE = "No backfills are declared: docs/catalog.md says how.";
+const NONE = "No backfills are declared: docs/backfills.md says how.";
 const BEGIN = "None has run yet. Open one in Airflow and trigger its DAG: its form asks for the interval. What a run has done is shown here.";
 const DAGS = new URL("../../../dags/", import.meta.url);
 
@@ -126,7 +126,7 @@ export class BackfillTable {
         places(one.writes),
         h("td", { class: "note" }, one.description || f.DASH),
         h("td", { class: "what" }, said(one)),
-        h("td", { class: "what act" }, link(one.name)),
+        h("td", { class: "what act" }, one.runs ? link(one.name) : "its source is outside"),
       ),
     );
     const head = h("tr", {}, ...HEAD.map((c) => h("th", { scope: "col" }, c || h("span", { class: "unseen" }, "Airflow"))));

@@ -118,6 +118,7 @@ def influx(influx_port: int, tmp_path: Path) -> InfluxDB:
     return part
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_what_a_sink_put_aside_is_given_to_its_store_again(
     visit: Visit, fresh_broker: Broker, influx: InfluxDB, control: Control, screenshots: Path

@@ -136,6 +136,7 @@ def platform(project: Path, home: Path) -> Iterator[Platform]:
         yield Platform(control, broker.bootstrap, airflow)
 
 
+@pytest.mark.long
 def test_files_that_come_fail_and_break(platform: Platform, project: Path) -> None:
     p, began = platform, datetime.now(UTC)
     first = p.driver("shop")

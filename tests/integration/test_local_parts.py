@@ -197,6 +197,7 @@ def test_without_a_java_broker_and_spark_run_on_the_wheel(tmp_path: Path, monkey
     assert "rows 2" in done.stdout
 
 
+@pytest.mark.long
 def test_debians_packages_serve_where_nothing_else_does(tmp_path: Path) -> None:
     from penstock.local import mariadb
     from penstock.machine import debian

@@ -191,7 +191,7 @@ KEPT = Archive("kept", ORDERS, bucket="lake")
         ([stream(), KEPT, View("v", Topic("orders", compacted=True), "n INT")], [], "declared twice, differently"),
         ([KEPT, Archive("too", "orders", bucket="lake")], [], "archive too and archive kept of HERE write to one"),
         ([stream(), Backfill("b", KEPT, ORDERS)], [], "HERE: backfill b reads an archive that is not in the catalog"),
-        ([Backfill("b", "files", ORDERS)], [], "HERE: backfill b names a topic that nothing declares; got: orders"),
+        ([Backfill("b", "files", "orders")], [], "HERE: backfill b names a topic that nothing declares; got: orders"),
         ([stream(), Backfill("b", "files", Topic("orders", 9))], [], "one topic is declared twice, differently"),
         ([View(n, Topic("t", compacted=True, config={"a": n}), "n INT") for n in "vw"], [], "twice, differently"),
         ([stream(), Backfill("b", "files", stream("other"))], [], "names a stream that is not in the catalog"),
