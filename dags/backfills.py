@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
-from penstock_operators import RunBackfill
+from penstock_runs import RunBackfill
 
 from penstock.catalog import readable
 from penstock.declare.backfill import Backfill

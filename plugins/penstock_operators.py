@@ -5,17 +5,13 @@ Whatever reaches for a database, a broker or Spark is imported when it runs: DAG
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import (
-    AirflowException,
     AirflowFailException,
     AirflowNotFoundException,
     AirflowSkipException,
@@ -330,61 +326,3 @@ class OperateCapture(BaseOperator):
         if found.fault:
             raise AirflowFailException(f"capture {self.capture}: {found.fault}")
         return found.figures
-
-
-class RunBackfill(BaseOperator):
-    """Runs a backfill in a process of its own, whose lines go to the task's log.
-
-    A process that outlives its task holds nobody up: the next one waits for it or shuts it out, and goes on where it
-    was. Params: source, begin, end, target, rate, dry_run, timestamps, unclosed, again.
-    """
-
-    ui_color = "#e6dcf2"
-
-    def __init__(self, *, backfill: str, whole: bool, scheduled: bool, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.backfill, self.whole, self.scheduled = backfill, whole, scheduled
-        self._process: subprocess.Popen[str] | None = None
-
-    def execute(self, context: Context) -> str:
-        from penstock.cli.backfills import LATER
-        from penstock.settings import settings
-
-        run = context["dag_run"]
-        if run.run_type == "scheduled" and not self.scheduled:
-            raise AirflowSkipException("it is declared to run when somebody asks; nobody has asked for this run")
-        command = [sys.executable, "-m", "penstock", "backfill", "run", self.backfill, *self._asked(context)]
-        self._process = subprocess.Popen(
-            command, cwd=settings().project, text=True, errors="replace",
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-        said = ""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            said = line.rstrip() or said
-            self.log.info("%s", line.rstrip())
-        code = self._process.wait()
-        if code == LATER or code < 0:
-            raise AirflowException(f"backfill {self.backfill} is tried again: {said}")
-        if code:
-            raise AirflowFailException(said)
-        return said
-
-    def on_kill(self) -> None:
-        if self._process is not None and self._process.poll() is None:
-            self._process.terminate()
-
-    def _asked(self, context: Context) -> list[str]:
-        """The command line of what the form and the data interval say."""
-        params, run = context["params"], context["dag_run"]
-        begin, end = params["begin"] or run.data_interval_start, params["end"] or run.data_interval_end
-        words = ["--to", _minute(end), "--target", params["target"], "--source", params["source"]]
-        words += ["--rate", str(params["rate"]), "--timestamps", params["timestamps"], "--owner", task_key(context)]
-        words += [] if self.whole else ["--from", _minute(begin)]
-        return words + [f"--{name.replace('_', '-')}" for name in ("dry_run", "unclosed", "again") if params[name]]
-
-
-def _minute(given: Any) -> str:
-    """A time as the command takes it."""
-    at = datetime.fromisoformat(given) if isinstance(given, str) else given
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M")

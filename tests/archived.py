@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+import pyarrow as pa
+
+from penstock.archive import records
+from penstock.archive.keeper import Keeper, Offsets
 from penstock.archive.place import ACCESS_KEY, Endpoint
 from penstock.archive.store import Object, Store
+from penstock.archive.streams import Archived
+from penstock.archive.writer import ArchiveWriter
+from penstock.declare.archive import Archive
+from penstock.declare.outputs import Mark
 from penstock.errors import Wait
 from penstock.local.s3 import S3
 from penstock.machine.process import free_port
 
 T = TypeVar("T")
+looks = itertools.count()
 Cut = Literal["before", "after"]
 
 
@@ -26,6 +37,23 @@ def server(folder: Path) -> Iterator[S3]:
 def where(part: S3) -> Endpoint:
     """How a client reaches it."""
     return Endpoint(part.url, "us-east-1", ACCESS_KEY, part.secret_key, True)
+
+
+def holds(archive: Archive, endpoint: Endpoint, given: Sequence[Mapping[str, Any]], *, close: bool = True) -> None:
+    """Let an archive hold some more records, all of its topic's partitions, and close its hours."""
+    topic = archive.reads[0].name
+    to = Archived(archive.name, archive.bucket, archive.prefix, (topic,), 900.0)
+    writer = ArchiveWriter(to, Store(endpoint, archive.bucket, archive.prefix))
+    ends: dict[int, int] = {}
+    for r in given:
+        ends[r["partition"]] = max(ends.get(r["partition"], 0), r["offset"] + 1)
+    rows = pa.Table.from_pylist(list(map(dict, given)), records.SCHEMA)
+    writer.write({to.name: rows}, Mark("query", 0, {topic: ends}))
+    if close:
+        # Later than any hour that was closed by now.
+        late = datetime(2027, 1, 1, tzinfo=UTC).timestamp() + 10_000 * next(looks)
+        asked: tuple[Offsets, Offsets] = ({(topic, p): end for p, end in ends.items()}, {})
+        Keeper(writer, to, lambda _: asked, lambda: late).tend()
 
 
 class Failing(Store):

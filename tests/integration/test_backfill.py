@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import shutil
 import threading
@@ -17,13 +16,7 @@ import pytest
 from confluent_kafka import TopicPartition
 from pymongo import MongoClient
 
-from penstock.archive import records
-from penstock.archive.keeper import Keeper
-from penstock.archive.layout import begins
 from penstock.archive.place import Endpoint
-from penstock.archive.store import Store
-from penstock.archive.streams import Archived
-from penstock.archive.writer import ArchiveWriter
 from penstock.backfill import run as running
 from penstock.backfill import verify as verifying
 from penstock.backfill import writing
@@ -31,7 +24,6 @@ from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
 from penstock.backfill.run import Outcome, run
 from penstock.backfill.writing import HEADER
-from penstock.declare.outputs import Mark
 from penstock.errors import BackfillError, DeclarationError, LeaseLost, SinkError
 from penstock.kafka.admin import admin, end_offsets
 from penstock.local.parts import Broker
@@ -39,7 +31,7 @@ from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Collection, Rows, Topic, TopicOutput
 from penstock.testing import Record, create, latest, read, send
 from tests import archived, mongo
-from tests.archived import where
+from tests.archived import holds, where
 
 pytestmark = pytest.mark.integration
 
@@ -49,7 +41,6 @@ SUMS = Topic("sums", partitions=2, compacted=True)
 HOUR = datetime(2026, 1, 1, 10, tzinfo=UTC)
 EVENT = "who STRING NOT NULL, n BIGINT NOT NULL, moment BIGINT NOT NULL"
 PER_PART = 40
-looks = itertools.count()
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +58,7 @@ def kept(endpoint: Endpoint, home: Path, monkeypatch: pytest.MonkeyPatch, reques
     monkeypatch.setenv("PENSTOCK_S3_SECRET_KEY", endpoint.secret_key)
     settings.cache_clear()
     archive = Archive("kept-archive", KEPT, bucket="lake", prefix=f"t-{abs(hash(request.node.name))}")
-    archives(archive, endpoint, [event(p, n) for p in (0, 1) for n in range(PER_PART)])
+    holds(archive, endpoint, [event(p, n) for p in (0, 1) for n in range(PER_PART)])
     return archive
 
 
@@ -81,19 +72,6 @@ def event(partition: int, n: int, who: str = "") -> dict[str, Any]:
         "value": None if n % 7 == 3 else value, "timestamp": at, "event_time": at,
         "headers": [{"key": "h", "value": b"%d" % n}] if n % 2 else None,
     }  # fmt: skip
-
-
-def archives(archive: Archive, endpoint: Endpoint, given: list[dict[str, Any]], close: bool = True) -> None:
-    """Let an archive hold some more records, and close its hours."""
-    store = Store(endpoint, archive.bucket, archive.prefix)
-    to = Archived(archive.name, archive.bucket, archive.prefix, ("kept",), 900.0)
-    writer = ArchiveWriter(to, store)
-    ends = {p: max(r["offset"] + 1 for r in given if r["partition"] == p) for p in {r["partition"] for r in given}}
-    writer.write({to.name: pa.Table.from_pylist(given, records.SCHEMA)}, Mark("query", 0, {"kept": ends}))
-    if close:
-        asked: Any = ({("kept", p): end for p, end in ends.items()}, {})
-        late = begins("2026-01-02T00").timestamp() + 10_000 * next(looks)
-        Keeper(writer, to, lambda _: asked, lambda: late).tend()
 
 
 def again(kept: Archive, target: Topic | TopicOutput = AGAIN, **given: Any) -> Backfill:
@@ -149,7 +127,7 @@ def test_only_the_interval_and_then_only_what_came_late(
     assert 0 < len(inside) < len(ALL)
     assert do(one, fresh_broker).rows == len(inside)
     assert set(places(fresh_broker)) == inside
-    archives(kept, endpoint, [event(0, PER_PART)])
+    holds(kept, endpoint, [event(0, PER_PART)])
     assert do(one, fresh_broker).rows == 1
     assert sorted(places(fresh_broker)) == sorted([*inside, (0, PER_PART)])
     assert do(one, fresh_broker).rows == 0
@@ -177,7 +155,7 @@ def test_cut_off_and_taken_up_again(
         do(job(again(kept)), fresh_broker, told, behind=cut)
     assert told[-1].state == "stopped"
     assert len(places(fresh_broker)) == at * 10
-    archives(kept, endpoint, [event(1, PER_PART)])
+    holds(kept, endpoint, [event(1, PER_PART)])
     if at == 3:
         shutil.rmtree(home / "backfills")
     done = do(job(again(kept)), fresh_broker)
@@ -286,7 +264,7 @@ def test_rows_are_made_of_all_before_the_end(kept: Archive, endpoint: Endpoint, 
     assert key == json.dumps({"who": json.loads(value or "")["who"]}, separators=(",", ":"))
     assert do(one, fresh_broker).rows == 0
     # Of more records, and by another query, the rows are made anew.
-    archives(kept, endpoint, [{**event(0, PER_PART), "value": event(0, 1)["value"]}])
+    holds(kept, endpoint, [{**event(0, PER_PART), "value": event(0, 1)["value"]}])
     assert do(one, fresh_broker).rows == 5
     doubled = sums(kept, SUM.replace("sum(n)", "2 * sum(n)"))
     assert do(job(doubled, hours=1.0), fresh_broker).rows == 5
@@ -362,7 +340,7 @@ def test_refusals(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> No
     with pytest.raises(BackfillError, match=r"has not come to the end.*kept\[0\] up to 40 of 41"):
         do(job(sums(kept)), fresh_broker)
     assert do(job(sums(kept), unclosed=True), fresh_broker).rows == 5
-    archives(kept, endpoint, [event(0, PER_PART)], close=False)
+    holds(kept, endpoint, [event(0, PER_PART)], close=False)
     with pytest.raises(BackfillError, match=r"hours of archive kept-archive are open.*--unclosed"):
         do(job(sums(kept)), fresh_broker)
     with pytest.raises(BackfillError, match="interval is empty"):

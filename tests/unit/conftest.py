@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,3 +32,56 @@ def p(tmp_path: Path, home: Path) -> Iterator[Platform]:  # noqa: ARG001
     made = Platform(tmp_path)
     yield made
     made.close()
+
+
+# Run in a fresh interpreter: imports every DAG file while clients are poisoned, then tells what it found.
+PROBE = """
+import importlib.abc, json, runpy, socket, sqlite3, sys, time
+from pathlib import Path
+import airflow.sdk
+from airflow.sdk import DAG
+
+BANNED = {"pyspark", "py4j", "confluent_kafka", "pymysql", "MySQLdb", "elasticsearch", "pymongo"}
+
+class Ban(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in BANNED:
+            raise AssertionError(f"a DAG file imports {name}")
+
+def poisoned(*args, **kwargs):
+    raise AssertionError("a DAG file connects")
+
+loaded = BANNED & set(sys.modules)
+sys.meta_path.insert(0, Ban())
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = sqlite3.connect = poisoned
+project = Path(sys.argv[1])
+sys.path.insert(0, str(project / "plugins"))
+before = time.process_time()
+dags = []
+for path in sorted((project / "dags").glob("*.py")):
+    dags += [found for found in runpy.run_path(str(path)).values() if isinstance(found, DAG)]
+spent = time.process_time() - before
+print(json.dumps({
+    "seconds": spent,
+    "loaded": sorted(loaded),
+    "dags": {d.dag_id: {
+        "schedule": type(d.timetable).__name__ if d.schedule is not None else None,
+        "active": d.max_active_runs, "failed": d.max_consecutive_failed_dag_runs, "paused": d.is_paused_upon_creation,
+        "tags": sorted(d.tags), "doc": d.doc_md or "", "catchup": d.catchup, "tasks": [t.task_id for t in d.tasks],
+        "params": {k: d.params.get_param(k).schema for k in d.params},
+    } for d in dags},
+}))
+"""
+
+
+@pytest.fixture(scope="session")
+def parsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    home = tmp_path_factory.mktemp("airflow")
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE, str(PROJECT)],
+        check=False, capture_output=True, text=True, timeout=120,
+        env={**os.environ, "AIRFLOW_HOME": str(home), "PYTHONPATH": str(PROJECT), "AIRFLOW__CORE__LOAD_EXAMPLES": "0"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,33 @@
+"""The form by which a person has a stream's state read back from the stream's own output."""
+
+from datetime import UTC, datetime
+
+from airflow.sdk import DAG, Param
+from penstock_runs import RebuildStream
+
+from penstock.catalog import readable
+from penstock.declare.promises import Folded
+
+rebuilt = sorted(name for name, stream in readable()[0].streams.items() if isinstance(stream.promise, Folded))
+
+with DAG(
+    "rebuild_streams",
+    description="read a stream's state back from its own output",
+    schedule=None,
+    start_date=datetime(2025, 1, 1, tzinfo=UTC),
+    max_active_runs=1,
+    is_paused_upon_creation=False,
+    tags=["penstock", "operate"],
+    params={
+        "stream": Param(
+            rebuilt[0] if rebuilt else "",
+            type="string",
+            enum=rebuilt or [""],
+            description="It must be stopped, and its fold must say how its state is read back.",
+        ),
+    },
+    doc_md="For a stream whose checkpoint is lost, or cannot be read by the code as it is. Stop it with "
+    "`operate_streams`, run this, start it again: it goes on behind its last batch. The log says how many keys and "
+    "bytes the state had and has.",
+) as dag:
+    RebuildStream(task_id="rebuild")

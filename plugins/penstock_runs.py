@@ -1,0 +1,102 @@
+"""Operators that run a command of Penstock in a process of its own, whose lines go to the task's log.
+
+A process that outlives its task holds nobody up: what it does is fenced or locked, and whoever does the same next goes
+on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from penstock_operators import task_key
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+
+class RunsCommand(BaseOperator):
+    """Its task fails for good if the command does, and is tried again if that may help."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._process: subprocess.Popen[str] | None = None
+
+    def run_command(self, words: Sequence[str]) -> str:
+        """Run it to its end; its last line."""
+        from penstock.cli.backfills import LATER
+        from penstock.settings import settings
+
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", *words], cwd=settings().project, text=True, errors="replace",
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        said = ""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            said = line.rstrip() or said
+            self.log.info("%s", line.rstrip())
+        code = self._process.wait()
+        if code == LATER or code < 0:
+            raise AirflowException(f"it is tried again: {said or f'ended by signal {-code}'}")
+        if code:
+            raise AirflowFailException(said)
+        return said
+
+    def on_kill(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            # Java below it too.
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGTERM)
+
+
+class RunBackfill(RunsCommand):
+    """Runs a backfill. Params: source, begin, end, target, rate, dry_run, timestamps, unclosed, again.
+
+    whole: whether it has no begin. scheduled: whether it also runs when nobody asks.
+    """
+
+    ui_color = "#e6dcf2"
+
+    def __init__(self, *, backfill: str, whole: bool, scheduled: bool, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.backfill, self.whole, self.scheduled = backfill, whole, scheduled
+
+    def execute(self, context: Context) -> str:
+        if context["dag_run"].run_type == "scheduled" and not self.scheduled:
+            raise AirflowSkipException("it is declared to run when somebody asks, and nobody has asked for this run")
+        return self.run_command(["backfill", "run", self.backfill, *self.asked(context)])
+
+    def asked(self, context: Context) -> list[str]:
+        """The words for what the form and the data interval say."""
+        params, run = context["params"], context["dag_run"]
+        begin, end = params["begin"] or run.data_interval_start, params["end"] or run.data_interval_end
+        words = ["--to", _minute(end), "--target", params["target"], "--source", params["source"]]
+        words += ["--rate", str(params["rate"]), "--timestamps", params["timestamps"], "--owner", task_key(context)]
+        words += [] if self.whole else ["--from", _minute(begin)]
+        return words + [f"--{name.replace('_', '-')}" for name in ("dry_run", "unclosed", "again") if params[name]]
+
+
+class RebuildStream(RunsCommand):
+    """Reads a stream's state back from its own output, as `penstock streams rebuild` does. Params: stream."""
+
+    ui_color = "#e6dcf2"
+
+    def execute(self, context: Context) -> str:
+        run = context["dag_run"]
+        note = f"by {run.triggering_user_name or 'unknown'} (run {run.run_id})"
+        return self.run_command(["streams", "rebuild", str(context["params"]["stream"]), "--note", note])
+
+
+def _minute(given: Any) -> str:
+    """A time as the command takes it."""
+    at = datetime.fromisoformat(given) if isinstance(given, str) else given
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M")

@@ -1,0 +1,74 @@
+"""Operators that run a command of Penstock: what they ask for, and how they end."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock import catalog
+from penstock.settings import PROJECT
+
+pytestmark = pytest.mark.usefixtures("airflow_home")
+
+
+def test_every_backfill_that_runs_has_its_dag(parsed: dict[str, Any]) -> None:
+    found = catalog.load(PROJECT)
+    runs = {f"backfill_{name}": one for name, one in found.backfills.items() if one.runs}
+    assert runs.keys() == {name for name in parsed["dags"] if name.startswith("backfill_")}
+    for name, one in runs.items():
+        dag = parsed["dags"][name]
+        # Airflow's own backfill takes schedules with data intervals only.
+        assert dag["schedule"] == "CronDataIntervalTimetable"
+        assert (dag["active"], dag["catchup"], dag["paused"]) == (1, False, False)
+        assert dag["params"].keys() >= {"source", "begin", "end", "target", "rate", "dry_run"}
+        wanted = sorted(found.archives) if one.replays else [one.reads[0].name]
+        assert dag["params"]["source"]["enum"] == wanted
+        assert one.fills in dag["doc"]
+
+
+def test_what_folds_can_be_rebuilt(parsed: dict[str, Any]) -> None:
+    assert "walk-in-counts" in parsed["dags"]["rebuild_streams"]["params"]["stream"]["enum"]
+
+
+FORM = {
+    "source": "receipts-archive", "begin": None, "end": None, "target": "replayed", "rate": 7, "dry_run": True,
+    "timestamps": "now", "unclosed": False, "again": False,
+}  # fmt: skip
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def asked(run_type: str = "manual", **form: Any) -> Any:
+    ti = SimpleNamespace(dag_id="backfill_replay", run_id="r1", task_id="run", try_number=1)
+    run = SimpleNamespace(run_type=run_type, data_interval_start=DAY, data_interval_end=DAY + timedelta(days=1))
+    return {"ti": ti, "params": {**FORM, **form}, "dag_run": run}
+
+
+def test_a_backfill_runs_over_its_data_interval_or_what_the_form_says() -> None:
+    from penstock_runs import RunBackfill
+
+    one = RunBackfill(task_id="run", backfill="replay", whole=False, scheduled=False)
+    said = " ".join(one.asked(asked()))
+    assert said.startswith(
+        "--to 2026-01-02T00:00 --target replayed --source receipts-archive --rate 7 --timestamps now"
+    )
+    assert said.endswith("--owner backfill_replay/r1/run/1 --from 2026-01-01T00:00 --dry-run")
+    # As the form's field gives it, in any zone.
+    said = " ".join(one.asked(asked(begin="2026-01-01T10:30:00+02:00", end="2026-01-01T12:00:00Z", dry_run=False)))
+    assert "--to 2026-01-01T12:00" in said
+    assert said.endswith("--from 2026-01-01T08:30")
+    whole = RunBackfill(task_id="run", backfill="base-counts", whole=True, scheduled=False)
+    assert "--from" not in whole.asked(asked())
+
+
+def test_a_backfill_that_is_refused_fails_for_good_and_a_scheduled_run_is_skipped() -> None:
+    from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+    from penstock_runs import RunBackfill
+
+    one = RunBackfill(task_id="run", backfill="replay", whole=False, scheduled=False)
+    with pytest.raises(AirflowFailException, match="interval is empty"):
+        one.execute(asked(begin="2026-01-03T00:00:00Z"))
+    with pytest.raises(AirflowSkipException, match="nobody has asked"):
+        one.execute(asked("scheduled"))
