@@ -35,16 +35,16 @@ class RunsCommand(BaseOperator):
         from penstock.cli.backfills import LATER
         from penstock.settings import settings
 
-        self._process = subprocess.Popen(
+        said = ""
+        with subprocess.Popen(
             [sys.executable, "-m", "penstock", *words], cwd=settings().project, text=True, errors="replace",
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-        )  # fmt: skip
-        said = ""
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            said = line.rstrip() or said
-            self.log.info("%s", line.rstrip())
-        code = self._process.wait()
+        ) as self._process:  # fmt: skip
+            assert self._process.stdout is not None
+            for line in self._process.stdout:
+                said = line.rstrip() or said
+                self.log.info("%s", line.rstrip())
+        code = self._process.returncode
         if code == LATER or code < 0:
             raise AirflowException(f"it is tried again: {said or f'ended by signal {-code}'}")
         if code:
