@@ -1,0 +1,159 @@
+"""How fast counts come from an archive into a topic, beside the bare loop: the files read, each record produced.
+
+The bare loop checks nothing, sorts nothing, has no transactions, no header and no mark, and what it wrote is not read
+back. Both read from the embedded object store, over HTTP.
+
+    python -m tests.bench.backfill [counts] [turns]
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as pq
+from confluent_kafka import Producer
+
+from penstock.archive import records
+from penstock.archive.keeper import Keeper, Offsets
+from penstock.archive.states import latest
+from penstock.archive.store import Store
+from penstock.archive.streams import Archived
+from penstock.archive.writer import ArchiveWriter
+from penstock.backfill.job import Job
+from penstock.backfill.progress import Figures
+from penstock.backfill.run import run
+from penstock.declare.outputs import Mark
+from penstock.local.parts import Broker
+from penstock.machine.process import free_port
+from penstock.settings import settings
+from penstock.streams import Archive, Backfill, Topic
+from penstock.testing import create
+from tests import archived
+from tests.bench.common import table, write
+
+TOPIC = Topic("counts", partitions=4, compacted=True)
+ARCHIVE = Archive("counts-archive", TOPIC, bucket="lake", prefix="counts")
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOURS, BATCH = 4, 500_000
+MADE = """
+SELECT 'counts' AS topic, (n % 4)::INT AS partition, n // 4 AS "offset",
+  encode('{"business":"' || n % 50 || '","contact":"contact-' || n || '"}') AS key,
+  encode('{"business":"' || n % 50 || '","contact":"contact-' || n || '","count":' || n % 90 || '}') AS value,
+  t AS timestamp, NULL::STRUCT(key VARCHAR, value BLOB)[] AS headers, t AS event_time
+FROM (SELECT n, ?::TIMESTAMPTZ + to_microseconds((n * {step})::BIGINT) AS t FROM range({first}, {last}) r(n))
+"""
+
+
+def filled(store: Store, count: int) -> None:
+    to = Archived(ARCHIVE.name, ARCHIVE.bucket, ARCHIVE.prefix, (TOPIC.name,), 900.0)
+    writer = ArchiveWriter(to, store)
+    step = HOURS * 3_600_000_000 // count
+    ends: dict[int, int] = {}
+    with duckdb.connect() as connection:
+        connection.execute("SET timezone = 'UTC'")
+        for number, first in enumerate(range(0, count, BATCH)):
+            last = min(count, first + BATCH)
+            made = connection.sql(MADE.format(step=step, first=first, last=last), params=[START]).to_arrow_table()
+            assert made is not None
+            ends = {p: -(-(last - p) // 4) for p in range(4)}
+            writer.write({to.name: made.cast(records.SCHEMA)}, Mark("query", number, {TOPIC.name: ends}))
+    asked: tuple[Offsets, Offsets] = ({(TOPIC.name, p): end for p, end in ends.items()}, {})
+    later = (START + timedelta(days=2)).timestamp()
+    Keeper(writer, to, lambda _: asked, lambda: later).tend()
+
+
+def bare(store: Store, bootstrap: str, topic: str) -> float:
+    """Seconds of the bare loop."""
+    began = time.monotonic()
+    producer = Producer(
+        {
+            "bootstrap.servers": bootstrap,
+            "compression.type": "lz4",
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 1_000_000,
+        }
+    )
+    state = latest(store)
+    keys = [o.key for hour in state.hours for o in store.objects(f"date={hour[:10]}/hour={hour[11:]}")]
+    for key in keys:
+        with store.opened(key) as source, pq.ParquetFile(source) as file:
+            for batch in file.iter_batches(65_536, columns=["key", "value"]):
+                for k, v in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                    while True:
+                        try:
+                            producer.produce(topic, key=k, value=v)
+                            break
+                        except BufferError:
+                            producer.poll(0.05)
+                producer.poll(0)
+    producer.flush()
+    return time.monotonic() - began
+
+
+def ours(bootstrap: str, topic: str, count: int) -> tuple[float, float]:
+    """Seconds until all is written, and until it is verified."""
+    begun = time.monotonic()
+    written = begun
+
+    def report(figures: Figures) -> None:
+        nonlocal written
+        if figures.state == "running":
+            written = time.monotonic()
+
+    job = Job(Backfill("counts-again", ARCHIVE, topic), START, START + timedelta(hours=HOURS), topic)
+    done = run(job, bootstrap, report=report, recompute=lambda *_: iter(()))
+    assert done.rows == count
+    return written - begun, time.monotonic() - begun
+
+
+@contextmanager
+def _parts(folder: Path) -> Iterator[tuple[Store, str]]:
+    with archived.server(folder / "s3") as part, Broker(home=folder, port=free_port(2)) as broker:
+        where = archived.where(part)
+        given = {
+            "PENSTOCK_HOME": str(folder / "home"),
+            "PENSTOCK_S3_URL": where.url,
+            "PENSTOCK_S3_ACCESS_KEY": where.access_key,
+            "PENSTOCK_S3_SECRET_KEY": where.secret_key,
+        }
+        os.environ.update(given)
+        settings.cache_clear()
+        store = Store(where, ARCHIVE.bucket, ARCHIVE.prefix)
+        store.ready()
+        yield store, broker.bootstrap
+
+
+def main(count: int, turns: int) -> None:
+    found: list[tuple[float, float, float]] = []
+    with tempfile.TemporaryDirectory() as name, _parts(Path(name)) as (store, bootstrap):
+        filled(store, count)
+        for turn in range(turns):
+            topics = [Topic(f"{what}-{turn}", partitions=4, compacted=True) for what in ("bare", "ours")]
+            create(bootstrap, *topics)
+            found.append((bare(store, bootstrap, topics[0].name), *ours(bootstrap, topics[1].name, count)))
+    ceiling, written, verified = (statistics.median(column) for column in zip(*found, strict=True))
+    rows = [
+        ["read and produce, bare", f"{count / ceiling:,.0f}", f"{ceiling:.0f}", "100 %"],
+        ["backfill, until written", f"{count / written:,.0f}", f"{written:.0f}", f"{100 * ceiling / written:.0f} %"],
+        [
+            "backfill, until verified",
+            f"{count / verified:,.0f}",
+            f"{verified:.0f}",
+            f"{100 * ceiling / verified:.0f} %",
+        ],
+    ]
+    write("backfill", table([f"{count:,} counts, {turns} turns", "counts/s", "s", "of the ceiling"], rows))
+
+
+if __name__ == "__main__":
+    given = [int(word) for word in sys.argv[1:]]
+    main(*[*given, *(10_000_000, 1)[len(given) :]])
