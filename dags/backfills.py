@@ -15,7 +15,7 @@ DOC = """
 A run brings one interval, its data interval unless the form says another, and goes on where an earlier run of the same
 interval was; what was done is not done twice. It ends with a verification, and **fails** if the topic does not hold
 what the source gives. For a range: `airflow backfill create --dag-id backfill_{name} --from-date 2026-01-01 --to-date
-2026-01-31`. {scheduled}
+2026-01-31 --reprocess-behavior completed`. {scheduled}
 """
 BY_ITSELF = "It also runs by itself at the end of each interval."
 ASKED = "Runs that Airflow schedules by itself are skipped: it is declared to run when somebody asks."
@@ -59,7 +59,14 @@ def filling(backfill: Backfill, archives: list[str]) -> DAG:
             scheduled=BY_ITSELF if backfill.scheduled else ASKED,
         ),
     ) as dag:  # fmt: skip
-        RunBackfill(task_id="run", backfill=backfill.name, whole=backfill.whole, scheduled=backfill.scheduled)
+        RunBackfill(
+            task_id="run",
+            backfill=backfill.name,
+            whole=backfill.whole,
+            scheduled=backfill.scheduled,
+            # Airflow's own backfills have a bound of their own.
+            max_active_tis_per_dag=1,
+        )
     return dag
 
 

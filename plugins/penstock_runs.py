@@ -81,6 +81,8 @@ class RunBackfill(RunsCommand):
         begin, end = params["begin"] or run.data_interval_start, params["end"] or run.data_interval_end
         words = ["--to", _minute(end), "--target", params["target"], "--source", params["source"]]
         words += ["--rate", str(params["rate"]), "--timestamps", params["timestamps"], "--owner", task_key(context)]
+        # Each try of a run is the same request.
+        words += ["--request", run.run_id]
         words += [] if self.whole else ["--from", _minute(begin)]
         return words + [f"--{name.replace('_', '-')}" for name in ("dry_run", "unclosed", "again") if params[name]]
 
@@ -99,4 +101,4 @@ class RebuildStream(RunsCommand):
 def _minute(given: Any) -> str:
     """A time as the command takes it."""
     at = datetime.fromisoformat(given) if isinstance(given, str) else given
-    return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M")
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")

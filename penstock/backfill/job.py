@@ -23,8 +23,8 @@ class Job:
 
     source: an archive other than the declared one, for records that are written as they are. begin: None from where
     the source begins. target: the topic. rate: records a second, 0 for no bound. timestamps: of records that are
-    written as they are, their own or those of now. unclosed: whether hours may still be open. again: whether what was
-    done before is done once more.
+    written as they are, their own or those of now. unclosed: whether hours may still be open. again: names the request
+    to do once more what was done before; whoever goes on with that request gives the same name.
     """
 
     backfill: Backfill
@@ -36,7 +36,7 @@ class Job:
     dry: bool = False
     timestamps: Timestamps = "original"
     unclosed: bool = False
-    again: bool = False
+    again: str = ""
 
     def __post_init__(self) -> None:
         if self.begin is not None and self.begin >= self.end:
@@ -65,9 +65,9 @@ class Job:
     @property
     def id(self) -> str:
         """What is written at once by one only: the key of its mark, and what its figures are kept under."""
-        begin = f"{self.begin:%Y-%m-%dT%H:%M}" if self.begin else ""
+        begin = f"{minute(self.begin)}" if self.begin else ""
         source = f" {self.source.name}" if self.source else ""
-        return f"{self.name}{source} {begin}..{self.end:%Y-%m-%dT%H:%M} -> {self.target}"
+        return f"{self.name}{source} {begin}..{minute(self.end)} -> {self.target}"
 
     @property
     def mark(self) -> str:
@@ -86,7 +86,7 @@ class Done:
     upto: by `topic/partition`, what was taken of the source. after: the offsets behind what an earlier job of the same
     interval has written as it was. ids: the broker's ids of the source's topics. code: what made the rows. first: of
     the target's partitions, where the first row may lie. rows: all there are; written: how many are. verified: whether
-    the target was found to hold them.
+    the target was found to hold them. again: the request to do it once more, if it was one. job: whose it is.
     """
 
     upto: Mapping[str, Span]
@@ -97,11 +97,13 @@ class Done:
     rows: int
     written: int = 0
     verified: bool = False
+    again: str = ""
+    job: str = ""
 
     @property
     def run(self) -> str:
         """Names what is written, in a header of each record."""
-        made = json.dumps([_spans(self.upto), dict(self.after), self.code], sort_keys=True)
+        made = json.dumps([_spans(self.upto), dict(self.after), self.code, self.again, self.job], sort_keys=True)
         return hashlib.sha256(made.encode()).hexdigest()[:12]
 
     def behind(self, written: int) -> Done:
@@ -118,12 +120,18 @@ class Done:
         return cls(
             {place: Span(*numbers) for place, numbers in found["upto"].items()}, found["after"], found["ids"],
             found["code"], {int(p): at for p, at in found["first"].items()}, found["rows"], found["written"],
-            found["verified"],
+            found["verified"], found["again"],
+            found["job"],
         )  # fmt: skip
 
 
 def _spans(spans: Mapping[str, Span]) -> dict[str, list[int]]:
     return {place: [s.rows, s.first, s.last, s.sum] for place, s in spans.items()}
+
+
+def minute(at: datetime) -> str:
+    """A time in UTC, to the minute unless it has seconds."""
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%S}".removesuffix(":00")
 
 
 def ms(at: datetime) -> int:

@@ -55,7 +55,7 @@ def made(job: Job, files: Sequence[Path], plan: Done, folder: Path, recompute: R
         chain = [*job.backfill.through, job.backfill.target]
         rows = folder / "made.parquet"
         _written(rows, recompute(chain, [str(path) for path in files], job.begin, job.end))
-        source = f"SELECT key, value FROM read_parquet('{rows}')"
+        source = f"SELECT key, value FROM {as_table([rows])}"
         _keyed(job, source, target)
     elif job.backfill.rows is not None:
         assert isinstance(job.backfill.target, TopicOutput)
@@ -82,6 +82,11 @@ def count(path: Path) -> int:
         return int(file.metadata.num_rows)
 
 
+def nameless(path: Path) -> int:
+    """How many rows have no key."""
+    return sum(rows["key"].null_count for rows in tables(path))
+
+
 def spans(path: Path) -> dict[str, Span]:
     """What the rows come to."""
     return added(records.spans_of(rows) for rows in tables(path))
@@ -103,7 +108,7 @@ def _as_they_are(job: Job, files: Sequence[Path], plan: Done, target: Path) -> N
         # The order of one topic's partition among records of one time; of two partitions no order is promised.
         _copied(
             connection,
-            f"""SELECT {", ".join(f'r."{name}"' for name in records.SCHEMA.names)} FROM {_files(files)} r
+            f"""SELECT {", ".join(f'r."{name}"' for name in records.SCHEMA.names)} FROM {as_table(files)} r
             JOIN known k ON k.place = r.topic || '/' || r.partition
             WHERE {_inside(job, "r.")} AND r."offset" >= k.after AND r."offset" < k.upto
             ORDER BY r.event_time, r.topic, r.partition, r."offset\"""",
@@ -135,7 +140,7 @@ def _query(job: Job, rows: Rows, output: TopicOutput, files: Sequence[Path], fol
         connection.execute("SET VARIABLE begin = ?", [ms(job.begin) if job.begin else 0])
         connection.execute('SET VARIABLE "end" = ?', [ms(job.end)])
         connection.execute(
-            f"CREATE VIEW records AS SELECT * FROM {_files(paths) if paths else _empty(connection, reading)}"
+            f"CREATE VIEW records AS SELECT * FROM {as_table(paths) if paths else _empty(connection, reading)}"
         )
         _checked(connection, what, rows.query, output)
         connection.execute(f"CREATE TABLE given AS SELECT * FROM ({rows.query.strip().rstrip(';')}\n)")
@@ -157,7 +162,7 @@ def _layout(reading: Reading) -> pa.Schema:
 def _of_interval(connection: duckdb.DuckDBPyConnection, job: Job, path: Path) -> pa.Table:
     """The records of a file, as the decoder takes them."""
     found: pa.Table = connection.sql(
-        f"""SELECT key, value, partition, "offset", {LAST} AS clock FROM read_parquet('{path}') r
+        f"""SELECT key, value, partition, "offset", {LAST} AS clock FROM {as_table([path])} r
         WHERE {_inside(job, "r.")}"""
     ).to_arrow_table()
     return found
@@ -262,12 +267,17 @@ def _written(path: Path, given: Iterable[pa.Table]) -> None:
             writer.write_table(table.select(["key", "value"]).cast(schema))
 
 
-def _files(paths: Sequence[Path]) -> str:
+def as_table(paths: Sequence[Path]) -> str:
+    """Files of records as a table of SQL."""
     if not paths:
         columns = ", ".join(f"NULL::{kind} AS {name}" for name, kind in NOTHING.items())
         return f"(SELECT {columns} WHERE false)"
-    names = ", ".join(f"'{path}'" for path in paths)
-    return f"read_parquet([{names}])"
+    return f"read_parquet([{', '.join(map(_text, paths))}])"
+
+
+def _text(path: Path) -> str:
+    """A path as SQL has text."""
+    return "'" + str(path).replace("'", "''") + "'"
 
 
 NOTHING = {

@@ -87,7 +87,7 @@ class _Run:
         self._progress, self._behind, self._recompute = progress, behind, recompute
         self._looked = float("-inf")
         self._fetched: list[Path] = []
-        self._said = ""
+        self._said, self._compacts = "", False
 
     def done(self) -> Outcome:
         job = self._job
@@ -102,10 +102,9 @@ class _Run:
         )
         try:
             done = Done.read(writer.mark())
-            again = job.again
-            while (plan := self._planned(source, done, again=again)) is not None:
+            while (plan := self._planned(source, done)) is not None:
                 done = self._ended(source, plan, writer)
-                rows, again = rows + done.rows - plan.written, False
+                rows += done.rows - plan.written
         finally:
             writer.close()
         assert done is not None
@@ -124,7 +123,7 @@ class _Run:
         self._progress.now(rows=plan.rows, rows_done=plan.written)
         plan = write(job, plan, path, writer, Pace(job.rate), self._waited)
         self._progress.now(state="verifying", rows_done=0)
-        verdict = verify(job, plan, path, self._bootstrap, lambda n: self._progress.now(rows_done=n))
+        verdict = verify(job, plan, path, self._bootstrap, self._compacts, lambda n: self._progress.now(rows_done=n))
         if not verdict.right:
             raise BackfillError(
                 f"backfill {job.id}: {verdict.said}",
@@ -139,14 +138,21 @@ class _Run:
         """BackfillError if there is no such topic, or it would not keep what it is given."""
         job = self._job
         self._settled()
+        archived = job.archive.reads[0].name if job.archive else ""
+        if job.target == archived or job.target.startswith("penstock."):
+            raise BackfillError(
+                f"backfill {job.name}: it would be read again, or taken for Penstock's own", got=job.target,
+                fix="take another topic: --target",
+            )  # fmt: skip
         ensure_topics([COMMITS], self._bootstrap)
         if job.target not in partitions(admin(self._bootstrap), self._bootstrap):
             raise BackfillError(
                 f"backfill {job.name}: there is no topic {job.target}", fix="create it: penstock topics --apply"
             )
+        cleanup, kept = (setting(job.target, name, self._bootstrap) for name in ("cleanup.policy", "retention.ms"))
+        self._compacts = "compact" in cleanup
         if not (job.replays and job.timestamps == "original"):
             return
-        cleanup, kept = (setting(job.target, name, self._bootstrap) for name in ("cleanup.policy", "retention.ms"))
         age = time.time() * 1000 - (ms(job.begin) if job.begin else 0)
         if "delete" in cleanup and int(kept) >= 0 and age > int(kept):
             raise BackfillError(
@@ -169,13 +175,15 @@ class _Run:
                 fix="wait so long, or let it end earlier",
             )
 
-    def _planned(self, source: Source, done: Done | None, *, again: bool) -> Done | None:
+    def _planned(self, source: Source, done: Done | None) -> Done | None:
         """What is to be done; None if it was. Records that were begun with are ended as they were begun; rows that were
         made of other records, or by other code, are made anew."""
         job, code = self._job, self._code()
         spans = self._spans(source)
-        fresh = Done(spans, {}, source.ids, code, self._first(), 0)
-        if done is None or again:
+        fresh = Done(
+            spans, {}, source.ids, code, self._first(), 0, again=job.again or (done.again if done else ""), job=job.id
+        )
+        if done is None or fresh.again != done.again:
             return fresh
         same = job.replays or (done.code == code and dict(done.upto) == dict(spans))
         if not same:
@@ -251,6 +259,12 @@ class _Run:
     def _counted(self, plan: Done, path: Path) -> Done:
         """BackfillError if the rows are others than those that are partly written."""
         count = making.count(path)
+        if self._compacts and (nameless := making.nameless(path)):
+            raise BackfillError(
+                f"backfill {self._job.id}: the topic is compacted, and takes no record without a key",
+                got=f"{nameless:,} of {count:,} have none",
+                fix="take another topic: --target",
+            )
         if plan.written and count != plan.rows:
             raise BackfillError(
                 f"backfill {self._job.id}: its records give other rows than when it began",

@@ -38,7 +38,7 @@ class Verdict:
     said: str
 
 
-def verify(job: Job, done: Done, path: Path, bootstrap: str, told: Callable[[int], None]) -> Verdict:
+def verify(job: Job, done: Done, path: Path, bootstrap: str, compacts: bool, told: Callable[[int], None]) -> Verdict:
     """Compare the rows with what the target holds from where the first of them may lie."""
     wanted = given.spans(path)
     found, parts = dict[str, Span](), dict[int, int]()
@@ -55,7 +55,7 @@ def verify(job: Job, done: Done, path: Path, bootstrap: str, told: Callable[[int
         return Verdict(
             True, f"{rows:,} rows, hash {total:016x}, are in {job.target} as they are in the source: {where}"
         )
-    gone = _replaced(job, done, path, bootstrap)
+    gone = _replaced(job, done, path, bootstrap) if compacts else None
     if gone is None:
         return Verdict(False, f"{job.target} does not hold what the source gives: {why}")
     return Verdict(
@@ -70,8 +70,9 @@ def _ours(job: Job, done: Done, bootstrap: str) -> Iterator[pa.Table]:
         for table in _read(job, done, bootstrap):
             connection.register("raw", table)
             yield connection.sql(
-                f"""SELECT said[2] AS topic, said[3]::INT AS partition, said[4]::BIGINT AS "offset", key, value, target
-                FROM (SELECT key, value, partition AS target, split(decode(mark), '/') AS said FROM raw
+                f"""SELECT said[2] AS topic, try_cast(said[3] AS INT) AS partition,
+                try_cast(said[4] AS BIGINT) AS "offset", key, value, target
+                FROM (SELECT key, value, partition AS target, split(TRY(decode(mark)), '/') AS said FROM raw
                 WHERE mark IS NOT NULL) WHERE said[1] = '{done.run}'"""
             ).to_arrow_table()
 
@@ -84,12 +85,12 @@ def _replaced(job: Job, done: Done, path: Path, bootstrap: str) -> int | None:
         for table in _read(job, done, bootstrap):
             connection.register("raw", table)
             connection.execute(
-                "INSERT INTO there SELECT key, CASE WHEN starts_with(decode(coalesce(mark, ''::BLOB)), ?) "
-                "THEN decode(mark) END, md5(value) FROM raw",
+                "INSERT INTO there SELECT key, CASE WHEN starts_with(TRY(decode(mark)), ?) "
+                "THEN TRY(decode(mark)) END, md5(value) FROM raw",
                 [f"{done.run}/"],
             )
         row = f"""SELECT key, '{done.run}/' || topic || '/' || partition || '/' || "offset" AS place,
-            md5(value) AS hash FROM read_parquet('{path}')"""
+            md5(value) AS hash FROM {given.as_table([path])}"""
         asked = connection.execute(
             f"""SELECT count(*) FILTER (t.place IS NULL), count(*) FILTER (t.place IS NULL AND newer.key IS NULL),
               count(*) FILTER (t.place IS NOT NULL AND t.hash IS DISTINCT FROM r.hash),

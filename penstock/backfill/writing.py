@@ -76,4 +76,4 @@ def _messages(job: Job, run: str, rows: pa.Table) -> Iterator[Message]:
     columns: list[Any] = [said.cast(pa.binary()), rows["key"], rows["value"], times, rows["headers"]]
     for place, key, value, us, headers in zip(*(column.to_pylist() for column in columns), strict=True):
         kept = tuple((h["key"], h["value"]) for h in headers if h["key"] != HEADER) if headers else ()
-        yield Message(job.target, key, value, (*kept, (HEADER, place)), timestamp=us // 1000 if own else 0)
+        yield Message(job.target, key, value, (*kept, (HEADER, place)), timestamp=max(0, us // 1000) if own else 0)

@@ -17,7 +17,7 @@ from penstock.cli.output import clear_errors, console, count, emit, table, unkno
 from penstock.declare.archive import Archive
 
 app = typer.Typer(no_args_is_help=True, help="Topics kept in an object store, hour by hour.")
-TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%M"]
+TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
 
 
 def complete(incomplete: str) -> list[str]:

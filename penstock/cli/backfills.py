@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
+from uuid import uuid4
 
 import typer
 
@@ -88,6 +89,9 @@ def run(
     ] = Timestamps.original,
     unclosed: Annotated[bool, typer.Option("--unclosed", help="Take what is there, though more may come.")] = False,
     again: Annotated[bool, typer.Option("--again", help="Write once more what was written before.")] = False,
+    request: Annotated[
+        str, typer.Option(help="Names the request of --again, so that the same one goes on and is not begun anew.")
+    ] = "",
     owner: Annotated[str, typer.Option(help="Who runs it, for the page.")] = "",
 ) -> None:
     """Do it, or go on where an earlier run of the same interval was; what was done is not done twice.
@@ -103,7 +107,8 @@ def run(
     setup("backfill")
     with clear_errors(), _later():
         catalog = readable()[0]
-        job = _job(catalog, name, begin, end, target, source, rate, dry, timestamps, unclosed, again)
+        once_more = (request or uuid4().hex) if again else ""
+        job = _job(catalog, name, begin, end, target, source, rate, dry, timestamps, unclosed, once_more)
         control = connect()
         report = reporter(control, job, owner or f"{getpass.getuser()}@{socket.gethostname()}")
         with _asked_to_end():
@@ -138,7 +143,7 @@ def show(
 
 def _job(
     catalog: Catalog, name: str, begin: datetime | None, end: datetime | None, target: str, source: str,
-    rate: int | None, dry: bool, timestamps: str, unclosed: bool, again: bool,
+    rate: int | None, dry: bool, timestamps: str, unclosed: bool, again: str,
 ) -> Job:  # fmt: skip
     from penstock.backfill.job import Job
 

@@ -39,7 +39,7 @@ class Message(NamedTuple):
         """Bytes as sent, without compression, frame included."""
         size = len(self.key or b"") + len(self.value or b"") + FRAME
         if self.headers:
-            size += sum(len(name) + len(value) + HEADER for name, value in self.headers)
+            size += sum(len(name) + len(value or b"") + HEADER for name, value in self.headers)
         return size
 
 

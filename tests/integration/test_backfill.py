@@ -11,14 +11,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from confluent_kafka import TopicPartition
 from pymongo import MongoClient
 
 from penstock.archive.place import Endpoint
 from penstock.backfill import run as running
-from penstock.backfill import verify as verifying
 from penstock.backfill import writing
 from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
@@ -271,28 +269,6 @@ def test_rows_are_made_of_all_before_the_end(kept: Archive, endpoint: Endpoint, 
     assert held(fresh_broker)["k0"] == 2 * total(HOUR + timedelta(hours=1))["k0"]
 
 
-def test_a_newer_record_of_a_key_explains_one_that_compaction_took(
-    kept: Archive, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create(fresh_broker.bootstrap, SUMS)
-    real = verifying._read
-
-    def without(*given: Any) -> Iterator[pa.Table]:
-        """As if the cleaner had been there: of each key the newest only."""
-        tables = pa.concat_tables(list(real(*given)))
-        keys = tables["key"].to_pylist()
-        newest = {key: at for at, key in enumerate(keys)}
-        yield tables.take(sorted(newest.values()))
-
-    def live() -> dict[str, float]:
-        send(fresh_broker.bootstrap, [Record("sums", '{"who":"k1"}', '{"who":"k1","total":1}', -1)])
-        return {}
-
-    monkeypatch.setattr(verifying, "_read", without)
-    done = do(job(sums(kept)), fresh_broker, behind=live)
-    assert "newer record of their keys" in done.said or "5 rows" in done.said
-
-
 def test_what_somebody_else_takes_away_is_seen(
     kept: Archive, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,7 +292,7 @@ def test_what_somebody_else_takes_away_is_seen(
     # It is not taken for done.
     with pytest.raises(BackfillError, match="does not hold"):
         do(job(again(kept)), fresh_broker)
-    assert do(job(again(kept), again=True), fresh_broker).rows == len(ALL)
+    assert do(job(again(kept), again="once"), fresh_broker).rows == len(ALL)
 
 
 def test_refusals(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:

@@ -42,7 +42,9 @@ DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
 def asked(run_type: str = "manual", **form: Any) -> Any:
     ti = SimpleNamespace(dag_id="backfill_replay", run_id="r1", task_id="run", try_number=1)
-    run = SimpleNamespace(run_type=run_type, data_interval_start=DAY, data_interval_end=DAY + timedelta(days=1))
+    run = SimpleNamespace(
+        run_id="r1", run_type=run_type, data_interval_start=DAY, data_interval_end=DAY + timedelta(days=1)
+    )
     return {"ti": ti, "params": {**FORM, **form}, "dag_run": run}
 
 
@@ -52,13 +54,13 @@ def test_a_backfill_runs_over_its_data_interval_or_what_the_form_says() -> None:
     one = RunBackfill(task_id="run", backfill="replay", whole=False, scheduled=False)
     said = " ".join(one.asked(asked()))
     assert said.startswith(
-        "--to 2026-01-02T00:00 --target replayed --source receipts-archive --rate 7 --timestamps now"
+        "--to 2026-01-02T00:00:00 --target replayed --source receipts-archive --rate 7 --timestamps now"
     )
-    assert said.endswith("--owner backfill_replay/r1/run/1 --from 2026-01-01T00:00 --dry-run")
+    assert said.endswith("--owner backfill_replay/r1/run/1 --request r1 --from 2026-01-01T00:00:00 --dry-run")
     # As the form's field gives it, in any zone.
     said = " ".join(one.asked(asked(begin="2026-01-01T10:30:00+02:00", end="2026-01-01T12:00:00Z", dry_run=False)))
-    assert "--to 2026-01-01T12:00" in said
-    assert said.endswith("--from 2026-01-01T08:30")
+    assert "--to 2026-01-01T12:00:00" in said
+    assert said.endswith("--from 2026-01-01T08:30:00")
     whole = RunBackfill(task_id="run", backfill="base-counts", whole=True, scheduled=False)
     assert "--from" not in whole.asked(asked())
 
