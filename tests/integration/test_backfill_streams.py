@@ -1,4 +1,4 @@
-"""The shipped backfills of streams: base counts under a live stream, and summaries that are computed again."""
+"""Summaries that are computed again from an archive."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from pyspark.sql import SparkSession
 
 from jobs.metrics.kept import RECEIPTS_ARCHIVE, SUMMARIES
 from jobs.metrics.summaries import STREAM
-from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS, counts
-from jobs.presence.kept import BASE, WALK_INS_ARCHIVE
 from penstock.archive.place import Endpoint
 from penstock.backfill.job import Job
 from penstock.backfill.run import Outcome, run
@@ -23,7 +21,7 @@ from penstock.engine.recompute import recomputed
 from penstock.errors import BackfillError
 from penstock.local.parts import Broker
 from penstock.settings import settings
-from penstock.testing import Record, create, latest, read, running, send, table
+from penstock.testing import create, read, table
 from tests import archived
 from tests.archived import holds, where
 
@@ -92,40 +90,3 @@ def test_summaries_are_computed_again_with_what_came_late(
     holds(RECEIPTS_ARCHIVE, endpoint, [receipt(64, START - timedelta(hours=5))])
     with pytest.raises(BackfillError, match="may have begun in the middle of hour 2026-01-01T05"):
         do(Job(SUMMARIES, START - timedelta(hours=6), START, SUMMARIES.fills), fresh_broker, spark)
-
-
-def walk(offset: int, at: datetime, device: str) -> dict[str, Any]:
-    return record("enriched-walk-ins", offset, at, business="1", contact="ann", device=device, since=ms(at))
-
-
-def test_base_counts_come_under_a_live_stream_and_into_a_new_one(
-    endpoint: Endpoint, fresh_broker: Broker, spark: SparkSession, tmp_path: Path
-) -> None:
-    create(fresh_broker.bootstrap, ENRICHED_WALK_INS, BASE_COUNTS, WALK_IN_COUNTS)
-    walks = [walk(n, START + timedelta(minutes=n), f"d{n}") for n in range(40)]
-    holds(WALK_INS_ARCHIVE, endpoint, walks[:30])
-    job = Job(BASE, None, START + timedelta(minutes=20), "base-counts", unclosed=True)
-
-    def live(given: list[dict[str, Any]]) -> None:
-        sent = [
-            Record("enriched-walk-ins", "d", one["value"].decode(), 0, timestamp=ms(one["timestamp"])) for one in given
-        ]
-        send(fresh_broker.bootstrap, sent)
-
-    def count(topic: str = "walk-in-counts") -> dict[str, Any]:
-        (value,) = latest(read(fresh_broker.bootstrap, topic)).values()
-        found: dict[str, Any] = json.loads(value or "")
-        return found
-
-    with running(counts.STREAM, spark, fresh_broker.bootstrap, tmp_path / "one") as stream:
-        # What the stream was given since it runs overlaps what the archive has.
-        live(walks[10:30])
-        stream.settle()
-        assert count()["count"] == 20
-        assert do(job, fresh_broker, spark).rows == 1
-        stream.settle()
-        assert (count()["count"], count()["base"], len(count()["walks"])) == (30, 20, 10)
-        live(walks[30:])
-        assert do(job, fresh_broker, spark).rows == 0
-        stream.settle()
-        assert count()["count"] == 40
