@@ -56,7 +56,8 @@ def made(job: Job, files: Sequence[Path], plan: Done, folder: Path, recompute: R
         rows = folder / "made.parquet"
         _written(rows, recompute(chain, [str(path) for path in files], job.begin, job.end))
         source = f"SELECT key, value FROM {as_table([rows])}"
-        _keyed(job, source, target)
+        with _database(folder) as connection:
+            _keyed(connection, job, source, target)
     elif job.backfill.rows is not None:
         assert isinstance(job.backfill.target, TopicOutput)
         _query(job, job.backfill.rows, job.backfill.target, files, folder, target)
@@ -145,7 +146,7 @@ def _query(job: Job, rows: Rows, output: TopicOutput, files: Sequence[Path], fol
         _checked(connection, what, rows.query, output)
         connection.execute(f"CREATE TABLE given AS SELECT * FROM ({rows.query.strip().rstrip(';')}\n)")
         key, value = (_json(columns) for columns in (output.key, output.value))
-        _keyed(job, f"SELECT {key} AS key, {value} AS value FROM given", target, connection)
+        _keyed(connection, job, f"SELECT {key} AS key, {value} AS value FROM given", target)
     for path in paths:
         path.unlink()
 
@@ -218,22 +219,11 @@ def _json(columns: Columns) -> str:
     return f"encode(CAST(to_json(struct_pack({fields})) AS VARCHAR))"
 
 
-def _keyed(job: Job, source: str, target: Path, connection: duckdb.DuckDBPyConnection | None = None) -> None:
+def _keyed(connection: duckdb.DuckDBPyConnection, job: Job, source: str, target: Path) -> None:
     """Rows in order of their keys, each key once."""
-    if connection is None:
-        with _database(target.parent) as made_here:
-            _keyed(job, source, target, made_here)
-        return
     numbered = f"SELECT key, value, row_number() OVER (ORDER BY key, value) - 1 AS n FROM ({source})"
-    none = dict.fromkeys(("timestamp", "headers", "event_time"), "NULL")
-    given = {
-        "topic": f"'{job.name}'",
-        "partition": f"(n // {TOGETHER})::INT",
-        '"offset"': "n",
-        "key": "key",
-        "value": "value",
-    }
-    columns = ", ".join(f"{sql} AS {name}" for name, sql in {**given, **none}.items())
+    place = f"""'{job.name}' AS topic, (n // {TOGETHER})::INT AS partition, n AS "offset\""""
+    columns = f"{place}, key, value, NULL AS timestamp, NULL AS headers, NULL AS event_time"
     part = target.with_suffix(".unchecked")
     _copied(connection, f"SELECT {columns} FROM ({numbered}) ORDER BY n", part)
     _each_once(job, part)
@@ -290,7 +280,7 @@ def _copied(connection: duckdb.DuckDBPyConnection, query: str, target: Path) -> 
     part = target.with_suffix(".part")
     try:
         connection.execute(
-            f"COPY ({query}) TO '{part}' (FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE {records.ROWS})"
+            f"COPY ({query}) TO {_text(part)} (FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE {records.ROWS})"
         )
     except duckdb.OutOfMemoryException as e:
         raise BackfillError(

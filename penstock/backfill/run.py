@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 # Rows that are shown of a dry run, and how much of each.
 SHOWN, WIDTH = 5, 300
-# Seconds between two looks at the readers' lag, and after which one that says nothing is no longer waited for.
+# Seconds between two looks at the readers' lag.
 LOOK = 1.0
 
 Behind = Callable[[], Mapping[str, float]]
@@ -96,7 +96,7 @@ class _Run:
         self._progress.now(files=source.files, rows=source.rows)
         if job.dry:
             return self._dry(source)
-        rows, said = 0, ""
+        rows = 0
         writer = TransactionalWriter(
             job.mark, f"penstock.backfill.{job.hash}", self._bootstrap, COMMITS, "backfill", [job.target]
         )
@@ -228,11 +228,6 @@ class _Run:
             )
         return {p: at for (_, p), at in ends.items()}
 
-    def _files(self) -> Path:
-        found = self._folder / "files"
-        found.mkdir(parents=True, exist_ok=True)
-        return found
-
     def _made(self, source: Source, plan: Done) -> Path:
         """The rows of a plan; what an earlier run of the same plan has fetched and made is taken."""
         said, rows = self._folder / "plan", self._folder / "rows.parquet"
@@ -254,12 +249,15 @@ class _Run:
             count, rows = count + 1, rows + of
             self._progress.now(files=source.files, files_done=count, rows_done=rows, why="files are read")
 
-        return source.fetch(self._files(), told)
+        folder = self._folder / "files"
+        folder.mkdir(parents=True, exist_ok=True)
+        return source.fetch(folder, told)
 
     def _counted(self, plan: Done, path: Path) -> Done:
         """BackfillError if the rows are others than those that are partly written."""
         count = making.count(path)
-        if self._compacts and (nameless := making.nameless(path)):
+        # Rows that were made all have a key.
+        if self._compacts and self._job.replays and (nameless := making.nameless(path)):
             raise BackfillError(
                 f"backfill {self._job.id}: the topic is compacted, and takes no record without a key",
                 got=f"{nameless:,} of {count:,} have none",

@@ -21,7 +21,7 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from penstock.archive import reading, records
-from penstock.archive.layout import HOUR, File, Span, added, begins
+from penstock.archive.layout import HOUR, Span, added, begins
 from penstock.archive.reading import Hour
 from penstock.archive.states import latest
 from penstock.archive.writer import store_of
@@ -84,7 +84,10 @@ class Archived:
     def fetch(self, folder: Path, told: Told) -> list[Path]:
         found = []
         for file in (file for hour in self._hours for file in hour.files):
-            found.append(_kept(folder / _name(file), lambda file=file: reading.table(self._store, file)))  # type: ignore[misc]
+            path = folder / file.key.replace("/", "_")
+            if not path.exists():
+                _put(path, reading.table(self._store, file))
+            found.append(path)
             told(file.rows)
         return found
 
@@ -94,10 +97,6 @@ def _read(job: Job) -> tuple[datetime | None, datetime]:
     which of them it takes."""
     more = HOUR if isinstance(job.backfill.target, Stream) else timedelta(0)
     return job.begin and job.begin - more, job.end + more
-
-
-def _name(file: File) -> str:
-    return file.key.replace("/", "_")
 
 
 def _begins(job: Job, every: list[str], hours: list[Hour]) -> None:
@@ -180,9 +179,9 @@ class Documents:
                 for number, rows in enumerate(self._tables(client)):
                     # Nothing says what a document was when it was read before: so all are read anew.
                     path = folder / f"{number:06}.parquet"
-                    path.unlink(missing_ok=True)
+                    _put(path, rows)
                     self.spans = added([self.spans, records.spans_of(rows)])
-                    found.append(_kept(path, lambda rows=rows: rows))  # type: ignore[misc]
+                    found.append(path)
                     told(rows.num_rows)
         except PyMongoError as e:
             raise SinkError(
@@ -230,10 +229,8 @@ def _plain(value: object) -> object:
     raise TypeError(type(value).__name__)
 
 
-def _kept(path: Path, table: Callable[[], pa.Table]) -> Path:
-    """A file, made if it is not there; a name without an end stands for one that is cut off."""
-    if not path.exists():
-        made = path.with_suffix(".part")
-        pq.write_table(table(), made, compression="lz4", row_group_size=records.ROWS)
-        made.replace(path)
-    return path
+def _put(path: Path, rows: pa.Table) -> None:
+    """Write a file, which has its name only once it is whole."""
+    made = path.with_suffix(".part")
+    pq.write_table(rows, made, compression="lz4", row_group_size=records.ROWS)
+    made.replace(path)

@@ -163,13 +163,16 @@ def _check(fold: Fold, con: duckdb.DuckDBPyConnection, key: str, fresh: pa.Table
 
 
 def _cast(fold: Fold, rows: pa.Table, to: pa.Schema) -> pa.Table:
+    return cast(rows, to, f"fold {fold.name} gives other columns than it declares", "its query")
+
+
+def cast(rows: pa.Table, to: pa.Schema, what: str, query: str) -> pa.Table:
+    """Rows of a query as they are declared; DeclarationError, with what is wrong, if it gives others."""
     try:
         return rows.select(to.names).cast(to)
     except (KeyError, ValueError) as e:
         raise DeclarationError(
-            f"fold {fold.name} gives other columns than it declares",
-            got=str(e).splitlines()[0],
-            fix=f"let its query give {', '.join(f'{f.name} {f.type}' for f in to)}",
+            what, got=str(e).splitlines()[0], fix=f"let {query} give {', '.join(f'{f.name} {f.type}' for f in to)}"
         ) from e
 
 

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from penstock.declare.fold import Fold
 from penstock.declare.schema import Field
 from penstock.errors import DeclarationError
-from penstock.records import json
+from penstock.records import folds, json
 from penstock.records.columns import connection, texts
 from penstock.records.heartbeat import BEAT_KEY, Signer
 from penstock.records.keyed import HASH
@@ -136,15 +136,8 @@ class Restoring:
             con.execute("DROP VIEW IF EXISTS output")
             con.execute("DROP TABLE IF EXISTS _decoded")
             con.unregister("_records")
-        try:
-            made: pa.Table = found.select(self.layout.names).cast(self.layout)
-            return made
-        except (KeyError, ValueError) as e:
-            raise DeclarationError(
-                f"the query that restores fold {self.fold.name} gives other columns than its key and state",
-                got=str(e).splitlines()[0],
-                fix=f"let `restored` give {', '.join(f'{f.name} {f.type}' for f in self.layout)}",
-            ) from e
+        what = f"the query that restores fold {self.fold.name} gives other columns than its key and state"
+        return folds.cast(found, self.layout, what, "`restored`")
 
     def _newest(self, con: duckdb.DuckDBPyConnection, records: pa.Table) -> pa.Table:
         con.register("_records", records.append_column("_row", pa.array(np.arange(len(records)))))
