@@ -49,11 +49,12 @@ class Proc:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a process had used at the last sample, and of which part it was."""
+    """What a process had used at the last sample, of which part it was, and the key of its parent then."""
 
     part: str
     cpu: float
     ended: float
+    parent: tuple[int, float] | None = None
 
 
 def processes() -> dict[int, Proc]:
@@ -183,14 +184,18 @@ class Parts:
         fresh = span >= Deltas.SHORTEST
         for part, procs in sorted(members.items()):
             if fresh and any(seen.part == part for seen in self._last.values()):
-                yield f"cpu.{part}", used(part, procs, self._last, {p.key for p in table.values()}, self._wall) / span
+                yield f"cpu.{part}", used(procs, self._last, {p.key for p in table.values()}, self._wall) / span
             yield f"memory.{part}", sum(p.rss for p in procs) / MIB
             yield f"processes.{part}", len(procs)
             if self._round % self.every_pss == 0:
                 shares = [p.pss() for p in procs]
                 yield f"memoryPss.{part}", None if None in shares else sum(s or 0 for s in shares) / MIB
         if fresh:
-            self._last = {p.key: Seen(part, p.cpu, p.ended) for part, procs in members.items() for p in procs}
+            self._last = {
+                p.key: Seen(part, p.cpu, p.ended, table[p.parent].key if p.parent in table else None)
+                for part, procs in members.items()
+                for p in procs
+            }
             self._wall, self._clock = wall, clock
         self._round += 1
         if failure:
@@ -198,27 +203,39 @@ class Parts:
 
 
 def used(
-    part: str,
     now: Iterable[Proc],
     last: Mapping[tuple[int, float], Seen],
     alive: Container[tuple[int, float]],
     since: float,
 ) -> float:
-    """CPU seconds a part used since the sample `last`, taken at `since` (epoch seconds), none counted twice.
+    """CPU seconds that processes used since the sample `last`, taken at `since` (epoch seconds), none counted twice.
 
-    When a child ends its parent inherits all its seconds, those counted while it lived too: these are taken off.
+    When a child ends its parent inherits all its seconds, those counted while it lived too: these are taken off what
+    that parent inherited, and nothing else, for nobody inherits what nobody waited for.
     A process that is new to the parts but not new brings its past along, which is not counted.
     """
-    own = inherited = 0.0
+    counted: dict[tuple[int, float], float] = {}
+    for key, seen in last.items():
+        if key not in alive and (heir := _heir(seen, last, alive)):
+            counted[heir] = counted.get(heir, 0.0) + seen.cpu + seen.ended
+    total = 0.0
     for p in now:
         if before := last.get(p.key):
-            own += p.cpu - before.cpu
-            inherited += p.ended - before.ended
+            total += max(0.0, p.cpu - before.cpu)
+            total += max(0.0, p.ended - before.ended - counted.get(p.key, 0.0))
         elif p.started >= since - 0.1:
-            own += p.cpu
-            inherited += p.ended
-    gone = sum(seen.cpu + seen.ended for key, seen in last.items() if seen.part == part and key not in alive)
-    return max(0.0, own) + max(0.0, inherited - gone)
+            total += p.cpu + p.ended
+    return total
+
+
+def _heir(
+    seen: Seen, last: Mapping[tuple[int, float], Seen], alive: Container[tuple[int, float]]
+) -> tuple[int, float] | None:
+    """The nearest of its ancestors that still lives, if it was seen with them."""
+    key = seen.parent
+    while key and key not in alive:
+        key = last[key].parent if key in last else None
+    return key
 
 
 class Machine:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -74,15 +76,36 @@ def test_each_process_belongs_to_one_part() -> None:
 
 
 def test_seconds_of_an_ended_child_are_counted_once() -> None:
-    last = {(1, 1.0): Seen("p", 10.0, 2.0), (2, 1.0): Seen("p", 5.0, 0.0)}
+    last = {(1, 1.0): Seen("p", 10.0, 2.0), (2, 1.0): Seen("p", 5.0, 0.0, (1, 1.0))}
     # The child used 1 s more, ended, and its parent inherited all its 6 s.
     now = [proc(1, cpu=10.5, ended=8.0)]
-    assert used("p", now, last, {(1, 1.0)}, since=50) == pytest.approx(1.5)
+    assert used(now, last, {(1, 1.0)}, since=50) == pytest.approx(1.5)
+
+
+def test_seconds_of_a_grandchild_and_of_another_part_are_counted_once() -> None:
+    last = {
+        (1, 1.0): Seen("p", 10.0, 0.0),
+        (2, 1.0): Seen("q", 5.0, 0.0, (1, 1.0)),
+        (3, 1.0): Seen("q", 3.0, 1.0, (2, 1.0)),
+    }
+    now = [proc(1, cpu=10.0, ended=9.5)]
+    assert used(now, last, {(1, 1.0)}, since=50) == pytest.approx(0.5)
 
 
 def test_an_ended_child_that_nobody_waited_for_takes_nothing_away() -> None:
-    last = {(1, 1.0): Seen("p", 10.0, 0.0), (2, 1.0): Seen("p", 500.0, 0.0)}
-    assert used("p", [proc(1, cpu=11.0)], last, {(1, 1.0)}, since=50) == pytest.approx(1.0)
+    last = {(1, 1.0): Seen("p", 10.0, 0.0), (2, 1.0): Seen("p", 500.0, 0.0, (1, 1.0))}
+    assert used([proc(1, cpu=11.0)], last, {(1, 1.0)}, since=50) == pytest.approx(1.0)
+
+
+def test_what_nobody_waited_for_takes_nothing_from_what_others_left() -> None:
+    last = {
+        (1, 1.0): Seen("p", 10.0, 0.0),
+        (3, 1.0): Seen("p", 1.0, 0.0, (1, 1.0)),
+        (4, 1.0): Seen("p", 7.0, 0.0, (3, 1.0)),
+    }
+    # A child of 1 came and went; the child of 3 went and nobody waited for it.
+    now = [proc(1, cpu=10.0, ended=0.6), proc(3, cpu=1.0)]
+    assert used(now, last, {p.key for p in now}, since=50) == pytest.approx(0.6)
 
 
 def test_a_new_process_counts_whole_and_one_that_was_there_does_not() -> None:
@@ -93,7 +116,7 @@ def test_a_new_process_counts_whole_and_one_that_was_there_does_not() -> None:
         proc(3, cpu=100.0, started=2.0),
         proc(4, cpu=3.25),  # was another part's until now
     ]
-    assert used("p", now, last, {p.key for p in now}, since=50) == pytest.approx(0.75)
+    assert used(now, last, {p.key for p in now}, since=50) == pytest.approx(0.75)
 
 
 @pytest.fixture
@@ -104,24 +127,27 @@ def run(tmp_path: Path) -> Iterator[Path]:
     process.kill(record)
 
 
+def twice(run: Path) -> tuple[dict[str, float], dict[str, float], float]:
+    """Figures before and after a child that used 0.6 s came and went, and the seconds between."""
+    parts = Parts(run, dict)
+    at = time.monotonic()
+    first = figures(parts)
+    subprocess.run([sys.executable, "-c", BUSY.format(0.6)], check=True, stdout=subprocess.DEVNULL)
+    second = figures(parts)
+    return first, second, time.monotonic() - at
+
+
 def test_real_processes_are_measured(run: Path) -> None:
     (run / "broken.json").write_text("{")
     assert list(recorded(run)) == ["busyPart"]
 
-    parts = Parts(run, dict)
-    at = time.monotonic()
-    first = figures(parts)
+    # A process of its own: what other tests left running would be children of this one.
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        first, second, span = pool.submit(twice, run).result()
     assert first["processes.busyPart"] == 1
     assert 1 < first["memoryPss.busyPart"] <= first["memory.busyPart"]
     assert first["memory.meter"] > 10
     assert "cpu.busyPart" not in first
-    child = subprocess.Popen([sys.executable, "-c", BUSY.format(0.6)], stdout=subprocess.PIPE)
-    assert child.stdout
-    assert child.stdout.read() == b"done\n"
-    child.stdout.close()
-    child.wait()
-    second = figures(parts)
-    span = time.monotonic() - at
     assert second["cpu.busyPart"] > 0
     # Of the child, which began and ended between the samples, every second is there.
     assert second["cpu.meter"] * span > 0.55
