@@ -318,6 +318,10 @@ class Folder:
     def delete(self, name: str) -> None:
         self._fs.delete(self._at(name), False)
 
+    def clear(self, name: str) -> None:
+        """Delete a folder below this one with all that is in it."""
+        self._fs.delete(self._at(name), True)
+
     def replace(self, name: str, text: str) -> None:
         """Put a text in the place of a file, whole or not at all."""
         fresh = self._at(f"{name}.fresh")

@@ -65,13 +65,13 @@ class Recovery:
         """Mend what can be mended for certain; Blocked, and nothing of it changed any more, where that cannot be."""
         planned, done = self._folder.numbers("offsets"), self._folder.numbers("commits")
         self._start_offsets()
-        if not self._identified(planned, done):
-            return self.said
-        top = self._top(planned)
-        self._behind(top)
-        top = self._ahead(top)
-        self._commits(top)
-        self._same(top)
+        if self._identified(planned, done):
+            top = self._top(planned)
+            self._behind(top)
+            top = self._ahead(top)
+            self._commits(top)
+            self._same(top)
+        self._emptied()
         return self.said
 
     def _identified(self, planned: list[int], done: list[int]) -> bool:
@@ -179,6 +179,15 @@ class Recovery:
                     f"batch {n}: {_between(plan, written)}",
                 )
             self._put(f"offsets/{n}", written.text, f"the plan of batch {n}, which is written, is that of its mark")
+
+    def _emptied(self) -> None:
+        """Where no batch is planned, what one has begun to write goes: Spark starts in no folder that has any of it."""
+        if self._folder.numbers("offsets") or self._folder.numbers("commits"):
+            return
+        for name in ("offsets", "commits", "state"):
+            if self._folder.names(name):
+                self._folder.clear(name)
+                self._say(name, "what the first batch had begun is removed")
 
     def _start_offsets(self) -> None:
         """Where each source began is asked again: it is needed for the first batch alone."""

@@ -102,6 +102,33 @@ def test_files_that_a_power_cut_took_are_put_back(
     assert values(bootstrap) == [1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("stream", [EACH, COUNTS], ids=lambda s: s.name)
+@pytest.mark.parametrize("lost", ["cut", "never whole"])
+def test_a_first_batch_that_was_cut_off_begins_anew(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: Stream, lost: str
+) -> None:
+    """Spark takes no folder for new that has anything of a batch in it."""
+
+    def dies(*_: object) -> None:
+        raise RuntimeError("cut off")
+
+    send(bootstrap, events(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(TopicWriter, "write", dies)
+        with running(stream, spark, bootstrap, tmp_path) as run:
+            wait_until(lambda: not run.active, what="its first batch fails")
+    folder = tmp_path / stream.name
+    assert [path.name for path in (folder / "commits").iterdir()] == []
+    if lost == "cut":
+        emptied(folder, "offsets/0")
+    else:
+        (folder / "offsets" / "0").rename(folder / "offsets" / ".0.8a5e3d4c.tmp")
+    send(bootstrap, events(2))
+    with running(stream, spark, bootstrap, tmp_path) as run:
+        run.settle()
+    assert values(bootstrap) == ([1, 2] if stream is EACH else [2])
+
+
 def older(folder: Path, batches: int) -> None:
     """The folder as it was when so many batches had ended."""
     for part in ("offsets", "commits"):

@@ -45,6 +45,9 @@ class Folder:
     def delete(self, name: str) -> None:
         del self.files[name]
 
+    def clear(self, folder: str) -> None:
+        self.files = {name: text for name, text in self.files.items() if not name.startswith(f"{folder}/")}
+
 
 def plan(n: int, *, end: int | None = None) -> str:
     metadata = {"batchWatermarkMs": n * 100, "batchTimestampMs": n * 1000, "conf": {}}
@@ -182,6 +185,19 @@ def test_a_first_start_and_one_that_was_wanted_anew_need_no_mark() -> None:
     assert mended(begun, mark(5), anew=True) == begun
     assert mended({**begun, "offsets/0": ""}, mark(5), anew=True) == {"metadata": '{"id":"r"}'}
     assert mended({"metadata": ""}, Mark("", -1, {})) == {}
+
+
+def test_what_a_first_batch_had_begun_goes_with_its_plan() -> None:
+    left = {"state/0/0/1.changelog": "x", "offsets/.0.1f.tmp": "x", "penstock.json": "x"}
+    began = {"metadata": '{"id":"q"}', "penstock.json": "x"}
+    for of in (Mark("", -1, {}), Mark("q", -1, {"a": {0: 7}})):
+        assert mended({**began, **left}, of) == began
+        assert mended({**began, **left, "offsets/0": ""}, of) == began
+    assert mended({**began, **left, "offsets/0": plan(0)}, Mark("", -1, {})).keys() == {*began, *left, "offsets/0"}
+    # With a mark the plan of its batch is put back, or it is not certain what the state holds.
+    assert mended({**began, **left}, mark(0)) == {**began, **left, "offsets/0": plan(0)}
+    with pytest.raises(Blocked, match="its state lacks what was read"):
+        mended({**began, **left}, mark(5))
 
 
 def test_a_checkpoint_that_is_gone_writes_nothing_twice() -> None:
