@@ -42,12 +42,15 @@ def url(name: str, dialect: str) -> URL:
         )
     try:
         found = _from_json(given) if given.startswith("{") else make_url(given)
+        if "@" in (found.host or ""):
+            # A password has it; what follows would be told as the host.
+            raise ValueError("host")
     except (ValueError, KeyError, TypeError, ArgumentError) as e:
         # Its text may hold a password: the error does not show it.
         raise DeclarationError(
             f"connection {name} cannot be read",
             got=f"{type(e).__name__} in {variable(name)}",
-            fix="give a URI, or the JSON form of Airflow's connections",
+            fix="give a URI, in the password %40 for @, or the JSON form of Airflow's connections",
         ) from None
     kind = KINDS.get(found.get_backend_name())
     if kind != dialect:

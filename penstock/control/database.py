@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, RowMapping, Table, create_engine, insert, inspect, select, update
+from sqlalchemy import URL, Connection, RowMapping, Table, create_engine, insert, inspect, select, update
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import IntegrityError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.schema import CreateColumn
 
 from penstock.control import schema as s
-from penstock.errors import ControlError
+from penstock.errors import ControlError, SettingError
 
 T = TypeVar("T")
 
@@ -26,7 +26,7 @@ class Database:
     """
 
     def __init__(self, url: str) -> None:
-        address = make_url(url)
+        address = _address(url)
         options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 4, "pool_recycle": 1800}
         if address.get_backend_name() in ("mysql", "mariadb"):
             # A hung database must not hang the driver's lease keeper with it.
@@ -34,7 +34,8 @@ class Database:
             options["isolation_level"] = "READ COMMITTED"
         if address.get_backend_name() == "sqlite":
             options = {"connect_args": {"timeout": 10}}
-        self.place = address.render_as_string(hide_password=True)
+        # What stands behind the name may be secret too.
+        self.place = address.set(query={}).render_as_string(hide_password=True)
         self.engine = create_engine(address, **options)
 
     @contextmanager
@@ -66,6 +67,25 @@ class Database:
         """The database's clock, epoch ms."""
         with self.begin() as c:
             return int(c.execute(select(s.now_ms())).scalar_one())
+
+
+def _address(url: str) -> URL:
+    """SettingError, which keeps what may be a password to itself, if it is no URL of a database."""
+    try:
+        found = make_url(url)
+        found.get_dialect()
+    except (ArgumentError, ValueError, ImportError) as e:
+        got, known = type(e).__name__, False
+    else:
+        # Of `user:a@b@host` the password ends at the first @, and the rest would be told as the host.
+        got, known = "an @ in the host", "@" not in (found.host or "")
+    if not known:
+        raise SettingError(
+            "PENSTOCK_CONTROL_URL is no URL of a database",
+            got=got,
+            fix="write it as mysql+pymysql://user:password@host:3306/database, in the password %40 for @",
+        ) from None
+    return found
 
 
 def insert_if_new(c: Connection, table: Table, **values: Any) -> int:

@@ -382,6 +382,7 @@ def test_a_connection_as_airflow_gives_it(given: str, dialect: str, url: str, mo
     [
         ("", "connection shop is not given.*AIRFLOW_CONN_SHOP='mysql://"),
         ("{secret", "connection shop cannot be read"),
+        ("mysql://u:p@secret@h/s", "connection shop cannot be read.*%40 for @"),
         ("postgres://u:secret@h/s", "connection shop is of another engine; got: postgres"),
     ],
 )

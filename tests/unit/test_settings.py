@@ -6,7 +6,9 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli import app
+from penstock.control.database import Database
 from penstock.settings import settings
+from tests.support import forget
 
 WRONG = {
     "KAFKA_PORT": ("2919a", "PENSTOCK_KAFKA_PORT: Input should be a valid integer", "'2919a'"),
@@ -31,3 +33,29 @@ def test_a_mistyped_setting_is_one_sentence(monkeypatch: pytest.MonkeyPatch, nam
     (line,) = found.stderr.splitlines()
     assert line.startswith(f"error: {said}")
     assert f"; got: {got}; to mend it: " in line
+
+
+@pytest.mark.parametrize(
+    ("place", "got"),
+    [
+        ("mysql+pymysql://u:a@secret@127.0.0.1:1/db", "an @ in the host"),
+        ("mysql+pymysql://u:b@127.0.0.1:secret/db", "ValueError"),
+        ("mysql+pymysql:/u:secret@127.0.0.1/db", "ArgumentError"),
+        ("mysql+secret://u:b@127.0.0.1/db", "NoSuchModuleError"),
+    ],
+)
+def test_a_control_database_that_is_none_is_told_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, place: str, got: str
+) -> None:
+    monkeypatch.setenv("PENSTOCK_CONTROL_URL", place)
+    forget()
+    try:
+        found = CliRunner().invoke(app, ["streams", "list"])
+    finally:
+        monkeypatch.undo()
+        forget()
+    assert (found.exit_code, "secret" in found.output) == (1, False)
+    assert found.stderr.startswith(f"error: PENSTOCK_CONTROL_URL is no URL of a database; got: {got}; to mend it: ")
+    assert (
+        Database("mysql+pymysql://u:secret@127.0.0.1:1/db?key=secret").place == "mysql+pymysql://u:***@127.0.0.1:1/db"
+    )
