@@ -19,6 +19,7 @@ from penstock.errors import PenstockError
 from penstock.settings import settings
 
 if TYPE_CHECKING:
+    from penstock.declare.stream import Stream
     from penstock.engine.rebuild import Rebuilt
     from penstock.engine.rewind import Plan, To
 
@@ -60,8 +61,11 @@ def reset(
     """Let a stopped stream begin anew from other offsets; its output stays right, or it is refused."""
     with clear_errors():
         control = connect()
-        where = destination(to)
-        plan, ask = _planned(name, where)
+        where, stream = destination(to), readable()[0].stream(name)
+        if not dry_run:
+            # Spark takes seconds to start: what is refused in any case is refused before.
+            _is_stopped(control, name)
+        plan, ask = _planned(stream, where)
         _tell(plan)
         if dry_run:
             return
@@ -123,16 +127,15 @@ def destination(text: str) -> To:
         ) from e
 
 
-def _planned(name: str, to: To) -> tuple[Plan, Callable[[str], None]]:
+def _planned(stream: Stream, to: To) -> tuple[Plan, Callable[[str], None]]:
     """What a reset would do, and what asks for it."""
     # Spark takes seconds to start, and no other command needs it.
     from penstock.engine.checkpoint import Checkpoint
     from penstock.engine.rewind import planned
     from penstock.engine.session import open_session, session_for
 
-    stream = readable()[0].stream(name)
     spark = session_for(open_session("reset"), stream)
-    checkpoint = Checkpoint(spark, settings().checkpoint_root, name)
+    checkpoint = Checkpoint(spark, settings().checkpoint_root, stream.name)
     return planned(stream, spark, settings().bootstrap, checkpoint, to), checkpoint.ask_reset
 
 

@@ -65,11 +65,12 @@ def control(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def asked(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> list[str]:
     """The resets that were asked for; each would read four records again, and go against one thing."""
     found: list[str] = []
     plan = Plan(Reset({"t": {0: 1}}), [Part("t", 0, 0, 9, 5, 1)], ["a note"], ["a reason"])
     monkeypatch.setattr(ways_out, "_planned", lambda *_: (plan, found.append))
+    monkeypatch.setattr(ways_out, "readable", lambda: (catalog, []))
     return found
 
 
@@ -82,7 +83,10 @@ def run(*args: str, code: int = 0) -> str:
 def test_a_reset_needs_a_stopped_stream_and_an_output_that_stays_right(control: Control, asked: list[str]) -> None:
     said = run("reset", "s", "--to", "earliest", "--dry-run")
     assert all(part in said for part in ("4 records again", "a note", "a reason"))
-    assert "it is wanted on" in run("reset", "s", "--to", "earliest", code=1)
+    said = run("reset", "s", "--to", "earliest", code=1)
+    assert "it is wanted on" in said
+    assert "a note" not in said, "Spark was started to refuse it"
+    assert "no such stream; got: nobody" in run("reset", "nobody", "--to", "earliest", "--anyway", code=1)
     control.set_desired(["s"], "off", ME)
     control.lease_take("s", "i", 60)
     control.report([ProgressRow("s", "a", "i", state="idle")], keep=False)
