@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import importlib
 import os
 import signal
@@ -58,9 +59,7 @@ def found_in(path: Path, project: Path) -> list[Found]:
     with _staying(), _in_time():
         # What it raises is its own too: it may do anything when it is asked for its text.
         try:
-            return list(
-                _declared(importlib.import_module(".".join(path.relative_to(project).with_suffix("").parts)), path)
-            )
+            return list(_declared(_module(".".join(path.relative_to(project).with_suffix("").parts)), path))
         except DeclarationError as e:
             within = [f for f in traceback.extract_tb(e.__traceback__) if f.filename.startswith(str(project / "jobs"))]
             place = f"{within[-1].filename}:{within[-1].lineno}" if within else str(path)
@@ -72,6 +71,25 @@ def found_in(path: Path, project: Path) -> list[Found]:
                 # It lets a task end by them.
                 raise
             raise DeclarationError(f"{path} cannot be imported", got=f"{type(e).__name__}: {_text(str, e)}") from e
+
+
+def _module(name: str) -> ModuleType:
+    """A module; what it does to Python's own functions is undone, for they are everybody's. DeclarationError if it did.
+
+    While they are broken nothing may be called by name here.
+    """
+    own, before, load = vars(builtins), dict(vars(builtins)), importlib.import_module
+    changed: list[str] = []
+    try:
+        return load(name)
+    finally:
+        changed = [one for one, value in before.items() if one not in own or own[one] is not value]
+        own.update(before)
+        if changed:
+            sys.modules.pop(name, None)
+            raise DeclarationError(
+                f"{name} changes Python's own {', '.join(changed[:5])}", fix="leave the module builtins as it is"
+            )
 
 
 def _text(of: Callable[[object], str], what: object) -> str:

@@ -67,6 +67,11 @@ WRONG = {
     "ended": ("import os\nos._exit(3)\n", "SystemExit: 3"),
     "interrupted": ("raise KeyboardInterrupt\n", "KeyboardInterrupt"),
     "killed": ("import os\nos.kill(os.getpid(), 9)\n", "os.kill() of its own process with signal 9"),
+    "builtins": (
+        "import builtins\nbuiltins.len = builtins.map = None\n",
+        "changes Python's own len, map",
+    ),
+    "without builtins": ("import builtins\nvars(builtins).clear()\n1 / 0\n", "changes Python's own "),
     "aborted": ("import os\nos.abort()\n", "os.abort()"),
     "import": ("import nothing_of_the_kind\n", "ModuleNotFoundError"),
     "encoding": ("A = '\udcff'\n", "SyntaxError"),
