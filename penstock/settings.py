@@ -4,6 +4,7 @@ Each field is the variable ``PENSTOCK_<FIELD>`` in capitals, e.g. ``PENSTOCK_KAF
 """
 
 import os
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -134,3 +135,26 @@ def settings() -> Settings:
             got="no JSON",
             fix="""write it as JSON, such as PENSTOCK_SPARK_CONF='{"spark.ui.enabled": "true"}'""",
         ) from None
+
+
+def misspelt() -> dict[str, str]:
+    """Variables of the environment that are no setting of what is loaded and look as if they were meant to be one, with
+    the name of it. Those of a system, as `PENSTOCK_METRICS_...`, are known once its declarations are."""
+    known, families = set[str](), list[str]()
+    models: list[type[BaseSettings]] = BaseSettings.__subclasses__()
+    for model in models:
+        prefix = str(model.model_config.get("env_prefix") or "")
+        if prefix.startswith("PENSTOCK_"):
+            known |= {f"{prefix}{field}".upper() for field in model.model_fields}
+            families += [prefix] if model is not Settings else []
+    found = {}
+    for name in sorted(os.environ):
+        if not name.startswith("PENSTOCK_") or name in known:
+            continue
+        family = next((prefix for prefix in families if name.startswith(prefix)), "PENSTOCK_")
+        # Of a system's own nothing else can be meant; of the rest a project may have variables of its own.
+        cutoff = 0.0 if family in families else 0.84
+        near = {one.removeprefix(family): one for one in known if one.startswith(family)}
+        if close := get_close_matches(name.removeprefix(family), near, 1, cutoff):
+            found[name] = near[close[0]]
+    return found

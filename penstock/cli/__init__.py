@@ -23,13 +23,16 @@ from penstock.cli import (
     topics,
     ways_out,
 )
-from penstock.cli.output import clear_errors
+from penstock.cli.output import clear_errors, echo
+from penstock.settings import misspelt
 
 
 class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         # A setting may be wrong before a command has begun.
         with clear_errors():
+            for name, meant in misspelt().items():
+                echo(f"warning: {name} is no setting and changes nothing; did you mean {meant}?", err=True)
             return super().invoke(ctx)
 
 

@@ -122,7 +122,8 @@ class Plan:
                 "`--to earliest`, release and start it; or if the old state fits all the same, here and in all "
                 "streams of its app: "
                 f"`penstock streams release {self._stream} --accept-state`. "
-                "This version rebuilds no state from an archive",
+                "Rows of windows that are closed can be computed again from an archive, if a backfill does that: "
+                "`penstock backfill list`",
             )
 
     def keep(self, lines: list[str]) -> None:

@@ -18,7 +18,7 @@ from penstock.errors import PenstockError
 from penstock.kafka.admin import describe_topics
 from penstock.local.platform import GIB, NEEDED_DISK, Platform
 from penstock.machine import aot, jars, java, process
-from penstock.settings import settings
+from penstock.settings import misspelt, settings
 
 State = Literal["ok", "note", "fail"]
 NEEDED_MEMORY = 6 * GIB
@@ -45,6 +45,7 @@ def examine(platform: Platform) -> list[Check]:
         ("Memory", _memory),
         ("Ports", _ports),
         ("Declarations", _declarations),
+        ("Settings", _settings),
         ("Broker", _broker),
         ("Control database", _control),
         ("Stores", _stores),
@@ -153,6 +154,16 @@ def _declarations(_: Platform) -> Iterator[Check]:
     found = f"{len(catalog.streams)} streams in {len(catalog.apps)} apps, {len(catalog.topics)} topics"
     if not wrong:
         yield Check("Declarations", "ok", found)
+
+
+def _settings(_: Platform) -> Iterator[Check]:
+    # Those of a system are known once its declarations are read.
+    readable()
+    wrong = misspelt()
+    for name, meant in wrong.items():
+        yield Check("Settings", "note", f"{name} is no setting and changes nothing", f"did you mean {meant}?")
+    if not wrong:
+        yield Check("Settings", "ok", "no variable is misspelt")
 
 
 def _broker(platform: Platform) -> Iterator[Check]:

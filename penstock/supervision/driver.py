@@ -20,7 +20,7 @@ from penstock.control import Control, DriverRow, ProgressRow, connect
 from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
 from penstock.kafka.admin import Ends, admin, end_offsets, log_ends
 from penstock.kafka.transactions import TIMEOUT
-from penstock.settings import settings
+from penstock.settings import misspelt, settings
 from penstock.supervision import ends, processes
 from penstock.supervision.leases import LeaseHolder
 from penstock.supervision.unreadable import Unreadable
@@ -76,6 +76,8 @@ class Driver(ABC):
         self.incarnation = incarnation
         self._control = control
         self.catalog, self._wrong = catalog.survey(first=app, combiners=False)
+        for given, meant in misspelt().items():
+            log.warning("%s is no setting and changes nothing; did you mean %s?", given, meant)
         self._names = [declared.name for declared in self.catalog.apps.get(app, ()) if self._is_mine(declared.name)]
         self._leaving = threading.Event()
         self._reason = self._log = ""

@@ -208,7 +208,7 @@ def test_a_release_that_old_state_cannot_carry_is_refused(spark: SparkSession, t
         assert "was windows of 0:01:00 every 0:01:00 from 0:00:00; is windows of 0:02:00 every 0:02:00 from" in said
         for choice in (
             "take the old code back", "give the stream a new name", "`penstock streams reset sums --to TIME`",
-            "`--to earliest`", "`penstock streams release counts --accept-state`", "no state from an archive",
+            "`--to earliest`", "`penstock streams release counts --accept-state`", "penstock backfill list",
         ):  # fmt: skip
             assert choice in said
         assert releases.release(control, "shop", me, accept_state=True) == 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 import pytest
 from typer.testing import CliRunner
 
 from penstock.cli import app
 from penstock.control.database import Database
-from penstock.settings import settings
+from penstock.settings import misspelt, settings
 from tests.support import forget
 
 WRONG = {
@@ -58,4 +60,23 @@ def test_a_control_database_that_is_none_is_told_without_its_password(
     assert found.stderr.startswith(f"error: PENSTOCK_CONTROL_URL is no URL of a database; got: {got}; to mend it: ")
     assert (
         Database("mysql+pymysql://u:secret@127.0.0.1:1/db?key=secret").place == "mysql+pymysql://u:***@127.0.0.1:1/db"
+    )
+
+
+def test_what_is_misspelt_is_told_with_what_it_may_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    import_module("jobs.metrics")
+    assert misspelt() == {}
+    wrong = {
+        "PENSTOCK_KAFKA_BOOTSTAP": "PENSTOCK_KAFKA_BOOTSTRAP",
+        "PENSTOCK_STUCK_AFTR": "PENSTOCK_STUCK_AFTER",
+        "PENSTOCK_METRICS_DISTINKT": "PENSTOCK_METRICS_DISTINCT",
+        "PENSTOCK_METRICS_LATENESS": "PENSTOCK_METRICS_LATE_BY",
+    }
+    right = ("METRICS_PORT", "METRICS_LATE_BY", "KAFKA_BOOTSTRAP", "TEST_MONGODB_URL", "SHOP_REGION")
+    for name in [*wrong, *(f"PENSTOCK_{name}" for name in right)]:
+        monkeypatch.setenv(name, "1")
+    assert misspelt() == wrong
+    found = CliRunner().invoke(app, ["topics", "--help"])
+    assert "warning: PENSTOCK_STUCK_AFTR is no setting and changes nothing; did you mean PENSTOCK_STUCK_AFTER?" in (
+        found.stderr
     )
