@@ -20,7 +20,7 @@ from penstock.settings import settings
 
 app = typer.Typer(no_args_is_help=True, help="Records that streams put aside: which, why, and sending them again.")
 
-# Offsets of each partition that are looked at.
+# Offsets of each partition among which the newest letters are looked for.
 NEWEST = 100_000
 WIDTH = 100
 AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
@@ -34,7 +34,7 @@ def list_letters(as_json: AsJson = False) -> None:
     groups: Counter[tuple[str, str, str]] = Counter()
     newest: dict[tuple[str, str, str], int] = {}
     with clear_errors():
-        for one in read(readable()[0].dead_letters, settings().bootstrap, NEWEST):
+        for one in read(readable()[0].dead_letters, settings().bootstrap):
             group = one.topic, one.stream, _kind(one)
             groups[group] += 1
             newest[group] = max(one.at, newest.get(group, 0))
@@ -62,7 +62,8 @@ def show(
 ) -> None:
     """The newest letters of a topic: place, reason and text, with all that is no text escaped."""
     with clear_errors():
-        every = read([_known(topic)], settings().bootstrap, NEWEST)
+        # Of one stream all may lie below those of another.
+        every = read([_known(topic)], settings().bootstrap, None if stream else max(NEWEST, newest))
         letters = deque((one for one in every if stream in ("", one.stream)), newest)
     if as_json:
         emit([_data(one) for one in letters])
@@ -99,11 +100,14 @@ def send_again(
         catalog = load()
         chosen = [
             one
-            for one in read([_known(topic)], settings().bootstrap, NEWEST)
+            for one in read([_known(topic)], settings().bootstrap)
             if stream in ("", one.stream) and (not place or not places_of(one).isdisjoint(place))
         ]
         unambiguous(chosen, place or ())
-        everything = read(catalog.dead_letters, settings().bootstrap, NEWEST)
+        if missing := sorted(set(place or ()).difference(*map(places_of, chosen))):
+            fix = f"penstock dead-letters show {topic}"
+            raise PenstockError(f"nothing of that place lies in {topic}", got=", ".join(missing), fix=fix)
+        everything = read(catalog.dead_letters, settings().bootstrap)
         for name in again_for or ():
             catalog.stream(name)
         found = replay(

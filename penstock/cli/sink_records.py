@@ -13,7 +13,7 @@ import typer
 from rich.text import Text
 
 from penstock.catalog import load
-from penstock.cli.dead_letters import NEWEST, places_of, unambiguous
+from penstock.cli.dead_letters import places_of, unambiguous
 from penstock.cli.output import clear_errors, console, count, emit, state, table, unknown
 from penstock.control import connect
 from penstock.declare.topic import ASIDE
@@ -147,7 +147,7 @@ def _sink(name: str) -> Stream:
 def _letters(stream: Stream) -> Iterator[Letter]:
     """What a sink put aside, where its records can be told."""
     topics = [topic for topic in stream.beside if topic != stream.late_topic]
-    for one in read([*topics, ASIDE.name], settings().bootstrap, NEWEST):
+    for one in read([*topics, ASIDE.name], settings().bootstrap):
         if one.stream == stream.name and one.origin:
             yield one
 

@@ -94,8 +94,9 @@ def shown(data: bytes | str | None, width: int) -> str:
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
-def read(topics: Iterable[str], bootstrap: str, newest: int) -> Iterator[Letter]:
-    """The letters among the newest so many offsets of each partition, oldest first; a missing topic has none."""
+def read(topics: Iterable[str], bootstrap: str, newest: int | None = None) -> Iterator[Letter]:
+    """The letters, oldest first; a missing topic has none. newest: only those among so many last offsets of each
+    partition."""
     client = admin(bootstrap)
     there = partitions(client, bootstrap)
     wanted = [(topic, p) for topic in dict.fromkeys(topics) for p in range(there.get(topic, 0))]
@@ -103,7 +104,7 @@ def read(topics: Iterable[str], bootstrap: str, newest: int) -> Iterator[Letter]
     with consumer(bootstrap) as reader:
         for place in wanted:
             start, end = starts.get(place, 0), ends.get(place, 0)
-            yield from map(_letter, between(reader, *place, max(start, end - newest), end))
+            yield from map(_letter, between(reader, *place, max(start, end - (newest or end)), end))
 
 
 @contextmanager

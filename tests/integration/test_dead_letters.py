@@ -153,6 +153,8 @@ def test_the_command_line_tells_and_sends(bootstrap: str, monkeypatch: pytest.Mo
 
     assert "No record is put aside" in told("list")
     put_aside(bootstrap, ("a", 0, 3, "three\x1b[31m\nforged line"), ("gone", 0, 4, "four"))
+    # Of more letters than are looked at for the newest ones none is passed over.
+    monkeypatch.setattr(cli.dead_letters, "NEWEST", 1)
     (one, two) = json.loads(told("list", "--json"))
     assert (one["topic"], one["stream"], one["reason"], one["count"]) == (DEAD.name, "a", "no", 1)
     assert two["stream"] == "gone"
@@ -162,6 +164,8 @@ def test_the_command_line_tells_and_sends(bootstrap: str, monkeypatch: pytest.Mo
     assert "there are: penstock.aside, sales-dead-letter" in told("show", "nothing-like-it", code=2)
     for place in ("0:3", "sales[0]@3"):
         assert "1 records would be sent" in told("replay", DEAD.name, "--place", place, "--dry-run")
+    nothing = told("replay", DEAD.name, "--place", "0:3", "--place", "0:7", code=1)
+    assert "nothing of that place lies in sales-dead-letter; got: 0:7" in nothing
     assert "1 records are sent" in told("replay", DEAD.name, "--place", "0:3")
     # The other one is of a stream that is no more: stream a has taken it.
     assert "sales[0]@4 is not: it would be read twice by a" in told("replay", DEAD.name, code=1)
