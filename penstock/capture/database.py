@@ -80,7 +80,7 @@ def two_columns(names: str) -> SourceError:
 def _renamed(name: str, names: list[str]) -> bool:
     """Whether SQLite gave a second column of one name another, `id:1`."""
     first, colon, number = name.rpartition(":")
-    return bool(colon) and number.isdigit() and first in names
+    return bool(colon) and number.isdigit() and first.lower() in map(str.lower, names)
 
 
 @lru_cache(maxsize=1000)
@@ -286,6 +286,11 @@ class Database(ABC):
     @abstractmethod
     def unique(self, table: exp.Table, /) -> list[set[str]]:
         """The columns of each unique index of a table, if all are NOT NULL; names as `only_table` gives them."""
+
+    def kept_as(self, schema: str, table: str, /) -> list[int]:  # noqa: ARG002
+        """Numbers of what a table's rows are kept in, where nothing else shows another in its place; schema may be
+        empty."""
+        return []
 
     @abstractmethod
     def plan(self, query: Query) -> list[tuple[str, str]]:

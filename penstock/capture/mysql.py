@@ -61,7 +61,7 @@ class MySQL(Database):
         "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
         "SET time_zone = '+00:00', sql_mode = '', lc_time_names = 'en_US', default_week_format = 0",
         "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1, div_precision_increment = 4",
-        "SET group_concat_max_len = 4294967295, max_sort_length = 32768",
+        "SET group_concat_max_len = 4294967295, max_sort_length = 32768 /*M!100000 , default_regex_flags = '' */",
         # Nor does the server end a session between two polls, or a query before READ_TIMEOUT does.
         "SET wait_timeout = 28800 /*M!100101 , max_statement_time = 0 */ /*!80000 , max_execution_time = 0 */",
     )
@@ -92,6 +92,15 @@ class MySQL(Database):
         " AND ENGINE NOT IN ('InnoDB', 'SEQUENCE')"
     )
 
+    # Of a table and its partitions: nothing else that is told changes by a TRUNCATE or an exchange of partitions. In a
+    # name InnoDB keeps what is no letter as `@` and some characters.
+    KEPT = (
+        "SELECT i.TABLE_ID FROM information_schema./*M!100000 INNODB_SYS_TABLES *//*!80000 INNODB_TABLES */ AS i"
+        " JOIN (SELECT CONCAT(REGEXP_REPLACE(COALESCE(NULLIF(:schema, ''), DATABASE()), :odd, '@%'), '/',"
+        " REGEXP_REPLACE(:name, :odd, '@%')) AS pattern) AS p"
+        " WHERE i.NAME LIKE p.pattern OR i.NAME LIKE CONCAT(p.pattern, '#P#%') ORDER BY 1"
+    )
+
     def tells(self, c: Connection) -> bool:
         self._look.replays |= any(replays for *_, replays in c.execute(text(self.STATEMENTS)))
         return self._shows(c) and not self._look.replays
@@ -99,13 +108,21 @@ class MySQL(Database):
     def _shows(self, c: Connection) -> bool:
         """Whether this login may see all transactions: asked once for each connection."""
         if "shows" not in c.info:
+            others = (self.GALERA, self.OTHERS)
+            c.info["shows"] = self._may_look(c) and not any(c.execute(text(query)).all() for query in others)
+        return bool(c.info["shows"])
+
+    def _may_look(self, c: Connection) -> bool:
+        """Whether this login may look into InnoDB."""
+        if "looks" not in c.info:
             try:
                 c.execute(text("SELECT COUNT(*) FROM information_schema.innodb_trx")).scalar_one()
-            except DBAPIError:
-                c.info["shows"] = False
-            else:
-                c.info["shows"] = not any(c.execute(text(query)).all() for query in (self.GALERA, self.OTHERS))
-        return bool(c.info["shows"])
+                c.info["looks"] = True
+            except DBAPIError as e:
+                if e.connection_invalidated:
+                    raise
+                c.info["looks"] = False
+        return bool(c.info["looks"])
 
     def looked(self, c: Connection) -> Moment:
         """InnoDB shows what it saw at the first of reads that follow closely, so a transaction of our own proves it."""
@@ -173,6 +190,13 @@ class MySQL(Database):
         )
         with self._connected() as c:
             return by_index(c.execute(query, {"schema": table.db, "name": table.name}))
+
+    def kept_as(self, schema: str, table: str) -> list[int]:
+        with self._connected() as c:
+            if not self._may_look(c):
+                return []
+            given = {"schema": schema, "name": table, "odd": "[^A-Za-z0-9_]"}
+            return [int(number) for number in c.execute(text(self.KEPT), given).scalars()]
 
     def plan(self, query: Query) -> list[tuple[str, str]]:
         with self._connected() as c:

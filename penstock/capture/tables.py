@@ -15,8 +15,8 @@ from penstock.capture.pages import Query
 from penstock.capture.sources import POSTGRES_TABLE, folded
 from penstock.declare.capture import Capture
 
-# Of each table, with its name and its schema's as literals: all columns by number, name and type, and when or as what
-# it was made, as one that was emptied or exchanged for another shows it.
+# Of each table, with its name and its schema's as literals: all columns by number, name and type, the labels of its
+# enums, and when or as what it was made, as one that was emptied or exchanged for another shows it.
 SHAPES = {
     "mysql": (
         "SELECT c.ORDINAL_POSITION, c.COLUMN_NAME, c.COLUMN_TYPE, c.COLLATION_NAME, c.GENERATION_EXPRESSION,"
@@ -27,10 +27,12 @@ SHAPES = {
     ),
     "postgres": (
         "SELECT a.attnum, a.attname, a.atttypid, a.atttypmod, a.attcollation, a.attrelid, c.relfilenode,"
+        " (SELECT string_agg(enumlabel, ' ' ORDER BY enumsortorder) FROM pg_type AS y"
+        " JOIN pg_enum ON enumtypid IN (y.oid, y.typelem, y.typbasetype) WHERE y.oid = a.atttypid) AS labels,"
         " CASE WHEN c.relkind IN ('v', 'm') THEN pg_get_viewdef(c.oid) END,"
         " (WITH RECURSIVE heir AS (SELECT inhrelid FROM pg_inherits WHERE inhparent = c.oid UNION SELECT i.inhrelid"
         " FROM pg_inherits AS i JOIN heir ON i.inhparent = heir.inhrelid) SELECT string_agg(inhrelid || ' ' ||"
-        " k.relfilenode, ' ' ORDER BY inhrelid) FROM heir JOIN pg_class AS k ON k.oid = inhrelid)"
+        " k.relfilenode, ' ' ORDER BY inhrelid) FROM heir JOIN pg_class AS k ON k.oid = inhrelid) AS heirs"
         " FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid"
         " WHERE a.attrelid = {found} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1"
     ),
@@ -60,7 +62,10 @@ ACTS = ("CASCADE", "SET NULL", "SET DEFAULT")
 
 def shape(database: Database, capture: Capture, tables: Iterable[exp.Table]) -> str:
     """Changes with the columns of these tables of a capture, whatever the SELECT calls them, and with the tables."""
-    rows = [_asked(database, SHAPES, capture, table) for table in _sorted(capture, tables)]
+    rows = [
+        (_asked(database, SHAPES, capture, table), database.kept_as(table.db, table.name))
+        for table in _sorted(capture, tables)
+    ]
     return hashlib.blake2b(repr(rows).encode(), digest_size=8).hexdigest()
 
 

@@ -16,10 +16,11 @@ from penstock.capture.poller import Poller
 from penstock.capture.tables import cascades, shape
 from penstock.capture.told import told
 from penstock.declare.capture import Capture, parse
-from tests.captures import Source, polled, until, url_of
+from penstock.local.parts import MariaDB
+from tests.captures import Source, opened, polled, until, url_of
 
 DIALECTS = ("mysql", "postgres", "sqlite")
-TABLES = ("child", "parent", "t", "o", "n", "unrelated")
+TABLES = ("child", "parent", "t", "o", "n", "unrelated", "parted")
 
 
 class Place:
@@ -74,6 +75,69 @@ OTHER = {
         "ALTER TABLE n RENAME TO t",
     ),
 }
+
+
+# Statements by which other rows come into the place of those that were there, and the columns stay as they are.
+EMPTIED = {
+    "mysql": {
+        "emptied": "TRUNCATE TABLE {t}",
+        "exchanged with a part": "ALTER TABLE parted EXCHANGE PARTITION p0 WITH TABLE {t}",
+        "taken out of a part": "ALTER TABLE {t} EXCHANGE PARTITION p0 WITH TABLE o",
+        "a part emptied": "ALTER TABLE {t} TRUNCATE PARTITION p0",
+    },
+    "postgres": {"emptied": "TRUNCATE TABLE {t}"},
+}
+PARTED = "PARTITION BY RANGE (id) (PARTITION p0 VALUES LESS THAN (9), PARTITION p1 VALUES LESS THAN MAXVALUE)"
+
+
+@pytest.mark.parametrize(
+    ("at", "change"),
+    [
+        pytest.param(engine, change, id=f"{engine} {what}")
+        for engine, of in EMPTIED.items()
+        for what, change in of.items()
+    ],
+    indirect=["at"],
+)
+@pytest.mark.parametrize("name", ["t", "ün d-o.t"])
+def test_other_rows_in_place_of_those_that_were_there(at: Place, change: str, name: str) -> None:
+    table = f'"{name}"' if at.dialect == "postgres" else f"`{name}`"
+    columns = "(id INT PRIMARY KEY, a INT, b INT, c INT)"
+    parted = PARTED if "{t} EXCHANGE" in change or "{t} TRUNCATE" in change else ""
+    at.sql(f"DROP TABLE IF EXISTS {table}", f"CREATE TABLE {table} {columns} {parted}", f"CREATE TABLE o {columns}")
+    at.sql(f"CREATE TABLE parted {columns} {PARTED if at.dialect == 'mysql' else ''}")
+    declared = at.capture(table=table)
+    before = seen(at, declared)
+    at.sql(f"INSERT INTO {table} VALUES (1, 2, 3, 4)", "CREATE TABLE unrelated (id INT)", "TRUNCATE TABLE unrelated")
+    assert seen(at, declared) == before
+    at.sql(change.format(t=table))
+    assert seen(at, declared) != before
+    at.sql(f"DROP TABLE {table}")
+
+
+def test_a_login_that_may_not_look_into_innodb_sees_the_columns_still(mariadb: MariaDB) -> None:
+    with opened(mariadb) as database:
+        assert database.kept_as("demo", "nowhere") == []
+        with database._connected() as c:
+            c.exec_driver_sql("CREATE OR REPLACE TABLE looked (id INT PRIMARY KEY)")
+        assert len(database.kept_as("", "looked")) == 1
+        with database._connected() as c:
+            c.info["looks"] = False
+        assert database.kept_as("", "looked") == []
+        with database._connected() as c:
+            c.exec_driver_sql("DROP TABLE looked")
+
+
+@pytest.mark.parametrize("column", ["feel", "feel[]", "felt"])
+@pytest.mark.parametrize("at", ["postgres"], indirect=True)
+def test_labels_of_an_enum_are_of_the_shape(at: Place, column: str) -> None:
+    at.sql("DROP TYPE IF EXISTS feel CASCADE", "CREATE TYPE feel AS ENUM ('sad', 'ok')", "CREATE DOMAIN felt AS feel")
+    at.sql(f"CREATE TABLE n (id INT PRIMARY KEY, a {column}, b INT, c INT)")
+    declared = at.capture(table="n")
+    before = seen(at, declared)
+    at.sql("ALTER TYPE feel RENAME VALUE 'sad' TO 'blue'")
+    assert seen(at, declared) != before
+    at.sql("DROP TABLE n", "DROP TYPE feel CASCADE")
 
 
 @pytest.mark.parametrize("change", OTHER.values(), ids=OTHER)

@@ -160,3 +160,5 @@ def test_a_column_may_be_called_as_a_keyword_or_hold_a_quote(table: SQLite) -> N
 def test_two_columns_of_one_name_are_refused(table: SQLite) -> None:
     with pytest.raises(SourceError, match="two columns of one name; got: a:1"):
         table.page(Pages(declared("SELECT x.a, y.* FROM t AS x JOIN t AS y USING (a, b)", key="b")).by_key(None, 1))
+    with pytest.raises(SourceError, match="two columns of one name; got: B:1"):
+        table.page(Pages(declared("SELECT t.*, a AS B FROM t", key="b")).by_key(None, 1))
