@@ -117,7 +117,7 @@ class Position:
             raise PenstockError(
                 f"a record of {POSITIONS.name} cannot be read",
                 got=value[:200],
-                fix="it was written by another version: start the capture with a new snapshot",
+                fix="it was written by another version: take a new snapshot",
             ) from e
 
 

@@ -57,8 +57,8 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
         raise PositionRefused(
             f"topic {capture.topic.name} has another number of partitions than capture {capture.name} declares",
             got=f"{count}, declared {capture.topic.partitions}",
-            fix=f"declare PARTITIONS {count}, or a new topic: with other partitions keys would move and leave their "
-            "last values behind",
+            fix=f"declare PARTITIONS {count}, if that is what the topic always had; else its keys have moved and left "
+            "their last values behind: name a new topic behind INTO, or delete this one, and take a snapshot",
         )
     with ExitStack() as undo:
         output = TransactionalWriter(
@@ -66,9 +66,11 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
         )
         undo.callback(output.close)
         fresh = Position(capture.fingerprint, topic_id, count, (*capture.key, capture.cursor), snapshot=Snapshot())
-        kept = output.mark()
+        kept = _kept(output, decision)
+        if kept is not None:
+            _check_partitions(capture, fresh, kept)
         if kept is not None and decision != "snapshot":
-            position = _resumed(capture, fresh, Position.read(kept), decision)
+            position = _resumed(capture, fresh, kept, decision)
         else:
             # What is in the topic and no longer selected must leave it.
             ends = end_offsets(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
@@ -92,7 +94,7 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             log.warning("capture %s: another database server, %s; table and topic are compared", capture.name, server)
             position = replace(position, reconcile=f"another server, {server}")
             reconcile.again()
-        if kept is not None and _was_rewritten(capture, position, Position.read(kept)):
+        if kept is not None and _was_rewritten(capture, position, kept):
             position = replace(position, reconcile="its SELECT is sent as it is written now")
             reconcile.again()
         if position.fingerprint != capture.fingerprint:
@@ -115,7 +117,8 @@ def check_topic(capture: Capture, position: Position, bootstrap: str) -> None:
         raise PositionRefused(
             f"topic {capture.topic.name} was changed while capture {capture.name} ran",
             got=f"id and partitions {found}, before {(position.topic_id, position.partitions)}",
-            fix="see what becomes of the capture when it is opened again",
+            fix="a topic that was made anew takes a new snapshot; one that was given partitions has kept old values "
+            "in them: delete it, or name a new one behind INTO",
         )
 
 
@@ -123,6 +126,32 @@ def _topic(capture: Capture, bootstrap: str) -> tuple[str, int]:
     """The topic's id, empty if it is not there, and its number of partitions."""
     client, name = admin(bootstrap), capture.topic.name
     return topic_ids(client, [name], bootstrap).get(name, ""), partitions(client, bootstrap).get(name, 0)
+
+
+def _kept(output: TransactionalWriter, decision: Decision) -> Position | None:
+    """The position of whoever captured before; None if there is none, or none that can be read, for a new snapshot."""
+    mark = output.mark()
+    try:
+        return None if mark is None else Position.read(mark)
+    except PenstockError as e:
+        if decision == "snapshot":
+            return None
+        raise PositionRefused(e.what, got=e.got, fix=f"it was written by another version: {_by(output.name)}") from e
+
+
+def _by(name: str) -> str:
+    """How somebody says that a snapshot is to be taken."""
+    return f"`penstock capture ask {name} snapshot`, or in the foreground `penstock capture run {name} --snapshot`"
+
+
+def _check_partitions(capture: Capture, fresh: Position, kept: Position) -> None:
+    """Nor does a snapshot mend it: what the keys left behind in the partitions of before stays there."""
+    if kept.topic_id == fresh.topic_id and kept.partitions != fresh.partitions:
+        raise PositionRefused(
+            f"topic {capture.topic.name} was given other partitions, so its keys have moved",
+            got=f"{fresh.partitions}, position of {kept.partitions}",
+            fix="name a new topic behind INTO, or delete this one, and take a snapshot",
+        )
 
 
 def _was_rewritten(capture: Capture, position: Position, kept: Position) -> bool:
@@ -137,25 +166,19 @@ def _resumed(capture: Capture, fresh: Position, kept: Position, decision: Decisi
         raise PositionRefused(
             f"topic {capture.topic.name} is not the one that capture {capture.name} wrote",
             got=f"topic id {topic_id}, position of {kept.topic_id}",
-            fix=f"it was created anew, or the capture names another: `penstock capture run {capture.name} --snapshot`",
+            fix=f"it was created anew, or the capture names another: {_by(capture.name)}",
         )
     if kept.fingerprint not in (capture.fingerprint, capture.former) and decision != "continue":
         raise PositionRefused(
             f"the statement of capture {capture.name} was changed",
             got=f"fingerprint {capture.fingerprint}, position of {kept.fingerprint}",
-            fix=f"`penstock capture run {capture.name} --snapshot` reads all rows again, `--continue` goes on from the "
-            "old cursor and compares the others; or name a new topic behind INTO and take a snapshot",
+            fix=f"to read all rows again, {_by(capture.name)}; `continue` in its place goes on from the old cursor and "
+            "compares the others; or name a new topic behind INTO and take a snapshot",
         )
     if kept.rows != fresh.rows:
         raise PositionRefused(
             f"capture {capture.name} cannot go on: its KEY or CURSOR was changed",
             got=f"{', '.join(fresh.rows)}, position of {', '.join(kept.rows)}",
-            fix=f"`penstock capture run {capture.name} --snapshot`",
-        )
-    if kept.partitions != fresh.partitions:
-        raise PositionRefused(
-            f"topic {capture.topic.name} was given other partitions, so its keys have moved",
-            got=f"{fresh.partitions}, position of {kept.partitions}",
-            fix="name a new topic behind INTO, or delete this one, and take a snapshot",
+            fix=_by(capture.name),
         )
     return replace(kept, fingerprint=capture.fingerprint) if kept.fingerprint == capture.former else kept

@@ -10,13 +10,16 @@ from datetime import timedelta
 
 import orjson
 import pytest
+from confluent_kafka.admin import NewPartitions
 
 from penstock.capture import start
 from penstock.capture.database import SourceError
 from penstock.capture.poller import Poller
 from penstock.declare.capture import parse
+from penstock.declare.topic import POSITIONS
 from penstock.errors import LeaseLost
 from penstock.kafka.admin import admin, partitions
+from penstock.kafka.transactions import TransactionalWriter
 from tests.captures import Source, polled, until
 from tests.support import wait_until
 
@@ -261,6 +264,41 @@ def test_partitions_are_not_changed_under_the_keys(source: Source) -> None:
         source.opened(text.replace(" FROM mysql", " PARTITIONS 3 FROM mysql", 1))
     client = admin(source.broker.bootstrap)
     assert partitions(client, source.broker.bootstrap)[source.name] == 1
+
+
+def test_a_topic_that_was_given_partitions_is_given_up(source: Source) -> None:
+    """What keys left behind in the partitions of before would be read as their values for ever."""
+    source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_9")
+    poller = source.poller()
+    polled(poller)
+    client, bootstrap = admin(source.broker.bootstrap), source.broker.bootstrap
+    client.create_partitions([NewPartitions(source.name, 3)])[source.name].result(30)
+    wait_until(lambda: partitions(client, bootstrap)[source.name] == 3)
+    with pytest.raises(start.PositionRefused, match="was changed while"):
+        start.check_topic(poller.capture, poller.position, bootstrap)
+    source.close(poller)
+    text = source.declared().replace(" FROM mysql", " PARTITIONS 3 FROM mysql", 1)
+    for decision in ("", "continue", "snapshot"):
+        with pytest.raises(start.PositionRefused, match=r"its keys have moved; got: 3, position of 1"):
+            source.opened(text, decision)
+    client.delete_topics([source.name])[source.name].result(30)
+    wait_until(lambda: source.name not in partitions(client, bootstrap))
+    polled(source.opened(text, "snapshot"))
+    assert source.same()
+
+
+def test_a_position_that_cannot_be_read_waits_for_a_snapshot(source: Source) -> None:
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('a'), ('b')")
+    poller = source.poller()
+    polled(poller)
+    source.close(poller)
+    writer = TransactionalWriter(source.name, "test", source.broker.bootstrap, POSITIONS, "capture")
+    writer.commit([], b"{}")
+    writer.close()
+    with pytest.raises(start.PositionRefused, match=r"cannot be read; got: .*penstock capture ask .* snapshot"):
+        source.poller()
+    polled(source.poller("snapshot"))
+    assert source.same()
 
 
 def test_a_topic_that_was_made_anew_is_refused(source: Source) -> None:
