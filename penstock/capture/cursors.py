@@ -74,18 +74,19 @@ class Cursors:
         return min(plain, top - timedelta(seconds=clock - now)) if now < clock and isinstance(top, datetime) else plain
 
     def not_ahead(self, now: float, kind: str, before: float) -> str:
-        """Lower a low mark that is yet to come: the clock was set back while nobody polled. Says so, or nothing.
+        """Say that the clock was set back while nobody polled, or nothing; a low mark that is yet to come is lowered.
 
         kind: the type of the cursor's column; before: the clock when the position was written, 0 if that is not known.
         """
         low = self.mark.value
-        if not isinstance(low, datetime):
+        if low is None:
             return ""
-        if not kind.startswith(ZONED):
+        if not (isinstance(low, datetime) and kind.startswith(ZONED)):
             step = timedelta(seconds=before - now)
             if self._read or step <= self._overlap:
                 return ""
-            self.mark.back_to(low - step - self._overlap)
+            # What a number stands for nobody knows, and a day is too long.
+            self.mark.back_to(low - step - self._overlap if isinstance(low, datetime) else low)
             return self._says(step)
         here = datetime.fromtimestamp(now, UTC).replace(tzinfo=UTC if low.tzinfo else None)
         if low <= here + self._overlap:

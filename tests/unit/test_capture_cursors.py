@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +109,17 @@ def test_a_low_mark_yet_to_come_says_that_the_clock_was_set_back(clocks: Clocks)
         made.not_ahead(clocks.database, "12", clocks.database + 3600) == "the database's clock was set back by 1:00:00"
     )
     assert made.mark.value == NOON - HOUR - timedelta(seconds=10)
+
+
+@pytest.mark.parametrize("low", [7, Decimal(7), date(2026, 1, 1), "2026-01-01 12:00:00"])
+def test_a_clock_set_back_while_nobody_polled_is_said_whatever_the_cursor_is(clocks: Clocks, low: Any) -> None:
+    made = cursors(low)
+    assert made.not_ahead(clocks.database, "8", clocks.database + 5) == ""
+    assert (
+        made.not_ahead(clocks.database, "8", clocks.database + 3600) == "the database's clock was set back by 1:00:00"
+    )
+    assert made.mark.value == low
+    assert cursors(None).not_ahead(clocks.database, "8", clocks.database + 3600) == "", "all is read"
 
 
 # Debts
