@@ -7,6 +7,7 @@ comparison has come, so that a process that starts again goes on where the last 
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,8 @@ from penstock.capture.position import read, write
 from penstock.errors import BrokerError, PenstockError
 from penstock.kafka.admin import UNPACKED
 from penstock.records.heartbeat import BEAT_KEY
+
+log = logging.getLogger(__name__)
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS topic (key BLOB PRIMARY KEY, digest BLOB NOT NULL, scan INTEGER NOT NULL) WITHOUT ROWID;
@@ -139,15 +142,28 @@ class Reconcile:
 
     def _ends(self) -> dict[int, int]:
         about = self._consumer.list_topics(self._topic, timeout=15).topics[self._topic]
-        ends = {}
+        starts, ends = {}, {}
         for p in about.partitions:
-            low, high = self._consumer.get_watermark_offsets(TopicPartition(self._topic, p), timeout=15, cached=False)
-            ends[p] = high
-            self._offsets[p] = max(self._offsets.get(p, 0), low)
+            place = TopicPartition(self._topic, p)
+            starts[p], ends[p] = self._consumer.get_watermark_offsets(place, timeout=15, cached=False)
+        known = {int(p): at for p, at in self._about("starts", {}).items()}
+        # Compaction leaves a topic's beginning where it is.
+        if any(start > known.get(p, 0) or ends[p] < self._offsets.get(p, 0) for p, start in starts.items()):
+            self._forget(starts)
         if self._assigned != set(ends):
-            self._consumer.assign([TopicPartition(self._topic, p, self._offsets[p]) for p in ends])
+            self._consumer.assign([TopicPartition(self._topic, p, self._offsets.setdefault(p, 0)) for p in ends])
             self._assigned = set(ends)
         return ends
+
+    def _forget(self, starts: dict[int, int]) -> None:
+        """Records were taken out of the topic, by retention, by hand or with a disk: all of it is read again."""
+        log.warning("topic %s has lost records; it is read again, from %s", self._topic, starts)
+        self._offsets, self._assigned = dict(starts), set()
+        with self._transaction():
+            self.db.execute("DELETE FROM topic")
+            self._tell("offsets", self._offsets)
+            self._tell("starts", starts)
+            self.again()
 
     def _take(self, batch: Iterable[Any]) -> None:
         latest: dict[bytes, bytes | None] = {}

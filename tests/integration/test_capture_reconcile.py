@@ -5,11 +5,14 @@ from __future__ import annotations
 import time
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from penstock.capture.database import SourceError
 from penstock.capture.poller import Poller
+from penstock.kafka.admin import admin
 from penstock.records.heartbeat import BEAT_KEY
 from tests.captures import Source, polled, until
+from tests.support import wait_until
 
 
 def compared(source: Source, poller: Poller) -> None:
@@ -64,6 +67,24 @@ def test_what_somebody_else_wrote_into_the_topic_is_taken_out(source: Source) ->
     assert found == source.table()
     drift = poller.reconcile.drift
     assert (drift.missing, drift.differing, drift.extra) == (0, 1, 7)
+
+
+def test_records_that_were_taken_out_of_the_topic_are_missed(source: Source) -> None:
+    """By retention or by hand: what the file of the comparison knew of them is no longer so."""
+    source.sql(*(f"INSERT INTO {source.name} (name, changed) VALUES ('{i}', '2020-01-01')" for i in range(9)))
+    poller = source.poller()
+    polled(poller)
+    poller.compare("asked for")
+    compared(source, poller)
+    source.sql(f"INSERT INTO {source.name} (name) VALUES ('later')")
+    polled(poller, 2)
+    client = admin(source.broker.bootstrap)
+    [done] = client.delete_records([TopicPartition(source.name, 0, 5)]).values()
+    done.result(30)
+    wait_until(lambda: not source.same(), what="they are gone")
+    poller.compare("asked for")
+    compared(source, poller)
+    assert poller.reconcile.last.missing == 5
 
 
 @pytest.mark.parametrize("chunk", [2000, 7])
