@@ -58,3 +58,20 @@ def test_a_connection_nobody_gave_is_wrong() -> None:
 
 def test_nobody_is_asked_if_nobody_shall_be() -> None:
     assert check("--no-connected", code=0).count("declared as it should be") == 4
+
+
+def test_explain_prints_each_query_its_plan_and_each_weakened_promise(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "x.db") as c:
+        c.execute("CREATE INDEX by_at ON a (at, id)")
+    done = CliRunner().invoke(app, ["capture", "explain", "good"])
+    assert done.exit_code == 0, done.output
+    queries = " ".join(done.output.split()).split(" SELECT q.*")[1:]
+    assert len(queries) == 7
+    assert all(" by index " in query or " by a full scan" in query for query in queries)
+    assert "poll, further pages" in done.output
+    assert "a by index by_at" in queries[4]
+    said = " ".join(done.output.split())
+    assert "warning: what the SELECT no longer gives is no longer in the topic: not a row that is deleted" in said
+    refused = CliRunner().invoke(app, ["capture", "explain", "bad"])
+    assert refused.exit_code == 1
+    assert "bad.sql:1:75: capture bad: the database did not do" in " ".join(refused.output.split())
