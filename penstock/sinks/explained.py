@@ -20,8 +20,12 @@ from penstock.sinks.select import place_of, refusal
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# What makes of a document's Arrow type and an output what is created in the store.
-MADE = {"elasticsearch": "penstock.sinks.elasticsearch_mapping:mapping"}
+# What tells of an output and a document's Arrow type what is created in the store.
+MADE = {
+    "elasticsearch": "penstock.sinks.elasticsearch_layout:template",
+    "mongodb": "penstock.sinks.mongodb_layout:made",
+    "influxdb": "penstock.sinks.influxdb:made",
+}
 TOMBSTONES = {"delete": "deletes its document", "mark": "marks its document as deleted", "ignore": "does nothing"}
 
 
@@ -64,12 +68,10 @@ def _empty(read: Read, spark: SparkSession) -> DataFrame:
 
 
 def _made(sink: Sink, output: Documents, rows: DataFrame) -> Mapping[str, Any]:
-    if sink.store not in MADE:
-        return {}
     from pyspark.sql.pandas.types import to_arrow_type
 
     try:
-        made = resolve_name(MADE[sink.store])(to_arrow_type(rows.schema["doc"].dataType, timezone="UTC"), output)
+        made = resolve_name(MADE[sink.store])(output, to_arrow_type(rows.schema["doc"].dataType, timezone="UTC"))
     except DeclarationError as e:
         raise DeclarationError(f"{sink.at('FIELDS')}: {e.what}", got=e.got, fix=e.fix) from e
     return dict(made)

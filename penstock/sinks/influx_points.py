@@ -110,10 +110,7 @@ class _Reader:
         found.cells = cells.filter(pc.invert(pc.is_in(cells["row"], refused)))
 
     def _fields(self) -> Sequence[tuple[str, str]]:
-        if self._output.fields:
-            return self._output.fields
-        taken = {name.lower() for name in (*self._output.tags, self._output.time, self._output.measurement_column)}
-        found = [(f.name, "") for f in self._doc.type if f.name.lower() not in taken]
+        found = self._output.fields_among(f.name for f in self._doc.type)
         if wrong := [name for name, _ in found if reserved(name)]:
             raise SinkError(
                 f"sink {self._output.sink}: a name that a field of InfluxDB cannot have",

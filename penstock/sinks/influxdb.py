@@ -7,15 +7,16 @@ order they came: the field's version is kept beside it, as the field `_version.<
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from penstock.declare.lazy import F
 from penstock.errors import DeclarationError
 from penstock.sinks.documents import Documents
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column
 
 # A name of a field that says how new another field is; alone, when a point was deleted.
@@ -102,8 +103,27 @@ class InfluxDB(Documents):
     def name(self) -> str:
         return f"influxdb:{self.database}.{self.measurement or f'({self.measurement_column})'}"
 
+    def fields_among(self, columns: Iterable[str]) -> Sequence[tuple[str, str]]:
+        """Which columns of the SELECT are fields, each with the type it is written as, or empty for its own."""
+        taken = {name.lower() for name in (*self.tags, self.time, self.measurement_column)}
+        return self.fields or [(name, "") for name in columns if name.lower() not in taken]
+
     def body(self) -> list[Column]:
         return [F.col("doc")]
+
+
+def made(output: InfluxDB, shape: pa.StructType) -> dict[str, Any]:
+    """What is made of an output: points of a measurement, and which columns are what of them."""
+    own = {f.name.lower(): str(f.type) for f in shape}
+    fields = output.fields_among(f.name for f in shape)
+    return {
+        "database": output.database,
+        "measurement": output.measurement or f"each value of {output.measurement_column}",
+        "tags": output.tags,
+        "time": output.time or "event time",
+        "fields": {name: kind or own.get(name.lower(), "") for name, kind in fields},
+        "versions": output.versioned,
+    }
 
 
 def reserved(name: str) -> bool:

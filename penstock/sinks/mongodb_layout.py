@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from time import monotonic
 from typing import Any
 
+import pyarrow as pa
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
@@ -45,16 +46,34 @@ class Index:
         return next((f"it has {name}" for name in PARTIAL if there.get(name)), "")
 
 
+# Of what was deleted.
+GRAVE = Index((AT,), seconds=LIMITS.grave_days * 24 * 60 * 60)
+
+
+def declared(output: MongoDB) -> list[Index]:
+    """The indexes of each collection of a sink."""
+    indexes = [Index(keys) for keys in output.indexes] + [Index(keys, unique=True) for keys in output.unique]
+    if output.expire_seconds:
+        indexes.append(Index((AT,), seconds=output.expire_seconds))
+    return indexes
+
+
+def made(output: MongoDB, shape: pa.StructType) -> dict[str, Any]:  # noqa: ARG001
+    """What is made of an output, whatever its documents: collections with their indexes."""
+    name = output.collection
+    suffixed = f"{name}-<{output.suffix}>" if output.suffix else name
+    wanted = {suffixed: declared(output), **({f"{name}{GRAVES}": [GRAVE]} if output.tombstones == "delete" else {})}
+    collections = {collection: [asdict(index) for index in indexes] for collection, indexes in wanted.items()}
+    return {"database": output.database, "indexes": collections}
+
+
 class Layout:
     """Of one sink's collections in its database."""
 
     def __init__(self, database: Database[Any], output: MongoDB) -> None:
         self._database, self._output = database, output
         self._seen: dict[str, float] = {}
-        indexes = [Index(keys) for keys in output.indexes] + [Index(keys, unique=True) for keys in output.unique]
-        if output.expire_seconds:
-            indexes.append(Index((AT,), seconds=output.expire_seconds))
-        self._indexes = indexes
+        self._indexes = declared(output)
 
     @property
     def graves(self) -> str:
@@ -79,10 +98,9 @@ class Layout:
         """Make a collection and its indexes as declared. SinkError if what is there is otherwise."""
         if monotonic() - self._seen.get(name, -EVERY) < EVERY:
             return
-        grave = Index((AT,), seconds=LIMITS.grave_days * 24 * 60 * 60)
         for there in self._database.list_collections(filter={"name": name}):
             self._plain(name, there)
-        for index in [grave] if name == self.graves else self._indexes:
+        for index in [GRAVE] if name == self.graves else self._indexes:
             self._index(name, index)
         self._seen[name] = monotonic()
 

@@ -65,7 +65,7 @@ def _documents(sink: Sink, rows: DataFrame, count: int) -> DataFrame:
         key = identity.of_record(rows)
     else:
         key = _key(sink, [_keyed(sink, fields, name) for name in sink.identity], "")
-    version, at = _event_version(), Part(F.col("record.event_time"), F.lit(None).cast("string"))
+    version, at = _event_version(sink), Part(F.col("record.event_time"), F.lit(None).cast("string"))
     if sink.version and sink.version != "none":
         version = _version(_column(sink, fields, "VERSION", sink.version), sink)
     if sink.suffix:
@@ -88,7 +88,7 @@ def _graves(sink: Sink, gone: DataFrame, fields: Sequence[StructField], compacte
     for field, text in zip(keys.values(), sink.grave, strict=False):
         said[field.name], _ = expression(sink, "TOMBSTONES", gone, text, field.dataType)
     names = [said.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in fields]
-    version, why = _event_version(), ""
+    version, why = _event_version(sink), ""
     if keys and not sink.grave:
         why = f"a tombstone has no {', '.join(keys)}: say TOMBSTONES DELETE (...) over record.key, or TOMBSTONES IGNORE"
     elif sink.store == "influxdb" and not sink.time:
@@ -127,17 +127,24 @@ def _keyed(sink: Sink, fields: Sequence[StructField], name: str) -> StructField:
     return field
 
 
-def _event_version() -> Part:
-    """Of the event time's milliseconds and the offset's lower bits."""
-    return _timed(F.col("record.event_time"), "the event time")
+def _event_version(sink: Sink) -> Part:
+    """Of the event time's milliseconds and the offset's lower bits; without versions it orders the rows of a batch."""
+    found = _timed(F.col("record.event_time"), "the event time")
+    if sink.version != "none":
+        return found
+    ms = F.greatest(F.lit(0), F.least(F.unix_millis("record.event_time"), F.lit(LAST_MS)))
+    return Part(_packed(ms), F.lit(None).cast("string"))
+
+
+def _packed(ms: Column) -> Column:
+    return F.shiftleft(ms, OFFSET_BITS).bitwiseOR(F.expr(OFFSET))
 
 
 def _timed(time: Column, what: str) -> Part:
     ms = F.unix_millis(time.cast("timestamp"))
-    value = F.shiftleft(ms, OFFSET_BITS).bitwiseOR(F.expr(OFFSET))
     outside = F.concat(F.lit(f"{what} is none that a version can have, 1970 to 2109: "), time.cast("string"))
     wrong = F.when(time.isNull(), F.lit(f"{what} is NULL")).when(~ms.between(0, LAST_MS), outside)
-    return Part(F.when(ms.between(0, LAST_MS), value), wrong)
+    return Part(F.when(ms.between(0, LAST_MS), _packed(ms)), wrong)
 
 
 def _version(field: StructField, sink: Sink) -> Part:

@@ -1,9 +1,10 @@
-"""The shipped sinks on real stores: the state of the demo's tables as it is now, each change of a test, summaries."""
+"""The shipped sinks on real stores: the demo's tables as they are now, each change of a test, walk-ins, summaries."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -46,17 +47,18 @@ def mongo(tmp_path: Path) -> Iterator[str]:
 def run(
     spark: SparkSession, fresh_broker: Broker, search: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Run]:
-    """Runs a sink over all that its topic holds, once more from a checkpoint of another name."""
+    """Runs a sink over all that its topics hold; under another name once more, as no mark says that it is written."""
     search.clear()
     monkeypatch.setenv("PENSTOCK_ELASTICSEARCH_URL", search.url)
     settings.cache_clear()
 
-    def one(name: str, checkpoint: str) -> None:
-        stream = statements.stream(SINKS[name], catalog.load().topics)
-        with running(stream, spark, fresh_broker.bootstrap, tmp_path / checkpoint) as started:
+    def one(name: str, called: str) -> None:
+        stream = replace(statements.stream(SINKS[name], catalog.load().topics), name=called)
+        with running(stream, spark, fresh_broker.bootstrap, tmp_path / called) as started:
             started.settle()
             figures = started.figures
             assert (figures.dead, figures.error) == (0, None)
+            assert figures.rows_out, "it is given to the store"
             records = sum(len(read(fresh_broker.bootstrap, given.topic)) for given in SINKS[name].reads)
             assert figures.rows_in == records, "each is counted once, though tombstones go another way"
 
@@ -87,9 +89,9 @@ def test_tests_as_they_are_and_each_of_their_changes(run: Run, fresh_broker: Bro
         record("tests", {"id": 2}),
     ]
     sent(fresh_broker, ["tests-search", "tests-timeline"], *changes)
-    run("tests-search", "first")
-    for checkpoint in ("first", "again"):
-        run("tests-timeline", checkpoint)
+    run("tests-search", "now")
+    for called in ("first", "again"):
+        run("tests-timeline", called)
     shown = {"account_id": 1, "kind": "http", "target": "x", "every_seconds": 300}
     now = {"id": 1, "name": "Order form", "enabled": False, "updated_at": "2026-11-22T10:00:00.123456Z"}
     assert search.documents("tests") == {"1": {**shown, **now}}
@@ -103,7 +105,7 @@ def test_labels_have_a_key_of_two_columns(run: Run, fresh_broker: Broker, search
     region, office = {"test_id": 1, "name": "region"}, {"test_id": 1, "name": 'a "b", c'}
     changes = [record("labels", region, **value), record("labels", office, **value), record("labels", region)]
     sent(fresh_broker, ["labels-search"], *changes)
-    run("labels-search", "checkpoint")
+    run("labels-search", "first")
     shown = {**office, "value": "eu", "updated_at": "2026-11-22T10:00:00Z"}
     [(key, found)] = search.documents("labels").items()
     assert (json.loads(key), {**found, "updated_at": shown["updated_at"]}) == ([1, 'a "b", c'], shown)
@@ -118,7 +120,7 @@ def test_alert_rules_keep_all_digits_of_their_threshold(
     old = "2026-11-22T10:00:00.000000"
     changes = [record("alert-rules", {"id": n}, threshold=f"{n}.500001", updated_at=old, **row) for n in (4, 5)]
     sent(fresh_broker, ["alert-rules-documents"], *changes, record("alert-rules", {"id": 5}))
-    run("alert-rules-documents", "checkpoint")
+    run("alert-rules-documents", "first")
     with MongoClient[Any](mongo, tz_aware=True) as client:
         [found] = client["penstock"]["alert-rules"].find()
         assert (found["_id"], found["threshold"]) == ("4", Decimal128(Decimal("4.500001")))
@@ -127,11 +129,51 @@ def test_alert_rules_keep_all_digits_of_their_threshold(
         client.drop_database("penstock")
 
 
+def test_a_walk_in_gets_its_contact_once_that_is_known(run: Run, fresh_broker: Broker, search: Server) -> None:
+    """In whatever order the two topics are read, and read again."""
+    noon = 1_795_521_600_000
+    walks = [{"device": d, "business": "7", "since": noon - 120_000, "timestamp": noon} for d in ("d1", 'd"2')]
+    later = {**walks[0], "since": noon + 10 * 86_400_000, "timestamp": noon + 10 * 86_400_000}
+    plain = [Record("walk-ins", "k", json.dumps(one)) for one in (*walks, later)]
+    named = Record("enriched-walk-ins", "k", json.dumps({**walks[0], "contact": "ann@shop"}))
+    sent(fresh_broker, ["walk-ins-timeline"], named, *plain, named)
+    for called in ("first", "again"):
+        run("walk-ins-timeline", called)
+    found = {index: search.documents(index) for index in ("walk-ins-timeline-2026.11", "walk-ins-timeline-2026.12")}
+    told = {
+        index: sorted((one["device"], one["contact"], one["at"][:19], one["since"][:19]) for one in documents.values())
+        for index, documents in found.items()
+    }
+    at, since = "2026-11-24T12:00:00", "2026-11-24T11:58:00"
+    again = ("d1", None, "2026-12-04T12:00:00", "2026-12-04T12:00:00")
+    assert told == {
+        "walk-ins-timeline-2026.11": [('d"2', None, at, since), ("d1", "ann@shop", at, since)],
+        "walk-ins-timeline-2026.12": [again],
+    }
+
+
+def test_counts_of_walk_ins_are_the_newest(
+    run: Run, fresh_broker: Broker, mongo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_MONGODB_URL", mongo)
+    settings.cache_clear()
+    ann, bob = {"business": "7", "contact": "ann"}, {"business": "7", "contact": "bob"}
+    more = {"base": None, "as_of": None, "walks": [{"moment": 1, "device": "d1"}]}
+    changes = [record("walk-in-counts", ann, count=n, **more) for n in (1, 2)]
+    changes += [record("walk-in-counts", bob, count=5, **more), record("walk-in-counts", bob)]
+    sent(fresh_broker, ["walk-in-counts-documents"], *changes)
+    run("walk-in-counts-documents", "first")
+    with MongoClient[Any](mongo) as client:
+        [found] = client["penstock"]["walk-in-counts"].find()
+        client.drop_database("penstock")
+    assert (found["_id"], found["contact"], found["count"]) == ('["7","ann"]', "ann", 2)
+
+
 def test_a_summary_that_is_written_again_takes_its_own_place(run: Run, fresh_broker: Broker, search: Server) -> None:
     key = {"environment": "prod", "metric": "pageLoadTime", "window": 1_501_273_500_000}
     figures = {"average": 1.5, "min": 1.0, "max": 2.0, "stddev": 0.5, "p90": 2.0}
     changes = [record("metric-summaries", key, count=count, **figures) for count in (2, 3)]
     sent(fresh_broker, ["metric-summaries-search"], *changes)
-    run("metric-summaries-search", "checkpoint")
+    run("metric-summaries-search", "first")
     [found] = search.documents("metric-summaries").values()
     assert (found["count"], found["p90"], found["at"][:19]) == (3, 2.0, "2017-07-28T20:25:00")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from penstock.cli import sinks
 from tests.chaos.projects import other_project
+from tests.support import forget
 
 ORDERS = """UPSERT INTO mongodb.shop.orders READ orders AS JSON (id BIGINT, name STRING)
 KEY (id) TOMBSTONES DELETE (record.key) DEAD LETTERS INTO orders-refused
@@ -80,7 +82,24 @@ def test_a_store_that_is_not_given_is_told(folder: Path) -> None:
 
 
 def test_what_is_made_in_the_store_is_told(folder: Path) -> None:
-    text = ORDERS.replace("mongodb.shop.orders", "elasticsearch.orders").replace("upper(name)", "record.timestamp")
-    (folder / "orders.sql").write_text(text.replace("AS name", "AS at"))
-    told = json.loads(said("explain", "orders", "--json").output)
-    assert told["made"]["properties"] == {"id": {"type": "long"}, "at": {"type": "date"}}
+    def made(target: str, clauses: str) -> Any:
+        (folder / "orders.sql").write_text(
+            f"UPSERT INTO {target} READ orders AS JSON (id BIGINT, n INT) {clauses} TOMBSTONES DELETE (record.key) "
+            "AS SELECT id, n, record.timestamp AS at FROM orders"
+        )
+        forget()
+        return json.loads(said("explain", "orders", "--json").output)["made"]
+
+    found = made("elasticsearch.orders", "KEY (id) SUFFIX DAY (at)")
+    assert (found["index_patterns"][2], found["template"]["aliases"]) == ("orders-21*.*.*", {"orders": {}})
+    assert found["template"]["settings"]["index"]["refresh_interval"] == "1s"
+    kinds = {name: one["type"] for name, one in found["template"]["mappings"]["properties"].items()}
+    assert kinds == {"id": "long", "n": "integer", "at": "date"}
+    found = made("mongodb.shop.orders", "KEY (id) UNIQUE INDEX (id, at) EXPIRE AFTER 1 HOUR")
+    told = {name: [tuple(one.values()) for one in indexes] for name, indexes in found["indexes"].items()}
+    assert (found["database"], told) == ("shop", {
+        "orders": [(["id", "at"], True, None), (["_at"], False, 3600)],
+        "orders.graves": [(["_at"], False, 7 * 86_400)],
+    })  # fmt: skip
+    found = made("influxdb.shop.orders", "TIME (at)")
+    assert (found["measurement"], found["time"], found["fields"]) == ("orders", "at", {"id": "int64", "n": "int32"})
