@@ -16,7 +16,7 @@ from penstock.engine.words import root_message
 from penstock.errors import DeclarationError, PenstockError
 from penstock.kafka.letters import Origin
 from penstock.records import columns
-from penstock.records.columns import ARROW, MORE_TYPE
+from penstock.records.columns import ARROW
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from penstock.declare.stream import Stream
     from penstock.kafka.whole import Whole
 
+HEADERS = pa.list_(pa.struct([("key", ARROW["string"]), ("value", ARROW["binary"])]))
 # Of an encoded row, beside what the writer gets: the document as text.
 SHOWN = "_document"
 
@@ -97,9 +98,8 @@ def _table(given: Sequence[Whole]) -> pa.Table:
         }
         for one in given
     ]
-    kinds = [*columns.RECORD_TYPE, *MORE_TYPE]
-    schema = pa.schema([(f.name, f.type) for f in kinds if f.name in (*columns.RAW, *records.OWN)])
-    plain = schema.set(schema.get_field_index("timestamp"), pa.field("timestamp", pa.int64()))
+    kinds = {f.name: f.type for f in columns.RECORD_TYPE if f.name in columns.RAW}
+    plain = pa.schema([*kinds.items(), ("timestamp", pa.int64()), ("headers", HEADERS)])
     found = pa.Table.from_pylist(rows, schema=plain)
     return found.set_column(
         found.schema.get_field_index("timestamp"), "timestamp", found["timestamp"].cast(ARROW["timestamp"])

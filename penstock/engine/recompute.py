@@ -26,6 +26,7 @@ from penstock.declare.outputs import TopicOutput
 from penstock.declare.promises import Final, Updates
 from penstock.declare.stream import Stream
 from penstock.engine import jvm, plans, records
+from penstock.engine.records import HEADERS
 from penstock.engine.session import session_for
 from penstock.engine.tagged import encoded
 from penstock.engine.words import root_message
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 EPOCH, MICRO = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
-HEADERS = "array<struct<key:string,value:binary>>"
 RECORD = {
     "topic": "string", "partition": "int", "offset": "bigint", "key": "binary", "value": "binary",
     "timestamp": "timestamp", "headers": HEADERS,

@@ -33,6 +33,7 @@ BAD_BYTES = 2_000
 # Epoch microseconds: no time is later.
 LAST = 2**63 - 1
 OWN = ("timestamp", "headers")
+HEADERS = "array<struct<key:string,value:binary>>"
 
 
 def decoded(
@@ -56,11 +57,13 @@ def decoded(
     if reading.combine:
         tried(given)
     clock = horizon if given.schema else F.least(F.unix_micros("timestamp"), horizon)
-    made = {"clock": clock.alias("clock"), "beat": F.when(_keyed(), F.col("partition")).alias("beat")}
-    sent = source.select(*(made.get(name, F.col(name)) for name in reading.sends))
+    made = {"clock": clock, "beat": F.when(_keyed(), F.col("partition")), "headers": F.to_json("headers")}
+    sent = source.select(*(made.get(name, F.col(name)).alias(name) for name in reading.sends))
     rows = sent.mapInArrow(reading, layout(reading))
     if given.record:
-        rows = rows.withColumn(WHOLE, F.struct(*(F.col(f"{KEPT}.{name}") for name in (*RAW, *OWN))))
+        back = {"headers": F.from_json(F.col(f"{KEPT}.headers"), HEADERS)}
+        whole = (back.get(name, F.col(f"{KEPT}.{name}")).alias(name) for name in (*RAW, *OWN))
+        rows = rows.withColumn(WHOLE, F.struct(*whole))
     rows = rows if reading.timed else _timed(rows, given, _horizon(given, now, f"{KEPT}.timestamp"))
     return _with_time(rows) if given.record else rows
 

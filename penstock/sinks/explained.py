@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,8 @@ def explain(sink: Sink, topics: Mapping[str, Topic], spark: SparkSession) -> Exp
     from pyspark.errors import PySparkException
 
     stream = statements.stream(sink, topics)
-    rows = stream.transform(*(_empty(read, spark) for read in sink.reads))
+    frames = [_empty(read, spark) for read in sink.reads]
+    rows = stream.transform(*frames)
     (output,) = stream.outputs.values()
     assert isinstance(output, Documents)
     sent = rows.select(*output.columns())
@@ -55,7 +56,18 @@ def explain(sink: Sink, topics: Mapping[str, Topic], spark: SparkSession) -> Exp
     except PySparkException as e:
         # Of what is the same for all records Spark makes its value now.
         raise refusal(place_of(sink, e), e) from e
+    _some(sink, frames)
     return Explanation(fields, _facts(sink, stream, output), _made(sink, output, rows), plan)
+
+
+def _some(sink: Sink, frames: Sequence[DataFrame]) -> None:
+    """DeclarationError if no record makes a row: then Spark reads none, and what is no record is not put aside."""
+    alone = statements.stream(replace(sink, tombstones="ignore", grave=())).transform(*frames)
+    if alone._jdf.queryExecution().optimizedPlan().nodeName() == "LocalRelation":
+        fix = "mend the condition; a sink that is to rest is stopped: penstock streams stop"
+        raise DeclarationError(
+            f"{sink.at('SELECT')}: no record can make a document", got="WHERE is never true", fix=fix
+        )
 
 
 def _empty(read: Read, spark: SparkSession) -> DataFrame:

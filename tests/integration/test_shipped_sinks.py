@@ -18,12 +18,14 @@ from pyspark.sql import SparkSession
 from penstock import catalog
 from penstock.declare import sink_file
 from penstock.declare.topic import COMMITS
+from penstock.kafka.admin import admin, partitions
 from penstock.local.parts import Broker
 from penstock.settings import PROJECT, settings
 from penstock.sinks import statements
 from penstock.testing import Record, create, read, running, send
 from tests.elasticsearch import Server
 from tests.mongo import store
+from tests.support import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -98,6 +100,23 @@ def test_tests_as_they_are_and_each_of_their_changes(run: Run, fresh_broker: Bro
     found = {index: search.documents(index) for index in ("tests-timeline-2026.10", "tests-timeline-2026.11")}
     told = {index: sorted(one["name"] for one in documents.values()) for index, documents in found.items()}
     assert told == {"tests-timeline-2026.10": ["Shop front"], "tests-timeline-2026.11": ["Intranet", "Order form"]}
+
+
+def test_a_topic_that_was_made_again_brings_nothing_older_back(run: Run, fresh_broker: Broker, search: Server) -> None:
+    """Its offsets begin anew, and what somebody writes into it may be older than what is there, or was deleted."""
+
+    def named(key: int, name: str, at: int) -> Record:
+        return replace(record("tests", {"id": key}, name=name), timestamp=1_700_000_000_000 + at)
+
+    gone = replace(record("tests", {"id": 2}), timestamp=1_700_000_003_000)
+    sent(fresh_broker, ["tests-search"], named(1, "now", 1000), named(2, "two", 2000), gone)
+    run("tests-search", "first")
+    client = admin(fresh_broker.bootstrap)
+    client.delete_topics(["tests"])["tests"].result(30)
+    wait_until(lambda: "tests" not in partitions(client, fresh_broker.bootstrap))
+    sent(fresh_broker, ["tests-search"], named(1, "older", 500), named(2, "late", 2500), named(3, "new", 100))
+    run("tests-search", "again")
+    assert {key: found["name"] for key, found in search.documents("tests").items()} == {"1": "now", "3": "new"}
 
 
 def test_labels_have_a_key_of_two_columns(run: Run, fresh_broker: Broker, search: Server) -> None:

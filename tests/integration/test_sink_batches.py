@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
+Command = Callable[..., str]
 ORDERS = Topic("orders", partitions=1, config={"retention.ms": "-1"})
 
 
@@ -133,6 +134,27 @@ def bootstrap(fresh_broker: Broker) -> Iterator[str]:
     CABINETS.clear()
 
 
+@pytest.fixture
+def commands(bootstrap: str, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
+    """Runs `penstock sinks` of the two sinks and gives what it prints."""
+
+    @contextmanager
+    def session(_: str) -> Iterator[SparkSession]:
+        yield spark
+
+    def run(*command: str, code: int = 0) -> str:
+        done = CliRunner().invoke(cli.app, ["sinks", *command])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
+    settings.cache_clear()
+    monkeypatch.setattr(sink_records, "load", lambda: build([sink("slow"), sink("quick")]))
+    monkeypatch.setattr(sink_records, "_session", session)
+    yield run
+    settings.cache_clear()
+
+
 def order(lines: int, key: str | None = None) -> Record:
     return Record("orders", key, json.dumps({"lines": lines}), timestamp=5000, headers=(("trace", "abc"),))
 
@@ -142,7 +164,7 @@ def letters(bootstrap: str, topic: str) -> list[Letter]:
 
 
 def test_refused_documents_are_put_aside_as_their_record_once(
-    spark: SparkSession, bootstrap: str, tmp_path: Path
+    spark: SparkSession, bootstrap: str, commands: Command, tmp_path: Path
 ) -> None:
     """The rest is written, and not given again; a record that is gone by then leaves a letter all the same."""
     cabinet, client = CABINETS["slow"], admin(bootstrap)
@@ -170,10 +192,10 @@ def test_refused_documents_are_put_aside_as_their_record_once(
         "topic": "orders", "partition": "0", "offset": "1", "stream": "slow", "output": "cabinet:slow",
         "reason": "too long (and 1 more of its rows)", "timestamp": "5000",
     }  # fmt: skip
-    _replayed(spark, bootstrap, cabinet)
+    _replayed(spark, bootstrap, commands, cabinet)
 
 
-def _replayed(spark: SparkSession, bootstrap: str, cabinet: Cabinet) -> None:
+def _replayed(spark: SparkSession, bootstrap: str, commands: Command, cabinet: Cabinet) -> None:
     """The letters sent again: what is refused may be tried again, what is written may not."""
 
     def again() -> dict[str, str]:
@@ -186,7 +208,9 @@ def _replayed(spark: SparkSession, bootstrap: str, cabinet: Cabinet) -> None:
         done.result(20)
     cabinet.why = lambda _: None
     cabinet.newer = {"1-1"}
-    assert again() == {"orders[0]@0": GONE, "orders[0]@1": WRITTEN}
+    # Of several the one that is chosen.
+    [chosen] = json.loads(commands("replay", "slow", "--place", "orders[0]@1", "--json"))
+    assert chosen == {"place": "orders[0]@1", "said": WRITTEN, "ended": True}
     assert cabinet.documents["1-2"] == '{"line":2}'
     assert "1-1" not in cabinet.documents
     assert again() == {"orders[0]@0": GONE, "orders[0]@1": EARLIER}
@@ -254,27 +278,14 @@ def test_a_store_that_is_away_when_its_stream_starts(spark: SparkSession, bootst
         assert (run.figures.restarts, run.figures.error_at) == (0, since)
 
 
-def test_the_commands_of_a_sink(spark: SparkSession, bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commands_of_a_sink(bootstrap: str, commands: Command) -> None:
     """A dry run says of the newest records which documents they make, and why others make none."""
 
-    @contextmanager
-    def session(_: str) -> Iterator[SparkSession]:
-        yield spark
-
-    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
-    settings.cache_clear()
-    monkeypatch.setattr(sink_records, "load", lambda: build([sink("slow"), sink("quick")]))
-    monkeypatch.setattr(sink_records, "_session", session)
     send(
         bootstrap, [order(9, "old"), order(2, "a"), Record("orders", "b", "{}"), order(13), Record("orders", "a", None)]
     )
 
-    def run(*command: str, code: int = 0) -> str:
-        done = CliRunner().invoke(cli.app, ["sinks", *command])
-        assert done.exit_code == code, done.output
-        return done.output
-
-    found = json.loads(run("dry-run", "slow", "--records", "4", "--json"))
+    found = json.loads(commands("dry-run", "slow", "--records", "4", "--json"))
     assert [(one["id"], one["place"], one["document"]) for one in found["documents"]] == [
         ("1-1", "orders[0]@1", {"line": 1}), ("1-2", "orders[0]@1", {"line": 2}),
     ]  # fmt: skip
@@ -283,11 +294,11 @@ def test_the_commands_of_a_sink(spark: SparkSession, bootstrap: str, monkeypatch
     ]  # fmt: skip
     assert found["records"] == 4
     assert not CABINETS["slow"].writes
-    assert 'orders[0]@1  id 1-2  version 1  {"line":2}' in run("dry-run", "slow")
-    assert "slow put nothing aside" in run("replay", "slow", "--all")
-    assert "--all, or --place" in run("replay", "slow", code=1)
-    assert "put nothing aside of that place" in run("replay", "slow", "--place", "orders[0]@7", code=1)
-    assert "did you mean slow" in run("dry-run", "slo", code=2)
+    assert 'orders[0]@1  id 1-2  version 1  {"line":2}' in commands("dry-run", "slow")
+    assert "slow put nothing aside" in commands("replay", "slow", "--all")
+    assert "--all, or --place" in commands("replay", "slow", code=1)
+    assert "put nothing aside of that place" in commands("replay", "slow", "--place", "orders[0]@7", code=1)
+    assert "did you mean slow" in commands("dry-run", "slo", code=2)
 
 
 def _holds(name: str, count: int) -> bool:

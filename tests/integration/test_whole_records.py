@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from penstock.declare.inputs import RAW
+from penstock.engine.records import HEADERS, decoded
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, frames
 
@@ -55,3 +57,16 @@ def test_records_beside_their_columns(spark: SparkSession, schema: str, event_ti
     assert [row["value"] is None for row in rows] == [False, True, False]
     if schema:
         assert [row.id for row in sorted(found.collect(), key=lambda row: row.record.offset)] == [1, None, 2]
+
+
+def test_headers_come_back_to_the_byte(spark: SparkSession) -> None:
+    """They go to Python and back as text."""
+    headers = [
+        None, [], [("h", b"\xff\0")], [('\u00fc\0"\\\n', b""), ("", None), ('\u00fc\0"\\\n', bytes(range(256)))],
+    ]  # fmt: skip
+    schema = f"{', '.join(f'{f.name} {f.type.ddl}' for f in RAW[:5])}, timestamp TIMESTAMP, headers {HEADERS}"
+    rows = [("t", 0, at, None, b'{"id": 1}', EPOCH, one) for at, one in enumerate(headers)]
+    given = Input(Topic("t"), schema="id INT", event_time="record.timestamp", ahead=None, record=True)
+    found = decoded(spark.createDataFrame(rows, schema), given, None).orderBy("record.offset").collect()
+    told = [None if row.record.headers is None else [(h.key, h.value) for h in row.record.headers] for row in found]
+    assert told == headers
