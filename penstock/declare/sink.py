@@ -35,6 +35,8 @@ from typing import Literal
 APP = "sinks"
 # Columns of a view beside those of its topic's values: the record itself, and which SELECTs a row came through.
 WHOLE, WAY = "record", "_way"
+# Of a row among those of its record that went the same way.
+NUMBER = "_number"
 
 Store = Literal["elasticsearch", "mongodb", "influxdb"]
 Verb = Literal["upsert", "insert"]

@@ -83,7 +83,7 @@ def _made(spark: SparkSession, stream: Stream, given: Sequence[Whole]) -> Made:
     found = stream.transform(**frames)
     shown = F.to_json("doc", JSON) if "doc" in found.columns else F.lit(None).cast("string")
     encoded = found.select(*sink_of(stream).columns(), shown.cast("binary").alias(SHOWN))
-    return Made(encoded.toArrow(), wrong)
+    return Made(records.nullable(encoded).toArrow(), wrong)
 
 
 def _table(given: Sequence[Whole]) -> pa.Table:

@@ -22,7 +22,9 @@ def encoded(stream: Stream, rows: DataFrame) -> DataFrame:
     """The transform's rows as the outputs take them: of several outputs a struct each, NULL but for the row's."""
     outputs = stream.outputs
     if "" in outputs:
-        return rows.select(*outputs[""].columns())
+        found = rows.select(*outputs[""].columns())
+        # Documents go as they are, and may have a NULL where the fields of a struct are never NULL.
+        return records.nullable(found) if outputs[""].delivery == "upsert" else found
     if TAG not in (name.lower() for name in rows.columns):
         raise DeclarationError(
             f"stream {stream.name}: the transform's rows do not say which output they are for",

@@ -97,11 +97,29 @@ def _mapped(field: pa.Field[Any], output: Elasticsearch) -> dict[str, Any]:
     if kinds.is_list(kind) or kinds.is_large_list(kind):
         return _mapped(kind.value_field, output)
     if kinds.is_map(kind):
+        _keyed(field.name, kind, output)
         # One field for all keys, whatever they are called and however many there are.
         return {"type": "flattened", "ignore_above": KEYWORD}
     if kinds.is_string(kind) or kinds.is_large_string(kind):
         return dict(TEXT)
     return {"type": next((name for fits, name in SIMPLE if fits(kind)), "keyword")}
+
+
+def _keyed(name: str, kind: pa.DataType, output: Elasticsearch) -> None:
+    """DeclarationError where a map has keys that Spark's JSON has no text of: a date is the days since 1970 there."""
+    if kinds.is_map(kind):
+        if not (kinds.is_string(kind.key_type) or kinds.is_integer(kind.key_type) or kinds.is_boolean(kind.key_type)):
+            raise DeclarationError(
+                f"a map of {output.name} has keys that are no text",
+                got=f"{name}, by {kind.key_type}",
+                fix="make them text: transform_keys(m, (k, v) -> string(k))",
+            )
+        _keyed(name, kind.item_type, output)
+    elif kinds.is_struct(kind):
+        for field in kind:
+            _keyed(f"{name}.{field.name}", field.type, output)
+    elif kinds.is_list(kind):
+        _keyed(name, kind.value_type, output)
 
 
 def _is_variant(kind: pa.DataType) -> bool:

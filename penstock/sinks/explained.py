@@ -45,11 +45,15 @@ def explain(sink: Sink, topics: Mapping[str, Topic], spark: SparkSession) -> Exp
     from pyspark.errors import PySparkException
 
     stream = statements.stream(sink, topics)
-    frames = [_empty(read, spark) for read in sink.reads]
-    rows = stream.transform(*frames)
     (output,) = stream.outputs.values()
     assert isinstance(output, Documents)
-    sent = rows.select(*output.columns())
+    frames = [_empty(read, spark) for read in sink.reads]
+    try:
+        rows = stream.transform(*frames)
+        sent = rows.select(*output.columns())
+    except PySparkException as e:
+        # A type that stands in the SELECT and not in a document.
+        raise refusal(sink.at("SELECT"), e) from e
     fields = [(f.name, f.dataType.simpleString()) for f in rows.schema["doc"].dataType.fields]  # type: ignore[attr-defined]
     try:
         plan = sent._jdf.queryExecution().optimizedPlan().toString()
@@ -80,10 +84,15 @@ def _empty(read: Read, spark: SparkSession) -> DataFrame:
 
 
 def _made(sink: Sink, output: Documents, rows: DataFrame) -> Mapping[str, Any]:
+    from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import to_arrow_type
 
     try:
-        made = resolve_name(MADE[sink.store])(output, to_arrow_type(rows.schema["doc"].dataType, timezone="UTC"))
+        document = rows.schema["doc"].dataType
+        shape = to_arrow_type(document, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
+        made = resolve_name(MADE[sink.store])(output, shape)
+    except PySparkException as e:
+        raise refusal(sink.at("SELECT"), e) from e
     except DeclarationError as e:
         raise DeclarationError(f"{sink.at('FIELDS')}: {e.what}", got=e.got, fix=e.fix) from e
     return dict(made)

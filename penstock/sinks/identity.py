@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from penstock.declare.lazy import F, T
 from penstock.declare.outputs import JSON
-from penstock.declare.sink import WAY
-from penstock.sinks.numbered import NUMBER
+from penstock.declare.sink import NUMBER, WAY
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.declare.lazy import T
-from penstock.declare.sink import WAY, WHOLE
+from penstock.declare.lazy import F, T
+from penstock.declare.sink import NUMBER, WAY, WHOLE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-NUMBER = "_number"
-
 
 def numbered(rows: DataFrame) -> DataFrame:
-    """Rows with `_number BIGINT`, from 0, of each among those of its record that went the same way."""
+    """Rows with `_number BIGINT`, from 0, of each among those of its record that went the same way; the record without
+    its headers, as Spark is slow to send lists."""
+    rows = rows.withColumn(WHOLE, F.col(WHOLE).dropFields("headers"))
     layout = T.StructType([*rows.schema.fields])
     return rows.mapInArrow(counted, layout.add(NUMBER, T.LongType(), nullable=False))
 

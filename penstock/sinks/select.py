@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.declare.lazy import F, T
 from penstock.declare.schema import quoted
-from penstock.declare.sink import WAY, WHOLE, Sink
+from penstock.declare.sink import NUMBER, WAY, WHOLE, Sink
 from penstock.declare.sink_select import ALONE, MOMENT, STREAM
 from penstock.errors import DeclarationError
 
@@ -82,6 +82,9 @@ def selected(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, boo
     if twice := sorted({name for name in names if names.count(name) > 1}):
         fix = "give each a name of its own by AS; the record itself is no part of a document, but record.offset may be"
         raise DeclarationError(f"{sink.at('SELECT')}: two columns have one name", got=", ".join(twice), fix=fix)
+    if NUMBER in names:
+        fix = "give it another name by AS"
+        raise DeclarationError(f"{sink.at('SELECT')}: a column has a name of the sink's own", got=NUMBER, fix=fix)
     if unnamed := [name for name in rows.columns if "(" in name]:
         fix = "give it a name by AS: what Spark calls it changes with its version"
         raise DeclarationError(f"{sink.at('SELECT')}: a column has no name", got=unnamed[0], fix=fix)

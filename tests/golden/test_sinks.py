@@ -19,6 +19,7 @@ from penstock.declare.outputs import JSON
 from penstock.declare.sink_file import parse
 from penstock.declare.stream import Stream
 from penstock.declare.topic import Topic
+from penstock.engine.tagged import encoded
 from penstock.errors import DeclarationError
 from penstock.sinks import statements
 from penstock.sinks.documents import OFFSET_BITS
@@ -65,8 +66,7 @@ def test_rows_are_made(case: dict[str, Any], spark: SparkSession) -> None:
     found = rows.select("id", "version", "deleted", "refused", at, F.to_json("doc", JSON).alias("doc")).collect()
     assert in_order([told(row) for row in found]) == in_order([wanted(row) for row in case["rows"]])
     # What a writer gets of it.
-    (output,) = stream.outputs.values()
-    assert rows.select(*output.columns()).toArrow().num_rows == len(found)
+    assert encoded(stream, rows).toArrow().num_rows == len(found)
     assert not spark.catalog.listTables()
 
 
