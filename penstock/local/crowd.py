@@ -173,6 +173,12 @@ def plan(crowd: Crowd) -> Plan:
     if crowd.length <= crowd.late:
         fix = "let it last longer than a probe may be on its way"
         raise PenstockError("this crowd is over before it begins", got=f"{crowd.length} ms", fix=fix)
+    if crowd.late >= crowd.rules.dwell:
+        raise PenstockError(
+            "probes that are on their way for as long as the dwell make no visits that can be told beforehand",
+            got=f"{crowd.late} ms late, dwell {crowd.rules.dwell} ms",
+            fix="let them be less late",
+        )
     chance = random.Random(f"{crowd.seed} {crowd.start}")
     # Everything that is late has come by the end.
     end = crowd.end - crowd.late
@@ -186,7 +192,7 @@ def plan(crowd: Crowd) -> Plan:
         for place in _places(chance, len(crowd.businesses)):
             # Some are heard by two businesses at once, others go from one to the next.
             begin = begin if chance.random() < 0.4 else _somewhen(chance, crowd)
-            found = attend(chance, crowd.rules, begin, end)
+            found = attend(chance, crowd.rules, begin, end, crowd.late)
             for at, strong in found.probes:
                 for _ in range(1 + (chance.random() < REPEATED)):
                     signal = _signal(chance, crowd, place, strong=strong)

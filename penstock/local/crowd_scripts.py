@@ -91,9 +91,13 @@ class Attendance:
     stays: list[tuple[int, int]] = field(default_factory=list)
 
 
-def attend(chance: random.Random, rules: Rules, begin: int, end: int) -> Attendance:
+def attend(chance: random.Random, rules: Rules, begin: int, end: int, late: int) -> Attendance:
     """One script after the other, from `begin` on and with nothing at `end` or later. Between two lies a gap just under
-    the one that ends a presence, or just that, or a little more."""
+    the one that ends a presence, or just that, or a little more.
+
+    late: how long a signal may be on its way. Those of who stays come behind the one that reached the dwell: else it
+    could be overtaken, and what is told once is told of the one that came first.
+    """
     found = Attendance()
     visited = False
     while True:
@@ -111,7 +115,10 @@ def attend(chance: random.Random, rules: Rules, begin: int, end: int) -> Attenda
             visited = True
         if visited:
             stays = leaves + min(chance.randint(0, min(STAY, rules.away // 2)), end - 1 - leaves)
-            found.stays.append((leaves, stays))
+            if stays <= leaves + late:
+                stays = leaves
+            else:
+                found.stays.append((leaves + late + 1, stays))
             found.probes.append((stays, True))
             leaves = stays
         match chance.randrange(4):

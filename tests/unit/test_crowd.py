@@ -49,6 +49,19 @@ def test_with_the_rules_of_the_streams() -> None:
     assert max(again.values()) > 1
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_told_as_soon_as_it_is_known_is_what_is_expected(seed: int) -> None:
+    """In the order in which probes come, however they are cut into batches."""
+    made = plan(crowd(seed, late=15_000))
+    came: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    told = set[tuple[Any, ...]]()
+    for probe in sent(list(made.steps())):
+        mine = came.setdefault((probe["device"], probe["business"]), [])
+        mine.append(probe)
+        told.update(ruled(mine))
+    assert told == set(made.visits)
+
+
 @pytest.mark.parametrize("part", [0.1, 0.5, 0.9])
 def test_a_plan_that_is_broken_off_tells_what_was_sent(part: float) -> None:
     made = plan(crowd())
@@ -130,6 +143,7 @@ def test_contacts_come_before_at_and_after_visits_or_never(made: Plan) -> None:
     [
         ({"rate": 0.1}, "150 devices send .* probes/s at least; got: 0.1; to mend it: take a higher rate"),
         ({"length": 5000}, "over before it begins; got: 5000 ms"),
+        ({"late": 20_000}, "got: 20000 ms late, dwell 20000 ms; to mend it: let them be less late"),
         ({"rules": Rules(dwell=10, within=10)}, "these rules make no crowd; got: dwell 10 ms, within 10 ms"),
         ({"rules": Rules(dwell=10, within=20, away=22)}, "these rules make no crowd"),
     ],
