@@ -27,6 +27,7 @@ VISITS = Fold(
     key=("device", "business"),
     state="spans ARRAY<STRUCT<began: BIGINT, ended: BIGINT, told: BIGINT>>, times ARRAY<BIGINT>",
     # In a span that has its walk-in already, or behind it and not away, nothing is to be looked for.
+    # Points of one time come in any order, in two windows in two: so a break is put before what is of its time.
     fold=f"""
 WITH batch AS (
   SELECT device, business, min(timestamp) AS lowest, max(timestamp) AS highest FROM records GROUP BY ALL
@@ -49,7 +50,7 @@ WITH batch AS (
   ) >= {AWAY}, true) AS breaks FROM points
 ), numbered AS (
   SELECT * EXCLUDE (breaks), sum(breaks::INT) OVER (
-    PARTITION BY device, business ORDER BY began ROWS UNBOUNDED PRECEDING) AS number,
+    PARTITION BY device, business ORDER BY began, breaks DESC ROWS UNBOUNDED PRECEDING) AS number,
   FROM breaks
 ), near AS (
   SELECT *, CASE WHEN began = ended THEN min(began) OVER (

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from jobs.presence import counts, device_contacts, enriched, walk_ins
+from penstock.local.crowd import UNKNOWN, Business, Crowd, plan
 from tests import presence_model as model
 from tests.folding import Folding, cut
 
@@ -63,6 +65,19 @@ def test_walk_ins_of_late_probes(seed: int, tmp_path: Path) -> None:
                     wanted += (fresh := model.walk_ins(given, {business: 0}))
                     pair += [w["timestamp"] for w in fresh]
         assert told(visits.take(batch)) == told(wanted)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_walk_ins_of_a_crowd(seed: int, tmp_path: Path) -> None:
+    """So many keys at once that rows of one key and time lie in any order."""
+    shops = [Business(str(n + 1), -75) for n in range(10)]
+    made = plan(Crowd(2000, shops, 150.0, 1_795_513_360_000, 360_000, seed=seed, step=15_000))
+    visits = Folding(walk_ins.VISITS, PROBE, tmp_path, LATE)
+    found = []
+    for step in made.steps():
+        probes = [orjson.loads(value) for _, value in step.probes]
+        found += visits.take([p for p in probes if p["business"] != UNKNOWN and p["signal"] >= -75])
+    assert told(found) == sorted(made.visits)
 
 
 def test_visits_that_ended_are_forgotten(tmp_path: Path) -> None:
