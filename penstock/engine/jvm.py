@@ -289,6 +289,15 @@ class Folder:
             return []
         return [status.getPath().getName() for status in self._fs.listStatus(self._at(name))]
 
+    def below(self, name: str) -> list[str]:
+        """All files in a folder below this one and in those below it; nothing if it is not there."""
+        if not self._fs.exists(self._at(name)):
+            return []
+        root, files, found = self._fs.makeQualified(self._folder).toUri(), self._fs.listFiles(self._at(name), True), []
+        while files.hasNext():
+            found.append(str(root.relativize(files.next().getPath().toUri()).getPath()))
+        return found
+
     def numbers(self, name: str) -> list[int]:
         """Those of the entries of a log that lies in a folder below this one, in order."""
         return sorted(int(entry) for entry in self.names(name) if entry.isdigit())

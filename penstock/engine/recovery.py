@@ -25,6 +25,8 @@ STATE = re.compile(
     r"CANNOT_LOAD_STATE_STORE(?!\.UNRELEASED)|STATEFUL_OPERATOR_MISSING_STATE|StateSchemaCompatibilityChecker"
 )
 CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
+# A file of Spark's state: its version is one more than the batch that made it.
+VERSION = re.compile(r"(\d+)\.(?:changelog|zip|delta|snapshot)")
 OF_A_BATCH = "FOREACH_BATCH_USER_FUNCTION_ERROR"
 REBUILD = "read its state back from its own output with `penstock streams rebuild {name}`"
 RESET = "`penstock streams reset {name} --to ...` says where to begin instead; `--dry-run` shows what that means"
@@ -72,6 +74,7 @@ class Recovery:
             self._commits(top)
             self._same(top)
         self._emptied()
+        self._unfinished()
         return self.said
 
     def _identified(self, planned: list[int], done: list[int]) -> bool:
@@ -188,6 +191,16 @@ class Recovery:
             if self._folder.names(name):
                 self._folder.clear(name)
                 self._say(name, "what the first batch had begun is removed")
+
+    def _unfinished(self) -> None:
+        """What batches that did not end have written of their state goes, for they run again: Spark never puts a file
+        in the place of one that is there, and a power cut may have left that one in part."""
+        ended = max(self._folder.numbers("commits"), default=-1)
+        names = [(name, VERSION.fullmatch(name.rpartition("/")[2])) for name in self._folder.below("state")]
+        if left := [name for name, found in names if found and int(found[1]) > ended + 1]:
+            for name in left:
+                self._folder.delete(name)
+            self._say("state", f"what was written of it behind batch {ended} is removed, and written again")
 
     def _start_offsets(self) -> None:
         """Where each source began is asked again: it is needed for the first batch alone."""

@@ -129,6 +129,23 @@ def test_a_first_batch_that_was_cut_off_begins_anew(
     assert values(bootstrap) == ([1, 2] if stream is EACH else [2])
 
 
+def test_state_that_a_power_cut_took_half_of_is_written_again(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """Of a batch that had not ended; Spark leaves the file as it is, and finds it out at the start behind the next."""
+    folder = three_batches(COUNTS, spark, bootstrap, tmp_path)
+    (folder / "commits" / "2").unlink()
+    torn = folder / "state" / "0" / "0" / "3.changelog"
+    torn.write_bytes(torn.read_bytes()[:10])
+    torn.with_name(f".{torn.name}.crc").write_bytes(b"")
+    for n in (4, 5):
+        send(bootstrap, events(n))
+        with running(COUNTS, spark, bootstrap, tmp_path) as run:
+            run.settle()
+            assert run.figures.error is None
+    assert values(bootstrap) == [1, 2, 3, 4, 5]
+
+
 def older(folder: Path, batches: int) -> None:
     """The folder as it was when so many batches had ended."""
     for part in ("offsets", "commits"):

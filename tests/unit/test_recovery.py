@@ -45,6 +45,9 @@ class Folder:
     def delete(self, name: str) -> None:
         del self.files[name]
 
+    def below(self, folder: str) -> list[str]:
+        return [name for name in self.files if name.startswith(f"{folder}/")]
+
     def clear(self, folder: str) -> None:
         self.files = {name: text for name, text in self.files.items() if not name.startswith(f"{folder}/")}
 
@@ -187,15 +190,27 @@ def test_a_first_start_and_one_that_was_wanted_anew_need_no_mark() -> None:
     assert mended({"metadata": ""}, Mark("", -1, {})) == {}
 
 
+def test_state_of_a_batch_that_runs_again_is_written_again() -> None:
+    state = {f"state/0/1/left/{n}.changelog": "x" for n in (4, 5)} | {
+        "state/0/0/5.zip": "x",
+        "state/0/_metadata/s": "x",
+    }
+    torn = {"state/0/1/left/6.changelog": "x", "state/0/0/6.zip": "x"}
+    assert mended({**checkpoint(5, 4), **state, **torn}, mark(4)) == {**checkpoint(5, 4), **state}
+    assert mended({**checkpoint(5, 4), **state, **torn}, mark(5)) == {**checkpoint(5, 4), **state}
+    assert mended({**checkpoint(5, 5), **state, **torn}, mark(5)) == {**checkpoint(5, 5), **state, **torn}
+
+
 def test_what_a_first_batch_had_begun_goes_with_its_plan() -> None:
     left = {"state/0/0/1.changelog": "x", "offsets/.0.1f.tmp": "x", "penstock.json": "x"}
     began = {"metadata": '{"id":"q"}', "penstock.json": "x"}
     for of in (Mark("", -1, {}), Mark("q", -1, {"a": {0: 7}})):
         assert mended({**began, **left}, of) == began
         assert mended({**began, **left, "offsets/0": ""}, of) == began
-    assert mended({**began, **left, "offsets/0": plan(0)}, Mark("", -1, {})).keys() == {*began, *left, "offsets/0"}
+    kept = {**began, "offsets/.0.1f.tmp": "x", "offsets/0": plan(0)}
+    assert mended({**began, **left, "offsets/0": plan(0)}, Mark("", -1, {})) == kept
     # With a mark the plan of its batch is put back, or it is not certain what the state holds.
-    assert mended({**began, **left}, mark(0)) == {**began, **left, "offsets/0": plan(0)}
+    assert mended({**began, **left}, mark(0)) == kept
     with pytest.raises(Blocked, match="its state lacks what was read"):
         mended({**began, **left}, mark(5))
 
