@@ -6,6 +6,7 @@ import time
 
 import pytest
 from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from penstock.capture.database import SourceError
 from penstock.capture.poller import Poller
@@ -79,8 +80,12 @@ def test_records_that_were_taken_out_of_the_topic_are_missed(source: Source) -> 
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('later')")
     polled(poller, 2)
     client = admin(source.broker.bootstrap)
-    [done] = client.delete_records([TopicPartition(source.name, 0, 5)]).values()
-    done.result(30)
+    # Of a topic that is compacted alone the broker lets nobody delete.
+    policy = ConfigEntry("cleanup.policy", "compact,delete", incremental_operation=AlterConfigOpType.SET)
+    topic = ConfigResource(ResourceType.TOPIC, source.name, incremental_configs=[policy])
+    client.incremental_alter_configs([topic])[topic].result(30)
+    [gone] = client.delete_records([TopicPartition(source.name, 0, 5)]).values()
+    gone.result(30)
     wait_until(lambda: not source.same(), what="they are gone")
     poller.compare("asked for")
     compared(source, poller)
