@@ -7,8 +7,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from penstock.declare.sink import WAY, WHOLE
-from penstock.sinks.numbered import NUMBER, counted
+from penstock.declare.sink import NUMBER, WAY, WHOLE
+from penstock.sinks.numbered import counted
 
 ROW = tuple[str, int, int, str]
 
