@@ -18,6 +18,8 @@ from penstock.kafka.admin import UNPACKED, admin, end_offsets, first_offsets, pa
 
 # Seconds without an answer of the broker.
 PATIENCE = 20.0
+# Records taken at once.
+AT_ONCE = 10_000
 PREFIX = "penstock."
 PARTITION, OFFSET = re.compile("[0-9]{1,9}"), re.compile("[0-9]{1,18}")
 
@@ -130,21 +132,31 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
 
 def between(reader: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[Taken]:
     """The records of a partition from an offset up to another, or to where it ends."""
+    for found in batches(reader, topic, partition, start, end):
+        yield from found
+
+
+def batches(reader: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[list[Taken]]:
+    """The same, as many at once as have come."""
     if start >= end:
         return
     try:
         reader.assign([TopicPartition(topic, partition, start)])
         while True:
-            message = reader.poll(PATIENCE)
-            if message is None:
+            first = reader.poll(PATIENCE)
+            if first is None:
                 raise BrokerError(f"topic {topic} cannot be read", got=f"no answer for {PATIENCE:g} s")
-            if error := message.error():
-                if error.code() in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
-                    return
+            # What the client holds already, which has a bound of its own.
+            taken = [first, *reader.consume(AT_ONCE, 0)]
+            last = next((n for n, one in enumerate(taken) if one.error() or (one.offset() or 0) >= end), None)
+            if found := taken[:last]:
+                yield found
+            if last is None:
+                continue
+            error = taken[last].error()
+            if error and error.code() not in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
                 raise BrokerError(f"topic {topic} cannot be read", got=error)
-            if (message.offset() or 0) >= end:
-                return
-            yield message
+            return
     except KafkaException as e:
         raise BrokerError(f"topic {topic} cannot be read", got=e.args[0]) from e
 

@@ -20,22 +20,28 @@ PATIENCE = 60.0
 
 
 def mark_of(stream: str, bootstrap: str) -> Mark:
-    """The mark of the last batch of a stream that is written; NOTHING if there is none.
+    """The mark of the last batch of a stream that is written; NOTHING if there is none. BrokerError as `newest`."""
+    found = newest(stream, bootstrap)
+    return NOTHING if found is None else Mark.read(found)
+
+
+def newest(name: str, bootstrap: str) -> bytes | None:
+    """The mark that was last written under a name; None if there is none.
 
     BrokerError if what is written to the topic of marks does not end, or cannot be read.
     """
     client = admin(bootstrap)
     if COMMITS.name not in partitions(client, bootstrap):
-        return NOTHING
-    place = (COMMITS.name, mark_partition(COMMITS, stream))
+        return None
+    place = (COMMITS.name, mark_partition(COMMITS, name))
     end = settled([place], bootstrap, "the mark of what is written")[place]
     first = first_offsets(client, [place], bootstrap).get(place, 0)
-    found = NOTHING
+    found = None
     with consumer(bootstrap) as reader:
         for message in between(reader, *place, first, end):
             key, value = message.key(), message.value()
-            if key == stream.encode():
-                found = Mark.read(value) if isinstance(value, bytes) else NOTHING
+            if key == name.encode():
+                found = value if isinstance(value, bytes) else None
     return found
 
 
