@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from penstock.archive import layout, records
 from penstock.archive.keeper import manifest_of
@@ -38,6 +42,15 @@ class Hour:
     def spans(self) -> Spans:
         return added([*([self.manifest.spans] if self.manifest else []), *(file.spans for file in self.late)])
 
+    @property
+    def lies(self) -> tuple[str, ...]:
+        """What its manifest says of its files that cannot be; none as a rule."""
+        twice = [key for key, count in Counter(file.key for file in self.files).items() if count > 1]
+        found = [f"{key} is named more than once, so its records would count more than once" for key in twice]
+        if self.manifest and (why := differs(self.manifest.spans, added(f.spans for f in self.manifest.files))):
+            found.append(f"the manifest says other than its files: {why}")
+        return tuple(found)
+
 
 def names(state: State, start: datetime | None = None, end: datetime | None = None) -> list[str]:
     """The hours of a state that lie, in part at least, in an interval."""
@@ -66,6 +79,19 @@ def hour_of(store: Store, state: State, name: str) -> Hour:
     return Hour(name, manifest, tuple(state.open.get(name, ())))
 
 
+def sound(store: Store, state: State, name: str) -> Hour:
+    """An hour whose files can be read; SinkError too if its manifest names one twice, or other records than they."""
+    found = hour_of(store, state, name)
+    if found.lies:
+        closed = state.closed.get(name)
+        raise SinkError(
+            f"what the archive says of hour {name} cannot be: {store.place(closed.key if closed else state.name)}",
+            got="; ".join(found.lies)[:300],
+            fix=RESTORE,
+        )
+    return found
+
+
 def read(store: Store, start: datetime, end: datetime) -> Iterator[tuple[str, pa.Table]]:
     """The hours of an interval with the records of each of their files, `records.SCHEMA`, as of now.
 
@@ -74,24 +100,43 @@ def read(store: Store, start: datetime, end: datetime) -> Iterator[tuple[str, pa
     """
     state = latest(store)
     for name in names(state, start, end):
-        for file in hour_of(store, state, name).files:
+        for file in sound(store, state, name).files:
             yield name, table(store, file)
 
 
 def table(store: Store, file: File) -> pa.Table:
     """The records of a file. SinkError if they are not what the archive says of them."""
     place = store.place(file.key)
+    with _opened(store, file) as source:
+        found = pa.concat_tables([records.SCHEMA.empty_table(), *records.read(source)])
+    if why := differs(file.spans, records.spans_of(found)):
+        raise SinkError(f"a file of the archive holds other records than were written: {place}", got=why, fix=RESTORE)
+    return found
+
+
+def times(store: Store, file: File) -> tuple[datetime, datetime] | None:
+    """The first and last `timestamp` of a file's records, by its footer alone; None if that does not say."""
+    column = records.SCHEMA.get_field_index("timestamp")
+    with _opened(store, file) as source, pq.ParquetFile(source) as parquet:
+        groups = [parquet.metadata.row_group(n) for n in range(parquet.num_row_groups)]
+        found: list[Any] = [group.column(column).statistics for group in groups if group.num_rows]
+        if any(one is None or not one.has_min_max for one in found):
+            return None
+        return min(one.min for one in found), max(one.max for one in found)
+
+
+@contextmanager
+def _opened(store: Store, file: File) -> Iterator[Any]:
+    """A file of an archive. SinkError with its place if it is gone, or no such file."""
+    place = store.place(file.key)
     try:
         with store.opened(file.key) as source:
-            found = pa.concat_tables([records.SCHEMA.empty_table(), *records.read(source)])
+            yield source
     except Gone as e:
         e.put(f"a file of the archive is gone: {place}")
         raise
     except (pa.ArrowException, OSError) as e:
         raise SinkError(f"a file of the archive cannot be read: {place}", got=str(e)[:300], fix=RESTORE) from e
-    if why := differs(file.spans, records.spans_of(found)):
-        raise SinkError(f"a file of the archive holds other records than were written: {place}", got=why, fix=RESTORE)
-    return found
 
 
 def differs(said: Spans, found: Spans) -> str:

@@ -27,6 +27,9 @@ NO_BUCKET = re.compile("NO_SUCH_BUCKET|NoSuchBucket|Bucket '.*' not found")
 DENIED = re.compile(
     "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID|MISSING_AUTHENTICATION_TOKEN"
     "|UNRECOGNIZED_CLIENT|INVALID_SIGNATURE|HTTP status 40[13]|REQUEST_TIME_TOO_SKEWED|InvalidAccessKeyId"
+    "|ExpiredToken|InvalidToken|TokenRefreshRequired"
+    # A token that has run out; the client does not always read what else is said of it.
+    r"|HTTP status 400\) during (Head|Get)"
 )
 AWAY = re.compile(
     "NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|THROTTLING|REQUEST_EXPIRED"
@@ -125,8 +128,8 @@ class Store:
                 raise SinkError(
                     f"the object store refuses the access key for {place}",
                     got=said[:300],
-                    fix="see to PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, or to the key's rights to list, "
-                    "read, write and delete in the bucket",
+                    fix="see to PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, which may have run out, the "
+                    "region, or the key's rights to list, read, write and delete in the bucket",
                 ) from e
             raise SinkError(f"the object store fails at {place}", got=said[:300], fix="see what it says") from e
 

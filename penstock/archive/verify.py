@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
 from penstock.archive import layout
-from penstock.archive.layout import State, added
-from penstock.archive.reading import RESTORE, differs, hour_of, names, table
+from penstock.archive.layout import State
+from penstock.archive.reading import RESTORE, hour_of, names, table
 from penstock.archive.states import latest
 from penstock.archive.store import Store
 from penstock.errors import SinkError
@@ -58,15 +57,8 @@ def _hour(store: Store, state: State, name: str, garbage: set[str]) -> Verified:
         hour = hour_of(store, state, name)
     except SinkError as e:
         return Verified(name, True, 0, 0, 0, (Finding("wrong", name, f"{e.what}; got: {e.got}", e.fix),))
-    found: list[Finding] = []
-    keys = Counter(file.key for file in hour.files)
-    for key, count in keys.items():
-        if count > 1:
-            what = f"{store.place(key)} is named {count} times, so its records count more than once"
-            found.append(Finding("wrong", name, what, RESTORE))
-    if hour.manifest and (why := differs(hour.manifest.spans, added(f.spans for f in hour.manifest.files))):
-        what = f"the manifest {store.place(state.closed[name].key)} says other than its files: {why}"
-        found.append(Finding("wrong", name, what, RESTORE))
+    said = store.place(state.closed[name].key if hour.manifest else state.name)
+    found = [Finding("wrong", name, f"{said}: {lie}", RESTORE) for lie in hour.lies]
     for file in hour.files:
         try:
             table(store, file)
@@ -77,7 +69,7 @@ def _hour(store: Store, state: State, name: str, garbage: set[str]) -> Verified:
         if there.get(file.key, file.size) != file.size:
             what = f"{store.place(file.key)} has {there[file.key]} bytes, and {file.size} were written"
             found.append(Finding("wrong", name, what, RESTORE))
-    found += [_stranger(store, name, key) for key in sorted(there.keys() - keys.keys() - garbage)]
+    found += [_stranger(store, name, key) for key in sorted(there.keys() - {file.key for file in hour.files} - garbage)]
     size, rows = sum(file.size for file in hour.files), sum(file.rows for file in hour.files)
     return Verified(name, hour.closed, len(hour.files), size, rows, tuple(found))
 

@@ -115,7 +115,7 @@ LIES: dict[Callable[[Store], None], list[str]] = {
     changed: ["holds other records than were written", "3 records, offsets 0 to 2, sum"],
     fewer: ["holds other records than were written", "t/0: 1 records, offsets 3 to 3"],
     gone: ["a file of the archive is gone: s3://lake/"],
-    twice: ["is named 2 times, so its records count more than once", "says other than its files"],
+    twice: ["is named more than once, so its records would count more than once", "says other than its files"],
     less_than_it_names: ["says other than its files: t/0: 3 records", "said are 5 records"],
     of_another_hour: ["is not that of hour 2026-01-01T10; got: hour 2026-01-01T09"],
     no_manifest: ["is not what an archive writes"],
@@ -140,7 +140,7 @@ def test_every_lie_is_told(store: Store, lie: Callable[[Store], None]) -> None:
     assert all(one.fix for one in found[HOUR].findings)
 
 
-@pytest.mark.parametrize("lie", [cut, strange, changed, fewer, gone, of_another_hour, no_manifest, manifest_gone])
+@pytest.mark.parametrize("lie", [lie for lie in LIES if lie is not foreign])
 def test_a_backfill_is_not_given_what_is_wrong(store: Store, lie: Callable[[Store], None]) -> None:
     lie(store)
     with pytest.raises(SinkError, match="s3://lake/"):
