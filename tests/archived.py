@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any, Literal, TypeVar
 
 import pyarrow as pa
@@ -54,6 +58,78 @@ def holds(archive: Archive, endpoint: Endpoint, given: Sequence[Mapping[str, Any
         late = datetime(2027, 1, 1, tzinfo=UTC).timestamp() + 10_000 * next(looks)
         asked: tuple[Offsets, Offsets] = ({(topic, p): end for p, end in ends.items()}, {})
         Keeper(writer, to, lambda _: asked, lambda: late).tend()
+
+
+Answer = Literal["pass", "500", "slow", "expired"]
+ERROR = """<?xml version="1.0" encoding="UTF-8"?><Error><Code>{}</Code><Message>told to</Message></Error>"""
+
+
+class Between:
+    """A way to a real store that answers a read as `judge` says of its path, instead of the store."""
+
+    def __init__(self, endpoint: Endpoint, judge: Callable[[str], Answer]) -> None:
+        host = endpoint.url.removeprefix("http://")
+        ended = self._ended = Event()
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                answer = judge(self.path)
+                if answer == "pass":
+                    self._passed()
+                elif answer == "slow":
+                    ended.wait(60)
+                    self.close_connection = True
+                else:
+                    code, name = (500, "InternalError") if answer == "500" else (400, "ExpiredToken")
+                    self._answered(code, {"Content-Type": "application/xml"}, ERROR.format(name).encode())
+
+            def do_HEAD(self) -> None:
+                self.do_GET()
+
+            def _passed(self) -> None:
+                to = HTTPConnection(host, timeout=60)
+                # Whose host is signed.
+                to.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
+                for name, value in self.headers.items():
+                    to.putheader(name, value)
+                to.endheaders()
+                found = to.getresponse()
+                left = ("connection", "transfer-encoding", "content-length")
+                kept = {name: value for name, value in found.getheaders() if name.lower() not in left}
+                self._answered(found.status, kept, found.read(), found.getheader("Content-Length"))
+                to.close()
+
+            def _answered(
+                self, status: int, headers: Mapping[str, str], body: bytes, length: str | None = None
+            ) -> None:
+                self.send_response_only(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                # Of what is only asked for the length is said, and nothing follows.
+                self.send_header("Content-Length", (length or "0") if self.command == "HEAD" else str(len(body)))
+                # Who waited too long has left.
+                with suppress(ConnectionError):
+                    self.end_headers()
+                    self.wfile.write(body if self.command != "HEAD" else b"")
+
+            def log_message(self, format: str, *args: object) -> None: ...  # noqa: A002
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self._thread = Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        self.endpoint = replace(endpoint, url=f"http://127.0.0.1:{self._server.server_address[1]}")
+
+    def __enter__(self) -> Between:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
 
 
 class Failing(Store):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from penstock.archive.layout import Span
 from penstock.declare.archive import Archive
 from penstock.declare.backfill import Backfill
+from penstock.declare.inputs import Input
+from penstock.declare.stream import Stream
 from penstock.errors import BackfillError
 
 Timestamps = Literal["original", "now"]
@@ -63,11 +65,37 @@ class Job:
         return self.backfill.replays
 
     @property
+    def streams(self) -> Sequence[Stream]:
+        """The streams whose transforms make the rows, in order; none where no stream does."""
+        target = self.backfill.target
+        return (*self.backfill.through, target) if isinstance(target, Stream) else ()
+
+    @property
+    def _reads(self) -> Input:
+        """How its first stream reads the archived topic."""
+        return next(iter(self.streams[0].sources.values()))
+
+    @property
+    def by_own_time(self) -> bool:
+        """Whether the rows are made by a stream that goes by its records' own timestamps."""
+        return bool(self.streams) and self._reads.by_own_time
+
+    @property
+    def ahead(self) -> timedelta:
+        """How far ahead of its own timestamp a record's event time may lie."""
+        return timedelta(0) if self.by_own_time else self._reads.ahead or timedelta(0)
+
+    @property
     def id(self) -> str:
-        """What is written at once by one only: the key of its mark, and what its figures are kept under."""
+        """What is written at once by one only: the key of its mark."""
         begin = f"{minute(self.begin)}" if self.begin else ""
         source = f" {self.source.name}" if self.source else ""
         return f"{self.name}{source} {begin}..{minute(self.end)} -> {self.target}"
+
+    @property
+    def row(self) -> str:
+        """What its figures are kept under."""
+        return f"{self.id} (dry)" if self.dry else self.id
 
     @property
     def mark(self) -> str:
@@ -86,7 +114,8 @@ class Done:
     upto: by `topic/partition`, what was taken of the source. after: the offsets behind what an earlier job of the same
     interval has written as it was. ids: the broker's ids of the source's topics. code: what made the rows. first: of
     the target's partitions, where the first row may lie. rows: all there are; written: how many are. verified: whether
-    the target was found to hold them. again: the request to do it once more, if it was one. job: whose it is.
+    the target was found to hold them. again: the request to do it once more, if it was one. job: whose it is. target:
+    the broker's id of the target.
     """
 
     upto: Mapping[str, Span]
@@ -99,6 +128,7 @@ class Done:
     verified: bool = False
     again: str = ""
     job: str = ""
+    target: str = ""
 
     @property
     def run(self) -> str:
@@ -121,7 +151,7 @@ class Done:
             {place: Span(*numbers) for place, numbers in found["upto"].items()}, found["after"], found["ids"],
             found["code"], {int(p): at for p, at in found["first"].items()}, found["rows"], found["written"],
             found["verified"], found["again"],
-            found["job"],
+            found["job"], found.get("target", ""),
         )  # fmt: skip
 
 

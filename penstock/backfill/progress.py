@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -47,25 +49,45 @@ class Progress:
         self._what, self._report, self._clock = what, report, clock
         self._lately: deque[tuple[float, int]] = deque()
         self._line = self._sent = float("-inf")
+        self._lock = threading.RLock()
+
+    @contextmanager
+    def goes_on(self, why: str) -> Iterator[None]:
+        """Say now and then that it lives, while there are no figures that would."""
+        began, ended = self._clock(), threading.Event()
+
+        def tell() -> None:
+            while not ended.wait(LINE):
+                self.now(why=f"{why}, for {self._clock() - began:,.0f} s by now")
+
+        self.now(why=why)
+        thread = threading.Thread(target=tell, name=why, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
 
     def now(
         self, *, state: Phase | None = None, why: str = "", files: int | None = None, files_done: int | None = None,
         rows: int | None = None, rows_done: int | None = None, verified: str = "",
     ) -> None:  # fmt: skip
         """What has changed."""
-        was = self.figures
         given = {"files": files, "files_done": files_done, "rows": rows, "rows_done": rows_done}
         numbers: dict[str, Any] = {name: number for name, number in given.items() if number is not None}
-        self.figures = replace(was, state=state or was.state, why=why, verified=verified or was.verified, **numbers)
-        if rows_done is not None:
-            self._timed(rows_done)
-        at, changed = self._clock(), self.figures.state != was.state
-        if changed or at >= self._line + LINE:
-            self._line = at
-            log.info("%s: %s: %s", self._what, self.figures.state, self.figures.said())
-        if changed or at >= self._sent + REPORT:
-            self._sent = at
-            self._report(self.figures)
+        with self._lock:
+            was = self.figures
+            self.figures = replace(was, state=state or was.state, why=why, verified=verified or was.verified, **numbers)
+            if rows_done is not None:
+                self._timed(rows_done)
+            at, changed = self._clock(), self.figures.state != was.state
+            if changed or at >= self._line + LINE:
+                self._line = at
+                log.info("%s: %s: %s", self._what, self.figures.state, self.figures.said())
+            if changed or at >= self._sent + REPORT:
+                self._sent = at
+                self._report(self.figures)
 
     def _timed(self, rows_done: int) -> None:
         at = self._clock()

@@ -24,17 +24,17 @@ def reporter(control: Backfills, job: Job, owner: str) -> Callable[[Figures], No
             if not begun:
                 begin = None if job.begin is None else ms(job.begin)
                 control.begin_backfill(
-                    job.id, name=job.name, target=job.target, owner=owner, begin=begin, end=ms(job.end), dry=job.dry
+                    job.row, name=job.name, target=job.target, owner=owner, begin=begin, end=ms(job.end), dry=job.dry
                 )
                 begun = True
             if now.state == "done" or now.state == "failed" or now.state == "stopped":
                 control.end_backfill(
-                    job.id, now.state, now.why, files=now.files, files_done=now.files_done, rows=now.rows,
+                    job.row, now.state, now.why, files=now.files, files_done=now.files_done, rows=now.rows,
                     rows_done=now.rows_done, verified=now.verified,
                 )  # fmt: skip
                 return
             control.report_backfill(
-                job.id, state=now.state, why=now.why, files=now.files, files_done=now.files_done, rows=now.rows,
+                job.row, state=now.state, why=now.why, files=now.files, files_done=now.files_done, rows=now.rows,
                 rows_done=now.rows_done, verified=now.verified, rate=now.rate, left_ms=left,
             )  # fmt: skip
         except ControlError as e:

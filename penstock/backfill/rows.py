@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 # Rows whose hashes are compared together, where there are no partitions to go by.
 TOGETHER = 100_000
 MEMORY = "1GB"
+# Of rows that are held, hashed or written together: a value may be a megabyte.
+BYTES = 16 << 20
 # No event time is later; a record of the future is no less a record.
 LAST = 2**63 - 1
 # What is written as JSON in one way alone, in a key above all.
@@ -56,7 +58,7 @@ def made(job: Job, files: Sequence[Path], plan: Done, folder: Path, recompute: R
         rows = folder / "made.parquet"
         _written(rows, recompute(chain, [str(path) for path in files], job.begin, job.end))
         source = f"SELECT key, value FROM {as_table([rows])}"
-        with _database(folder) as connection:
+        with database(folder) as connection:
             _keyed(connection, job, source, target)
     elif job.backfill.rows is not None:
         assert isinstance(job.backfill.target, TopicOutput)
@@ -67,15 +69,32 @@ def made(job: Job, files: Sequence[Path], plan: Done, folder: Path, recompute: R
 
 
 def tables(path: Path, skip: int = 0, size: int = records.ROWS) -> Iterator[pa.Table]:
-    """The rows of a file in their order, some at a time. skip: how many of the first are left out."""
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(size):
+    """The rows of a file in their order, some at a time: so many, or as many as BYTES hold. skip: how many of the first
+    are left out."""
+    with pq.ParquetFile(path, memory_map=True) as file:
+        for batch in file.iter_batches(min(size, _held(file))):
             if skip >= batch.num_rows:
                 skip -= batch.num_rows
                 continue
             rows = pa.Table.from_batches([batch.slice(skip)])
             skip = 0
-            yield rows.cast(records.SCHEMA)
+            yield from _pieces(rows.cast(records.SCHEMA))
+
+
+def _held(file: pq.ParquetFile) -> int:
+    """How many rows of a file BYTES hold, as they are on average where they are largest."""
+    groups = (file.metadata.row_group(n) for n in range(file.num_row_groups))
+    return max(1, BYTES // max((group.total_byte_size // max(1, group.num_rows) + 1 for group in groups), default=1))
+
+
+def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
+    """The rows of a table, in halves until each is of no more than BYTES, or one row."""
+    if rows.nbytes <= BYTES or rows.num_rows == 1:
+        yield rows
+        return
+    half = rows.num_rows // 2
+    yield from _pieces(rows.slice(0, half))
+    yield from _pieces(rows.slice(half))
 
 
 def count(path: Path) -> int:
@@ -104,7 +123,7 @@ def _as_they_are(job: Job, files: Sequence[Path], plan: Done, target: Path) -> N
             "upto": pa.array(upto, pa.int64()),
         }
     )
-    with _database(target.parent) as connection:
+    with database(target.parent) as connection:
         connection.register("known", known)
         # The order of one topic's partition among records of one time; of two partitions no order is promised.
         _copied(
@@ -127,7 +146,7 @@ def _query(job: Job, rows: Rows, output: TopicOutput, files: Sequence[Path], fol
             fix="write it as timestamp_millis(column), timestamp_micros(column), timestamp_seconds(column) or a column",
         )
     bad = 0
-    with _database(folder) as connection:
+    with database(folder) as connection:
         paths = []
         for number, path in enumerate(files):
             decoded = folder / f"decoded-{number:06}.parquet"
@@ -257,12 +276,13 @@ def _written(path: Path, given: Iterable[pa.Table]) -> None:
             writer.write_table(table.select(["key", "value"]).cast(schema))
 
 
-def as_table(paths: Sequence[Path]) -> str:
-    """Files of records as a table of SQL."""
+def as_table(paths: Sequence[Path], *, numbered: bool = False) -> str:
+    """Files of records as a table of SQL; numbered: with the number of each row in its file, `file_row_number`."""
     if not paths:
         columns = ", ".join(f"NULL::{kind} AS {name}" for name, kind in NOTHING.items())
         return f"(SELECT {columns} WHERE false)"
-    return f"read_parquet([{', '.join(map(_text, paths))}])"
+    more = ", file_row_number = true" if numbered else ""
+    return f"read_parquet([{', '.join(map(_text, paths))}]{more})"
 
 
 def _text(path: Path) -> str:
@@ -290,7 +310,7 @@ def _copied(connection: duckdb.DuckDBPyConnection, query: str, target: Path) -> 
 
 
 @contextmanager
-def _database(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def database(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     """DuckDB, which keeps on the disk what its memory does not hold."""
     with duckdb.connect(
         config={"threads": 2, "memory_limit": MEMORY, "temp_directory": str(folder / "spill")}

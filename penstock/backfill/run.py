@@ -15,24 +15,29 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from penstock.archive import records
 from penstock.archive.layout import Span
 from penstock.backfill import rows as making
-from penstock.backfill.job import Done, Job, ms
+from penstock.backfill.archived import Archived
+from penstock.backfill.documents import Documents
+from penstock.backfill.job import Done, Job
 from penstock.backfill.progress import Figures, Progress
+from penstock.backfill.ready import Watermarks, settled, target_of
 from penstock.backfill.rows import Recompute
-from penstock.backfill.source import Source, source_of
+from penstock.backfill.source import Source
 from penstock.backfill.verify import verify
 from penstock.backfill.writing import Pace, write
+from penstock.declare.backfill import Collection
 from penstock.declare.outputs import TopicOutput
 from penstock.declare.stream import Stream
 from penstock.declare.topic import COMMITS
 from penstock.errors import BackfillError, NotYet, PenstockError
-from penstock.kafka.admin import admin, ensure_topics, log_ends, partitions, setting
+from penstock.kafka.admin import admin, ensure_topics, log_ends, partitions
+from penstock.kafka.marks import newest
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.machine import files
 from penstock.settings import settings
@@ -42,8 +47,11 @@ log = logging.getLogger(__name__)
 
 # Rows that are shown of a dry run, and how much of each.
 SHOWN, WIDTH = 5, 300
-# Seconds between two looks at the readers' lag.
-LOOK = 1.0
+# Seconds between two looks at the readers' lag, and for which they may hold a run up without a pause.
+LOOK, HELD = 1.0, 3600.0
+STOPPED = "it was asked to end; run it again, and it goes on where it was"
+# As a shell has it of one that SIGTERM ended.
+ENDED = 143
 
 Behind = Callable[[], Mapping[str, float]]
 """How many seconds each live reader of the target is behind."""
@@ -63,39 +71,61 @@ def run(
     *,
     report: Callable[[Figures], None] = lambda _: None,
     behind: Behind = dict,
+    watermarks: Watermarks = dict,
     recompute: Recompute,
 ) -> Outcome:
     """Do a job, or the rest of it. BackfillError if it is refused, or the target then holds other than the source."""
-    progress = Progress(f"backfill {job.id}", report)
-    folder = settings().home / "backfills" / job.hash
+    progress = Progress(f"backfill {job.row}", report)
+    # A dry run is in nobody's way, and nobody in its.
+    folder = settings().home / "backfills" / f"{job.hash}{'.dry' if job.dry else ''}"
     try:
-        with files.locked(folder.with_suffix(".lock")):
-            return _Run(job, bootstrap, folder, progress, behind, recompute).done()
+        with files.locked(folder.with_name(f"{folder.name}.lock")):
+            return _Run(job, bootstrap, folder, progress, behind, watermarks, recompute).done()
     except PenstockError as e:
         progress.now(state="failed", why=str(e))
         raise
+    except OSError as e:
+        error = BackfillError(
+            f"backfill {job.id}: the disk does not take, or give, what was read",
+            got=e,
+            fix=f"make room below {folder.parent}, or take shorter intervals; then run it again, and it goes on",
+        )
+        progress.now(state="failed", why=str(error))
+        raise error from e
     except (KeyboardInterrupt, SystemExit):
-        progress.now(state="stopped", why="it was asked to end; run it again, and it goes on where it was")
+        progress.now(state="stopped", why=STOPPED)
+        raise
+    except Exception as e:
+        if isinstance(e, RuntimeError) and "Query interrupted" in str(e):
+            # DuckDB says so instead of what a signal's handler raised within a query.
+            progress.now(state="stopped", why=STOPPED)
+            raise SystemExit(ENDED) from e
+        progress.now(state="failed", why=f"{type(e).__name__}: {e}")
         raise
 
 
 class _Run:
     def __init__(
-        self, job: Job, bootstrap: str, folder: Path, progress: Progress, behind: Behind, recompute: Recompute
-    ) -> None:
+        self, job: Job, bootstrap: str, folder: Path, progress: Progress, behind: Behind, watermarks: Watermarks,
+        recompute: Recompute,
+    ) -> None:  # fmt: skip
         self._job, self._bootstrap, self._folder = job, bootstrap, folder
         self._progress, self._behind, self._recompute = progress, behind, recompute
+        self._watermarks = watermarks
         self._looked = float("-inf")
         self._fetched: list[Path] = []
-        self._said, self._compacts = "", False
+        self._said, self._compacts, self._target = "", False, ""
 
     def done(self) -> Outcome:
         job = self._job
-        self._there()
-        source = source_of(job, self._bootstrap)
-        self._progress.now(files=source.files, rows=source.rows)
+        settled(job, self._watermarks)
+        target = target_of(job, self._bootstrap)
+        self._compacts, self._target = target.compacts, target.id
+        source = self._source()
+        self._progress.now(state="running", files=source.files, rows=source.rows)
         if job.dry:
             return self._dry(source)
+        ensure_topics([COMMITS], self._bootstrap)
         rows = 0
         writer = TransactionalWriter(
             job.mark, f"penstock.backfill.{job.hash}", self._bootstrap, COMMITS, "backfill", [job.target]
@@ -109,9 +139,19 @@ class _Run:
             writer.close()
         assert done is not None
         shutil.rmtree(self._folder, ignore_errors=True)
-        said = self._said or f"nothing is new: {done.rows:,} rows were written and verified by an earlier run"
+        said = self._said or _nothing_new(source, done)
         self._progress.now(state="done", rows=done.rows, rows_done=done.rows, verified=said)
         return Outcome(rows, said)
+
+    def _source(self) -> Source:
+        def waits(why: str) -> None:
+            self._progress.now(state="waiting", why=why)
+
+        job = self._job
+        if job.archive is not None:
+            return Archived(job, self._bootstrap, waits)
+        assert isinstance(job.backfill.source, Collection)
+        return Documents(job.backfill.source, waits)
 
     def _ended(self, source: Source, plan: Done, writer: TransactionalWriter) -> Done:
         """Write what is not written of a plan, and verify it."""
@@ -120,69 +160,41 @@ class _Run:
         plan = self._counted(plan, path)
         if plan.written:
             log.info("backfill %s: goes on behind %d of %d rows", job.id, plan.written, plan.rows)
+        if not plan.rows:
+            self._said = self._said or _no_rows(source)
+            log.warning("backfill %s: %s", job.id, self._said)
         self._progress.now(rows=plan.rows, rows_done=plan.written)
         plan = write(job, plan, path, writer, Pace(job.rate), self._waited)
+        if plan.rows:
+            self._verify(plan, path)
+        plan = replace(plan, verified=True)
+        writer.commit([], plan.value())
+        return plan
+
+    def _verify(self, plan: Done, path: Path) -> None:
+        job = self._job
         self._progress.now(state="verifying", rows_done=0)
-        verdict = verify(job, plan, path, self._bootstrap, self._compacts, lambda n: self._progress.now(rows_done=n))
+        with self._progress.goes_on("what was written is compared with what was to be"):
+            verdict = verify(
+                job, plan, path, self._bootstrap, self._compacts, lambda n: self._progress.now(rows_done=n)
+            )
         if not verdict.right:
             raise BackfillError(
                 f"backfill {job.id}: {verdict.said}",
                 fix=f"see who else writes to {job.target} or cleans it; then do it once more: --again",
             )
-        plan = replace(plan, verified=True)
-        writer.commit([], plan.value())
         self._said = verdict.said
-        return plan
-
-    def _there(self) -> None:
-        """BackfillError if there is no such topic, or it would not keep what it is given."""
-        job = self._job
-        self._settled()
-        archived = job.archive.reads[0].name if job.archive else ""
-        if job.target == archived or job.target.startswith("penstock."):
-            raise BackfillError(
-                f"backfill {job.name}: it would be read again, or taken for Penstock's own", got=job.target,
-                fix="take another topic: --target",
-            )  # fmt: skip
-        ensure_topics([COMMITS], self._bootstrap)
-        if job.target not in partitions(admin(self._bootstrap), self._bootstrap):
-            raise BackfillError(
-                f"backfill {job.name}: there is no topic {job.target}", fix="create it: penstock topics --apply"
-            )
-        cleanup, kept = (setting(job.target, name, self._bootstrap) for name in ("cleanup.policy", "retention.ms"))
-        self._compacts = "compact" in cleanup
-        if not (job.replays and job.timestamps == "original"):
-            return
-        age = time.time() * 1000 - (ms(job.begin) if job.begin else 0)
-        if "delete" in cleanup and int(kept) >= 0 and age > int(kept):
-            raise BackfillError(
-                f"backfill {job.name}: topic {job.target} would delete records as old as these at once",
-                got=f"retention.ms={kept}, and records of {age / 86_400_000:,.1f} days ago",
-                fix="raise its retention, or give them the time of now, if their event time is in their value: "
-                "--timestamps now",
-            )
-
-    def _settled(self) -> None:
-        """NotYet if a stream may still write the windows that are to be computed again."""
-        job = self._job
-        if not isinstance(job.backfill.target, Stream) or job.unclosed:
-            return
-        delay = sum((one.promise.delay for one in (*job.backfill.through, job.backfill.target)), timedelta(0))
-        if job.end + delay > datetime.now(UTC):
-            raise NotYet(
-                f"backfill {job.name}: stream {job.backfill.target.name} may still write windows of the interval",
-                got=f"it ends at {job.end:%Y-%m-%dT%H:%M}, and records may come {delay} later",
-                fix="wait so long, or let it end earlier",
-            )
 
     def _planned(self, source: Source, done: Done | None) -> Done | None:
         """What is to be done; None if it was. Records that were begun with are ended as they were begun; rows that were
         made of other records, or by other code, are made anew."""
         job, code = self._job, self._code()
         spans = self._spans(source)
-        fresh = Done(
-            spans, {}, source.ids, code, self._first(), 0, again=job.again or (done.again if done else ""), job=job.id
-        )
+        if done is not None and done.target not in ("", self._target):
+            log.warning("backfill %s: topic %s was made again since, and gets all of it once more", job.id, job.target)
+            done = None
+        again = job.again or (done.again if done else "")
+        fresh = Done(spans, {}, source.ids, code, self._first(), 0, again=again, job=job.id, target=self._target)
         if done is None or fresh.again != done.again:
             return fresh
         same = job.replays or (done.code == code and dict(done.upto) == dict(spans))
@@ -237,8 +249,8 @@ class _Run:
         said.write_text(plan.run)
         if not rows.exists():
             self._fetched = self._fetched or self._fetch(source)
-            self._progress.now(why="the rows are made")
-            making.made(self._job, self._fetched, plan, self._folder, self._recompute)
+            with self._progress.goes_on("the rows are made"):
+                making.made(self._job, self._fetched, plan, self._folder, self._recompute)
         return rows
 
     def _fetch(self, source: Source) -> list[Path]:
@@ -247,7 +259,9 @@ class _Run:
         def told(of: int) -> None:
             nonlocal count, rows
             count, rows = count + 1, rows + of
-            self._progress.now(files=source.files, files_done=count, rows_done=rows, why="files are read")
+            self._progress.now(
+                state="running", files=source.files, files_done=count, rows_done=rows, why="files are read"
+            )
 
         folder = self._folder / "files"
         folder.mkdir(parents=True, exist_ok=True)
@@ -275,33 +289,59 @@ class _Run:
         """Note what is written; return when no reader is further behind than it may be."""
         self._progress.now(state="running", rows_done=written)
         bound = self._job.backfill.lag.total_seconds()
+        began = time.monotonic()
         while time.monotonic() >= self._looked + LOOK:
             self._looked = time.monotonic()
             late = {name: s for name, s in self._behind().items() if s > bound}
             if not late:
                 return
             said = ", ".join(f"{name} is {s:,.0f} s behind" for name, s in sorted(late.items()))
-            self._progress.now(state="waiting", why=f"{said}; at most {bound:,.0f} s are declared")
+            said = f"{said}; at most {bound:,.0f} s are declared"
+            if time.monotonic() >= began + HELD:
+                raise NotYet(
+                    f"backfill {self._job.id}: for {HELD:,.0f} s its readers were too far behind to be given more",
+                    got=f"{said}; {written:,} rows are written",
+                    fix="see what holds them up: penstock streams show; then run it again: it goes on where it was",
+                )
+            self._progress.now(state="waiting", why=said)
             time.sleep(LOOK)
 
     def _dry(self, source: Source) -> Outcome:
-        folder = self._folder.with_suffix(".dry")
-        shutil.rmtree(folder, ignore_errors=True)
-        self._folder = folder
+        """As the run itself would go on from here; the mark is read beside whoever writes it."""
+        shutil.rmtree(self._folder, ignore_errors=True)
         try:
-            fetched = self._fetch(source)
-            plan = Done(source.spans, {}, {}, "", {}, 0)
-            path = making.made(self._job, fetched, plan, folder, self._recompute)
-            count = making.count(path)
-            for table in making.tables(path, size=SHOWN):
-                for row in table.to_pylist():
-                    log.info("%s: would write %s", self._job.id, _shown(row))
-                break
+            done = Done.read(newest(self._job.mark, self._bootstrap))
+            if (plan := self._planned(source, done)) is None:
+                assert done is not None
+                count, said = done.rows, _nothing_new(source, done)
+            else:
+                path = self._made(source, plan)
+                count = making.count(path)
+                said = f"{count - plan.written:,} rows would be written to {self._job.target}; nothing was"
+                said = f"{said}; {plan.written:,} of {count:,} are there already" if plan.written else said
+                said = f"{said}: {_no_rows(source)}" if not count else said
+                self._show(path, plan.written)
         finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        said = f"{count:,} rows would be written to {self._job.target}; nothing was"
+            shutil.rmtree(self._folder, ignore_errors=True)
         self._progress.now(state="done", rows=count, rows_done=0, verified=said)
         return Outcome(0, said)
+
+    def _show(self, path: Path, skip: int) -> None:
+        for row in next(making.tables(path, skip, SHOWN), records.SCHEMA.empty_table()).to_pylist():
+            log.info("%s: would write %s", self._job.id, _shown(row))
+
+
+def _nothing_new(source: Source, done: Done) -> str:
+    if not done.rows:
+        return _no_rows(source)
+    return f"nothing is new: {done.rows:,} rows were written and verified by an earlier run"
+
+
+def _no_rows(source: Source) -> str:
+    """Why nothing is written."""
+    if not (count := sum(span.rows for span in source.spans.values())):
+        return source.nothing
+    return f"none of the {count:,} records of the source, or of its hours, gives a row of this interval"
 
 
 def _shown(row: Mapping[str, Any]) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.archive import records
 from penstock.archive.layout import Span, added
@@ -18,15 +16,17 @@ from penstock.archive.reading import differs
 from penstock.backfill import rows as given
 from penstock.backfill.job import Done, Job
 from penstock.backfill.writing import HEADER
-from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, end_offsets, first_offsets, log_ends
-from penstock.kafka.letters import consumer, headers_of
+from penstock.kafka.admin import admin, first_offsets
+from penstock.kafka.letters import batches, consumer, headers_of
+from penstock.kafka.marks import settled
 
-# Records asked for at once, seconds that they are waited for, and after which the broker does not answer.
-AT_ONCE, SHORTLY, PATIENCE = 10_000, 0.2, 60.0
 COLUMNS: list[tuple[str, Any]] = [
-    ("key", pa.binary()), ("value", pa.binary()), ("mark", pa.binary()), ("partition", pa.int32()),
-]  # fmt: skip
+    ("key", pa.binary()),
+    ("value", pa.binary()),
+    ("mark", pa.binary()),
+    ("position", pa.int64()),
+    ("partition", pa.int32()),
+]
 RAW = pa.schema(COLUMNS)
 
 
@@ -43,7 +43,7 @@ def verify(job: Job, done: Done, path: Path, bootstrap: str, compacts: bool, tol
     wanted = given.spans(path)
     found, parts = dict[str, Span](), dict[int, int]()
     count = 0
-    for table in _ours(job, done, bootstrap):
+    for table in _ours(done, _read(job, done, bootstrap)):
         found = added([found, records.spans_of(table)])
         for p, n in zip(*(c.to_pylist() for c in table["target"].value_counts().flatten()), strict=True):
             parts[p] = parts.get(p, 0) + n
@@ -55,7 +55,7 @@ def verify(job: Job, done: Done, path: Path, bootstrap: str, compacts: bool, tol
         return Verdict(
             True, f"{rows:,} rows, hash {total:016x}, are in {job.target} as they are in the source: {where}"
         )
-    gone = _replaced(job, done, path, bootstrap) if compacts else None
+    gone = replaced(done.run, path, _read(job, done, bootstrap)) if compacts else None
     if gone is None:
         return Verdict(False, f"{job.target} does not hold what the source gives: {why}")
     return Verdict(
@@ -64,10 +64,10 @@ def verify(job: Job, done: Done, path: Path, bootstrap: str, compacts: bool, tol
     )  # fmt: skip
 
 
-def _ours(job: Job, done: Done, bootstrap: str) -> Iterator[pa.Table]:
+def _ours(done: Done, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     """The rows of this job in its target, in the columns of an archive; `target INT`: the target's partition."""
     with duckdb.connect() as connection:
-        for table in _read(job, done, bootstrap):
+        for table in tables:
             connection.register("raw", table)
             yield connection.sql(
                 f"""SELECT said[2] AS topic, try_cast(said[3] AS INT) AS partition,
@@ -77,26 +77,60 @@ def _ours(job: Job, done: Done, bootstrap: str) -> Iterator[pa.Table]:
             ).to_arrow_table()
 
 
-def _replaced(job: Job, done: Done, path: Path, bootstrap: str) -> int | None:
+def replaced(run: str, path: Path, tables: Iterable[pa.Table]) -> int | None:
     """Of a compacted topic, how many rows are gone because a newer record has their key; None if that does not explain
-    what is missing."""
-    with duckdb.connect() as connection:
-        connection.execute("CREATE TABLE there (key BLOB, place VARCHAR, hash VARCHAR)")
-        for table in _read(job, done, bootstrap):
+    what is missing.
+
+    tables: what the topic holds: `key BINARY, value BINARY, mark BINARY` (the header of a row), `position BIGINT` (its
+    offset), `partition INT`.
+
+    Rows are written in their order, and those of a key into one partition. So a row that is there is newer than each
+    one before it, and somebody else's record than each row that lies before it; an older record explains nothing. Of a
+    key whose last row is a tombstone nothing at all may be left: in time the topic forgets that too.
+    """
+    with given.database(path.parent) as connection:
+        connection.execute(
+            "CREATE TABLE there (key BLOB, partition INT, position BIGINT, hash VARCHAR, place VARCHAR, ours BOOL)"
+        )
+        for table in tables:
             connection.register("raw", table)
             connection.execute(
-                "INSERT INTO there SELECT key, CASE WHEN starts_with(TRY(decode(mark)), ?) "
-                "THEN TRY(decode(mark)) END, md5(value) FROM raw",
-                [f"{done.run}/"],
+                """INSERT INTO there
+                SELECT key, partition, position, md5(value), place, coalesce(starts_with(place, ?), false)
+                FROM (SELECT *, TRY(decode(mark)) AS place FROM raw)""",
+                [f"{run}/"],
             )
-        row = f"""SELECT key, '{done.run}/' || topic || '/' || partition || '/' || "offset" AS place,
-            md5(value) AS hash FROM {given.as_table([path])}"""
+        connection.execute(
+            f"""CREATE TABLE wanted AS
+            SELECT key, '{run}/' || topic || '/' || partition || '/' || "offset" AS place, md5(value) AS hash,
+              value IS NULL AS removes, file_row_number AS n
+            FROM {given.as_table([path], numbered=True)}"""
+        )
         asked = connection.execute(
-            f"""SELECT count(*) FILTER (t.place IS NULL), count(*) FILTER (t.place IS NULL AND newer.key IS NULL),
-              count(*) FILTER (t.place IS NOT NULL AND t.hash IS DISTINCT FROM r.hash),
-              (SELECT count(*) - count(DISTINCT place) FROM there WHERE place IS NOT NULL)
-            FROM ({row}) r LEFT JOIN there t USING (place)
-            LEFT JOIN (SELECT DISTINCT key FROM there) newer ON newer.key = r.key"""
+            """WITH own AS (
+              SELECT r.key, r.n, t.partition, t.position, t.hash IS DISTINCT FROM r.hash AS changed
+              FROM wanted r JOIN there t ON t.ours AND t.place = r.place
+            ), others AS (
+              SELECT key, partition, max(position) AS position FROM there WHERE NOT ours GROUP BY ALL
+            ), newer AS (
+              SELECT key, max(n) AS n FROM (
+                SELECT key, n FROM own
+                UNION ALL
+                -- Newer than all rows before the first that lies behind it.
+                SELECT o.key, coalesce(own.n, 9223372036854775807)
+                FROM others o ASOF LEFT JOIN own ON o.partition = own.partition AND o.position < own.position
+              ) GROUP BY key
+            ), removed AS (
+              SELECT key, max(n) AS n FROM wanted w WHERE removes AND NOT EXISTS (FROM there t WHERE t.key = w.key)
+              GROUP BY key
+            ), missing AS (
+              SELECT w.n < coalesce(newer.n, -1) OR w.n <= coalesce(removed.n, -1) AS explained
+              FROM wanted w ANTI JOIN own USING (n) LEFT JOIN newer ON newer.key = w.key
+              LEFT JOIN removed ON removed.key = w.key
+            )
+            SELECT (SELECT count(*) FROM missing), (SELECT count(*) FROM missing WHERE NOT explained),
+              (SELECT count(*) FROM own WHERE changed),
+              (SELECT count(*) - count(DISTINCT place) FROM there WHERE ours)"""
         ).fetchone()
     assert asked is not None
     missing, unexplained, changed, twice = asked
@@ -106,60 +140,12 @@ def _replaced(job: Job, done: Done, path: Path, bootstrap: str) -> int | None:
 def _read(job: Job, done: Done, bootstrap: str) -> Iterator[pa.Table]:
     """What the target holds from the first row on, up to its end as it is now."""
     places = [(job.target, p) for p in done.first]
-    ends, starts = _settled(places, bootstrap), first_offsets(admin(bootstrap), places, bootstrap)
+    # A commit is answered before it can be read.
+    ends = settled(places, bootstrap, "what was written")
+    starts = first_offsets(admin(bootstrap), places, bootstrap)
     with consumer(bootstrap) as reader:
-        for (_, p), end in sorted(ends.items()):
-            begin = max(done.first[p], starts.get((job.target, p), 0))
-            yield from _partition(reader, job.target, p, begin, end)
-
-
-def _settled(places: list[tuple[str, int]], bootstrap: str) -> dict[tuple[str, int], int]:
-    """Where each partition ends now, once all before it is decided: a commit is answered before it can be read."""
-    client, deadline = admin(bootstrap), time.monotonic() + PATIENCE
-    wanted = log_ends(client, places, bootstrap)
-    while True:
-        found = end_offsets(client, places, bootstrap)
-        if len(wanted) == len(places) and all(found.get(place, -1) >= end for place, end in wanted.items()):
-            return wanted
-        if time.monotonic() > deadline:
-            open_ = [f"{t}[{p}]" for (t, p) in places if found.get((t, p), -1) < wanted.get((t, p), 0)]
-            raise BrokerError(
-                "what was written cannot be read yet: a transaction that somebody has left open lies before it",
-                got=", ".join(open_) or "partitions without leader",
-                fix="end it (kafka-transactions.sh list, abort) and run it again: nothing is written twice",
-            )
-        wanted = wanted or log_ends(client, places, bootstrap)
-        time.sleep(0.1)
-
-
-def _partition(reader: Consumer, topic: str, partition: int, begin: int, end: int) -> Iterator[pa.Table]:
-    if begin >= end:
-        return
-    try:
-        reader.assign([TopicPartition(topic, partition, begin)])
-        ended, heard = False, time.monotonic()
-        while not ended:
-            # It waits for as many as are asked for, however few there are.
-            taken = reader.consume(AT_ONCE, SHORTLY)
-            if taken:
-                heard = time.monotonic()
-            elif time.monotonic() > heard + PATIENCE:
-                raise BrokerError(f"topic {topic} cannot be read", got=f"no answer for {PATIENCE:g} s")
-            rows: list[tuple[object, object, object]] = []
-            for message in taken:
-                if error := message.error():
-                    if error.code() == KafkaError._PARTITION_EOF:
-                        ended = ended or (message.offset() or 0) >= end
-                        continue
-                    raise BrokerError(f"topic {topic} cannot be read", got=error)
-                said = dict(headers_of(message)).get(HEADER)
-                if (message.offset() or 0) < end:
-                    rows.append((message.key(), message.value(), said))
-                ended = ended or (message.offset() or 0) >= end - 1
-            if rows:
-                columns = [pa.array(column, pa.binary()) for column in zip(*rows, strict=True)]
-                yield pa.Table.from_arrays(
-                    [*columns, pa.repeat(pa.scalar(partition, pa.int32()), len(rows))], schema=RAW
-                )
-    except KafkaException as e:
-        raise BrokerError(f"topic {topic} cannot be read", got=e.args[0]) from e
+        for place, end in sorted(ends.items()):
+            for taken in batches(reader, *place, max(done.first[place[1]], starts.get(place, 0)), end):
+                rows = [(m.key(), m.value(), dict(headers_of(m)).get(HEADER), m.offset(), place[1]) for m in taken]
+                columns = zip(zip(*rows, strict=True), RAW.types, strict=True)
+                yield pa.Table.from_arrays([pa.array(column, kind) for column, kind in columns], schema=RAW)

@@ -99,7 +99,7 @@ def run(
     The exit code is 1 where it is refused, or where the target does not hold what the source gives, and 75 where the
     same may do later.
     """
-    from penstock.backfill.lag import behind
+    from penstock.backfill.lag import behind, watermarks
     from penstock.backfill.report import reporter
     from penstock.backfill.run import run as run_job
     from penstock.control import connect
@@ -114,7 +114,7 @@ def run(
         with _asked_to_end():
             done = run_job(
                 job, settings().bootstrap, report=report, behind=behind(catalog, job.target, control),
-                recompute=_recompute,
+                watermarks=watermarks(control), recompute=_recompute,
             )  # fmt: skip
     console().print(f"{job.id}: {done.rows:,} rows written; {done.said}")
 
@@ -135,7 +135,7 @@ def show(
     rows = table(["run", "state", "files", "rows", "rows/s", "said"], ["files", "rows", "rows/s"])
     for row in found:
         rows.add_row(
-            row.run + (" (dry)" if row.dry else ""), row.state, f"{row.files_done}/{row.files}",
+            row.run, row.state, f"{row.files_done}/{row.files}",
             f"{row.rows_done:,}/{row.rows:,}", f"{row.rate:,.0f}", row.why or row.verified,
         )  # fmt: skip
     console().print(rows if found else "No backfill has run yet: penstock backfill run NAME.")
@@ -201,7 +201,7 @@ def _recompute(streams: Sequence[Stream], files: Sequence[str], begin: datetime,
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     spark = open_session("backfill")
     try:
-        yield from recomputed(spark, streams, files, start=begin, end=end)
+        yield from recomputed(spark, streams, files, start=begin, end=end, by_hours=True)
     finally:
         spark.stop()
 

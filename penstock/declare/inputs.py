@@ -156,6 +156,12 @@ class Input:
         if self.combine:
             schema(self.combine.schema, f"the combiner of input {self.source}", of_json=False)
 
+    @property
+    def by_own_time(self) -> bool:
+        """Whether its event time is each record's own timestamp."""
+        own = RECORDS_OWN if not self.schema else f"{WHOLE}.{RECORDS_OWN}" if self.record else None
+        return self.event_time.strip().lower() == own
+
     def _record_fits(self) -> None:
         what = f"input {self.source}"
         if self.record and self.combine:

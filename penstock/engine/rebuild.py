@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -32,6 +31,7 @@ from penstock.engine.jvm import Folder
 from penstock.engine.offsetlog import Plan, commit
 from penstock.engine.reset import Reset
 from penstock.engine.restoring import ANEW, restoring
+from penstock.engine.told import told
 from penstock.engine.words import root_message
 from penstock.errors import BrokerError, PenstockError
 from penstock.kafka.admin import admin, first_offsets, partitions, setting, topic_ids
@@ -54,7 +54,6 @@ log = logging.getLogger(__name__)
 
 # Records that a worker holds at once.
 PIECE = 250_000
-EVERY = 5.0
 LAID = "part INT, keys BIGINT, bytes BIGINT"
 
 
@@ -139,7 +138,7 @@ def rebuild(stream: Stream, spark: SparkSession, bootstrap: str, root: str, stop
         )
         columns = [f"{quoted(f.name)} {f.dataType.simpleString()}" for f in place.keys[how.fold.name].fields]
         columns += [f"{quoted(f.name)} {f.type.ddl}" for f in how.fold.kept]
-        with _told(spark, stream.name):
+        with told(spark, stream.name):
             found = _laid(frame, how, laying, ", ".join(columns), -(-records // PIECE))
         after = Size(sum(one.keys for one in found), sum(one.bytes for one in found))
         known = {str(one.part): mark.batch for one in found}
@@ -312,24 +311,3 @@ def _sync(path: Path) -> None:
         os.fsync(at)
     finally:
         os.close(at)
-
-
-@contextmanager
-def _told(spark: SparkSession, stream: str) -> Iterator[None]:
-    """Tell the log now and then how far Spark is."""
-    done, began = threading.Event(), time.monotonic()
-
-    def tell() -> None:
-        tracker = spark.sparkContext.statusTracker()
-        while not done.wait(EVERY):
-            stages = [info for n in tracker.getActiveStageIds() if (info := tracker.getStageInfo(n))]
-            how = ", ".join(f"{one.numCompletedTasks} of {one.numTasks}" for one in stages) or "no"
-            log.info("stream %s: %.0f s, %s tasks of the present step are done", stream, time.monotonic() - began, how)
-
-    thread = threading.Thread(target=tell, name=f"rebuild of {stream}", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()

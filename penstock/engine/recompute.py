@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.declare.inputs import Input
+from penstock.declare.inputs import WHOLE, Input
 from penstock.declare.outputs import TopicOutput
 from penstock.declare.promises import Final, Updates
 from penstock.declare.stream import Stream
@@ -29,10 +29,11 @@ from penstock.engine import jvm, plans, records
 from penstock.engine.records import HEADERS
 from penstock.engine.session import session_for
 from penstock.engine.tagged import encoded
+from penstock.engine.told import told
 from penstock.engine.words import root_message
 from penstock.errors import DeclarationError, PenstockError
 from penstock.records import columns
-from penstock.records.columns import EVENT_TIME
+from penstock.records.columns import BAD, BEAT, EVENT_TIME
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ BOUNDED = {
 }
 # A row group of a file is in the JVM's memory as a whole: one of more bytes is cut into smaller ones before.
 LARGE = 64 << 20
+SECOND, YEARS = 1_000_000, 10_000
 WINDOW = ": struct<start:timestamp,end:timestamp>"
 
 
@@ -121,6 +123,7 @@ def recomputed(
     end: datetime,
     counts: Counts | None = None,
     folder: str | None = None,
+    by_hours: bool = False,
 ) -> Iterator[pa.Table]:
     """The rows of a chain's last stream, made of archived records: `key BINARY, value BINARY`, as its topic takes them.
 
@@ -128,15 +131,17 @@ def recomputed(
     with an archive's columns, which hold every record of the interval once; more records do no harm. start, end: the
     windows of the last stream that lie in there as a whole are given, once each and in no order; see `within`. It is
     the event time that the first stream gives a record that says which window it is in: the archive's own is not asked.
-    counts: is told what was read, before the first rows are given. folder: where temporary files lie.
+    counts: is told what was read, before the first rows are given. folder: where temporary files lie. by_hours: whether
+    the files were chosen by the archive's event time; then the first stream's must be the same, to the second, unless
+    it goes by the records' own timestamps: there would be records of the interval in other files.
 
     What a stream cannot read is counted and left out. A record lies too far ahead if its event time is later than its
     own timestamp, or the present time if that is earlier, by more than the input's `ahead`: when the stream read it
     nobody knows, and one that keeps up reads it as it comes. So a record that lies ahead is refused here too, however
     long ago that was. Rows come in tables of a bounded size, and nothing is held in memory as a whole.
 
-    DeclarationError if the streams or files do not fit, and where rows of a stream have an event time outside their
-    window, before anything is given.
+    DeclarationError if the streams or files do not fit, where rows of a stream have an event time outside their window,
+    and where the archive's is another one, before anything is given.
     """
     fits(streams)
     low, high = within(streams, start, end)
@@ -151,7 +156,10 @@ def recomputed(
         for number, stream in enumerate(streams):
             target = f"{made}/{number}"
             try:
-                stage.run(spark, stream, paths, target, archived=number == 0)
+                with told(spark, stream.name):
+                    if by_hours and number == 0 and not _input(stream).by_own_time:
+                        _times_agree(session_for(spark, stream), stream, paths)
+                    stage.run(spark, stream, paths, target, archived=number == 0)
             except PenstockError:
                 raise
             except Exception as e:
@@ -236,6 +244,30 @@ def _archived(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     if wrong := [f"{name} {kinds.get(name, 'is missing')}" for name, kind in RECORD.items() if kinds.get(name) != kind]:
         raise DeclarationError("a file has not an archive's columns", got=", ".join(wrong), fix="see docs/archives.md")
     return found.select(*RECORD)
+
+
+def _times_agree(spark: SparkSession, stream: Stream, paths: Sequence[str]) -> None:
+    """DeclarationError if a good record has another event time by the stream than by its archive."""
+    given = replace(_input(stream), record=True, combine=None)
+    # The archive's goes along as a header, which no event time is made of.
+    kept = F.unix_micros(EVENT_TIME).cast("string").cast("binary")
+    header = F.array(F.struct(F.lit("archived").alias("key"), kept.alias("value")))
+    source = spark.read.parquet(*(f"file://{path}" for path in paths)).withColumn("headers", header)
+    rows = records.decoded(source.select(*RECORD), given, None)
+    said = F.col(f"{WHOLE}.headers")[0].value.cast("string").cast("bigint")
+    off = F.abs(F.unix_micros(EVENT_TIME) - said)
+    # Of a time that no folder is named after the archive takes the record's own.
+    usable = ~F.col(BAD) & (F.col(EVENT_TIME) >= F.lit(EPOCH)) & (F.year(EVENT_TIME) < YEARS)
+    shown = F.struct(*(F.col(f"{WHOLE}.{name}").alias(name) for name in ("topic", "partition", "offset")), EVENT_TIME)
+    found = rows.where(~F.col(BEAT) & usable & (off >= SECOND)).agg(F.count(F.lit(1)), F.max_by(shown, off), F.max(off))
+    [(count, one, most)] = found.collect()
+    if count:
+        raise _refused(
+            stream,
+            "goes by another event time than the archive, so records of its windows may lie in any hour",
+            f"{count} records, {one.topic}[{one.partition}]@{one.offset} by {most / SECOND:,.0f} s",
+            "declare the archive with the event time of the stream",
+        )
 
 
 def _sent(spark: SparkSession, paths: Sequence[str], topic: str) -> DataFrame:

@@ -7,7 +7,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,29 +16,39 @@ from confluent_kafka import TopicPartition
 from pymongo import MongoClient
 
 from penstock.archive.place import Endpoint
+from penstock.backfill import documents, patience, writing
 from penstock.backfill import run as running
-from penstock.backfill import writing
 from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
-from penstock.backfill.run import Outcome, run
-from penstock.backfill.writing import HEADER
-from penstock.errors import BackfillError, DeclarationError, LeaseLost, SinkError
+from penstock.backfill.run import run
+from penstock.errors import BackfillError, DeclarationError, LeaseLost, SinkError, Wait
 from penstock.kafka.admin import admin, end_offsets
 from penstock.local.parts import Broker
 from penstock.settings import settings
-from penstock.streams import Archive, Backfill, Collection, Rows, Topic, TopicOutput
+from penstock.streams import Archive, Backfill, Collection, Rows, TopicOutput
 from penstock.testing import Record, create, latest, read, send
 from tests import archived, mongo
 from tests.archived import holds, where
+from tests.backfills import (
+    AGAIN,
+    ALL,
+    HOUR,
+    KEPT,
+    PER_PART,
+    SUM,
+    SUMS,
+    again,
+    do,
+    event,
+    filled,
+    held,
+    job,
+    places,
+    sums,
+    total,
+)
 
 pytestmark = pytest.mark.integration
-
-KEPT = Topic("kept", partitions=2)
-AGAIN = Topic("again", partitions=3, config={"retention.ms": "-1"})
-SUMS = Topic("sums", partitions=2, compacted=True)
-HOUR = datetime(2026, 1, 1, 10, tzinfo=UTC)
-EVENT = "who STRING NOT NULL, n BIGINT NOT NULL, moment BIGINT NOT NULL"
-PER_PART = 40
 
 
 @pytest.fixture(scope="module")
@@ -51,47 +61,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 def kept(endpoint: Endpoint, home: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Archive:
     """An archive of topic `kept` with closed hours; what backfills fetch lies in the test's home."""
     assert settings().home == home
-    monkeypatch.setenv("PENSTOCK_S3_URL", endpoint.url)
-    monkeypatch.setenv("PENSTOCK_S3_ACCESS_KEY", endpoint.access_key)
-    monkeypatch.setenv("PENSTOCK_S3_SECRET_KEY", endpoint.secret_key)
-    settings.cache_clear()
-    archive = Archive("kept-archive", KEPT, bucket="lake", prefix=f"t-{abs(hash(request.node.name))}")
-    holds(archive, endpoint, [event(p, n) for p in (0, 1) for n in range(PER_PART)])
-    return archive
-
-
-def event(partition: int, n: int, who: str = "") -> dict[str, Any]:
-    """Record n of a partition: event times go up and down from 10:00 on, every seventh is a tombstone."""
-    at = HOUR + timedelta(seconds=30 * (n * 7 % PER_PART) * 5)
-    who = who or f"k{n % 5}"
-    value = json.dumps({"who": who, "n": n, "moment": int(at.timestamp() * 1000)}).encode()
-    return {
-        "topic": "kept", "partition": partition, "offset": n, "key": who.encode(),
-        "value": None if n % 7 == 3 else value, "timestamp": at, "event_time": at,
-        "headers": [{"key": "h", "value": b"%d" % n}] if n % 2 else None,
-    }  # fmt: skip
-
-
-def again(kept: Archive, target: Topic | TopicOutput = AGAIN, **given: Any) -> Backfill:
-    return Backfill("once-more", kept, target, **given)
-
-
-def job(backfill: Backfill, hours: float = 3, **given: Any) -> Job:
-    return Job(backfill, None if backfill.whole else HOUR, HOUR + timedelta(hours=hours), backfill.fills, **given)
-
-
-def do(one: Job, broker: Broker, told: list[Figures] | None = None, **given: Any) -> Outcome:
-    report = (lambda _: None) if told is None else told.append
-    return run(one, broker.bootstrap, report=report, recompute=lambda *_: iter(()), **given)
-
-
-def places(broker: Broker, topic: str = "again") -> list[tuple[int, int]]:
-    """Which records of the archive a topic holds, in the order of its partitions."""
-    found = [dict(r.headers)[HEADER].split("/") for r in read(broker.bootstrap, topic)]
-    return [(int(p), int(n)) for _, _, p, n in found]
-
-
-ALL = sorted((p, n) for p in (0, 1) for n in range(PER_PART))
+    return filled(endpoint, monkeypatch, request.node.name)
 
 
 def test_records_are_written_as_they_are_in_order_of_event_time(kept: Archive, fresh_broker: Broker) -> None:
@@ -228,31 +198,6 @@ def test_pace() -> None:
     assert sum(slept) == pytest.approx(3.0)
 
 
-SUM = "SELECT who, sum(n)::BIGINT AS total, getvariable('end') - 1 AS as_of FROM records GROUP BY who"
-
-
-def sums(kept: Archive, query: str = SUM, **given: Any) -> Backfill:
-    output = TopicOutput(SUMS, key=("who",), value=("who", "total", "as_of"))
-    return Backfill(
-        "sums-again", kept, output, rows=Rows(EVENT, "timestamp_millis(moment)", query), whole=True, **given
-    )
-
-
-def total(upto: datetime) -> dict[str, int]:
-    found: dict[str, int] = {}
-    for p, n in ALL:
-        one = event(p, n)
-        if one["value"] is not None and one["event_time"] < upto:
-            found[one["key"].decode()] = found.get(one["key"].decode(), 0) + n
-    return found
-
-
-def held(broker: Broker) -> dict[str, int]:
-    found = latest(read(broker.bootstrap, "sums"))
-    rows = [json.loads(value) for value in found.values() if value]
-    return {row["who"]: row["total"] for row in rows}
-
-
 def test_rows_are_made_of_all_before_the_end(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:
     create(fresh_broker.bootstrap, SUMS)
     one = job(sums(kept), hours=1.0)
@@ -324,14 +269,18 @@ def test_refusals(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> No
     assert not read(fresh_broker.bootstrap, "sums")[5:]
 
 
-def test_documents(home: Path, fresh_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settings().home == home
-    create(fresh_broker.bootstrap, SUMS)
-    backfill = Backfill(
+def of_documents() -> Backfill:
+    return Backfill(
         "documents", Collection("crm", "people"), TopicOutput(SUMS, key=("who",), value=("who", "total", "as_of")),
         rows=Rows("id STRING, n BIGINT, moment BIGINT NOT NULL", "timestamp_millis(moment)",
                   "SELECT id AS who, n AS total, moment AS as_of FROM records"),
     )  # fmt: skip
+
+
+def test_documents(home: Path, fresh_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert settings().home == home
+    create(fresh_broker.bootstrap, SUMS)
+    backfill = of_documents()
     one = Job(backfill, None, HOUR, "sums")
     with pytest.raises(SinkError, match="nobody has said where MongoDB is"):
         do(one, fresh_broker)
@@ -348,6 +297,50 @@ def test_documents(home: Path, fresh_broker: Broker, tmp_path: Path, monkeypatch
             assert do(one, fresh_broker).rows == 0
             people.update_one({"_id": "p3"}, {"$set": {"n": 1000}})
             assert do(one, fresh_broker).rows == 30
+            empty = replace(backfill, source=Collection("crm", "nobody"))
+            with pytest.raises(SinkError, match=r"no such collection in MongoDB; got: mongodb.crm.nobody"):
+                do(replace(one, backfill=empty), fresh_broker)
             client.drop_database("crm")
     found = held(fresh_broker)
     assert found == {f"p{n}": 1000 if n == 3 else n for n in range(30)}
+
+
+def test_a_mongodb_that_is_away_is_waited_for_and_not_for_ever(
+    home: Path, fresh_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mongo.embedded()
+    assert settings().home == home
+    monkeypatch.setattr(documents, "SERVER_MS", 500)
+    create(fresh_broker.bootstrap, SUMS)
+    one = Job(of_documents(), None, HOUR, "sums")
+    with mongo.server(tmp_path / "mongo") as part:
+        monkeypatch.setenv("PENSTOCK_MONGODB_URL", part.url)
+        settings.cache_clear()
+        with MongoClient[dict[str, Any]](part.url) as client:
+            client["crm"]["people"].insert_many([{"id": f"p{n}", "n": n, "moment": HOUR} for n in range(30)])
+        part.stop()
+        told: list[Figures] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(patience, "PATIENCE", 1.0)
+            with pytest.raises(Wait, match=r"MongoDB does not answer for mongodb.crm.people.*it goes on where it was"):
+                do(one, fresh_broker, told)
+        assert [f.state for f in told][-2:] == ["waiting", "failed"]
+        waits = threading.Event()
+
+        def report(now: Figures) -> None:
+            if now.state == "waiting":
+                waits.set()
+
+        def returns() -> None:
+            assert waits.wait(180)
+            part.restart()
+
+        later = threading.Thread(target=returns)
+        later.start()
+        try:
+            done = run(one, fresh_broker.bootstrap, report=report, recompute=lambda *_: iter(()))
+        finally:
+            waits.set()
+            later.join(180)
+    assert done.rows == 30
+    assert len(held(fresh_broker)) == 30

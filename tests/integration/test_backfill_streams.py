@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,16 +15,21 @@ from pyspark.sql import SparkSession
 
 from jobs.metrics.kept import RECEIPTS_ARCHIVE, SUMMARIES
 from jobs.metrics.summaries import STREAM
+from jobs.quality.counts import METRICS
+from jobs.quality.kept import COUNTS
 from penstock.archive.place import Endpoint
+from penstock.backfill.archived import Archived
 from penstock.backfill.job import Job
 from penstock.backfill.run import Outcome, run
 from penstock.engine.recompute import recomputed
-from penstock.errors import BackfillError
+from penstock.errors import BackfillError, DeclarationError
 from penstock.local.parts import Broker
 from penstock.settings import settings
+from penstock.streams import Archive, Backfill
 from penstock.testing import create, read, table
 from tests import archived
 from tests.archived import holds, where
+from tests.backfills import leads_to
 
 pytestmark = pytest.mark.integration
 
@@ -38,10 +44,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 
 @pytest.fixture(autouse=True)
 def _store(home: Path, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_S3_URL", endpoint.url)
-    monkeypatch.setenv("PENSTOCK_S3_ACCESS_KEY", endpoint.access_key)
-    monkeypatch.setenv("PENSTOCK_S3_SECRET_KEY", endpoint.secret_key)
-    settings.cache_clear()
+    leads_to(endpoint, monkeypatch)
     assert settings().home == home
 
 
@@ -49,23 +52,30 @@ def ms(at: datetime) -> int:
     return int(at.timestamp() * 1000)
 
 
-def record(topic: str, offset: int, at: datetime, **value: Any) -> dict[str, Any]:
+def record(topic: str, offset: int, at: datetime, sent: datetime | None = None, **value: Any) -> dict[str, Any]:
     given = json.dumps({**value, "timestamp": ms(at)}).encode()
     return {
-        "topic": topic, "partition": 0, "offset": offset, "key": None, "value": given, "timestamp": at,
+        "topic": topic, "partition": 0, "offset": offset, "key": None, "value": given, "timestamp": sent or at,
         "headers": None, "event_time": at,
     }  # fmt: skip
 
 
 def do(job: Job, broker: Broker, spark: SparkSession) -> Outcome:
     def again(streams: Any, files: Any, begin: datetime, end: datetime) -> Iterator[pa.Table]:
-        return recomputed(spark, streams, files, start=begin, end=end)
+        return recomputed(spark, streams, files, start=begin, end=end, by_hours=True)
 
     return run(job, broker.bootstrap, recompute=again)
 
 
-def receipt(offset: int, at: datetime, value: float = 1.0) -> dict[str, Any]:
-    return record("receipts", offset, at, environment="prod", metric="wait", value=value)
+def receipt(offset: int, at: datetime, value: float = 1.0, sent: datetime | None = None) -> dict[str, Any]:
+    return record("receipts", offset, at, sent, environment="prod", metric="wait", value=value)
+
+
+def fresh(backfill: Backfill, prefix: str, **changes: Any) -> tuple[Archive, Backfill]:
+    """A backfill of an archive of its own."""
+    assert isinstance(backfill.source, Archive)
+    archive = replace(backfill.source, prefix=prefix, **changes)
+    return archive, replace(backfill, source=archive)
 
 
 def test_summaries_are_computed_again_with_what_came_late(
@@ -86,7 +96,67 @@ def test_summaries_are_computed_again_with_what_came_late(
     found = table(read(fresh_broker.bootstrap, SUMMARIES.fills))
     assert sorted((s["count"], s["max"]) for s in map(json.loads, found.values()))[-1] == (11, 1000.0)
     assert len(found) == 6
-    # The archive's first hour may be one of which it has a part.
-    holds(RECEIPTS_ARCHIVE, endpoint, [receipt(64, START - timedelta(hours=5))])
-    with pytest.raises(BackfillError, match="may have begun in the middle of hour 2026-01-01T05"):
-        do(Job(SUMMARIES, START - timedelta(hours=6), START, SUMMARIES.fills), fresh_broker, spark)
+
+
+def test_a_stream_by_own_timestamps_is_given_all_hours_that_hold_some(
+    endpoint: Endpoint, fresh_broker: Broker, spark: SparkSession
+) -> None:
+    """Receipts that came hours late lie far from the hour in which they were sent, and were counted."""
+    archive, backfill = fresh(COUNTS, "own")
+    create(fresh_broker.bootstrap, METRICS)
+    hour, hours = START, timedelta(hours=1)
+    given = [
+        *(receipt(n, hour + timedelta(seconds=n)) for n in range(5)),
+        receipt(5, hour - 3 * hours, sent=hour + timedelta(seconds=2)),
+        receipt(6, hour - 2 * hours, sent=hour + timedelta(seconds=2, milliseconds=999)),
+        # Of the interval by what they say, and sent before and behind it.
+        receipt(7, hour + timedelta(minutes=1), sent=hour - timedelta(milliseconds=1)),
+        receipt(8, hour + timedelta(minutes=1), sent=hour + hours),
+    ]
+    holds(archive, endpoint, given)
+    done = do(Job(backfill, hour, hour + hours, backfill.fills), fresh_broker, spark)
+    assert done.rows == 5
+    found = {
+        json.loads(key)["window"] - ms(hour): value
+        for key, value in table(read(fresh_broker.bootstrap, METRICS.name)).items()
+    }
+    assert found == {0: "1", 1000: "1", 2000: "3", 3000: "1", 4000: "1"}
+
+
+def test_a_stream_by_another_event_time_than_its_archive_is_refused(
+    endpoint: Endpoint, fresh_broker: Broker, spark: SparkSession
+) -> None:
+    """Its windows may have records in any hour."""
+    archive, backfill = fresh(SUMMARIES, "another", event_time="")
+    create(fresh_broker.bootstrap, *STREAM.written)
+    given = [receipt(n, START + timedelta(minutes=n)) for n in range(5)]
+    late = receipt(5, START, sent=START + timedelta(minutes=7))
+    holds(archive, endpoint, [*given, {**late, "event_time": late["timestamp"]}])
+    job = Job(backfill, START, START + timedelta(hours=1), backfill.fills)
+    with pytest.raises(DeclarationError, match=r"another event time than the archive.*receipts\[0\]@5 by 420 s"):
+        do(job, fresh_broker, spark)
+    assert not read(fresh_broker.bootstrap, backfill.fills)
+
+
+def test_windows_from_before_the_archive_began_are_refused(endpoint: Endpoint, fresh_broker: Broker) -> None:
+    """It began at offset 7, ten minutes past the hour; that a record of an earlier hour came later says nothing."""
+    archive, backfill = fresh(SUMMARIES, "begun")
+    create(fresh_broker.bootstrap, *STREAM.written)
+    begun = START + timedelta(minutes=10)
+    late = receipt(9, START - timedelta(hours=5), sent=begun + timedelta(minutes=1))
+    holds(archive, endpoint, [receipt(7, START, sent=begun), receipt(8, begun + timedelta(minutes=1)), late])
+
+    def of(hours: int) -> Job:
+        begin = START + timedelta(hours=hours)
+        return Job(backfill, begin, begin + timedelta(hours=1), backfill.fills)
+
+    for hours in (-5, 0):
+        said = (
+            r"the archive began in the middle of receipts.*receipts/0 from offset 7 on, at 2026-01-01T10:10.*begin at "
+        )
+        with pytest.raises(BackfillError, match=f"{said}2026-01-01T11:00"):
+            run(of(hours), fresh_broker.bootstrap, recompute=lambda *_: iter(()))
+        Archived(replace(of(hours), unclosed=True), fresh_broker.bootstrap, print)
+    # Of later windows it has all there was.
+    with pytest.raises(BackfillError, match=r"nothing is in archive.*it ended before"):
+        Archived(of(1), fresh_broker.bootstrap, print)

@@ -1,0 +1,50 @@
+"""Asks a store again while it is away, ever more slowly, and not for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import Event
+from typing import TypeVar
+
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    sleep_using_event,
+    stop_after_delay,
+    stop_when_event_set,
+    wait_exponential,
+)
+
+from penstock.errors import Wait
+
+T = TypeVar("T")
+Waits = Callable[[str], None]
+"""Is told what is waited for."""
+
+# Seconds for which a store may be away, and between two tries at most.
+PATIENCE, PAUSE = 120.0, 15.0
+
+
+def patiently(ask: Callable[[], T], waits: Waits, ended: Event | None = None) -> T:
+    """What a store answers. Wait if it has been away for too long: whoever comes later goes on from what is there.
+
+    ended: set where nobody waits for the answer any more.
+    """
+    given_up = ended or Event()
+
+    def told(call: RetryCallState) -> None:
+        waits(str(call.outcome.exception() if call.outcome else ""))
+
+    again = Retrying(
+        stop=stop_after_delay(PATIENCE) | stop_when_event_set(given_up), sleep=sleep_using_event(given_up),
+        wait=wait_exponential(multiplier=0.5, max=PAUSE), retry=retry_if_exception_type(Wait),
+        before_sleep=told, reraise=True,
+    )  # fmt: skip
+    try:
+        return again(ask)
+    except Wait as e:
+        e.put(
+            e.what, f"see that it runs; it was asked for {PATIENCE:,.0f} s. Then run it again: it goes on where it was"
+        )
+        raise

@@ -1,0 +1,102 @@
+"""An archive of a small topic, and backfills of it: what they are to write is known record by record."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from penstock.archive.place import Endpoint
+from penstock.backfill.job import Job
+from penstock.backfill.progress import Figures
+from penstock.backfill.run import Outcome, run
+from penstock.backfill.writing import HEADER
+from penstock.local.parts import Broker
+from penstock.settings import settings
+from penstock.streams import Archive, Backfill, Rows, Topic, TopicOutput
+from penstock.testing import latest, read
+from tests.archived import holds
+
+KEPT = Topic("kept", partitions=2)
+AGAIN = Topic("again", partitions=3, config={"retention.ms": "-1"})
+SUMS = Topic("sums", partitions=2, compacted=True)
+HOUR = datetime(2026, 1, 1, 10, tzinfo=UTC)
+EVENT = "who STRING NOT NULL, n BIGINT NOT NULL, moment BIGINT NOT NULL"
+PER_PART = 40
+
+
+def leads_to(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the settings say that an object store is where it is."""
+    monkeypatch.setenv("PENSTOCK_S3_URL", endpoint.url)
+    monkeypatch.setenv("PENSTOCK_S3_ACCESS_KEY", endpoint.access_key)
+    monkeypatch.setenv("PENSTOCK_S3_SECRET_KEY", endpoint.secret_key)
+    settings.cache_clear()
+
+
+def filled(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, name: str) -> Archive:
+    """An archive of topic `kept` with closed hours, of a test's own."""
+    leads_to(endpoint, monkeypatch)
+    archive = Archive("kept-archive", KEPT, bucket="lake", prefix=f"t-{abs(hash(name))}")
+    holds(archive, endpoint, [event(p, n) for p in (0, 1) for n in range(PER_PART)])
+    return archive
+
+
+def event(partition: int, n: int, who: str = "") -> dict[str, Any]:
+    """Record n of a partition: event times go up and down from 10:00 on, every seventh is a tombstone."""
+    at = HOUR + timedelta(seconds=30 * (n * 7 % PER_PART) * 5)
+    who = who or f"k{n % 5}"
+    value = json.dumps({"who": who, "n": n, "moment": int(at.timestamp() * 1000)}).encode()
+    return {
+        "topic": "kept", "partition": partition, "offset": n, "key": who.encode(),
+        "value": None if n % 7 == 3 else value, "timestamp": at, "event_time": at,
+        "headers": [{"key": "h", "value": b"%d" % n}] if n % 2 else None,
+    }  # fmt: skip
+
+
+def again(kept: Archive, target: Topic | TopicOutput = AGAIN, **given: Any) -> Backfill:
+    return Backfill("once-more", kept, target, **given)
+
+
+def job(backfill: Backfill, hours: float = 3, **given: Any) -> Job:
+    return Job(backfill, None if backfill.whole else HOUR, HOUR + timedelta(hours=hours), backfill.fills, **given)
+
+
+def do(one: Job, broker: Broker, told: list[Figures] | None = None, **given: Any) -> Outcome:
+    report = (lambda _: None) if told is None else told.append
+    return run(one, broker.bootstrap, report=report, recompute=lambda *_: iter(()), **given)
+
+
+def places(broker: Broker, topic: str = "again") -> list[tuple[int, int]]:
+    """Which records of the archive a topic holds, in the order of its partitions."""
+    found = [dict(r.headers)[HEADER].split("/") for r in read(broker.bootstrap, topic)]
+    return [(int(p), int(n)) for _, _, p, n in found]
+
+
+ALL = sorted((p, n) for p in (0, 1) for n in range(PER_PART))
+
+
+SUM = "SELECT who, sum(n)::BIGINT AS total, getvariable('end') - 1 AS as_of FROM records GROUP BY who"
+
+
+def sums(kept: Archive, query: str = SUM, **given: Any) -> Backfill:
+    output = TopicOutput(SUMS, key=("who",), value=("who", "total", "as_of"))
+    return Backfill(
+        "sums-again", kept, output, rows=Rows(EVENT, "timestamp_millis(moment)", query), whole=True, **given
+    )
+
+
+def total(upto: datetime) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for p, n in ALL:
+        one = event(p, n)
+        if one["value"] is not None and one["event_time"] < upto:
+            found[one["key"].decode()] = found.get(one["key"].decode(), 0) + n
+    return found
+
+
+def held(broker: Broker) -> dict[str, int]:
+    found = latest(read(broker.bootstrap, "sums"))
+    rows = [json.loads(value) for value in found.values() if value]
+    return {row["who"]: row["total"] for row in rows}

@@ -1,0 +1,200 @@
+"""Backfills of archives that somebody else had in hand, and of stores that fail in the middle.
+
+Each is told with bucket, key and what to do, nothing is written, and when it is mended the same run is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from threading import Lock
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from penstock.archive import store as stores
+from penstock.archive.place import Endpoint
+from penstock.archive.store import Store
+from penstock.backfill import patience
+from penstock.backfill.progress import Figures
+from penstock.errors import NotYet, SinkError, Wait
+from penstock.local.parts import Broker
+from penstock.streams import Archive
+from penstock.testing import create
+from tests import archived
+from tests.archived import Answer, Between, holds, where
+from tests.backfills import AGAIN, ALL, PER_PART, again, do, event, filled, job, leads_to, places
+from tests.integration.test_archive_verify import change, cut, files, of_another_hour, strange, twice
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    with archived.server(tmp_path_factory.mktemp("s3")) as part:
+        yield where(part)
+
+
+@pytest.fixture
+def kept(
+    endpoint: Endpoint, home: Path, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Archive:
+    assert home.exists()
+    create(fresh_broker.bootstrap, AGAIN)
+    return filled(endpoint, monkeypatch, str(tmp_path))
+
+
+def written_as(store: Store, change: Callable[[pa.Table], pa.Table]) -> None:
+    key = files(store)[0]
+    out = pa.BufferOutputStream()
+    with store.opened(key) as source:
+        pq.write_table(change(pq.read_table(source)), out)
+    store.put(key, bytes(out.getvalue()))
+
+
+def lost_a_column(store: Store) -> None:
+    written_as(store, lambda rows: rows.drop_columns(["headers"]))
+
+
+def gained_a_column(store: Store) -> None:
+    written_as(store, lambda rows: rows.append_column("more", pa.nulls(rows.num_rows, pa.int64())))
+
+
+def fewer(store: Store) -> None:
+    written_as(store, lambda rows: rows.slice(1))
+
+
+def vanished(store: Store) -> None:
+    store.delete(files(store)[0])
+
+
+def less_than_it_says(store: Store) -> None:
+    change(store, lambda said: replace(said, files=()))
+
+
+LIES: dict[Callable[[Store], None], str] = {
+    cut: r"cannot be read: s3://lake/.*\.parquet",
+    strange: r"\.parquet.*its columns are not those of an archive: n",
+    lost_a_column: r"\.parquet.*its columns are not those of an archive",
+    gained_a_column: r"\.parquet.*its columns are not those of an archive.*more",
+    fewer: r"holds other records than were written: s3://lake/.*\.parquet",
+    vanished: r"a file of the archive is gone: s3://lake/.*\.parquet",
+    twice: r"what the archive says of hour 2026-01-01T10 cannot be: s3://lake/.*json\.gz.*named more than once",
+    less_than_it_says: r"cannot be: s3://lake/.*json\.gz.*the manifest says other than its files",
+    of_another_hour: r"the manifest s3://lake/.*json\.gz is not that of hour",
+}
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
+def test_what_is_wrong_in_an_archive_is_told_and_nothing_is_written(
+    kept: Archive, endpoint: Endpoint, fresh_broker: Broker, lie: Callable[[Store], None]
+) -> None:
+    store = Store(endpoint, kept.bucket, kept.prefix)
+    before = {one.key: store.get(one.key) for one in store.objects("")}
+    lie(store)
+    told: list[Figures] = []
+    with pytest.raises(SinkError, match=LIES[lie]) as e:
+        do(job(again(kept)), fresh_broker, told)
+    assert "to mend it: bring" in str(e.value)
+    assert told[-1].state == "failed"
+    assert places(fresh_broker) == []
+    for key, data in before.items():
+        store.put(key, data)
+    assert do(job(again(kept)), fresh_broker).rows == len(ALL)
+
+
+def reads(wanted: Callable[[int], Answer]) -> Callable[[str], Answer]:
+    """What the n-th reads of data are answered; all else passes."""
+    count, one = 0, Lock()
+
+    def judge(path: str) -> Answer:
+        nonlocal count
+        if ".parquet" not in path or ("date%3D" not in path and "date=" not in path):
+            return "pass"
+        # Who asks again meanwhile waits for what is done at the first question.
+        with one:
+            count += 1
+            return wanted(count)
+
+    return judge
+
+
+@pytest.mark.parametrize("fault", ["500", "slow"])
+def test_a_store_that_fails_for_a_while_is_waited_for(
+    kept: Archive, endpoint: Endpoint, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch, fault: Answer
+) -> None:
+    monkeypatch.setattr(stores, "ANSWER", 1.0)
+    told: list[Figures] = []
+    # Each is asked for twice by the client itself.
+    with Between(endpoint, reads(lambda n: fault if 2 < n < 6 else "pass")) as way:
+        leads_to(way.endpoint, monkeypatch)
+        assert do(job(again(kept)), fresh_broker, told).rows == len(ALL)
+    waited = [f.why for f in told if f.state == "waiting"]
+    assert waited
+    assert "the object store of s3://lake/" in waited[0]
+    assert ".parquet does not answer" in waited[0]
+
+
+def test_a_store_that_fails_for_long_ends_it_and_it_goes_on(
+    kept: Archive, endpoint: Endpoint, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patience, "PATIENCE", 1.0)
+    asked = 0
+
+    def some(n: int) -> Answer:
+        nonlocal asked
+        asked = n
+        return "pass" if n <= 2 else "500"
+
+    with Between(endpoint, reads(some)) as way:
+        leads_to(way.endpoint, monkeypatch)
+        with pytest.raises(Wait, match=r"s3://lake/.*\.parquet does not answer.*500.*run it again: it goes on"):
+            do(job(again(kept)), fresh_broker)
+    assert asked > 3
+    leads_to(endpoint, monkeypatch)
+    assert places(fresh_broker) == []
+    assert do(job(again(kept)), fresh_broker).rows == len(ALL)
+
+
+def test_credentials_that_expire_in_the_middle(
+    kept: Archive, endpoint: Endpoint, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Between(endpoint, reads(lambda n: "pass" if n <= 2 else "expired")) as way:
+        leads_to(way.endpoint, monkeypatch)
+        said = r"refuses the access key for s3://lake/.*\.parquet.*PENSTOCK_S3_ACCESS_KEY.*may have run out"
+        with pytest.raises(SinkError, match=said):
+            do(job(again(kept)), fresh_broker)
+    leads_to(endpoint, monkeypatch)
+    assert places(fresh_broker) == []
+    assert do(job(again(kept)), fresh_broker).rows == len(ALL)
+
+
+@pytest.mark.parametrize("joined", [False, True])
+def test_an_object_that_vanishes_between_listing_and_reading(
+    kept: Archive, endpoint: Endpoint, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch, *, joined: bool
+) -> None:
+    """Somebody removed it; or its hour was closed anew, in one file, and the old ones were tidied away."""
+    store = Store(endpoint, kept.bucket, kept.prefix)
+    old = files(store)[0]
+    before = store.get(old)
+
+    def gone(n: int) -> Answer:
+        if n == 1:
+            if joined:
+                holds(kept, endpoint, [event(0, PER_PART)])
+                assert old not in files(store)
+            store.delete(old)
+        return "pass"
+
+    with Between(endpoint, reads(gone)) as way:
+        leads_to(way.endpoint, monkeypatch)
+        error, said = (NotYet, "joined with others while it was read") if joined else (SinkError, "archive is gone")
+        with pytest.raises(error, match=f"{said}.*{old}"):
+            do(job(again(kept)), fresh_broker)
+    leads_to(endpoint, monkeypatch)
+    assert places(fresh_broker) == []
+    if not joined:
+        store.put(old, before)
+    assert do(job(again(kept)), fresh_broker).rows == len(ALL) + joined

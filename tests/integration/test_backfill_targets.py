@@ -1,0 +1,217 @@
+"""What a backfill's target does to it: it is cleaned, made again, slow, or lacks what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.archive.place import Endpoint
+from penstock.backfill import rows as making
+from penstock.backfill import run as running
+from penstock.backfill import writing
+from penstock.backfill.progress import Figures
+from penstock.errors import BackfillError, NotYet
+from penstock.kafka.admin import admin
+from penstock.kafka.sizes import Message
+from penstock.kafka.transactions import TransactionalWriter
+from penstock.local.parts import Broker
+from penstock.streams import Archive, Topic
+from penstock.testing import Record, create, read, send
+from tests import archived
+from tests.archived import holds, where
+from tests.backfills import AGAIN, ALL, HOUR, KEPT, again, do, event, filled, job, places
+from tests.support import wait_until
+
+pytestmark = pytest.mark.integration
+
+LATEST = replace(AGAIN, compacted=True, config={})
+# Cleaned as soon as the broker looks.
+CLEANED = replace(LATEST, partitions=1, config={"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"})
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    with archived.server(tmp_path_factory.mktemp("s3")) as part:
+        yield where(part)
+
+
+@pytest.fixture
+def kept(endpoint: Endpoint, home: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Archive:
+    assert home.exists()
+    monkeypatch.setattr(running, "LOOK", 0.0)
+    monkeypatch.setattr(writing, "TOGETHER", 10)
+    return filled(endpoint, monkeypatch, request.node.name)
+
+
+def remade(broker: Broker, topic: Topic) -> None:
+    for done in admin(broker.bootstrap).delete_topics([topic.name]).values():
+        done.result(60)
+    wait_until(lambda: topic.name not in admin(broker.bootstrap).list_topics(timeout=10).topics)
+    create(broker.bootstrap, topic)
+
+
+def last_of(key: str) -> tuple[int, int]:
+    """The record of a key that is written last."""
+    of = [(event(p, n)["event_time"], p, n) for p, n in ALL if event(p, n)["key"] == key.encode()]
+    return max(of)[1:]
+
+
+def test_a_row_that_is_not_there_is_not_explained_by_an_older_one_of_its_key(
+    kept: Archive, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a compacted topic, whose other rows may all be gone with good reason."""
+    create(fresh_broker.bootstrap, LATEST)
+    lost = "/{}/{}".format(*last_of("k2")).encode()
+    made = writing._messages
+
+    def without(*given: Any) -> Iterator[Message]:
+        return (one for one in made(*given) if not dict(one.headers)[writing.HEADER].endswith(lost))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writing, "_messages", without)
+        with pytest.raises(BackfillError, match="does not hold what the source gives"):
+            do(job(again(kept)), fresh_broker)
+    assert do(job(again(kept), again="once"), fresh_broker).rows == len(ALL)
+
+
+def test_a_topic_that_the_broker_has_cleaned_meanwhile_is_right(kept: Archive, fresh_broker: Broker) -> None:
+    """Really cleaned, between the last row and the verification, and written to by others."""
+    create(fresh_broker.bootstrap, CLEANED)
+    rows = 0
+
+    def cleaned() -> dict[str, float]:
+        nonlocal rows
+        if (rows := rows + 1) == len(ALL) // 10 + 1:
+            send(fresh_broker.bootstrap, [Record("again", "k4", "newer"), Record("again", "other", "1")])
+
+            def few() -> bool:
+                # What is written last is never cleaned: so something more is.
+                send(fresh_broker.bootstrap, [Record("again", "other", "2")])
+                return len(read(fresh_broker.bootstrap, "again")) < len(ALL) - 20
+
+            wait_until(few, every=1.0)
+        return {}
+
+    done = do(job(again(kept)), fresh_broker, behind=cleaned)
+    assert done.rows == len(ALL)
+    assert "the topic keeps a newer record of their keys" in done.said
+
+
+@pytest.mark.parametrize("at", [3, 99])
+def test_a_target_that_was_made_again_gets_all_of_it(
+    kept: Archive, fresh_broker: Broker, caplog: pytest.LogCaptureFixture, at: int
+) -> None:
+    """Deleted when it was done, or in the middle."""
+    create(fresh_broker.bootstrap, AGAIN)
+    calls = 0
+
+    def cut() -> dict[str, float]:
+        nonlocal calls
+        if (calls := calls + 1) > at:
+            raise KeyboardInterrupt
+        return {}
+
+    if at < 10:
+        with pytest.raises(KeyboardInterrupt):
+            do(job(again(kept)), fresh_broker, behind=cut)
+    else:
+        do(job(again(kept)), fresh_broker)
+    remade(fresh_broker, AGAIN)
+    assert do(job(again(kept)), fresh_broker).rows == len(ALL)
+    assert "topic again was made again since" in caplog.text
+    assert sorted(places(fresh_broker)) == ALL
+    assert do(job(again(kept)), fresh_broker).rows == 0
+
+
+def test_a_transaction_has_a_bound_in_bytes(
+    kept: Archive, endpoint: Endpoint, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(fresh_broker.bootstrap, AGAIN)
+    holds(kept, endpoint, [{**event(0, 40 + n), "value": b"x" * 30_000} for n in range(20)])
+    monkeypatch.setattr(writing, "TOGETHER", 1000)
+    monkeypatch.setattr(making, "BYTES", 100_000)
+    sizes = list[int]()
+    commit = TransactionalWriter.commit
+
+    def weighed(self: TransactionalWriter, messages: Iterator[Message], mark: bytes) -> int:
+        given = list(messages)
+        sizes.append(sum(len(m.key or b"") + len(m.value or b"") for m in given))
+        return commit(self, given, mark)
+
+    monkeypatch.setattr(TransactionalWriter, "commit", weighed)
+    assert do(job(again(kept)), fresh_broker).rows == len(ALL) + 20
+    assert sum(sizes) > 600_000
+    assert max(sizes) <= 100_000
+
+
+def test_readers_do_not_hold_it_up_for_ever(
+    kept: Archive, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(fresh_broker.bootstrap, AGAIN)
+    monkeypatch.setattr(running, "HELD", 0.5)
+    told: list[Figures] = []
+    with pytest.raises(NotYet, match=r"its readers were too far behind.*counts is 90 s behind.*goes on where it was"):
+        do(job(again(kept)), fresh_broker, told, behind=lambda: {"counts": 90.0})
+    assert {f.state for f in told} >= {"waiting", "failed"}
+    assert do(job(again(kept)), fresh_broker).rows == len(ALL)
+
+
+def test_a_dry_run_goes_on_from_the_mark_and_is_in_nobodys_way(kept: Archive, fresh_broker: Broker) -> None:
+    create(fresh_broker.bootstrap, AGAIN)
+    dry = job(again(kept), dry=True)
+    said: list[str] = []
+
+    def beside() -> dict[str, float]:
+        if len(said) < 4:
+            said.append(do(dry, fresh_broker).said)
+        return {}
+
+    # Three transactions later the run itself is not fenced.
+    assert do(job(again(kept)), fresh_broker, behind=beside).rows == len(ALL)
+    assert said == [
+        "80 rows would be written to again; nothing was",
+        *(f"{80 - n} rows would be written to again; nothing was; {n} of 80 are there already" for n in (10, 20, 30)),
+    ]
+    assert do(dry, fresh_broker).said.startswith("nothing is new: 80 rows were written")
+    assert do(replace(dry, again="once"), fresh_broker).said == "80 rows would be written to again; nothing was"
+    assert sorted(places(fresh_broker)) == ALL
+
+
+def test_nothing_in_the_archive(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:
+    create(fresh_broker.bootstrap, AGAIN)
+    create(fresh_broker.bootstrap, KEPT)
+
+    def of(first: float, last: float, **given: Any) -> Any:
+        begin, end = (HOUR + timedelta(hours=h) for h in (first, last))
+        return replace(job(again(kept), **given), begin=begin, end=end)
+
+    holds(kept, endpoint, [{**event(1, 40), "event_time": HOUR + timedelta(hours=9)}])
+    # Between two hours, and behind the last of a topic that is there: it had none.
+    for one in (of(5, 6), of(12, 13)):
+        dry = do(replace(one, dry=True), fresh_broker).said
+        done = do(one, fresh_broker)
+        assert dry == f"0 rows would be written to again; nothing was: {done.said}"
+        assert (done.rows, done.said) == (
+            0,
+            "nothing is in archive kept-archive for this interval: topic kept had no record then",
+        )
+        assert do(one, fresh_broker).said == done.said
+    # Part of an hour that has records, of other minutes.
+    assert do(of(9.5, 9.9), fresh_broker).said.startswith("none of the 1 records of the source")
+    # The archive was not there then.
+    with pytest.raises(BackfillError, match=r"it begins later.*hours from 2026-01-01T10 to 2026-01-01T19"):
+        do(of(-3, -2), fresh_broker)
+    assert do(of(-3, -2, unclosed=True), fresh_broker).rows == 0
+    for gone in admin(fresh_broker.bootstrap).delete_topics([KEPT.name]).values():
+        gone.result(60)
+    wait_until(lambda: KEPT.name not in admin(fresh_broker.bootstrap).list_topics(timeout=10).topics)
+    with pytest.raises(BackfillError, match=r"it ended before, and its topic is not there"):
+        do(of(12, 13), fresh_broker)
+    empty = again(replace(kept, prefix="nothing"))
+    with pytest.raises(NotYet, match=r"archive kept-archive holds nothing yet.*prefix 'nothing'"):
+        do(job(empty), fresh_broker)

@@ -1,0 +1,194 @@
+"""Parts of a backfill that need no server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from jobs.metrics.kept import SUMMARIES
+from jobs.quality.kept import COUNTS
+from penstock.archive import records
+from penstock.backfill import patience, progress, rows
+from penstock.backfill.job import Job
+from penstock.backfill.lag import behind, watermarks
+from penstock.backfill.patience import patiently
+from penstock.backfill.progress import Figures, Progress
+from penstock.backfill.ready import settled
+from penstock.backfill.report import reporter
+from penstock.backfill.verify import RAW, replaced
+from penstock.catalog import build
+from penstock.control import Control
+from penstock.control.rows import ProgressRow
+from penstock.errors import NotYet, Wait
+from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from tests.support import wait_until
+
+AT = datetime(2026, 1, 1, 10, tzinfo=UTC)
+RUN = "run"
+# Rows of a run, in order: key and value, None for a tombstone.
+GIVEN = [("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("a", "3"), ("c", None)]
+
+
+def written(path: Path, given: Sequence[tuple[str, str | None]]) -> Path:
+    made = [
+        {"topic": "t", "partition": 0, "offset": n, "key": key.encode(), "value": value and value.encode()}
+        for n, (key, value) in enumerate(given)
+    ]
+    pq.write_table(pa.Table.from_pylist(made, records.SCHEMA), path)
+    return path
+
+
+def topic(*held: int | tuple[int, str]) -> Iterator[pa.Table]:
+    """What one partition holds: rows by number, which lie at twice that, and others' records, by offset and key."""
+    found = list[tuple[Any, ...]]()
+    for one in held:
+        if isinstance(one, int):
+            key, value = GIVEN[one]
+            mark, at = f"{RUN}/t/0/{one}".encode(), 2 * one
+            found.append((key.encode(), value and value.encode(), mark, at, 0))
+        else:
+            found.append((one[1].encode(), b"other", None, one[0], 0))
+    yield pa.Table.from_pylist([dict(zip(RAW.names, row, strict=True)) for row in found], RAW)
+
+
+@pytest.mark.parametrize(
+    ("held", "gone"),
+    [
+        # As compaction leaves it, at once or later, when it has forgotten the tombstone too.
+        ((1, 4, 5), 3),
+        ((0, 1, 2, 4, 5), 1),
+        ((1, 4), 4),
+        # An older row of its key explains nothing, nor do other keys.
+        ((0, 1, 2, 3, 5), None),
+        ((0, 1, 3, 5), None),
+        ((4, 5), None),
+        # Somebody else's record does if it is newer: behind the row that is gone, or where that was.
+        ((0, 1, 2, 3, 5, (11, "a")), 1),
+        ((0, 1, 2, 3, 5, (9, "a")), 1),
+        ((0, 1, 2, 3, 5, (5, "a")), None),
+        ((0, 2, 3, 4, 5, (1, "b")), 1),
+        ((0, 2, 3, 4, 5, (3, "b")), 1),
+        (((-1, "b"), 0, 2, 3, 4, 5), None),
+        # A tombstone that is gone while the value before it is there.
+        ((1, 3, 4), None),
+    ],
+)
+def test_what_explains_that_a_row_of_a_compacted_topic_is_gone(
+    tmp_path: Path, held: Sequence[Any], gone: int | None
+) -> None:
+    assert replaced(RUN, written(tmp_path / "rows.parquet", GIVEN), topic(*held)) == gone
+
+
+def test_rows_are_held_by_their_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "BYTES", 10_000)
+    sizes = [10, 20, 30_000, 10, *[2_000] * 30, 40_000, 5]
+    path = written(tmp_path / "rows.parquet", [(str(n), "x" * size) for n, size in enumerate(sizes)])
+    found = list(rows.tables(path, 3))
+    assert [n for table in found for n in table["offset"].to_pylist()] == list(range(3, len(sizes)))
+    assert all(table.nbytes <= 10_000 or table.num_rows == 1 for table in found)
+    assert max(table.num_rows for table in found) > 1
+    assert [table.num_rows for table in rows.tables(path, 3, 1)] == [1] * (len(sizes) - 3)
+
+
+def test_it_says_that_it_lives_while_there_are_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE", 0.01)
+    monkeypatch.setattr(progress, "REPORT", 0.0)
+    told: list[Figures] = []
+    one = Progress("a run", told.append)
+    with one.goes_on("the rows are made"):
+        wait_until(lambda: [f for f in told if f.why.startswith("the rows are made, for")])
+    count = len(told)
+    one.now(state="done")
+    assert [f.state for f in told[count:]] == ["done"]
+
+
+def test_a_store_is_asked_again_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patience, "PAUSE", 0.01)
+    said: list[str] = []
+    answers: list[object] = [Wait("away", seconds=0.0), Wait("away", seconds=0.0), "there"]
+
+    def ask() -> object:
+        one = answers.pop(0)
+        if isinstance(one, Wait):
+            raise one
+        return one
+
+    assert patiently(ask, said.append) == "there"
+    assert len(said) == 2
+    assert "away" in said[0]
+    monkeypatch.setattr(patience, "PATIENCE", 0.1)
+
+    def never() -> None:
+        raise Wait("away", seconds=0.0)
+
+    with pytest.raises(Wait, match="away"):
+        patiently(never, said.append)
+
+
+def test_a_dry_run_has_a_row_of_its_own(control: Control) -> None:
+    job = Job(SUMMARIES, AT, AT + timedelta(hours=1), SUMMARIES.fills)
+    reporter(control, job, "me")(Figures("running", rows=10, rows_done=4))
+    reporter(control, replace(job, dry=True), "me")(Figures("done", rows=10))
+    found = {row.run: row for row in control.backfill_runs()}
+    assert {run: (row.state, row.dry, row.rows_done) for run, row in found.items()} == {
+        job.id: ("running", False, 4),
+        f"{job.id} (dry)": ("done", True, 0),
+    }
+
+
+IN, OUT = Topic("in"), Topic("out")
+READER = Stream(
+    name="reader", app="tests", inputs={"of": Input(IN)}, transform=lambda of: of, promise=Each(),
+    output=TopicOutput(OUT, value="value"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("state", "waited"), [("running", True), ("blocked", False)])
+def test_a_blocked_reader_is_not_waited_for(
+    control: Control, caplog: pytest.LogCaptureFixture, state: str, *, waited: bool
+) -> None:
+    catalog = build([READER])
+    control.sync(catalog)
+    control.report([ProgressRow("reader", "tests", "1", state=state, behind_ms=90_000)], keep=False)
+    ask = behind(catalog, "in", control)
+    late = [*ask().values(), *ask().values()]
+    assert bool(late) == waited
+    assert all(s >= 90 for s in late)
+    assert caplog.text.count("stream reader is blocked") == (0 if waited else 1)
+
+
+@pytest.mark.parametrize(
+    ("at", "said"),
+    [(timedelta(0), ""), (-timedelta(seconds=1), "its watermark is 2026-01-01T09:59:59"), (None, "is not known")],
+)
+def test_windows_are_settled_when_their_stream_has_passed_them(
+    control: Control, at: timedelta | None, said: str
+) -> None:
+    job = Job(COUNTS, AT - timedelta(hours=1), AT, COUNTS.fills)
+    # One that never ran writes nothing over.
+    settled(job, watermarks(control))
+    stream = job.streams[-1]
+    control.sync(build([stream]))
+    now = None if at is None else int((AT + at).timestamp() * 1000)
+    control.report([ProgressRow(stream.name, stream.app, "1", watermark=now)], keep=False)
+    if said:
+        with pytest.raises(NotYet, match=f"{said}.*--unclosed"):
+            settled(job, watermarks(control))
+    else:
+        settled(job, watermarks(control))
+    settled(replace(job, unclosed=True), watermarks(control))
+
+
+def test_nobody_knows_how_far_a_stream_is(tmp_path: Path) -> None:
+    job = Job(COUNTS, AT - timedelta(hours=1), AT, COUNTS.fills)
+    nowhere = Control(f"sqlite:///{tmp_path}/not/there.db")
+    with pytest.raises(NotYet, match="is not known"):
+        settled(job, watermarks(nowhere))
+    nowhere.engine.dispose()
