@@ -1,0 +1,1 @@
+"""What is filled and rebuilt while its process is killed."""

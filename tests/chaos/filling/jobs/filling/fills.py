@@ -1,0 +1,55 @@
+"""Backfills of each kind, whose process is killed again and again."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from penstock.streams import Archive, Backfill, F, Input, Rows, Stream, Topic, TopicOutput, Updates
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+EVENT = "who STRING NOT NULL, n BIGINT NOT NULL, at BIGINT NOT NULL"
+EVENTS = Topic("events", partitions=2, beat_every=0)
+ARCHIVE = Archive(
+    "events-archive",
+    EVENTS,
+    bucket="lake",
+    prefix="filling",
+    event_time="timestamp_millis(cast(get_json_object(cast(value as string), '$.at') as bigint))",
+)
+
+
+def transform(events: DataFrame) -> DataFrame:
+    rows = events.groupBy(F.window("event_time", "1 minute").alias("w"), (F.col("n") % 10).alias("digit"))
+    counts = rows.agg(F.count("*").alias("count"), F.sum("n").alias("sum"))
+    return counts.select(F.unix_millis("w.start").alias("start"), "digit", "count", "sum")
+
+
+STREAM = Stream(
+    name="digits",
+    app="filling",
+    inputs={"events": Input(EVENTS, schema=EVENT, event_time="timestamp_millis(at)")},
+    transform=transform,
+    output=TopicOutput(Topic("digits", partitions=2, compacted=True), key=("start", "digit"), value=("count", "sum")),
+    promise=Updates(window=timedelta(minutes=1), late_by=timedelta(minutes=10)),
+)
+
+REPLAYED = Topic("events-again", partitions=3, beat_every=0, config={"retention.ms": "-1"})
+TOTALS = TopicOutput(Topic("totals-again", partitions=2, compacted=True), key=("who",), value=("who", "total"))
+HOURS = """SELECT 'all' AS who, sum(n)::BIGINT AS total,
+  (SELECT sum(a.range * b.range % 7) FROM range(1000000) a, range(1000000) b) AS hours FROM records"""
+BACKFILLS = [
+    Backfill("as-they-are", ARCHIVE, REPLAYED),
+    Backfill(
+        "by-query", ARCHIVE, TOTALS,
+        rows=Rows(EVENT, "timestamp_millis(at)", "SELECT who, sum(n)::BIGINT AS total FROM records GROUP BY who"),
+    ),
+    Backfill("through-a-stream", ARCHIVE, STREAM),
+    # Of hours, so that it is asked to end within its query.
+    Backfill(
+        "for-hours", ARCHIVE, TOTALS,
+        rows=Rows(EVENT, "timestamp_millis(at)", HOURS),
+    ),
+]  # fmt: skip
