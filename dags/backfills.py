@@ -47,7 +47,7 @@ def filling(backfill: Backfill, archives: list[str]) -> DAG:
             "rate": Param(
                 backfill.rate, type="integer", minimum=0, description="Records a second at most; 0 for no bound."
             ),
-            "dry_run": Param(False, type="boolean", description="Only say what would be written."),
+            "dry_run": Param(False, type="boolean", title="dry run", description="Only say what would be written."),
             "timestamps": Param(
                 "original", type="string", enum=["original", "now"], description="Of records written as they are."
             ),

@@ -58,11 +58,11 @@ class Settings(BaseSettings):
     )
     s3_secret_key: SecretStr = Field(SecretStr(""), description="the secret of the access key")
     s3_make_buckets: bool = Field(default=False, description="make a bucket that is not there; here it always is made")
-    stores: str = Field("", description="stores that `make up` starts here: elasticsearch mongodb influxdb s3")
+    stores: str = Field("", description="stores of sinks that `make up` starts here: elasticsearch mongodb influxdb")
     elasticsearch_port: int = Field(19200, description="embedded Elasticsearch; its transport takes the next port")
     mongodb_port: int = 37017
     influxdb_port: int = Field(18086, description="embedded InfluxDB; its RPC takes the next port")
-    s3_port: int = Field(19900, ge=1, le=65535, description="embedded object store")
+    s3_port: int = Field(19900, ge=1, le=65535, description="embedded object store; it runs unless one is given")
 
     beat_secret: SecretStr = Field(
         SecretStr(""), description="proves heartbeats; empty means the one that <home>/beat.secret keeps"

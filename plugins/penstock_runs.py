@@ -6,6 +6,8 @@ on where it was.
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import signal
 import subprocess
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
 
+COMMAND = ("-m", "penstock")
+
+
 class RunsCommand(BaseOperator):
     """Its task fails for good if the command does, and is tried again if that may help."""
 
@@ -31,19 +36,22 @@ class RunsCommand(BaseOperator):
         self._process: subprocess.Popen[str] | None = None
 
     def run_command(self, words: Sequence[str]) -> str:
-        """Run it to its end; its last line."""
+        """Run it to its end; the last line that it printed. What it logs comes into the task's log as what it is."""
         from penstock.cli.backfills import LATER
         from penstock.settings import settings
 
         said = ""
         with subprocess.Popen(
-            [sys.executable, "-m", "penstock", *words], cwd=settings().project, text=True, errors="replace",
+            [sys.executable, *COMMAND, *words], cwd=settings().project, text=True, errors="replace",
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+            env={**os.environ, "PENSTOCK_LOG_JSON": "true"},
         ) as self._process:  # fmt: skip
             assert self._process.stdout is not None
-            for line in self._process.stdout:
-                said = line.rstrip() or said
-                self.log.info("%s", line.rstrip())
+            for line in map(str.rstrip, self._process.stdout):
+                level, text = _record(line) or (logging.INFO, line)
+                self.log.log(level, "%s", text)
+                if text is line:
+                    said = line or said
         code = self._process.returncode
         if code == LATER or code < 0:
             raise AirflowException(f"it is tried again: {said or f'ended by signal {-code}'}")
@@ -79,6 +87,11 @@ class RunBackfill(RunsCommand):
         """The words for what the form and the data interval say."""
         params, run = context["params"], context["dag_run"]
         begin, end = params["begin"] or run.data_interval_start, params["end"] or run.data_interval_end
+        # Who triggers by the API need not give a logical date, and there is no interval without one.
+        if end is None or (begin is None and not self.whole):
+            raise AirflowFailException(
+                "the run has no data interval; to mend it: trigger it with a logical date, or say begin and end"
+            )
         words = ["--to", _minute(end), "--target", params["target"], "--source", params["source"]]
         words += ["--rate", str(params["rate"]), "--timestamps", params["timestamps"], "--owner", task_key(context)]
         # Each try of a run is the same request.
@@ -96,6 +109,18 @@ class RebuildStream(RunsCommand):
         run = context["dag_run"]
         note = f"by {run.triggering_user_name or 'unknown'} (run {run.run_id})"
         return self.run_command(["streams", "rebuild", str(context["params"]["stream"]), "--note", note])
+
+
+def _record(line: str) -> tuple[int, str] | None:
+    """Level and text of a record of Penstock's log, as `penstock.logs.Json` writes it."""
+    if not line.startswith("{"):
+        return None
+    try:
+        found = json.loads(line)
+        level = logging.getLevelNamesMapping()[found["level"]]
+        return level, "\n".join([found["message"], *([found["exception"]] if "exception" in found else [])])
+    except (ValueError, KeyError, TypeError):
+        return None
 
 
 def _minute(given: Any) -> str:

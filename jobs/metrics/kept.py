@@ -11,6 +11,7 @@ RECEIPTS_ARCHIVE = Archive(
     bucket="penstock",
     prefix="receipts",
     event_time="timestamp_millis(cast(get_json_object(cast(value as string), '$.timestamp') as bigint))",
+    app="metrics",
 )
 
 # Not the topic itself: its streams would count every receipt once more.

@@ -16,6 +16,7 @@ WALK_INS_ARCHIVE = Archive(
     bucket="penstock",
     prefix="walk-ins",
     event_time="timestamp_millis(cast(get_json_object(cast(value as string), '$.timestamp') as bigint))",
+    app="presence",
 )
 
 BASE = Backfill(

@@ -12,6 +12,7 @@ COUNTS_ARCHIVE = Archive(
     bucket="penstock",
     prefix="quality",
     event_time="timestamp_millis(cast(get_json_object(cast(key as string), '$.window') as bigint))",
+    app="quality",
 )
 
 COUNTS = Backfill(

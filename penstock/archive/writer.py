@@ -65,7 +65,7 @@ def store_of(bucket: str, prefix: str) -> Store:
         raise SinkError(
             "nobody has said where the object store is",
             got=f"bucket {bucket}",
-            fix="set PENSTOCK_S3_URL, or start one here: make up STORES=s3",
+            fix="set PENSTOCK_S3_URL, or start one here: make up",
         )
     return Store(found, bucket, prefix)
 

@@ -46,7 +46,7 @@ def list_(as_json: AsJson = False) -> None:
         return
     rows = table(["archive", "topic", "place", "runs"])
     for one in found:
-        runs = "yes" if one["runs"] else "no: set PENSTOCK_S3_URL, or make up STORES=s3"
+        runs = "yes" if one["runs"] else "no: set PENSTOCK_S3_URL, or make up"
         rows.add_row(one["name"], one["topic"], one["place"], runs)
     console().print(rows if found else "No archives are declared: see docs/archives.md.")
 

@@ -116,7 +116,8 @@ def run(
                 job, settings().bootstrap, report=report, behind=behind(catalog, job.target, control),
                 watermarks=watermarks(control), recompute=_recompute,
             )  # fmt: skip
-    console().print(f"{job.id}: {done.rows:,} rows written; {done.said}")
+    # One line, however long: it is what Airflow keeps of a task.
+    echo(f"{job.id}: {done.rows:,} rows written; {done.said}")
 
 
 @app.command()

@@ -27,7 +27,6 @@ from penstock.observe.health import ill
 from penstock.observe.views import Overview
 from penstock.observe.words import duration
 from penstock.settings import settings
-from penstock.sinks import connections
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
 MIB = 1024 * 1024
@@ -42,7 +41,8 @@ def register(app: typer.Typer) -> None:
 def up() -> None:
     """Start the platform on this machine, or adopt what runs of it; ends with what runs where and the first figures.
 
-    PENSTOCK_STORES names the stores that are started with it: elasticsearch, mongodb, influxdb, s3.
+    PENSTOCK_STORES names the stores that are started with it: elasticsearch, mongodb, influxdb. The object store of the
+    archives always is, unless it is given elsewhere.
     """
     out = console()
     with clear_errors():
@@ -61,7 +61,7 @@ def _welcome(out: Console, platform: Platform, view: Overview) -> None:
         ("Airflow", f"{airflow.url}   sign in as {airflow.user} with the password {password}"),
         ("Operator page", f"{airflow.url}/plugin/penstock   (in Airflow's navigation: Penstock)"),
         ("Kafka", s.bootstrap),
-        *((p.label.removeprefix("the "), connections.url(p.name)) for p in platform.stores),
+        *((p.label.removeprefix("the "), p.url) for p in platform.stores),
         ("Topics", ", ".join(sorted(readable()[0].topics))),
         ("Metrics", f"http://127.0.0.1:{s.metrics_port}/metrics"),
         ("Data and logs", str(s.home)),

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import httpx
 
-from penstock.local.part import Part, quietly
+from penstock.local.part import Store, quietly
 from penstock.machine import jars, java
 from penstock.machine.compiler import compiled
 from penstock.settings import settings
@@ -55,7 +55,7 @@ def _jars() -> tuple[list[Path], list[Path], str]:
     return engine, http, version
 
 
-class Elasticsearch(Part):
+class Elasticsearch(Store):
     """A private Elasticsearch without passwords, on loopback; its transport takes the next port.
 
     config: settings of the node over the defaults here, as Elasticsearch names them.

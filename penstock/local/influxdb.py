@@ -12,7 +12,7 @@ from typing import ClassVar
 import httpx
 
 from penstock.errors import LocalError
-from penstock.local.part import Part, quietly
+from penstock.local.part import Store, quietly
 from penstock.machine import debian
 from penstock.settings import settings
 
@@ -42,7 +42,7 @@ def find() -> tuple[Path, dict[str, str]]:
     raise LocalError("there is no InfluxDB here", fix="install InfluxDB 1.x; a Debian needs nothing")
 
 
-class InfluxDB(Part):
+class InfluxDB(Store):
     """A private InfluxDB 1.x; its RPC takes the next port."""
 
     name: ClassVar[str] = "influxdb"

@@ -12,7 +12,7 @@ from typing import ClassVar
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from penstock.local.part import Part, quietly
+from penstock.local.part import Store, quietly
 from penstock.machine import jars, java, process
 from penstock.settings import settings
 
@@ -21,7 +21,7 @@ SOURCE = Path(__file__).with_name("java") / "MongoDB.java"
 COMPILER = ("janino-", "commons-compiler-")
 
 
-class MongoDB(Part):
+class MongoDB(Store):
     """A private server without passwords, on loopback."""
 
     name: ClassVar[str] = "mongodb"

@@ -161,6 +161,15 @@ class Part(Lifecycle):
                 )
 
 
+class Store(Part):
+    """A part that streams write to."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where it is, without a password."""
+
+
 def owner_option() -> list[str]:
     """MariaDB refuses to run as root unless it is told that this is meant."""
     return ["--user=root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []

@@ -12,7 +12,7 @@ from typing import ClassVar
 import httpx
 
 from penstock.archive.place import ACCESS_KEY, PART, SECRET
-from penstock.local.part import Part, quietly
+from penstock.local.part import Store, quietly
 from penstock.machine import jars, java, secret
 from penstock.settings import settings
 
@@ -32,7 +32,7 @@ LOGBACK = """<configuration>
 """
 
 
-class S3(Part):
+class S3(Store):
     """A private object store on loopback."""
 
     name: ClassVar[str] = PART

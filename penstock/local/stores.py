@@ -1,12 +1,18 @@
-"""The stores of sinks and archives as parts of this machine's platform: those asked for, and those that run already."""
+"""The stores of sinks and archives as parts of this machine's platform.
+
+The object store of the archives always is one, unless it is given elsewhere; the others are if they are asked for, or
+run already.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pkgutil import resolve_name
 
+from penstock.archive import place
 from penstock.errors import LocalError
-from penstock.local.part import Part
+from penstock.local.part import Store
 from penstock.machine import process
 from penstock.settings import Settings
 
@@ -19,7 +25,7 @@ KINDS: Mapping[str, str] = {
 }
 
 
-def chosen(given: Settings) -> list[Part]:
+def chosen(given: Settings) -> list[Store]:
     """The parts, in order of start. LocalError if what is asked for is none of them, or lies elsewhere."""
     wanted = given.stores.replace(",", " ").lower().split()
     if strange := [name for name in wanted if name not in KINDS]:
@@ -27,11 +33,21 @@ def chosen(given: Settings) -> list[Part]:
             "this is no store that runs here", got=strange[0], fix=f"STORES takes some of: {' '.join(KINDS)}"
         )
     for name in wanted:
-        if getattr(given, f"{name}_url").get_secret_value():
+        if variable := _elsewhere(given, name):
             raise LocalError(
                 f"{name} is asked for here, and is given elsewhere",
-                got=f"STORES={given.stores} and PENSTOCK_{name.upper()}_URL",
-                fix=f"leave {name} out of STORES, or unset PENSTOCK_{name.upper()}_URL",
+                got=f"STORES={given.stores} and {variable}",
+                fix=f"leave {name} out of STORES, or unset {variable}",
             )
+    if not _elsewhere(given, place.PART):
+        wanted.append(place.PART)
     there = [name for name in KINDS if name in wanted or process.read(given.home / "run", name)]
     return [resolve_name(KINDS[name])(given.home, port=getattr(given, f"{name}_port")) for name in there]
+
+
+def _elsewhere(given: Settings, name: str) -> str:
+    """The variable that says where a store is; empty if there is none."""
+    if getattr(given, f"{name}_url").get_secret_value():
+        return f"PENSTOCK_{name.upper()}_URL"
+    connection = f"AIRFLOW_CONN_{name.upper()}"
+    return connection if os.environ.get(connection, "").strip() else ""

@@ -50,6 +50,7 @@ class Commands:
             "PENSTOCK_METRICS_PORT": str(free_port()),
             "PENSTOCK_STORES": "influxdb",
             "PENSTOCK_INFLUXDB_PORT": str(free_port(2)),
+            "PENSTOCK_S3_PORT": str(free_port()),
         }
 
     def __call__(self, *words: str, ports: bool = True, code: int = 0) -> str:
@@ -160,6 +161,7 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     first = penstock.parts()
     assert {p["state"] for p in first.values()} == {"running"}
     assert {"broker", "mariadb", "airflow-api", "meter", "driver-quality", "driver-metrics"} <= first.keys()
+    wait_until(lambda: "open" in penstock("archives", "show", "receipts-archive"), every=1, what="receipts are kept")
     counted = 'SHOW FIELD KEYS ON "penstock" FROM "receipts"'
     influx = f"http://127.0.0.1:{first['influxdb']['ports']['http']}/query"
     wait_until(lambda: "valid" in httpx.post(influx, data={"q": counted}, timeout=30).text, what="its sinks know it")

@@ -48,12 +48,10 @@ class Silent:
 
 @pytest.fixture(autouse=True)
 def _own_ports(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = process.free_port(5)
-    for step, name in enumerate(("KAFKA", "", "MARIADB", "AIRFLOW", "METRICS")):
+    first = process.free_port(6)
+    for step, name in enumerate(("KAFKA", "", "MARIADB", "AIRFLOW", "METRICS", "S3")):
         if name:
-            monkeypatch.setenv(
-                f"PENSTOCK_{name}_PORT" if name != "METRICS" else "PENSTOCK_METRICS_PORT", str(first + step)
-            )
+            monkeypatch.setenv(f"PENSTOCK_{name}_PORT", str(first + step))
     settings.cache_clear()
     assert settings().home == home
 
@@ -66,6 +64,7 @@ def _own_ports(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("PENSTOCK_MARIADB_PORT", 0, "the MariaDB server"),
         ("PENSTOCK_AIRFLOW_PORT", 0, "Airflow's web and API server"),
         ("PENSTOCK_METRICS_PORT", 0, "the meter"),
+        ("PENSTOCK_S3_PORT", 0, "the object store"),
     ],
 )
 def test_a_taken_port_names_the_part_the_holder_and_the_way_out(variable: str, step: int, label: str) -> None:
@@ -124,26 +123,34 @@ def test_down_ends_drivers_the_database_does_not_know(home: Path, tmp_path: Path
 
 @pytest.mark.parametrize("asked", ["influxdb", "InfluxDB, ", " influxdb"])
 def test_a_store_that_is_asked_for_is_a_part(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Platform().stores == []
+    assert [part.name for part in Platform().stores] == ["s3"]
     monkeypatch.setenv("PENSTOCK_STORES", asked)
     settings.cache_clear()
-    assert [(part.name, part.ports["http"]) for part in Platform().stores] == [("influxdb", settings().influxdb_port)]
+    assert [(part.name, part.ports["http"]) for part in Platform().stores] == [
+        ("influxdb", settings().influxdb_port), ("s3", settings().s3_port),
+    ]  # fmt: skip
     found = {check.name: check for check in doctor.examine(Platform())}
     assert (found["InfluxDB server"].state, found["InfluxDB server"].fix) == ("fail", doctor.UNUSED)
 
 
-def test_the_object_store_is_a_part_like_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_STORES", "s3")
+@pytest.mark.parametrize("asked", ["", "s3"])
+def test_the_object_store_is_a_part_unless_it_is_elsewhere(asked: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_STORES", asked)
     monkeypatch.setenv("PENSTOCK_S3_PORT", "19901")
     settings.cache_clear()
     assert [(part.name, part.ports) for part in Platform().stores] == [("s3", {"http": 19901})]
     found = {check.name: check for check in doctor.examine(Platform())}
     assert (found["object store"].state, found["object store"].fix) == ("fail", doctor.UNUSED)
     assert "Jars of s3" in found
-    monkeypatch.setenv("PENSTOCK_S3_URL", "s3://")
-    settings.cache_clear()
-    with pytest.raises(LocalError, match="leave s3 out of STORES, or unset PENSTOCK_S3_URL"):
-        Platform()
+    for name, url in (("AIRFLOW_CONN_S3", "aws://key:secret@/"), ("PENSTOCK_S3_URL", "s3://")):
+        monkeypatch.setenv(name, url)
+        settings.cache_clear()
+        if asked:
+            with pytest.raises(LocalError, match=f"leave s3 out of STORES, or unset {name}"):
+                Platform()
+        else:
+            assert Platform().stores == []
+        monkeypatch.delenv(name)
 
 
 def test_stores_are_refused_that_do_not_run_here_or_lie_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,11 +183,11 @@ def test_a_store_that_runs_here_is_found_by_its_sinks_until_it_is_taken_down(
         ports = {"http": 12345, "rpc": 12346}
         process.Record("influxdb", held.pid, since, process.boot_id(), ports).write(home / "run")
         assert connections.url("influxdb") == "http://127.0.0.1:12345"
-        assert [part.ports for part in Platform(platform.as_running(settings())).stores] == [ports]
+        assert Platform(platform.as_running(settings())).stores[0].ports == ports
         Platform().down(Silent())
         held.wait(10)
     assert connections.url("influxdb") == ""
-    assert Platform().stores == []
+    assert [part.name for part in Platform().stores] == ["s3"]
 
 
 def test_doctor_says_how_to_mend_each() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -49,6 +50,7 @@ def asked(run_type: str = "manual", **form: Any) -> Any:
 
 
 def test_a_backfill_runs_over_its_data_interval_or_what_the_form_says() -> None:
+    from airflow.sdk.exceptions import AirflowFailException
     from penstock_runs import RunBackfill
 
     one = RunBackfill(task_id="run", backfill="replay", whole=False, scheduled=False)
@@ -61,6 +63,10 @@ def test_a_backfill_runs_over_its_data_interval_or_what_the_form_says() -> None:
     said = " ".join(one.asked(asked(begin="2026-01-01T10:30:00+02:00", end="2026-01-01T12:00:00Z", dry_run=False)))
     assert "--to 2026-01-01T12:00:00" in said
     assert said.endswith("--from 2026-01-01T08:30:00")
+    without = asked()
+    without["dag_run"].data_interval_start = without["dag_run"].data_interval_end = None
+    with pytest.raises(AirflowFailException, match="say begin and end"):
+        one.asked(without)
     whole = RunBackfill(task_id="run", backfill="base-counts", whole=True, scheduled=False)
     assert "--from" not in whole.asked(asked())
 
@@ -74,3 +80,25 @@ def test_a_backfill_that_is_refused_fails_for_good_and_a_scheduled_run_is_skippe
         one.execute(asked(begin="2026-01-03T00:00:00Z"))
     with pytest.raises(AirflowSkipException, match="nobody has asked"):
         one.execute(asked("scheduled"))
+
+
+def test_what_a_command_logs_keeps_its_level_and_what_it_prints_last_is_what_is_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import penstock_runs
+
+    script = """
+import logging
+from penstock.logs import setup
+setup("backfill")
+print('{"no record": 1}', flush=True)
+print("a" * 300, flush=True)
+logging.getLogger("x").warning("left out")
+"""
+    monkeypatch.setattr(penstock_runs, "COMMAND", ("-c", script))
+    told: list[tuple[int, str]] = []
+    kept = SimpleNamespace(log=lambda level, _, text: told.append((level, text)))
+    monkeypatch.setattr(penstock_runs.RebuildStream, "log", kept)
+    said = penstock_runs.RebuildStream(task_id="run").run_command([])
+    assert said == "a" * 300
+    assert told == [(logging.INFO, '{"no record": 1}'), (logging.INFO, said), (logging.WARNING, "left out")]
