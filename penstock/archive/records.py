@@ -3,8 +3,8 @@
 Columns: `topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP, headers
 ARRAY<STRUCT<key STRING, value BINARY>>, event_time TIMESTAMP`, times in microseconds UTC.
 
-The hash of a record is the lower half of the MD5 of its topic, partition, offset, key and value; that of a set is the
-sum modulo 2^64, so neither order nor files matter. It tells damage and mistakes, not forgery.
+The hash of a record is the first half of the MD5 of its topic, partition, offset, key and value, least byte first; that
+of a set is the sum modulo 2^64, so neither order nor files matter. It tells damage and mistakes, not forgery.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ SCHEMA = pa.schema(COLUMNS)
 # What a folder can be named after.
 FIRST, LAST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 ROWS = 65_536
-# Topics have no colon: so no two records have one text.
+# Topics have no colon: so no two records have one text. The first half of an MD5 is what DuckDB calls the upper one.
 HASHED = """
 SELECT topic, partition, count(*), min("offset"), max("offset"),
-    (sum((md5_number(
+    (sum(md5_number_upper(
         encode(topic || ':' || partition || ':' || "offset" || ':' || coalesce(octet_length(key), -1) || ':'
             || coalesce(octet_length(value), -1) || ':')
         || coalesce(key, ''::BLOB) || coalesce(value, ''::BLOB)
-    ) % 18446744073709551616)::HUGEINT) % 18446744073709551616)::UBIGINT
+    )::HUGEINT) % 18446744073709551616)::UBIGINT
 FROM rows GROUP BY ALL
 """
 

@@ -38,8 +38,8 @@ class Message(NamedTuple):
     def size(self) -> int:
         """Bytes as sent, without compression, frame included."""
         size = len(self.key or b"") + len(self.value or b"") + FRAME
-        if self.headers:
-            size += sum(len(name) + len(value or b"") + HEADER for name, value in self.headers)
+        for name, value in self.headers:
+            size += len(name) + len(value or b"") + HEADER
         return size
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import random
 from datetime import UTC, datetime, timedelta
@@ -43,6 +44,12 @@ def test_a_state_and_a_manifest_are_read_as_they_were_written() -> None:
     for broken in (b"", b"{}", layout.packed([1]), layout.packed({}), state.write()[:-9], layout.packed({"claim": 1})):
         with pytest.raises(SinkError, match="s3://b/x is not what an archive writes"):
             State.read(broken, "s3://b/x")
+
+
+def test_the_sum_is_the_one_that_lies_in_archives() -> None:
+    texts = [b"t:0:7:1:1:kv", b"t:0:8:-1:0:"]
+    wanted = sum(int.from_bytes(hashlib.md5(text).digest()[:8], "little") for text in texts) % 2**64
+    assert records.spans_of(table(row(7), row(8, key=None, value=b"")))["t/0"] == Span(2, 7, 8, wanted)
 
 
 def test_a_sum_is_of_the_set_alone() -> None:
