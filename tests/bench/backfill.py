@@ -46,8 +46,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 HOURS, BATCH = 4, 500_000
 MADE = """
 SELECT 'counts' AS topic, (n % 4)::INT AS partition, n // 4 AS "offset",
-  encode('{"business":"' || n % 50 || '","contact":"contact-' || n || '"}') AS key,
-  encode('{"business":"' || n % 50 || '","contact":"contact-' || n || '","count":' || n % 90 || '}') AS value,
+  encode('{{"business":"' || n % 50 || '","contact":"contact-' || n || '"}}') AS key,
+  encode('{{"business":"' || n % 50 || '","contact":"contact-' || n || '","count":' || n % 90 || '}}') AS value,
   t AS timestamp, NULL::STRUCT(key VARCHAR, value BLOB)[] AS headers, t AS event_time
 FROM (SELECT n, ?::TIMESTAMPTZ + to_microseconds((n * {step})::BIGINT) AS t FROM range({first}, {last}) r(n))
 """

@@ -40,6 +40,10 @@ JOBS: dict[str, tuple[str, tuple[str, ...], peers.Job]] = {
     "summaries, one stage": ("one-stage", ("one-stage-summaries",), "summaries"),
     "summaries, two stages": ("two-stages", ("metric-bundles", "metric-summaries"), "summaries2"),
 }
+# Of another topic than receipts.
+PROBES = "probes"
+WALK_INS = "walk-ins"
+EVERY: dict[str, tuple[str, tuple[str, ...], peers.Job]] = {**JOBS, WALK_INS: (WALK_INS, (WALK_INS,), "walk-ins")}
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ def place() -> Iterator[Place]:
 
 def ours(at: Place, job: str, **settings: str) -> Measured:
     """One run of a job by Penstock, from the start of its driver's process. settings: PENSTOCK_* for it."""
-    app, names, _ = JOBS[job]
+    app, names, _ = EVERY[job]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         project = PROJECT / "tests" / "bench" / "receipts"
@@ -82,9 +86,9 @@ def ours(at: Place, job: str, **settings: str) -> Measured:
                 peak_memory(lambda: usage.processes(driver)) as peak,
                 following(course, lambda: spent(driver), lambda: marks.offsets(names)),
             ):
-                source, done = RECEIPTS, began
+                source, done = read_by(job), began
                 for stream in streams:
-                    done = marks.wait(stream.name, ends(at, source))
+                    done = marks.wait(stream.name, source, ends(at, source))
                     source = stream.targets[0]
                 cpu = spent(driver)
                 course.note(cpu, marks.offsets(names))
@@ -92,7 +96,7 @@ def ours(at: Place, job: str, **settings: str) -> Measured:
             processes.kill(driver)
         log = home / "checkpoints" / names[0] / "offsets" / "0"
         first = json.loads(log.read_text().splitlines()[1])["batchTimestampMs"] / 1000
-        records = sum(ends(at, RECEIPTS).values())
+        records = sum(ends(at, read_by(job)).values())
         return Measured(done - began, cpu, peak[0] / MIB, records, first - began, course=course)
 
 
@@ -106,8 +110,13 @@ def spent(driver: DriverRow) -> float:
 
 
 def theirs(at: Place, job: str, **options: object) -> Measured:
-    drop(at, [f"peer-{JOBS[job][2]}"])
-    return peers.run(JOBS[job][2], at.broker.bootstrap, **options)  # type: ignore[arg-type]
+    name = EVERY[job][2]
+    drop(at, [f"peer-{name}"])
+    return peers.run(name, at.broker.bootstrap, topic=read_by(job), **options)  # type: ignore[arg-type]
+
+
+def read_by(job: str) -> str:
+    return PROBES if job == WALK_INS else RECEIPTS
 
 
 def cached(at: Place, job: str) -> Callable[[], Measured]:
@@ -128,13 +137,13 @@ class Marks:
         now = end_offsets(admin(bootstrap), [(COMMITS.name, p) for p in range(COMMITS.partitions)], bootstrap)
         self._consumer.assign([TopicPartition(topic, p, offset) for (topic, p), offset in now.items()])
 
-    def wait(self, stream: str, wanted: dict[int, int], timeout: float = 900) -> float:
-        """When the stream had written all up to the wanted offsets, epoch seconds."""
+    def wait(self, stream: str, topic: str, wanted: dict[int, int], timeout: float = 900) -> float:
+        """When the stream had written all of a topic up to the wanted offsets, epoch seconds."""
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             if found := self._seen.get(stream):
                 mark, at = found
-                [offsets] = mark.offsets.values() or [{}]
+                offsets = mark.offsets.get(topic, {})
                 if all(offsets.get(p, 0) >= end for p, end in wanted.items()):
                     return at
             message = self._consumer.poll(0.2)

@@ -29,7 +29,7 @@ from penstock.settings import settings
 from tests.bench.common import peak_memory
 from tests.bench.steady import Course, following
 
-Job = Literal["quality", "summaries", "summaries2", "consume"]
+Job = Literal["quality", "summaries", "summaries2", "walk-ins", "consume"]
 Guarantee = Literal["at_least_once", "exactly_once_v2"]
 Layout = Literal["canonical", "any"]
 
@@ -117,6 +117,7 @@ def run(
     *,
     topic: str = "receipts",
     output: str | None = None,
+    businesses: str = "businesses",
     guarantee: Guarantee = "at_least_once",
     guarded: bool = False,
     commit_ms: int = 1000,
@@ -139,6 +140,7 @@ def run(
                 "topic": topic,
                 "output": output or f"peer-{job}",
                 "bundles": f"{app}-bundles",
+                "businesses": businesses,
                 "guarantee": guarantee,
                 "guarded": str(guarded).lower(),
                 "commit": commit_ms,

@@ -65,6 +65,7 @@ public final class Peer {
             case "quality" -> run(arguments, Quality.job(arguments));
             case "summaries" -> run(arguments, Summaries.job(arguments));
             case "summaries2" -> run(arguments, Summaries.twoStages(arguments));
+            case "walk-ins" -> run(arguments, WalkIns.job(arguments));
             default -> throw new IllegalArgumentException("there is no job " + job);
         }
     }

@@ -1,4 +1,4 @@
-"""The two hot jobs as they are declared, for the throughput benchmark: an app each, batches without a pause."""
+"""The hot jobs as they are declared, for the throughput benchmarks: an app each, batches without a pause."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from jobs.metrics import bundles, metrics_settings, receipts, summaries
 from jobs.metrics.figures import KEY, MOMENTS, quantile_names, summarised
+from jobs.presence import walk_ins
 from jobs.quality import counts
 from penstock.streams import Stream, Topic, TopicOutput, Updates
 
@@ -40,4 +41,5 @@ STREAMS = [
     ),
     replace(bundles.STREAM, app="two-stages", every=0.0),
     replace(summaries.STREAM, app="two-stages", every=0.0),
+    replace(walk_ins.STREAM, app="walk-ins", every=0.0),
 ]
