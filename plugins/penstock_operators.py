@@ -136,12 +136,9 @@ class SuperviseStreams(BaseOperator):
 
     def _command(self, incarnation: str) -> Sequence[str]:
         """The command line of a driver: for streams spark-submit's, from the Spark connection."""
-        from penstock.declare.capture import APP
         from penstock.supervision import launch
 
-        if self.app == APP:
-            return launch.capturing(self.app, incarnation)
-        return self._spark_submit(incarnation)
+        return launch.plain(self.app, incarnation) or self._spark_submit(incarnation)
 
     def _spark_submit(self, incarnation: str) -> Sequence[str]:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook

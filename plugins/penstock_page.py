@@ -6,16 +6,14 @@ route declares a body, as FastAPI would read that first: `asked` does, behind th
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-import ipaddress
 import logging
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
@@ -39,7 +37,7 @@ from penstock.control.captures import Captures
 from penstock.declare.capture import APP as CAPTURES
 from penstock.errors import BrokerError, ControlError, DeclarationError, ReleaseRefused, SinkError
 from penstock.logs import printable
-from penstock.machine import process
+from penstock.machine import process, web
 from penstock.observe import letters, sinks
 from penstock.observe.backfills import RUN_CURES, RUN_STATES
 from penstock.observe.cures import CURES
@@ -112,29 +110,21 @@ class Action(BaseModel):
 
 async def asked(request: Request) -> Action:
     """The body of an action, read once its sender is known, and no more of it than an action can be."""
-    body = bytearray()
     try:
-        async with asyncio.timeout(BODY_PATIENCE):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > BODY_LIMIT:
-                    raise HTTPException(413, f"an action is at most {BODY_LIMIT} bytes")
+        body = await web.body_of(request.stream(), BODY_LIMIT, BODY_PATIENCE)
+    except web.TooLarge:
+        raise HTTPException(413, f"an action is at most {BODY_LIMIT} bytes") from None
     except TimeoutError:
         raise HTTPException(408, f"the body did not arrive within {BODY_PATIENCE:g} s") from None
     try:
-        return Action.model_validate_json(bytes(body))
+        return Action.model_validate_json(body)
     except ValidationError as e:
         raise RequestValidationError(e.errors(include_input=False, include_url=False)) from None
 
 
 def own_host(given: str) -> bool:
-    """Whether a Host header names this server: another's name would be a foreign page's, which it led here by DNS."""
-    with suppress(ValueError):
-        name = urlsplit(f"//{given}").hostname or ""
-        if name in ("localhost", urlsplit(conf.get("api", "base_url", fallback="")).hostname):
-            return True
-        return ipaddress.ip_address(name).is_loopback
-    return False
+    """Whether a Host header names this server."""
+    return web.own_host(given, [urlsplit(conf.get("api", "base_url", fallback="")).hostname])
 
 
 @app.middleware("http")

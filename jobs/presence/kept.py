@@ -1,4 +1,4 @@
-"""Walk-ins are kept, and counted from there; the CRM's contacts are brought in from its database."""
+"""Walk-ins are kept, and counted from there; counts are served; the CRM's contacts are brought in from its database."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from jobs.presence import (
     CRM_BACKFILL,
     ENRICHED,
     ENRICHED_WALK_INS,
+    WALK_IN_COUNTS,
 )
-from penstock.streams import Archive, Backfill, Collection, Rows, TopicOutput
+from penstock.streams import Archive, Backfill, Collection, Rows, TopicOutput, View
+
+VISITS = View(
+    "visits",
+    WALK_IN_COUNTS,
+    schema="business STRING NOT NULL, contact STRING NOT NULL, count BIGINT NOT NULL",
+    by=("business", "contact", "count"),
+)
 
 WALK_INS_ARCHIVE = Archive(
     "walk-ins-archive",

@@ -15,7 +15,7 @@ from penstock.declare.declared import Declared
 from penstock.declare.outputs import TopicOutput
 from penstock.declare.stream import Stream
 from penstock.declare.topic import POSITIONS, Topic, name_of
-from penstock.declare.view import View
+from penstock.declare.view import View, instance_of
 from penstock.errors import DeclarationError
 from penstock.sinks import statements as sinking
 
@@ -165,10 +165,11 @@ def _takes_a_share(one: Declared) -> bool:
 
 
 def _apps(streams: Sequence[Stream], captures: Sequence[Capture]) -> None:
-    for app in {capture.app for capture in captures}:
-        for stream in streams:
-            if stream.app == app:
-                raise _wrong(stream, "an app of streams has the name of the captures' app", got=app)
+    for stream in streams:
+        if stream.app in {capture.app for capture in captures}:
+            raise _wrong(stream, "an app of streams has the name of the captures' app", got=stream.app)
+        if instance_of(stream.app) is not None:
+            raise _wrong(stream, "an app of streams has the name of an instance of the views", got=stream.app)
 
 
 def _topic(topic: Topic | str, by: Declared, topics: Topics) -> Topic:

@@ -46,6 +46,7 @@ def rows(catalog: Catalog) -> list[Row]:
     described = {name: backfill.description for name, backfill in catalog.backfills.items()}
     found = sorted(catalog.declared.values(), key=lambda one: (_rank(one), one.name))
     run = catalog.supervised.keys() | {name for name, one in catalog.backfills.items() if one.runs}
+    run |= {served.view.name for served in catalog.served.values()}
     return [
         Row(
             one.kind, one.name, one.app, one.reads, one.writes, promises.get(one.name, ""), one.name in run,

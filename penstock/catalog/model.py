@@ -13,8 +13,9 @@ from penstock.declare.declared import Declared
 from penstock.declare.promises import Due
 from penstock.declare.stream import Stream
 from penstock.declare.topic import ASIDE, Topic
-from penstock.declare.view import View
+from penstock.declare.view import Served, View
 from penstock.errors import DeclarationError
+from penstock.settings import settings
 
 if TYPE_CHECKING:
     from penstock.declare.capture import Capture
@@ -52,7 +53,7 @@ Windowed = dict[str, Beaten]
 
 
 class Supervised(Protocol):
-    """What a driver runs: a stream or a capture."""
+    """What a driver runs: a stream, a capture, or a view as an instance serves it."""
 
     @property
     def name(self) -> str: ...
@@ -85,13 +86,19 @@ class Catalog:
         return {**self.streams, **self.idle, **self.captures, **self.views, **self.archives, **self.backfills}
 
     @property
+    def served(self) -> dict[str, Served]:
+        """Views, by the names that they have in each instance."""
+        instances = range(1, settings().views_instances + 1)
+        return {one.name: one for one in (Served(view, n) for view in self.views.values() for n in instances)}
+
+    @property
     def supervised(self) -> dict[str, Supervised]:
-        """Streams and captures by name."""
-        return {**self.streams, **self.captures}
+        """Streams, captures and served views by name."""
+        return {**self.streams, **self.captures, **self.served}
 
     @property
     def apps(self) -> dict[str, list[Supervised]]:
-        """Streams and captures by the driver they share, both in order of name."""
+        """What is supervised by the driver it shares, both in order of name."""
         apps: dict[str, list[Supervised]] = {}
         for one in sorted(self.supervised.values(), key=lambda s: (s.app, s.name)):
             apps.setdefault(one.app, []).append(one)
@@ -101,7 +108,7 @@ class Catalog:
         return _named("stream", name, self.streams)
 
     def one(self, name: str) -> Supervised:
-        """A stream or a capture."""
+        """A stream, a capture or a served view."""
         return _named("stream", name, self.supervised)
 
     def app(self, name: str) -> list[Supervised]:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from penstock.catalog.check import Found, build, lacking
 from penstock.catalog.find import found_in, modules
 from penstock.catalog.model import Catalog, Supervised
+from penstock.declare.view import APP as VIEWS
+from penstock.declare.view import instance_of
 from penstock.errors import DeclarationError
 from penstock.settings import settings
 
@@ -94,7 +96,8 @@ def readable() -> tuple[Catalog, list[BrokenFile]]:
 
 def of_app(app: str, found: Catalog, wrong: Iterable[BrokenFile]) -> list[BrokenFile]:
     """What is wrong in the folders of an app's files."""
-    folders = {app} | {Path(_file(one.where)).parent.name for one in found.declared.values() if one.app == app}
+    family = app if instance_of(app) is None else VIEWS
+    folders = {app} | {Path(_file(one.where)).parent.name for one in found.declared.values() if one.app == family}
     return [e for e in wrong if e.folder in folders]
 
 

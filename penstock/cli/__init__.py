@@ -21,6 +21,7 @@ from penstock.cli import (
     sinks,
     streams,
     topics,
+    views,
     ways_out,
 )
 from penstock.cli.output import clear_errors, echo
@@ -48,6 +49,7 @@ sink_records.register(sinks.app)
 app.add_typer(streams.app, name="streams")
 app.add_typer(captures.app, name="capture")
 app.add_typer(sinks.app, name="sinks")
+app.add_typer(views.app, name="views")
 app.add_typer(archives.app, name="archives")
 app.add_typer(backfills.app, name="backfill")
 app.add_typer(dead_letters.app, name="dead-letters")

@@ -222,6 +222,18 @@ capture = Table(
     Column("answer", Text),  # empty if it was done, else why not
 )
 
+# Instances of the views, and what of which view each can answer for.
+view_instance = Table(
+    "view_instance",
+    metadata,
+    _name(primary_key=True),  # its app
+    Column("number", Integer, nullable=False),
+    Column("incarnation", String(32), nullable=False),
+    Column("url", String(500), nullable=False),
+    Column("beat_at", BigInteger, nullable=False),
+    Column("holds", JSON, nullable=False),  # by view: its topic's number of partitions, and those that are loaded
+)
+
 backfill_run = Table(
     "backfill_run",
     metadata,

@@ -11,16 +11,16 @@ import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 import pyarrow as pa
 
 from penstock.engine.rejects import KEPT, origin
-from penstock.engine.tablefeed import TIMEOUT, TableFeed, ddl, described
+from penstock.engine.tablefeed import TableFeed, ddl
 from penstock.engine.tablefiles import ROWS, Damaged, Manifest, Rows, TableFiles
-from penstock.errors import BrokerError, DeclarationError
-from penstock.kafka.admin import admin, end_offsets, first_offsets, setting
+from penstock.engine.tabletopic import Now, look, made_again, missed, same_count
+from penstock.errors import DeclarationError
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from penstock.declare.stream import Stream
 
 log = logging.getLogger(__name__)
-
-# How long the broker shows a tombstone at least; behind that a reader who was away does not learn of it.
-TOMBSTONES_KEPT = "delete.retention.ms"
 
 Ends = dict[int, int]
 # Next offsets of tables that are being read, by topic, and the ends they are read to, by topic and partition.
@@ -53,17 +50,6 @@ def folder_of(root: str, stream: str) -> Path:
         )
     known = hashlib.sha256(root.encode()).hexdigest()[:12]
     return settings().home / "tables" / known / f"{stream}.tables"
-
-
-class Now(NamedTuple):
-    """A topic as it is. id: the broker's; starts: its first offsets; ends: where a committed reader comes to an end;
-    at: epoch ms, before it was asked.
-    """
-
-    id: str
-    starts: Ends
-    ends: Ends
-    at: int
 
 
 class KeptTable:
@@ -99,7 +85,7 @@ class KeptTable:
 
     def open(self) -> Ends:
         """Take up what is kept, or begin anew; the topic's ends now, if it must be read to them before it is used."""
-        now = self._now()
+        now = look(self.topic, self._bootstrap)
         try:
             self._files.open()
         except Damaged as e:
@@ -129,7 +115,7 @@ class KeptTable:
         manifest = self._files.manifest
         if (manifest.query, manifest.batch) == (query, batch):
             return
-        now = self._now()
+        now = look(self.topic, self._bootstrap)
         if self._same(now):
             self.close()
             self._feed = TableFeed(self._table, self._bootstrap, self.next)
@@ -173,57 +159,20 @@ class KeptTable:
     def _same(self, now: Now) -> bool:
         """Begin anew if what was read cannot be read on; whether it was so."""
         manifest = self._files.manifest
-        gone_back = any(manifest.next.get(p, 0) > end for p, end in now.ends.items())
-        if manifest.topic != now.id or gone_back:
+        if made_again(manifest.topic, manifest.next, now):
             self._anew(now, "it was deleted and made again")
             # What the mark says is of the topic that was.
             self._written = {}
             return True
-        if manifest.next.keys() != now.ends.keys():
-            raise DeclarationError(
-                f"the topic of table {self.topic} has got more partitions, so its keys lie in two",
-                got=f"{len(now.ends)} partitions, {len(manifest.next)} before",
-                fix="write it anew into a topic with so many from the start, and let that be the table",
-            )
-        if missed := self._missed(now):
-            self._anew(now, missed)
-        return bool(missed)
-
-    def _missed(self, now: Now) -> str:
-        """Why the topic may have lost what the table has not read: its tombstones are not kept for ever."""
-        manifest = self._files.manifest
-        if any(manifest.next[p] < start for p, start in now.starts.items()):
-            return "records were removed before they were read"
-        if all(manifest.next[p] == end for p, end in now.ends.items()):
-            return ""
-        kept = int(setting(self.topic, TOMBSTONES_KEPT, self._bootstrap))
-        # A clock that was set back says no less than one that was set forth.
-        if abs(now.at - manifest.at) <= kept:
-            return ""
-        return f"it was last read to the end longer ago than its tombstones are kept, {TOMBSTONES_KEPT}={kept}"
+        same_count(self.topic, manifest.next, now)
+        if why := missed(self.topic, manifest.next, manifest.at, now, self._bootstrap):
+            self._anew(now, why)
+        return bool(why)
 
     def _anew(self, now: Now, why: str) -> None:
         if why:
             log.warning("table %s is read from its topic's beginning: %s", self.topic, why)
         self._files.begin(Manifest(self._stream, self._table.schema, now.id, now.at, now.starts))
-
-    def _now(self) -> Now:
-        deadline = time.monotonic() + TIMEOUT
-        while True:
-            at = int(time.time() * 1000)
-            topic, count = described(self.topic, self._bootstrap)
-            every = [(self.topic, p) for p in range(count)]
-            starts = first_offsets(admin(self._bootstrap), every, self._bootstrap)
-            found = end_offsets(admin(self._bootstrap), every, self._bootstrap)
-            if count and len(found) == len(starts) == count:
-                return Now(topic, {p: o for (_, p), o in starts.items()}, {p: o for (_, p), o in found.items()}, at)
-            if time.monotonic() > deadline:
-                raise BrokerError(
-                    f"the topic of table {self.topic} is not there, or a partition of it has no leader",
-                    got=f"{len(found)} of {count} partitions answer",
-                    fix="create it with `penstock topics --apply`",
-                )
-            time.sleep(0.1)
 
 
 class Tables:

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 
+from penstock.declare.capture import APP as CAPTURES
+from penstock.declare.view import instance_of
 from penstock.errors import LocalError
 from penstock.machine import files, java
 from penstock.settings import PROJECT, settings
@@ -31,9 +33,10 @@ def arguments(app: str, incarnation: str) -> list[str]:
     return ["--app", app, "--incarnation", incarnation]
 
 
-def capturing(app: str, incarnation: str) -> list[str]:
-    """The command line of the captures' driver, which is no Spark application."""
-    return [sys.executable, "-m", "penstock.capture.driver", *arguments(app, incarnation)]
+def plain(app: str, incarnation: str) -> list[str] | None:
+    """The command line of a driver that is no Spark application: of captures and views; None for streams."""
+    module = "penstock.capture.driver" if app == CAPTURES else "penstock.views.driver" if instance_of(app) else ""
+    return [sys.executable, "-m", module, *arguments(app, incarnation)] if module else None
 
 
 def spec_hash() -> str:

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from penstock.control import Control, DriverRow
-from penstock.declare.capture import APP as CAPTURES
 from penstock.local.parts import Broker, MariaDB
 from penstock.supervision import launch, processes
 from tests.chaos.projects import deployed
@@ -33,7 +32,7 @@ class Drivers:
         )
         assert incarnation
         spark = [sys.executable, "-m", "penstock.engine.driver", *launch.arguments(app, incarnation)]
-        command = launch.capturing(app, incarnation) if app == CAPTURES else spark
+        command = launch.plain(app, incarnation) or spark
         pid, started = launch.start(command, log=log)
         self.control.driver_set(incarnation, pid=pid, pid_started=started)
         return self.row(incarnation)

@@ -48,6 +48,7 @@ class Commands:
             "PENSTOCK_MARIADB_PORT": str(free_port()),
             "PENSTOCK_AIRFLOW_PORT": str(free_port()),
             "PENSTOCK_METRICS_PORT": str(free_port()),
+            "PENSTOCK_VIEWS_PORT": str(free_port()),
             "PENSTOCK_STORES": "influxdb",
             "PENSTOCK_INFLUXDB_PORT": str(free_port(2)),
             "PENSTOCK_S3_PORT": str(free_port()),

@@ -100,7 +100,7 @@ def test_every_kind_says_what_it_reads_and_writes() -> None:
         "shop",
         "shop",
         "captures",
-        None,
+        "views",
         "archives",
         "archives",
         None,
@@ -126,7 +126,7 @@ def test_each_knows_where_it_was_declared() -> None:
         (lambda: View("v", SHOPS, "name STRING", by="town"), "cannot be asked by this field; got: town"),
         (
             lambda: View("v", SHOPS, "tags ARRAY<STRING>, n INT", by=("n", "tags")),
-            "cannot be asked by this field; got: tags; to mend it: take one of the schema's: n",
+            "cannot be asked by this field; got: tags; to mend it: take each once, of these: n",
         ),
         (lambda: Archive("a", ORDERS, bucket="Lake"), "the bucket's name is not usable"),
         (lambda: Archive("a", ORDERS, bucket="lake", prefix="/x"), "the prefix is not usable"),
@@ -159,11 +159,12 @@ def test_a_catalog_has_everything_by_kind_and_by_name() -> None:
         [stream(), View("names", "shops", "name STRING"), kept, Backfill("again", kept, "minutes")], [captured()]
     )
     assert list(made.declared) == ["minutes", "kept", "shops", "names", "again"]
-    assert list(made.supervised) == ["minutes", "shops"]
+    assert list(made.supervised) == ["minutes", "shops", "names@1"]
     assert (list(made.views), list(made.archives), list(made.backfills)) == (["names"], ["kept"], ["again"])
     assert {app: [one.name for one in of] for app, of in made.apps.items()} == {
         "captures": ["shops"],
         "shop": ["minutes"],
+        "views-1": ["names@1"],
     }
     assert made.one("shops") is made.captures["shops"]
     with pytest.raises(DeclarationError, match="no such stream; got: names"):

@@ -56,7 +56,8 @@ def test_as_json() -> None:
     found = json.loads(run("--json"))
     rows = {row["name"]: row for row in found["declared"]}
     assert rows["order-counts"]["reads"] == [{"kind": "pattern", "name": "order.*"}]
-    assert (rows["order-counts"]["runs"], rows["shop-names"]["runs"]) == (True, False)
+    runs = [rows[name]["runs"] for name in ("order-counts", "shop-names", "order-archive")]
+    assert runs == [True, True, False]
     assert rows["shop-names"]["where"].startswith("jobs/shop/kept.py:")
     assert rows["order-replay"]["description"] == "Orders of a day that is computed again."
     assert rows["shops"]["where"] == "sql/captures/shops.sql:1:1"

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from penstock import catalog
 from penstock.control import connect
-from penstock.declare.capture import APP as CAPTURES
 from penstock.engine.session import submit_conf
 from penstock.errors import PenstockError
 from penstock.settings import settings
@@ -23,8 +22,8 @@ from penstock.supervision.watch import Watch
 
 def command(app: str, incarnation: str) -> Sequence[str]:
     """The command line of a driver, as Airflow would start it."""
-    if app == CAPTURES:
-        return launch.capturing(app, incarnation)
+    if plain := launch.plain(app, incarnation):
+        return plain
     conf = [word for key, value in submit_conf(app).items() for word in ("--conf", f"{key}={value}")]
     return ["spark-submit", *conf, str(launch.DRIVER), *launch.arguments(app, incarnation)]
 

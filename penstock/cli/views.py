@@ -1,0 +1,122 @@
+"""`penstock views`: what the views hold, asked of an instance that runs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import httpx
+import typer
+
+from penstock.catalog import readable
+from penstock.cli.output import clear_errors, console, emit, state, table, unknown
+from penstock.control import connect
+from penstock.control.views import Instances
+from penstock.errors import PenstockError
+from penstock.settings import settings
+from penstock.views.server import token_of
+
+app = typer.Typer(no_args_is_help=True, help="Compacted topics that are served by REST.")
+
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
+TIMEOUT = 10.0
+
+
+class NotAnswered(PenstockError):
+    """No instance of the views answers."""
+
+
+def complete(incomplete: str) -> list[str]:
+    return [name for name in sorted(readable()[0].views) if name.startswith(incomplete)]
+
+
+Name = Annotated[str, typer.Argument(help="A view.", autocompletion=complete)]
+
+
+def asked(path: str) -> httpx.Response:
+    """What the first instance that answers says."""
+    token = token_of("127.0.0.1")
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    why = "none has reported to the control database"
+    now, instances = Instances(connect()).read()
+    for row in sorted(instances, key=lambda row: now - row.beat_at > TIMEOUT * 1000):
+        try:
+            return httpx.get(row.url + path, headers=headers, timeout=TIMEOUT, trust_env=False)
+        except httpx.HTTPError as e:
+            why = f"{row.name} at {row.url}: {type(e).__name__}"
+    raise NotAnswered(
+        "no instance of the views answers", got=why, fix="see `penstock streams list`, apps views-1 and on"
+    )
+
+
+def answer(path: str) -> dict[str, Any]:
+    found = asked(path)
+    try:
+        body: dict[str, Any] = found.json()
+    except ValueError:
+        body = {}
+    if found.status_code != 200:
+        raise NotAnswered("the views do not answer this", got=body.get("detail") or f"status {found.status_code}")
+    return body
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """The views that are declared, as each instance has them."""
+    with clear_errors():
+        declared, now = readable()[0], connect().now()
+        progress = connect().progress()
+    rows: list[dict[str, Any]] = []
+    for name, served in declared.served.items():
+        row = progress.get(name)
+        age = None if row is None or row.behind_ms is None else row.behind_ms + now - row.reported_at
+        rows.append(
+            {
+                "view": served.view.name,
+                "instance": served.app,
+                "topic": served.view.reads[0].name,
+                "state": row.state if row else "stopped",
+                "keys": row.state_rows if row else None,
+                "bytes": row.state_bytes if row else None,
+                "lag": row.lag if row else None,
+                "age_ms": age,
+                "dead": row.dead if row else None,
+            }
+        )
+    if as_json:
+        emit(rows)
+        return
+    if not rows:
+        why = "declare a View in jobs/" if settings().views_instances else "PENSTOCK_VIEWS_INSTANCES is 0"
+        console().print(f"No views are served: {why}.")
+        return
+    numbers = ("keys", "bytes", "lag", "age, s", "dead")
+    made = table(["view", "instance", "topic", "state", *numbers], right=numbers)
+    for one in sorted(rows, key=lambda one: (one["view"], one["instance"])):
+        seconds = None if one["age_ms"] is None else one["age_ms"] // 1000
+        figures = [one["keys"], one["bytes"], one["lag"], seconds, one["dead"]]
+        shown = ["" if figure is None else f"{figure:,}" for figure in figures]
+        made.add_row(*(str(one[name]) for name in ("view", "instance", "topic")), state(str(one["state"])), *shown)
+    console().print(made)
+
+
+@app.command()
+def show(name: Name) -> None:
+    """Statistics of a view: keys, bytes, offsets, lag, age, and who owns which partition; as JSON."""
+    with clear_errors():
+        _known(name)
+        emit(answer(f"/v1/views/{quote(name, safe='')}"))
+
+
+@app.command()
+def get(name: Name, key: Annotated[str, typer.Argument(help="The record's key.")]) -> None:
+    """The latest value of a key, and how fresh it is; as JSON. Exit code 1 if there is none."""
+    with clear_errors():
+        _known(name)
+        wanted = quote(key, safe="").replace(".", "%2E")
+        emit(answer(f"/v1/views/{quote(name, safe='')}/rows/{wanted}"))
+
+
+def _known(name: str) -> None:
+    if name not in (views := readable()[0].views):
+        raise unknown("view", name, views)

@@ -1,0 +1,59 @@
+"""What instances of the views say of themselves in the control database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypedDict
+
+from sqlalchemy import delete, select
+
+from penstock.control import schema as s
+from penstock.control.api import Control
+from penstock.control.database import rows, upsert
+
+
+class Holds(TypedDict):
+    """count: partitions of the view's topic; loaded: those that the instance can answer for."""
+
+    count: int
+    loaded: list[int]
+
+
+@dataclass(frozen=True)
+class InstanceRow:
+    """name: its app; url: how it is reached; beat_at: epoch ms by the database's clock; holds: by view."""
+
+    name: str
+    number: int
+    incarnation: str
+    url: str
+    beat_at: int = 0
+    holds: Mapping[str, Holds] = field(default_factory=dict)
+
+
+class Instances:
+    """The views' part of the control database."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    def report(self, row: InstanceRow) -> tuple[int, list[InstanceRow]]:
+        """Say what an instance is and holds; the database's clock, and all instances."""
+        values = {"number": row.number, "incarnation": row.incarnation, "url": row.url, "holds": dict(row.holds)}
+        with self._control.begin() as c:
+            upsert(c, s.view_instance, row.name, **values, beat_at=s.now_ms())
+        return self.read()
+
+    def read(self) -> tuple[int, list[InstanceRow]]:
+        """The database's clock, and all instances that were ever heard of and have not left, by number."""
+        query = select(s.view_instance).order_by(s.view_instance.c.number)
+        with self._control.begin() as c:
+            now = int(c.execute(select(s.now_ms())).scalar_one())
+            return now, rows(InstanceRow, c.execute(query).mappings())
+
+    def leave(self, row: InstanceRow) -> None:
+        """Forget an instance that leaves in order."""
+        t = s.view_instance.c
+        with self._control.begin() as c:
+            c.execute(delete(s.view_instance).where(t.name == row.name, t.incarnation == row.incarnation))

@@ -1,0 +1,74 @@
+"""The topic of a table as it is now, and whether what was read of it can be read on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from penstock.engine.tablefeed import TIMEOUT, described
+from penstock.errors import BrokerError, DeclarationError
+from penstock.kafka.admin import admin, end_offsets, first_offsets, setting
+
+# How long the broker shows a tombstone at least; behind that a reader who was away does not learn of it.
+TOMBSTONES_KEPT = "delete.retention.ms"
+
+
+class Now(NamedTuple):
+    """A topic as it is. id: the broker's; starts: its first offsets; ends: where a committed reader comes to an end;
+    at: epoch ms, before it was asked.
+    """
+
+    id: str
+    starts: dict[int, int]
+    ends: dict[int, int]
+    at: int
+
+
+def look(name: str, bootstrap: str, what: str = "table") -> Now:
+    """BrokerError if the topic is not there, or not all of it answers."""
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        at = int(time.time() * 1000)
+        topic, count = described(name, bootstrap)
+        every = [(name, p) for p in range(count)]
+        starts = first_offsets(admin(bootstrap), every, bootstrap)
+        found = end_offsets(admin(bootstrap), every, bootstrap)
+        if count and len(found) == len(starts) == count:
+            return Now(topic, {p: o for (_, p), o in starts.items()}, {p: o for (_, p), o in found.items()}, at)
+        if time.monotonic() > deadline:
+            raise BrokerError(
+                f"the topic of {what} {name} is not there, or a partition of it has no leader",
+                got=f"{len(found)} of {count} partitions answer",
+                fix="create it with `penstock topics --apply`",
+            )
+        time.sleep(0.1)
+
+
+def made_again(topic: str, following: Mapping[int, int], now: Now) -> bool:
+    """Whether it is another topic of the same name, which was read as `topic`, up to the next offsets `following`."""
+    return topic != now.id or any(following.get(p, 0) > end for p, end in now.ends.items())
+
+
+def same_count(name: str, following: Mapping[int, int], now: Now, what: str = "table") -> None:
+    """DeclarationError if it has got more partitions."""
+    if following.keys() != now.ends.keys():
+        raise DeclarationError(
+            f"the topic of {what} {name} has got more partitions, so its keys lie in two",
+            got=f"{len(now.ends)} partitions, {len(following)} before",
+            fix=f"write it anew into a topic with so many from the start, and let that be the {what}",
+        )
+
+
+def missed(name: str, following: Mapping[int, int], at: int, now: Now, bootstrap: str) -> str:
+    """Why it may have lost what was not read of it: its tombstones are not kept for ever. at: as of `Now`, when it was
+    last read to the end."""
+    if any(following[p] < start for p, start in now.starts.items() if p in following):
+        return "records were removed before they were read"
+    if all(following[p] == end for p, end in now.ends.items() if p in following):
+        return ""
+    kept = int(setting(name, TOMBSTONES_KEPT, bootstrap))
+    # A clock that was set back says no less than one that was set forth.
+    if abs(now.at - at) <= kept:
+        return ""
+    return f"it was last read to the end longer ago than its tombstones are kept, {TOMBSTONES_KEPT}={kept}"

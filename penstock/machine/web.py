@@ -1,0 +1,38 @@
+"""What a server checks of its callers, whatever it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import AsyncIterable, Collection
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+
+def is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    return False
+
+
+def own_host(given: str, names: Collection[str | None]) -> bool:
+    """Whether a Host header names this server: another's name would be a foreign page's, which it led here by DNS."""
+    with suppress(ValueError):
+        name = urlsplit(f"//{given}").hostname or ""
+        return name in names or is_loopback(name)
+    return False
+
+
+class TooLarge(Exception):
+    """A body is larger than it may be."""
+
+
+async def body_of(chunks: AsyncIterable[bytes], limit: int, patience: float) -> bytes:
+    """The body of a request, and no more of it than it may have. TooLarge, or TimeoutError after patience seconds."""
+    body = bytearray()
+    async with asyncio.timeout(patience):
+        async for chunk in chunks:
+            body += chunk
+            if len(body) > limit:
+                raise TooLarge
+    return bytes(body)

@@ -1,0 +1,213 @@
+"""The views by REST. Every route is `async` and short: queries go to the pool, other instances are awaited.
+
+No route declares a body, as FastAPI would read that without a limit: `asked` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import orjson
+from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+from starlette.exceptions import HTTPException as AnyHTTPException
+
+from penstock.errors import PenstockError
+from penstock.machine import web
+from penstock.views import criteria, problems
+from penstock.views.criteria import Batch, Counts, Search, Wrong
+from penstock.views.peers import DEADLINE, FORWARDED, Answer, Peers
+from penstock.views.service import Caller, Found, Fresh, Service
+
+M = TypeVar("M", bound=BaseModel)
+MaxAge = Annotated[int | None, Query(ge=0, le=1 << 40, description="refuse what is older")]
+
+# Seconds that a request has, and that it may ask for.
+PATIENCE, LONGEST = 5.0, 30.0
+BODY_LIMIT, BODY_PATIENCE = 256 * 1024, 10.0
+# Of a page by criteria, what is no criterion.
+OF_PAGES = ("limit", "cursor", "order", "descending", "max_age_ms")
+DESCRIPTION = """Compacted topics as the latest value of each key. A request is answered by the instance that owns the
+partition, or is sent on to it, once. Each answer says how fresh it is: `Penstock-Lag`, `Penstock-Age-Ms`,
+`Penstock-Stale`, and `freshness` in the body. A request says how long it may take by `Penstock-Deadline-Ms`."""
+
+
+def schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    content = {"application/json": {"schema": model.model_json_schema()}}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"description": why, "content": {problems.TYPE: {}}}
+    for status, why in {
+        400: "What is asked cannot be answered as it is asked.",
+        401: "The token is wrong or missing.",
+        404: "There is no such view, or no such key in it.",
+        413: "The body is too large.",
+        421: "A forwarded request came to an instance that does not answer for it.",
+        503: "Not ready, or too much is asked at once: ask again after `Retry-After`.",
+        504: "It did not end before its deadline.",
+    }.items()
+}
+
+
+def caller_of(request: Request, max_age_ms: int | None = None) -> Caller:
+    given, patience = request.headers.get(DEADLINE), PATIENCE
+    if given is not None:
+        if not (given.isascii() and given.isdigit()) or not 0 < int(given[:9]) <= LONGEST * 1000:
+            raise Wrong(
+                f"{DEADLINE} is no such time", got=given[:40], fix=f"send 1 to {LONGEST * 1000:.0f} milliseconds"
+            )
+        patience = int(given) / 1000
+    return Caller(time.monotonic() + patience, FORWARDED in request.headers, max_age_ms)
+
+
+async def asked(request: Request, model: type[M]) -> M:
+    """The body of a request."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise HTTPException(415, "send application/json")
+    try:
+        body = await web.body_of(request.stream(), BODY_LIMIT, BODY_PATIENCE)
+    except web.TooLarge:
+        raise HTTPException(413, f"a request is at most {BODY_LIMIT} bytes") from None
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {BODY_PATIENCE:g} s") from None
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as e:
+        raise RequestValidationError(e.errors(include_input=False, include_url=False)) from None
+
+
+def fresh_headers(fresh: Fresh) -> dict[str, str]:
+    return {
+        "Penstock-Lag": str(fresh.lag),
+        "Penstock-Age-Ms": str(fresh.age_ms),
+        "Penstock-Stale": "true" if fresh.stale else "false",
+    }
+
+
+def answered(found: Found | Answer) -> Response:
+    if isinstance(found, Answer):
+        kept = {name: value for name, value in found.headers.items() if name.startswith("penstock-")}
+        return Response(found.content, found.status, kept, found.headers.get("content-type"))
+    headers = fresh_headers(found.fresh)
+    if found.status == 404:
+        return problems.told(problems.Missing("there is no such key", got=found.body["key"][:200]), headers)
+    return Response(orjson.dumps(found.body), found.status, headers, "application/json")
+
+
+def key_of(request: Request) -> str:
+    """The key in the path, exactly as it was sent."""
+    raw: bytes = request.scope["raw_path"]
+    try:
+        key = unquote_to_bytes(raw.partition(b"/rows/")[2]).decode()
+    except UnicodeDecodeError as e:
+        raise Wrong("the key is no UTF-8", got=str(e)) from e
+    if len(key) > criteria.LONGEST:
+        raise HTTPException(414, f"a key that is asked for has at most {criteria.LONGEST} characters")
+    return key
+
+
+def made(service: Service, token: str) -> FastAPI:
+    """The app of an instance."""
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        service.peers = Peers(service.directory, token)
+        yield
+        await service.peers.close()
+
+    app = FastAPI(
+        title="Penstock views", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=life,
+        openapi_url="/v1/openapi.json",
+    )  # fmt: skip
+
+    @app.get("/v1/views")
+    async def views() -> Response:
+        """All views, as this instance knows them."""
+        found = [service.statistics(name) for name in sorted(service.runs)]
+        return Response(orjson.dumps({"views": found}), media_type="application/json")
+
+    @app.get("/v1/views/{view}", responses=PROBLEMS)
+    async def view(view: str) -> Response:
+        """Statistics of a view: keys, bytes, partitions with offsets, lag and age, and who owns which."""
+        return Response(orjson.dumps(service.statistics(view)), media_type="application/json")
+
+    @app.get("/v1/views/{view}/rows/{key:path}", responses=PROBLEMS)
+    async def row(request: Request, view: str, key: str, max_age_ms: MaxAge = None) -> Response:  # noqa: ARG001
+        """The latest value of a key."""
+        return answered(await service.get(view, key_of(request), caller_of(request, max_age_ms)))
+
+    @app.post("/v1/views/{view}/batch", responses=PROBLEMS, openapi_extra=schema_of(Batch))
+    async def batch(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
+        """The latest values of several keys."""
+        caller = caller_of(request, max_age_ms)
+        return answered(await service.batch(view, await asked(request, Batch), caller))
+
+    @app.get("/v1/views/{view}/rows", responses=PROBLEMS)
+    async def rows(
+        request: Request,
+        view: str,
+        order: Annotated[str, Query(max_length=criteria.LONGEST)] = criteria.KEY,
+        descending: bool = False,
+        limit: Annotated[int, Query(ge=1, le=criteria.ROWS)] = 100,
+        cursor: Annotated[str | None, Query(max_length=3 * criteria.LONGEST)] = None,
+        max_age_ms: MaxAge = None,
+    ) -> Response:
+        """Rows by criteria, a page: `field=value`, `map.entry=value`, `field.ge=value`; one field again: or."""
+        given = [(name, value) for name, value in request.query_params.multi_items() if name not in OF_PAGES]
+        if len(given) > criteria.VALUES:
+            raise Wrong("too many criteria", got=len(given), fix=f"send {criteria.VALUES} at most")
+        where = criteria.said(service.view(view).layout, given)
+        if len(where) > criteria.TERMS:
+            raise Wrong("too many criteria", got=len(where), fix=f"ask by {criteria.TERMS} fields and entries at most")
+        search = Search(where=where, order=order, descending=descending, limit=limit, cursor=cursor)
+        return answered(await service.search(view, search, caller_of(request, max_age_ms)))
+
+    @app.post("/v1/views/{view}/search", responses=PROBLEMS, openapi_extra=schema_of(Search))
+    async def search(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
+        """Rows by criteria, a page: ordered by key or by a field."""
+        caller = caller_of(request, max_age_ms)
+        return answered(await service.search(view, await asked(request, Search), caller))
+
+    @app.post("/v1/views/{view}/counts", responses=PROBLEMS, openapi_extra=schema_of(Counts))
+    async def counts(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
+        """How many rows there are, by the values of fields; `at` is the moment of it, epoch ms."""
+        caller = caller_of(request, max_age_ms)
+        return answered(await service.counts(view, await asked(request, Counts), caller))
+
+    @app.get("/v1/live")
+    async def live() -> Response:
+        """Fails when a thread that queries is stuck; without a token."""
+        if service.pool.stuck:
+            return problems.problem(503, "a query does not end: the instance is to be started anew")
+        return Response(b'{"live":true}', media_type="application/json")
+
+    @app.get("/v1/ready")
+    async def ready() -> Response:
+        """Fails as long as a view of this instance is not loaded; without a token."""
+        found = service.ready
+        if not found or not all(found.values()):
+            waiting = ", ".join(sorted(name for name, is_ready in found.items() if not is_ready)) or "all views"
+            return problems.problem(503, f"not loaded yet: {waiting}")
+        return Response(orjson.dumps({"ready": True, "views": sorted(found)}), media_type="application/json")
+
+    @app.exception_handler(PenstockError)
+    async def penstock_error(_: Request, e: PenstockError) -> Response:
+        return problems.told(e)
+
+    @app.exception_handler(AnyHTTPException)
+    async def http_error(_: Request, e: AnyHTTPException) -> Response:
+        return problems.problem(e.status_code, str(e.detail), dict(e.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, e: RequestValidationError) -> Response:
+        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in e.errors()[:10])
+        return problems.problem(422, told)
+
+    return app

@@ -1,0 +1,79 @@
+"""The driver of one instance of the views: a thread for each view's store, and an HTTP server before them.
+
+`python -m penstock.views.driver --app views-1 --incarnation ID`. See `penstock.supervision.driver` for its life.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import ClassVar
+
+from penstock.control import Control, ProgressRow
+from penstock.control.views import Holds, InstanceRow, Instances
+from penstock.declare.topic import name_of
+from penstock.declare.view import instance_of
+from penstock.errors import LocalError
+from penstock.settings import settings
+from penstock.supervision.driver import Driver
+from penstock.views import api
+from penstock.views.peers import Directory
+from penstock.views.pool import Pool
+from penstock.views.run import ViewRun
+from penstock.views.server import Server, token_of
+from penstock.views.service import Service
+
+# Seconds: who waits for an answer is not to wait for 5 ms, as Python has it, for a thread that makes rows of records.
+SWITCH = 0.0005
+
+
+class ViewsDriver(Driver):
+    """Serves all views, as one of several instances."""
+
+    HEART: ClassVar[str] = "what answers"
+
+    def __init__(self, app: str, incarnation: str, control: Control) -> None:
+        super().__init__(app, incarnation, control)
+        number = instance_of(app)
+        assert number is not None
+        s = settings()
+        self._host, self._port = s.views_host, s.views_port + number - 1
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        url = (s.views_url or f"http://{host}:{{port}}").replace("{port}", str(self._port)).rstrip("/")
+        self._directory = Directory(Instances(control), InstanceRow(app, number, incarnation, url), self._holds)
+        self._pool = Pool()
+        self._service = Service(app, number, self.catalog.views, self._directory, self._pool)
+        self._server: Server | None = None
+
+    def open(self) -> None:
+        sys.setswitchinterval(SWITCH)
+        token = token_of(self._host)
+        self._server = Server(api.made(self._service, token), self._host, self._port, token)
+        self._server.start()
+        self._directory.start()
+
+    def made(self, name: str, figures: ProgressRow) -> ViewRun:
+        served = self.catalog.served[name]
+        topic = self.catalog.topics[name_of(served.view.topic)]
+        root = settings().home / "views" / self.app
+        run = ViewRun(served, topic, root, settings().bootstrap, figures)
+        self._service.runs[served.view.name] = run
+        return run
+
+    def pulse(self) -> None:
+        if self._pool.stuck:
+            raise LocalError("a query does not end")
+        if self._server is not None and not self._server.alive:
+            raise LocalError("the HTTP server has ended")
+
+    def close(self) -> None:
+        self._directory.close()
+        if self._server is not None:
+            self._server.stop()
+        self._pool.close()
+
+    def _holds(self) -> dict[str, Holds]:
+        return {name: run.holds for name, run in self._service.runs.items()}
+
+
+if __name__ == "__main__":
+    sys.exit(ViewsDriver.main())

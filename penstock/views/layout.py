@@ -1,0 +1,118 @@
+"""How rows of a view lie in its store: one column for each field that it is asked by, and the value as JSON beside.
+
+A map lies in its column as text, each entry `RS name US value` and one RS behind the last, so that an entry is found
+by looking for it; the three characters that would be mistaken are written as others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.declare.schema import Field
+from penstock.declare.view import View
+from penstock.engine.tablefeed import DECODING
+from penstock.engine.tablefiles import GONE
+from penstock.records import json
+from penstock.records.columns import connection
+
+RS, US, ESCAPE = "\x1e", "\x1f", "\x1c"
+ESCAPED = {ESCAPE: f"{ESCAPE}0", RS: f"{ESCAPE}1", US: f"{ESCAPE}2"}
+INTEGERS = ("tinyint", "smallint", "int", "bigint")
+REALS = ("float", "double")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A field that the view is asked by; name: its column's in the store."""
+
+    field: Field
+    name: str
+
+    @property
+    def kind(self) -> str:
+        """The kind of a value that it is asked by: of a map, of an entry's."""
+        return self.field.type.element.kind if self.is_map and self.field.type.element else self.field.type.kind
+
+    @property
+    def is_map(self) -> bool:
+        return self.field.type.kind == "map"
+
+    @property
+    def affinity(self) -> str:
+        if self.is_map:
+            return "TEXT"
+        return "REAL" if self.kind in REALS else "TEXT" if self.kind in ("string", "date") else "INTEGER"
+
+    @property
+    def sql(self) -> str:
+        """DuckDB's, of the field as it was decoded."""
+        given = json.name(self.field.name)
+        if self.is_map:
+            each = f"{_escaped('e.key')} || chr(31) || {_escaped('CAST(e.value AS VARCHAR)')}"
+            there = f"list_filter(map_entries({given}), lambda e: e.value IS NOT NULL)"
+            return f"chr(30) || array_to_string(list_transform({there}, lambda e: {each}), chr(30)) || chr(30)"
+        match self.kind:
+            case "boolean":
+                return f"CAST({given} AS INTEGER)"
+            case "timestamp":
+                return f"epoch_ms({given})"
+            case "date":
+                return f"CAST({given} AS VARCHAR)"
+        return given
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Of one view."""
+
+    view: View
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        fields = {f.name: f for f in self.view.fields}
+        return tuple(Column(fields[name], f"by_{n}") for n, name in enumerate(self.view.asked_by))
+
+    @cached_property
+    def by(self) -> dict[str, Column]:
+        """Columns by the names of their fields."""
+        return {column.field.name: column for column in self.columns}
+
+    @cached_property
+    def _sql(self) -> str:
+        names = [json.name(f.name) for f in self.view.fields]
+        packed = ", ".join(f"{name} := {name}" for name in names)
+        asked = "".join(f", {column.sql} AS {column.name}" for column in self.columns)
+        value = f"CAST(to_json(struct_pack({packed})) AS VARCHAR)"
+        return f"SELECT key, {value} AS value{asked} FROM rows_in WHERE NOT {GONE}"
+
+    def rows(self, decoded: pa.Table) -> list[tuple[Any, ...]]:
+        """The rows of a table as the store takes them: key, value, columns. What is gone is left out."""
+        with DECODING:
+            con = connection()
+            con.register("rows_in", decoded)
+            try:
+                found: pa.Table = con.sql(self._sql).to_arrow_table()
+            finally:
+                con.unregister("rows_in")
+        return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def _escaped(of: str) -> str:
+    for char, text in ESCAPED.items():
+        of = f"replace({of}, chr({ord(char)}), chr({ord(text[0])}) || '{text[1]}')"
+    return of
+
+
+def escaped(text: str) -> str:
+    for char, instead in ESCAPED.items():
+        text = text.replace(char, instead)
+    return text
+
+
+def entry(name: str, value: str) -> str:
+    """How an entry of a map lies in its column."""
+    return f"{RS}{escaped(name)}{US}{escaped(value)}{RS}"

@@ -1,0 +1,146 @@
+"""The other instances: who has what, by the control database, and how they are asked."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from penstock.control.views import Holds, InstanceRow, Instances
+from penstock.errors import ControlError, PenstockError
+from penstock.settings import settings
+from penstock.views.plan import in_order
+
+log = logging.getLogger(__name__)
+
+EVERY = 1.0
+# An instance that has not been heard of for so long, by the database's clock, is asked only where no other has it.
+SILENT_MS = 5_000
+# For so long one that did not answer is asked last.
+SUSPECT = 2.0
+# A forwarded request gets so long at most: another instance may have the partition too.
+PATIENCE = 2.0
+CONNECTIONS = 32
+FORWARDED, DEADLINE, LAG = "penstock-forwarded", "penstock-deadline-ms", "penstock-lag"
+
+
+class Away(PenstockError):
+    """An instance did not answer, or cannot for now."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    content: bytes
+    headers: Mapping[str, str]
+
+
+class Directory:
+    """Which instance has which partitions loaded, looked up every second in a thread of its own. holds: of this one."""
+
+    def __init__(self, instances: Instances, own: InstanceRow, holds: Callable[[], dict[str, Holds]]) -> None:
+        self.own = own
+        self._instances, self._holds = instances, holds
+        self._rows: dict[int, InstanceRow] = {}
+        self._silent: set[int] = set()
+        self._suspects: dict[int, float] = {}
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, name="instances", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave, so that the others ask here no more."""
+        self._leaving.set()
+        self._thread.join(5.0)
+        try:
+            self._instances.leave(self.own)
+        except ControlError as e:
+            log.warning("the instance could not say that it leaves: %s", e)
+
+    def url(self, number: int) -> str:
+        return self._rows[number].url
+
+    @property
+    def rows(self) -> list[InstanceRow]:
+        return list(self._rows.values())
+
+    def count(self, view: str) -> int:
+        """Partitions of a view's topic, as another instance knows; 0 if none does."""
+        return max((row.holds[view]["count"] for row in self._rows.values() if view in row.holds), default=0)
+
+    def having(self, view: str, partition: int) -> list[int]:
+        """The other instances that have a partition, in the order in which they own it, the doubtful ones last."""
+        found = [
+            number
+            for number, row in self._rows.items()
+            if number != self.own.number and partition in row.holds.get(view, {"loaded": ()})["loaded"]
+        ]
+        return sorted(in_order(partition, found, max(1, settings().views_instances)), key=self.doubtful)
+
+    def doubtful(self, number: int) -> bool:
+        return number in self._silent or self._suspects.get(number, 0.0) > time.monotonic()
+
+    def suspect(self, number: int) -> None:
+        self._suspects[number] = time.monotonic() + SUSPECT
+
+    def look(self) -> None:
+        now, rows = self._instances.report(
+            InstanceRow(self.own.name, self.own.number, self.own.incarnation, self.own.url, holds=self._holds())
+        )
+        self._silent = {row.number for row in rows if now - row.beat_at > SILENT_MS}
+        self._rows = {row.number: row for row in rows}
+
+    def _look_on(self) -> None:
+        while not self._leaving.is_set():
+            try:
+                self.look()
+            except ControlError as e:
+                # The others may be well: what was known of them stands.
+                log.warning("instances of the views are not known anew: %s", e)
+            self._leaving.wait(EVERY)
+
+
+class Peers:
+    """Asks other instances, by connections that are kept. To be made in the loop that answers."""
+
+    def __init__(self, directory: Directory, token: str) -> None:
+        self._directory = directory
+        limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=30)
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        self._client = httpx.AsyncClient(limits=limits, headers=headers, trust_env=False)
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def ask(
+        self, number: int, method: str, path: str, deadline: float, *, content: bytes | None = None
+    ) -> Answer:
+        """What another instance answers. path: with what follows the `?`; deadline: monotonic. Away."""
+        left = min(PATIENCE, deadline - time.monotonic())
+        headers: dict[str, str] = {FORWARDED: self._directory.own.name, DEADLINE: str(max(1, int(left * 1000)))}
+        given: dict[str, Any] = {}
+        if content is not None:
+            headers["content-type"] = "application/json"
+            given["content"] = content
+        try:
+            # Who waits for a connection longer than this has a queue before it.
+            timeout = httpx.Timeout(max(0.001, left), pool=max(0.001, min(left, 0.25)))
+            url = self._directory.url(number) + path
+            found = await self._client.request(method, url, headers=headers, timeout=timeout, **given)
+        except httpx.PoolTimeout as e:
+            raise Away("too many requests wait for another instance", got=f"views-{number}") from e
+        except (httpx.HTTPError, httpx.InvalidURL, KeyError, OSError) as e:
+            self._directory.suspect(number)
+            raise Away("an instance of the views does not answer", got=f"views-{number}: {type(e).__name__}") from e
+        # An instance of other code may not have the view at all: that says nothing of a key.
+        unknown = found.status_code == 404 and LAG not in found.headers
+        if found.status_code in (421, 503) or unknown:
+            raise Away("an instance of the views cannot answer now", got=f"views-{number}: {found.status_code}")
+        return Answer(found.status_code, found.content, found.headers)

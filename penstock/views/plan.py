@@ -1,0 +1,86 @@
+"""Which partition a key lies in, which instances keep a partition, and which of them answers for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+SEED, M = 0x9747B28C, 0x5BD1E995
+MASK = 0xFFFFFFFF
+# Of longer keys there are few in a batch.
+LONG = 256
+
+
+def murmur2(key: bytes) -> int:
+    """The hash by which Kafka's Java clients place a key, as Penstock's own writers do; positive."""
+    length = len(key)
+    h = (SEED ^ length) & MASK
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * M & MASK
+        k = (k ^ k >> 24) * M & MASK
+        h = h * M & MASK ^ k
+    if rest := key[whole:]:
+        h = (h ^ int.from_bytes(rest, "little")) * M & MASK
+    h = (h ^ h >> 13) * M & MASK
+    return (h ^ h >> 15) & 0x7FFFFFFF
+
+
+def partition_of(key: str, count: int) -> int:
+    return murmur2(key.encode()) % count
+
+
+def partitions_of(keys: pa.Array[Any] | pa.ChunkedArray[Any], count: int) -> npt.NDArray[np.int64]:
+    """The partitions of many keys, in columns."""
+    found = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+    found = found.cast(pa.large_binary())
+    _, ends, text = found.buffers()
+    assert ends is not None
+    offsets = np.frombuffer(memoryview(ends), np.int64, len(found) + 1, found.offset * 8)
+    data = np.frombuffer(memoryview(text) if text is not None else b"", np.uint8)
+    lengths = offsets[1:] - offsets[:-1]
+    hashes = np.empty(len(found), np.int64)
+    for length in np.unique(lengths).tolist():
+        rows = np.flatnonzero(lengths == length)
+        if length > LONG:
+            hashes[rows] = [murmur2(found[row].as_py()) for row in rows.tolist()]
+        else:
+            hashes[rows] = _hashed(data[offsets[rows][:, None] + np.arange(length)], length)
+    return hashes % count
+
+
+def _hashed(keys: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.int64]:
+    """`murmur2` of keys of one length, a row each."""
+    m, whole = np.uint32(M), length & ~3
+    h = np.full(len(keys), (SEED ^ length) & MASK, np.uint32)
+    words = np.ascontiguousarray(keys[:, :whole]).view("<u4") if whole else np.empty((len(keys), 0), np.uint32)
+    for column in range(words.shape[1]):
+        k = words[:, column] * m
+        k = (k ^ k >> np.uint32(24)) * m
+        h = h * m ^ k
+    if rest := length - whole:
+        last = np.zeros(len(keys), np.uint32)
+        for n in range(rest):
+            last |= keys[:, whole + n].astype(np.uint32) << np.uint32(8 * n)
+        h = (h ^ last) * m
+    h = (h ^ h >> np.uint32(13)) * m
+    return ((h ^ h >> np.uint32(15)) & np.uint32(0x7FFFFFFF)).astype(np.int64)
+
+
+def kept_by(instance: int, count: int, instances: int, standby: int) -> list[int]:
+    """The partitions, of so many, that an instance keeps a copy of. instance: from 1; standby: copies beside one."""
+    copies = min(standby + 1, instances)
+    return [p for p in range(count) if _rank(instance, p, instances) < copies]
+
+
+def in_order(partition: int, having: Iterable[int], instances: int) -> list[int]:
+    """Of the instances that have a partition: who owns it, then who is next, and so on."""
+    return sorted(having, key=lambda instance: (_rank(instance, partition, instances), instance))
+
+
+def _rank(instance: int, partition: int, instances: int) -> int:
+    return (instance - 1 - partition) % instances

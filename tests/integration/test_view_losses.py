@@ -1,0 +1,192 @@
+"""What may happen to an instance of the views and to its store, over a real broker and real processes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.declare.topic import Topic
+from penstock.kafka.admin import admin, ensure_topics
+from penstock.local.parts import Broker
+from tests.support import wait_until
+from tests.viewing import PARTITIONS, TOPIC, Fleet, agent, serving
+
+pytestmark = pytest.mark.integration
+
+NAMES = [f"agent-{n:03d}" for n in range(100)]
+
+
+def value(n: int) -> dict[str, Any]:
+    return {"account": f"acc-{n % 5}", "platform": "linux", "labels": {}, "online": True, "seen": n, "load": 0.5}
+
+
+class Load:
+    """Asks one instance for keys, over and over; what it heard."""
+
+    def __init__(self, fleet: Fleet, number: int) -> None:
+        self.right = 0
+        self.wrong: list[str] = []
+        self.refused: list[float] = []
+        self._url, self._done = fleet.url(number), threading.Event()
+        self._thread = threading.Thread(target=self._ask, daemon=True)
+
+    def _ask(self) -> None:
+        n = 0
+        with httpx.Client(base_url=self._url, timeout=10, trust_env=False) as client:
+            while not self._done.is_set():
+                n = (n + 1) % len(NAMES)
+                found = client.get(f"/v1/views/fleet/rows/{NAMES[n]}")
+                if found.status_code == 503:
+                    assert found.headers["retry-after"]
+                    self.refused.append(time.monotonic())
+                elif found.status_code == 200 and found.json()["value"] == value(n):
+                    self.right += 1
+                else:
+                    self.wrong.append(found.text)
+
+    def heard(self) -> None:
+        """Wait until it has heard of all keys twice more without a refusal."""
+        wait_until(lambda: self._goes_on(self.right + 2 * len(NAMES), len(self.refused)), every=0)
+
+    def _goes_on(self, right: int, refused: int) -> bool:
+        wait_until(lambda: self.right >= right or len(self.refused) > refused)
+        return len(self.refused) == refused
+
+    def __enter__(self) -> Load:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join(20)
+
+
+@contextmanager
+def filled(folder: Path, broker: Broker, instances: int, standby: int = 0, **given: object) -> Iterator[Fleet]:
+    with serving(folder, broker.bootstrap, instances, standby, **given) as fleet:
+        fleet.put(agent(name, value(n)) for n, name in enumerate(NAMES))
+        fleet.start(*range(1, instances + 1))
+        fleet.known(*range(1, instances + 1))
+        yield fleet
+
+
+def test_an_instance_is_killed_under_load_and_comes_back(fresh_broker: Broker, tmp_path: Path) -> None:
+    with filled(tmp_path, fresh_broker, 2) as fleet, Load(fleet, 1) as load:
+        load.heard()
+        fleet.kill(2)
+        wait_until(lambda: load.refused, what="keys of the dead instance are refused")
+        counted = fleet.ask(1, "counts", {})
+        assert counted.status_code == 503, counted.text
+        fleet.start(2)
+        load.heard()
+        assert "is read from its topic's beginning" not in fleet.log(2)
+        assert fleet.ask(1, "counts", {}).json()["total"] == len(NAMES)
+        fleet.stop(2)
+        wait_until(lambda: fleet.ask(1, "counts", {}).status_code == 503)
+    assert load.wrong == []
+
+
+def test_a_standby_copy_answers_at_once_when_an_owner_dies(fresh_broker: Broker, tmp_path: Path) -> None:
+    with filled(tmp_path, fresh_broker, 2, standby=1) as fleet, Load(fleet, 1) as load:
+        both = {("views-1", "views-2"), ("views-2", "views-1")}
+        wait_until(lambda: set(map(tuple, fleet.get(1, "/v1/views/fleet").json()["owners"].values())) == both)
+        assert fleet.ask(1, "counts", {}).json()["total"] == len(NAMES)
+        load.heard()
+        fleet.kill(2)
+        load.heard()
+        assert fleet.ask(1, "counts", {}).json()["total"] == len(NAMES)
+        assert len(fleet.ask(1, "search", {"limit": 1000}).json()["rows"]) == len(NAMES)
+    assert (load.wrong, load.refused) == ([], [])
+
+
+def again(fleet: Fleet) -> int:
+    """How often the store was made anew, and why the last time, for the message."""
+    return fleet.log(1).count("is read from its topic's beginning")
+
+
+def test_a_store_that_is_lost_damaged_or_anothers_is_made_anew(fresh_broker: Broker, tmp_path: Path) -> None:
+    with filled(tmp_path, fresh_broker, 1) as fleet:
+        fleet.stop(1)
+        fleet.put([agent(NAMES[0], None), agent("late", value(7))])
+        fleet.start(1)
+        assert again(fleet) == 0
+        assert fleet.row(1, NAMES[0]) == 404
+        assert fleet.row(1, "late") == value(7)
+
+        def beginning(change: Any) -> None:
+            fleet.stop(1)
+            change(fleet.store(1))
+            fleet.start(1)
+            assert again(fleet) == 1, fleet.log(1)
+            assert fleet.ask(1, "counts", {}).json()["total"] == len(NAMES)
+
+        beginning(lambda store: store.unlink())
+        beginning(lambda store: store.write_bytes(b"no store at all" * 1000))
+
+        def torn(store: Path) -> None:
+            content = bytearray(store.read_bytes())
+            content[4096:-1] = bytes(len(content) - 4097)
+            store.write_bytes(content)
+
+        beginning(torn)
+        jobs = tmp_path / "project" / "jobs" / "fleet" / "kept.py"
+        beginning(lambda _: jobs.write_text(jobs.read_text().replace('"online", "labels"', '"labels"')))
+        assert fleet.ask(1, "search", {"where": {"online": True}}).status_code == 400
+
+
+def test_a_topic_that_is_made_anew_is_read_anew(fresh_broker: Broker, tmp_path: Path) -> None:
+    with filled(tmp_path, fresh_broker, 1) as fleet:
+        bootstrap = fresh_broker.bootstrap
+        for done in admin(bootstrap).delete_topics([TOPIC]).values():
+            done.result(30)
+        topic = Topic(TOPIC, partitions=PARTITIONS, compacted=True)
+        wait_until(lambda: TOPIC not in admin(bootstrap).list_topics(timeout=10).topics)
+        ensure_topics([topic], bootstrap)
+        fleet.put([agent("only", value(1))])
+        wait_until(lambda: fleet.row(1, "only") == value(1), what=f"the new topic is read: {fleet.rows[1].log}")
+        assert fleet.ask(1, "counts", {}).json()["total"] == 1
+        assert fleet.row(1, NAMES[0]) == 404
+        assert "deleted and made again" in fleet.log(1)
+
+
+def said(fleet: Fleet) -> str:
+    """The view's last error, as it was reported."""
+    row = fleet.control.progress().get("fleet@1")
+    return (row.error if row else None) or ""
+
+
+def test_records_that_lie_elsewhere_than_their_keys_say_are_refused(fresh_broker: Broker, tmp_path: Path) -> None:
+    with filled(tmp_path, fresh_broker, 1) as fleet:
+        astray = agent("astray", value(1))
+        fleet.put([type(astray)(TOPIC, astray.key, astray.value, (astray.partition + 1) % PARTITIONS)])
+        wait_until(lambda: "do not lie where their keys say" in said(fleet))
+        wait_until(lambda: fleet.control.progress()["fleet@1"].state == "failing")
+        wait_until(lambda: fleet.row(1, NAMES[0]) == 503, what="nothing is answered that may be wrong")
+
+
+def test_a_token_is_asked_for_and_other_hosts_need_one(fresh_broker: Broker, tmp_path: Path) -> None:
+    with filled_with_token(tmp_path, fresh_broker) as fleet:
+        path = "/v1/views/fleet/rows/agent-001"
+        for head in ({}, {"authorization": "Bearer wrong"}, {"authorization": "Basic c2VjcmV0"}):
+            found = fleet.get(1, path, headers=head)
+            assert (found.status_code, found.headers["www-authenticate"]) == (401, "Bearer")
+            assert found.headers["content-type"] == "application/problem+json"
+        right = {"authorization": "Bearer secret-17"}
+        wait_until(lambda: fleet.get(1, path, headers=right).status_code == 200)
+        wait_until(lambda: fleet.get(2, path, headers=right).status_code == 200, what="it is forwarded with the token")
+        assert fleet.status(1, "/v1/live") == 200
+
+
+@contextmanager
+def filled_with_token(folder: Path, broker: Broker) -> Iterator[Fleet]:
+    with serving(folder, broker.bootstrap, 2, PENSTOCK_VIEWS_TOKEN="secret-17") as fleet:
+        fleet.put(agent(name, value(n)) for n, name in enumerate(NAMES))
+        fleet.start(1, 2)
+        yield fleet

@@ -1,0 +1,209 @@
+"""The store of a view: what it holds, what is found in it, and what it does not take for its own."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.declare.view import View
+from penstock.engine.tablefeed import layout as rows_layout
+from penstock.errors import DeclarationError, Wait
+from penstock.streams import Topic
+from penstock.views import criteria
+from penstock.views.criteria import Counts, Search, Wrong
+from penstock.views.layout import Layout
+from penstock.views.pool import Pool
+from penstock.views.store import Damaged, Late, Store
+
+SCHEMA = "town STRING, n INT, open BOOLEAN, at TIMESTAMP, day DATE, tags MAP<STRING,STRING>, x STRUCT<y: INT>"
+BY = ("town", "n", "open", "day", "tags", "at")
+VIEW = View("shops", Topic("shops", compacted=True), SCHEMA, by=BY)
+MAPS: list[dict[str, str]] = [
+    {}, {"a": "b"}, {"a": "b", "c": "d"}, {"aa": "b"}, {"a": "bb"}, {"a\x1fb": ""}, {"a": "b\x1ec\x1fd"},
+    {"\x1c1": "b"},    {"\x1e": "b"}, {"a": ""}, {"": "b"}, {'"': "\\"}, {"é": "😀"}, {"a\0": "b"}, {"%": "_"},
+]  # fmt: skip
+
+
+def rows(*given: dict[str, Any]) -> pa.Table:
+    full = [{"_gone": False, **one} for one in given]
+    return pa.Table.from_pylist(full, schema=rows_layout(VIEW.fields))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(Layout(VIEW), tmp_path / "views" / "shops.db")
+    made.begin("id", 2, 5, {0: 0, 1: 0})
+    return made
+
+
+def found(store: Store, where: dict[str, Any], **given: Any) -> list[str]:
+    asked = Search(where=where, **given)
+    query = criteria.page(store.layout, asked, criteria.condition(store.layout, asked, whole=True))
+    return [key for key, *_ in store.read(query.sql, query.given)]
+
+
+def test_the_newest_rows_are_kept_with_the_offsets_behind_them(store: Store) -> None:
+    store.apply({0: rows({"key": "a", "town": "Aachen", "x": {"y": 1}}, {"key": "b", "n": 2})}, {0: 2})
+    store.apply(
+        {0: rows({"key": "a", "town": "Ahlen"}, {"key": "b", "_gone": True}, {"key": "c", "_gone": True})}, {0: 5}
+    )
+    store.reached(6)
+    store.close()
+    again = Store(Layout(VIEW), store.path)
+    again.open()
+    assert (again.next, again.meta.topic, again.meta.at, again.meta.loaded) == ({0: 5, 1: 0}, "id", 6, True)
+    assert again.read("SELECT key, partition, by_0 FROM rows") == [("a", 0, "Ahlen")]
+    ((text,),) = again.read("SELECT value FROM rows")
+    assert text == '{"town":"Ahlen","n":null,"open":null,"at":null,"day":null,"tags":null,"x":null}'
+    again.without([0])
+    assert (again.next, again.read("SELECT * FROM rows")) == ({1: 0}, [])
+
+
+def test_entries_of_maps_are_found_and_no_others(store: Store) -> None:
+    store.apply({0: rows(*({"key": f"{n:02d}", "tags": list(tags.items())} for n, tags in enumerate(MAPS)))}, {0: 1})
+    store.reached(1)
+    for name, value in {(name, value) for tags in MAPS for name, value in tags.items()} | {("a", "x"), ("b", "a")}:
+        wanted = [f"{n:02d}" for n, tags in enumerate(MAPS) if tags.get(name) == value]
+        assert found(store, {f"tags.{name}": value}) == wanted, (name, value)
+
+
+def test_values_of_each_type_are_compared(store: Store) -> None:
+    from datetime import UTC, date, datetime
+
+    at = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
+    one = {"key": "k", "town": "Ulm", "n": -3, "open": True, "at": at, "day": date(2026, 2, 1), "tags": None}
+    store.apply({0: rows(one, {"key": "none"})}, {0: 1})
+    store.reached(1)
+    ms = int(at.timestamp() * 1000)
+    for where in (
+        {"n": -3}, {"n": {"lt": 0}}, {"open": True}, {"at": ms}, {"at": "2026-01-31T23:30:00Z"},
+        {"at": {"gt": "2026-01-31T23:29:59.999", "le": ms}}, {"day": "2026-02-01"}, {"day": {"ge": "2026-01-31"}},
+        {"town": ["Ulm", "Bonn"], "n": {"in": [-3, 5]}}, criteria.said(store.layout, [("n", "-3"), ("open", "true")]),
+        criteria.said(store.layout, [("town", "Bonn"), ("town", "Ulm"), ("at.ge", str(ms)), ("day", "2026-02-01")]),
+    ):  # fmt: skip
+        assert found(store, where) == ["k"], where
+    assert found(store, {"n": None}) == ["none"]
+    assert found(store, {"n": [None, -3]}) == ["k", "none"]
+    for where in ({"open": False}, {"n": {"gt": 0}}, {"at": {"lt": ms}}, {"tags.a": "b"}):
+        assert found(store, where) == []
+    for where in ({"n": 1.5}, {"n": True}, {"open": 1}, {"day": "soon"}, {"at": "soon"}, {"x": 1}, {"town.x": 1}):
+        with pytest.raises(Wrong):
+            found(store, where)
+
+
+def test_counts_of_any_fields_agree_with_the_rows(store: Store) -> None:
+    given: list[dict[str, Any]] = [
+        {"key": str(n), "town": "ab"[n % 2], "n": n % 3, "open": n % 5 == 0} for n in range(60)
+    ]
+    store.apply({0: rows(*given)}, {0: 1})
+    store.reached(1)
+    for by in ([], ["town"], ["n"], ["open", "town"], ["town", "n", "open"]):
+        asked = Counts(by=by, where={"n": {"ge": 1}})
+        query = criteria.counted(store.layout, asked, criteria.condition(store.layout, asked, whole=True))
+        wanted: dict[tuple[Any, ...], int] = {}
+        for row in given:
+            if row["n"] >= 1:
+                wanted[tuple(row[name] for name in by)] = wanted.get(tuple(row[name] for name in by), 0) + 1
+        assert {tuple(values): number for *values, number in store.read(query.sql, query.given)} == wanted
+
+
+def test_what_is_asked_is_answered_out_of_the_index(store: Store) -> None:
+    """Criteria must not look at each row for itself."""
+    store.reached(1)
+    asked = Search(where={"tags.a": "b", "n": {"ge": 1}}, order="at")
+    query = criteria.page(store.layout, asked, criteria.condition(store.layout, asked, whole=False))
+    plan = " ".join(row[3] for row in store.read(f"EXPLAIN QUERY PLAN {query.sql}", query.given))
+    assert "USING COVERING INDEX criteria" in plan
+
+
+def test_a_store_of_something_else_is_refused(store: Store, tmp_path: Path) -> None:
+    store.apply({0: rows(*({"key": str(n), "town": "x" * 500} for n in range(500)))}, {0: 500})
+    store.close()
+    for other in (View("v", VIEW.topic, f"{SCHEMA}, z INT", by=BY), View("v", VIEW.topic, SCHEMA, by=("town",))):
+        with pytest.raises(Damaged, match="another schema"):
+            Store(Layout(other), store.path).open()
+    content = store.path.read_bytes()
+    for damaged in (b"", b"nothing" * 5000, content[: len(content) // 2], content[:8192] + bytes(len(content) - 8192)):
+        store.path.write_bytes(damaged)
+        with pytest.raises(Damaged):
+            store.open()
+        store.close()
+    with pytest.raises(Damaged, match="no store yet"):
+        Store(Layout(VIEW), tmp_path / "none").open()
+
+
+def test_a_failed_write_changes_nothing(store: Store) -> None:
+    store.apply({0: rows({"key": "a", "n": 1})}, {0: 1})
+    with sqlite3.connect(store.path) as other:
+        other.execute("DROP TABLE offsets")
+    other.close()
+    with pytest.raises(Damaged):
+        store.apply({0: rows({"key": "a", "n": 2})}, {0: 2}, dead=1)
+    assert store.read("SELECT by_1 FROM rows") == [(1,)]
+    assert (store.next, store.meta.dead) == ({0: 1, 1: 0}, 0)
+
+
+def test_a_query_ends_at_its_deadline(store: Store) -> None:
+    endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+    with pytest.raises(Late):
+        store.read(endless, deadline=time.monotonic() + 0.05)
+    assert store.read("SELECT 1") == [(1,)]
+
+
+def test_a_reader_goes_over_to_a_store_that_is_made_anew(store: Store) -> None:
+    store.apply({0: rows({"key": "a", "n": 1})}, {0: 1})
+    assert store.read("SELECT count(*) FROM rows") == [(1,)]
+    store.begin("other", 2, 6, {0: 0, 1: 0})
+    assert store.read("SELECT count(*) FROM rows") == [(0,)]
+
+
+async def _asked(pool: Pool) -> None:
+    import asyncio
+
+    hold, soon = threading.Event(), time.monotonic() + 0.2
+    first = [asyncio.ensure_future(pool.run(hold.wait, soon)) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(Wait):
+        await pool.run(hold.wait, soon)
+    for one in first:
+        with pytest.raises(Late):
+            await one
+    deadline = time.monotonic() + 60
+    while not pool.stuck and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    assert pool.stuck, "it was noticed"
+    hold.set()
+    while pool.asked and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    assert [pool.asked, pool.stuck] == [0, False]
+    assert await pool.run(lambda: 5, time.monotonic() + 60) == 5
+
+
+def test_a_pool_refuses_what_would_wait_long_and_notices_a_stuck_thread() -> None:
+    import asyncio
+
+    pool = Pool(threads=1, waiting=2, stuck_after=0.1)
+    try:
+        asyncio.run(_asked(pool))
+    finally:
+        pool.close()
+
+
+@pytest.mark.parametrize(
+    ("schema", "by", "said"),
+    [
+        ("a ARRAY<INT>, n INT", "a", "cannot be asked by this field"),
+        ("m MAP<STRING,DOUBLE>", "m", "cannot be asked by this field"),
+        ("key STRING", (), "a field of the name that its key has"),
+        ("n INT", ("n", "n"), "cannot be asked by this field"),
+    ],
+)
+def test_a_view_that_cannot_be_asked_is_refused(schema: str, by: Any, said: str) -> None:
+    with pytest.raises(DeclarationError, match=said):
+        View("v", VIEW.topic, schema, by=by)
