@@ -37,8 +37,8 @@ class Folding:
     def watermark(self) -> int:
         return max(0, self.latest - (self.late_by or 0))
 
-    def take(self, rows: Sequence[Row], *, again: bool = False) -> list[dict[str, Any]]:
-        """What a batch gives; again: run it twice, as behind a crash."""
+    def take(self, rows: Sequence[Row], *, again: bool = False, clock: int = 0) -> list[dict[str, Any]]:
+        """What a batch gives; again: run it twice, as behind a crash. clock: of a heartbeat in it, epoch ms."""
         watermark = self.watermark
         for _ in range(2 if again else 1):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -46,14 +46,15 @@ class Folding:
             found = self._run(rows, watermark)
         self.batch += 1
         self.late += found.late
-        self.latest = max([self.latest, *(row["timestamp"] for row in rows)])
+        self.latest = max([self.latest, clock, *(row["timestamp"] for row in rows)])
         return found.rows.to_pylist()
 
     def _run(self, rows: Sequence[Row], watermark: int) -> folds.Folded:
         table = self._table(rows)
         layout = folds.layout(self.fold, table.schema)
         part = Part(self.folder, layout, self.batch)
-        found = folds.folded(self.fold, table, part.find, watermark, late=self.late_by is not None)
+        due = part.due(self.fold.due, watermark) if self.fold.due else None
+        found = folds.folded(self.fold, table, part.find, watermark, late=self.late_by is not None, due=due)
         part.change(found.kept, found.gone, found.was, found.late, lambda kept: folds.ended(self.fold, kept, watermark))
         return found
 

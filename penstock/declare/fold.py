@@ -26,10 +26,15 @@ class Fold:
     state: Spark DDL of what is kept for a key, beside the key itself.
     fold: a SELECT over two tables: `records`, the frame's columns, `event_time TIMESTAMPTZ` among them; and `state`,
         the key and what is kept, of those keys that have a record and a state. It gives the key and the new state, once
-        for each key; a key of the records that it leaves out is forgotten. It may give more columns, for `rows`.
+        for each key; a key of the records, or one that is due, that it leaves out is forgotten. It may give more
+        columns, for `rows`.
     rows: a SELECT over `folded`, what `fold` gave, and over the same two tables.
     gives: Spark DDL of what `rows` gives: the columns of the frame that the transform goes on with.
     ends: a condition over the key and the state: what may be forgotten, for a key without it would come to the same.
+    due: the field of the state, BIGINT, that says when its key is to be folded though no record of it comes, in epoch
+        ms: in the first batch whose watermark has reached it the key is in `state`, and perhaps in no record. Let
+        `fold` move it on, or to NULL for never: a key whose time has come is folded in every batch. With it the stream
+        promises `Folded(tick=...)`.
     restored: a SELECT over `output`, the newest record of each key of the stream's compacted output, in the columns
         that its key and value are made of: it gives the key and the state. Empty if those do not hold the state, which
         is then lost with its checkpoint.
@@ -47,11 +52,12 @@ class Fold:
     rows: str
     gives: str
     ends: str = "false"
+    due: str = ""
     restored: str = ""
 
     def __post_init__(self) -> None:
         check_name("fold", self.name)
-        for name in ("state", "fold", "rows", "gives", "ends", "restored"):
+        for name in ("state", "fold", "rows", "gives", "ends", "due", "restored"):
             check_kind(f"fold {self.name}", name, getattr(self, name), str)
         key: object = self.key
         if not (isinstance(key, tuple) and key and all(isinstance(name, str) and name for name in key)):
@@ -62,6 +68,12 @@ class Fold:
         if twice := sorted({name.lower() for name in self.key} & set(names)):
             raise DeclarationError(
                 f"fold {self.name} keeps its key twice", got=", ".join(twice), fix="leave it out of the state"
+            )
+        if self.due and {f.name: f.type.kind for f in self.kept}.get(self.due) != "bigint":
+            raise DeclarationError(
+                f"fold {self.name} is due at what its state does not have",
+                got=self.due,
+                fix="name a field of its state that is a BIGINT, in epoch ms",
             )
         assert self.given
 

@@ -207,14 +207,20 @@ class Timed(Promise):
 
 @dataclass(frozen=True)
 class Folded(Promise):
-    """State by key, kept in columns (`Fold`): rows when records come; of a key with newer values, where that is how
-    the output's key is meant.
+    """State by key, kept in columns (`Fold`): rows when records come and when a key is due; of a key with newer values,
+    where that is how the output's key is meant.
 
     late_by: how late a record may be and still be folded in; later ones are counted as late. None takes every one.
+    tick: how exact what is due is when nobody sends: time moves so often at least. None if nothing is ever due.
     """
 
     late_by: timedelta | None = None
+    tick: timedelta | None = field(default=None, metadata=POSITIVE)
 
     @property
     def delay(self) -> timedelta:
         return self.late_by or NONE
+
+    @property
+    def due(self) -> Due | None:
+        return Due(self.tick) if self.tick else None

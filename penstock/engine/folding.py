@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -32,6 +33,7 @@ from penstock.records.columns import EVENT_TIME
 from penstock.records.keyed import HASH, Damaged, Manifest, Part
 
 if TYPE_CHECKING:
+    from pyspark import TaskContext
     from pyspark.sql import DataFrame
 
     from penstock.declare.fold import Fold
@@ -111,15 +113,20 @@ def applied(fold: Fold, frame: DataFrame) -> DataFrame:
     layout = DataType.fromDDL(", ".join(f"{quoted(f.name)} {f.type.ddl}" for f in fold.given))
     assert isinstance(layout, StructType)
     folder = f"{place.folder}/{fold.name}" if place.folder and frame.isStreaming else ""
-    return sent.mapInArrow(Step(fold, folder, place.late), layout)
+    records = to_arrow_schema(sent.schema, timezone="UTC")
+    return sent.mapInArrow(Step(fold, folder, place.late, records, _parts(frame)), layout)
 
 
 def parted(fold: Fold, frame: DataFrame) -> DataFrame:
     """Rows with the hash of their key and the number of their part; each part is one task's."""
-    count = int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    count = _parts(frame)
     # As Spark shuffles by these columns.
     part = F.pmod(F.hash(*fold.key), F.lit(count))
     return frame.select("*", F.xxhash64(*fold.key).alias(HASH), part.alias(PART)).repartition(count, *fold.key)
+
+
+def _parts(frame: DataFrame) -> int:
+    return int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 def lines(stream: Stream, found: Place) -> list[str]:
@@ -133,21 +140,37 @@ def lines(stream: Stream, found: Place) -> list[str]:
 
 @dataclass(frozen=True)
 class Step:
-    """What a worker does with the rows of its parts. folder: of the fold; without one there is no state."""
+    """What a worker does with the rows of its parts. folder: of the fold; without one there is no state. records: the
+    columns that come; parts: how many there are."""
 
     fold: Fold
     folder: str
     late: bool
+    records: pa.Schema
+    parts: int
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held = list(batches)
-        if not held:
-            return
-        table = pa.Table.from_batches(held).combine_chunks()
+        table = pa.Table.from_batches(held, None if held else self.records).combine_chunks()
         numbers = table[PART].to_numpy()
-        for number in np.unique(numbers):
+        for number in self._numbers(np.unique(numbers)):
             rows = table.filter(pa.array(numbers == number)).drop_columns([PART])
-            yield from self._folded(int(number), rows).to_batches()
+            yield from self._folded(number, rows).to_batches()
+
+    def _numbers(self, found: npt.NDArray[np.int32]) -> list[int]:
+        """The parts that have something to do in this task; where keys may be due, also one without rows."""
+        numbers: list[int] = found.tolist()
+        if not (self.fold.due and self.folder):
+            return numbers
+        own = _task().partitionId() % self.parts
+        # State comes of rows: so a plan that counts its tasks otherwise fails before anything is due.
+        if strange := [n for n in numbers if n != own]:
+            raise DeclarationError(
+                f"fold {self.fold.name} has keys that are due, and its plan does not say which part a task has",
+                got=f"rows of part {strange[0]} in task {own} of {self.parts}",
+                fix="unite, cross and coalesce frames before the fold, not behind it",
+            )
+        return [own]
 
     def _folded(self, number: int, rows: pa.Table) -> pa.Table:
         layout = folds.layout(self.fold, rows.schema)
@@ -155,16 +178,16 @@ class Step:
             return folds.folded(self.fold, rows, lambda _: layout.empty_table(), 0, late=False).rows
         batch, watermark = self._now()
         part = Part(Path(self.folder, str(number)), layout, batch)
-        found = folds.folded(self.fold, rows, part.find, watermark, late=self.late)
+        due = part.due(self.fold.due, watermark) if self.fold.due else None
+        if not len(rows) and not due:
+            return folds.given(self.fold).empty_table()
+        found = folds.folded(self.fold, rows, part.find, watermark, late=self.late, due=due)
         part.change(found.kept, found.gone, found.was, found.late, lambda rows: folds.ended(self.fold, rows, watermark))
         return found.rows
 
     def _now(self) -> tuple[int, int]:
         """The batch and its watermark, epoch ms."""
-        from pyspark import TaskContext
-
-        context = TaskContext.get()
-        number = context and context.getLocalProperty("streaming.sql.batchId")
+        number = _task().getLocalProperty("streaming.sql.batchId")
         said = json.loads(Path(self.folder, NOW).read_text())
         if number is None or int(str(number)) != said["batch"]:
             raise PenstockError(
@@ -173,6 +196,14 @@ class Step:
                 fix="leave its frame out of broadcast hints and subqueries",
             )
         return said["batch"], said["watermark"]
+
+
+def _task() -> TaskContext:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    return context
 
 
 class Folds:

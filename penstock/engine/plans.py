@@ -61,6 +61,7 @@ def rows(
         found = stream.transform(**frames, **tables)
     refusals.is_frame(stream, found)
     refusals.check(stream, [*jvm.stateful_steps(found), *(refusals.FOLD for _ in place.folds)])
+    refusals.timers_fit(stream, [fold.name for fold in place.folds.values() if fold.due])
     refusals.clocks_fit(stream, jvm.clocks(found))
     refusals.windows_fit(stream, jvm.windows(found))
     if any(fold.restored for fold in place.folds.values()):

@@ -94,6 +94,16 @@ def clocks_fit(stream: Stream, found: Sequence[str]) -> None:
         )
 
 
+def timers_fit(stream: Stream, due: Sequence[str]) -> None:
+    """DeclarationError if keys of some folds are due at times, and nothing moves time. due: those folds."""
+    if due and not stream.promise.due:
+        raise DeclarationError(
+            f"stream {stream.name} has keys that are due at a time, and nothing moves time when nobody sends",
+            got=f"fold {', '.join(due)} and {type(stream.promise).__name__}() without tick",
+            fix="promise Folded(tick=timedelta(seconds=1)), or as seldom as it may be",
+        )
+
+
 def check(stream: Stream, steps: Sequence[str]) -> None:
     """DeclarationError if the stateful steps of a plan, by Spark's names, are not what the stream promises."""
     promise = type(stream.promise).__name__

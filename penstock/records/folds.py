@@ -53,11 +53,14 @@ def _arrow(fields: tuple[Field, ...]) -> list[pa.Field[pa.DataType]]:
     return [pa.field(f.name, arrow(f.type)) for f in fields]
 
 
-def folded(fold: Fold, records: pa.Table, known: Known, watermark: int, *, late: bool) -> Folded:
+def folded(
+    fold: Fold, records: pa.Table, known: Known, watermark: int, *, late: bool, due: pa.Table | None = None
+) -> Folded:
     """Fold rows, their columns beside `_hash`, into what is known of their keys.
 
-    watermark: epoch ms; late: whether rows behind it are left out. PenstockError if a row has no key;
-    DeclarationError if the fold's queries cannot be run on such rows.
+    watermark: epoch ms; late: whether rows behind it are left out; due: state that is folded whether its keys have
+    records or not. PenstockError if a row has no key; DeclarationError if the fold's queries cannot be run on such
+    rows.
     """
     for name in fold.key:
         if holes := records[name].null_count:
@@ -71,12 +74,12 @@ def folded(fold: Fold, records: pa.Table, known: Known, watermark: int, *, late:
         # Times are finer than the watermark: a record of the same millisecond lies behind it.
         passed = pa.scalar(watermark * 1000, pa.timestamp("us", "UTC"))
         records = records.filter(pc.greater(records[EVENT_TIME], passed))
-    pieces = -(-len(records) // ROWS)
+    due = layout(fold, records.schema).empty_table() if due is None else due
+    pieces = -(-(len(records) + len(due)) // ROWS)
     while True:
         try:
-            return _joined(
-                fold, [_one(fold, piece, known, watermark) for piece in _cut(records, pieces)], count, records
-            )
+            cut = zip(_cut(records, pieces), _cut(due, pieces), strict=True)
+            return _joined(fold, [_one(fold, *piece, known, watermark) for piece in cut], count, records)
         except duckdb.OutOfMemoryException:
             pieces = max(2, pieces * 2)
             if pieces > PIECES:
@@ -87,7 +90,7 @@ def tried(fold: Fold, records: pa.Schema) -> None:
     """Run a fold's queries without rows, of these columns: DeclarationError if they cannot be run."""
     there = layout(fold, records)
     given = records.append(pa.field(HASH, pa.int64())).empty_table()
-    _one(fold, given, lambda _: there.empty_table(), 0)
+    _one(fold, given, there.empty_table(), lambda _: there.empty_table(), 0)
     try:
         ended(fold, there.empty_table(), 0)
     except duckdb.Error as e:
@@ -97,7 +100,7 @@ def tried(fold: Fold, records: pa.Schema) -> None:
 def _cut(records: pa.Table, pieces: int) -> list[pa.Table]:
     """Rows by key, in so many tables."""
     if pieces <= 1:
-        return [records] if len(records) else []
+        return [records] * pieces
     number = records[HASH].to_numpy().view(np.uint64) % np.uint64(pieces)
     return [records.filter(pa.array(number == n)) for n in range(pieces)]
 
@@ -112,16 +115,19 @@ def _joined(fold: Fold, found: list[Folded], count: int, records: pa.Table) -> F
     )
 
 
-def _one(fold: Fold, records: pa.Table, known: Known, watermark: int) -> Folded:
-    hashes = np.unique(records[HASH].to_numpy())
+def _one(fold: Fold, records: pa.Table, due: pa.Table, known: Known, watermark: int) -> Folded:
+    hashes = np.unique(np.concatenate([records[HASH].to_numpy(), due[HASH].to_numpy()]))
     there = known(hashes)
     con, key = connection(), ", ".join(f'"{name}"' for name in fold.key)
-    tables = {"records": records.drop_columns([HASH]), "_records": records, "_there": there}
+    tables = {"records": records.drop_columns([HASH]), "_records": records, "_due": due, "_there": there}
     try:
         for name, table in tables.items():
             con.register(name, table)
         con.execute(f"SET VARIABLE watermark = {watermark}::BIGINT")
-        con.execute(f"CREATE OR REPLACE TEMP TABLE _touched AS SELECT DISTINCT {HASH}, {key} FROM _records")
+        con.execute(
+            f"CREATE OR REPLACE TEMP TABLE _touched AS SELECT {HASH}, {key} FROM _records "
+            f"UNION SELECT {HASH}, {key} FROM _due"
+        )
         # Another key of the same hash is not for the fold to see.
         state = _table(con, f"FROM _there SEMI JOIN _touched USING ({HASH}, {key})")
         others = there.slice(0, 0)
@@ -157,8 +163,8 @@ def _check(fold: Fold, con: duckdb.DuckDBPyConnection, key: str, fresh: pa.Table
     if not made == different == len(fresh):
         raise DeclarationError(
             f"fold {fold.name} gives a key twice, or one that no record has",
-            got=f"{made} rows of {different} keys, {len(fresh)} of them of the records",
-            fix="let its query give one row for a key of the records, or none to forget it",
+            got=f"{made} rows of {different} keys, {len(fresh)} of them of the records or due",
+            fix="let its query give one row for a key of the records or one that is due, or none to forget it",
         )
 
 

@@ -97,6 +97,19 @@ class Part:
         rows = pa.concat_tables(found) if found else self._layout.empty_table()
         return rows.filter(pc.invert(rows[GONE])).drop_columns([GONE])
 
+    def due(self, field: str, moment: int) -> pa.Table:
+        """The rows whose field says a time up to this one."""
+        found: list[pa.Table] = []
+        newer: list[pa.Table] = []
+        for file in reversed(self._before.files):
+            table = mapped(self._folder / file.name)
+            rows = table.filter(pc.less_equal(table[field], pa.scalar(moment, pa.int64())))
+            for other in newer if len(rows) else ():
+                rows = rows.filter(pa.array(~_among(rows, other)))
+            found.append(rows)
+            newer.append(table)
+        return pa.concat_tables(found or [self._layout.empty_table()]).drop_columns([GONE])
+
     def change(self, rows: pa.Table, gone: Hashes, was: int, late: int, ended: Callable[[pa.Table], pa.Table]) -> None:
         """Write what is kept of all keys of some hashes; of `gone` there are none any more.
 

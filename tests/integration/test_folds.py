@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -11,14 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from penstock import catalog
 from penstock.declare.topic import COMMITS
 from penstock.engine import folding, plans
+from penstock.engine.run import StreamRun
 from penstock.engine.session import session_for
 from penstock.errors import Blocked, DeclarationError
 from penstock.local.parts import Broker
 from penstock.records.keyed import versions
 from penstock.streams import Each, F, Fold, Folded, Input, Stream, Topic, TopicOutput
+from penstock.supervision.heartbeats import Beater
 from penstock.testing import Record, create, latest, read, rows, running, send
 from tests.support import tended, wait_until
 
@@ -184,6 +189,76 @@ def test_a_record_that_a_fold_fails_on_is_put_aside(spark: SparkSession, bootstr
     assert "thirteen" in dict(letter.headers)["penstock.reason"]
 
 
+# Tells of who was silent for ten seconds.
+SILENT = Fold(
+    name="silent",
+    key=("who",),
+    state="total BIGINT, due BIGINT",
+    fold="SELECT who, coalesce(r.total, 0) + coalesce(state.total, 0) AS total, r.latest + 10000 AS due, "
+    "r.latest IS NULL AS silent FROM ("
+    "SELECT who, sum(amount)::BIGINT AS total, max(records.at) AS latest FROM records GROUP BY who) r "
+    "FULL JOIN state USING (who)",
+    rows="SELECT who, total FROM folded WHERE silent",
+    gives="who STRING, total BIGINT",
+    due="due",
+)
+
+
+def silent(paid: DataFrame) -> DataFrame:
+    return SILENT(paid.where("who IS NOT NULL"))
+
+
+def test_keys_are_due_by_the_clock_though_nobody_sends(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
+    of = stream(transform=silent, promise=Folded(tick=timedelta(seconds=1)))
+    clock = [0.0]
+    beater = Beater(catalog.build([of]).windowed(), None, bootstrap, clock=lambda: clock[0])
+
+    def beat(run: StreamRun, *seconds: int) -> None:
+        for at in seconds:
+            clock[0] = START / 1000 + at
+            beater.run_once()
+            run.settle()
+
+    with closing(beater):
+        with running(of, spark, bootstrap, tmp_path) as run:
+            send(bootstrap, [*paid(("ann", 1), ("bob", 2)), *paid(("cy", 3), at=5)])
+            run.settle()
+            beat(run, 9)
+            before = versions_of(tmp_path)
+            # Where nothing is due nothing is written.
+            beat(run, 10, 11)
+            assert not totals(bootstrap)
+            assert versions_of(tmp_path) == before
+            beat(run, 12)
+            assert totals(bootstrap) == {"ann": 1, "bob": 2}
+            assert run.report().state_rows == 3
+        # It was written, and not committed: it runs again, and tells nobody twice.
+        commits = tmp_path / "sums" / "commits"
+        last = max(int(entry.name) for entry in commits.iterdir() if entry.name.isdigit())
+        without_commits(tmp_path / "sums", last)
+        with running(of, spark, bootstrap, tmp_path) as run:
+            beat(run, 15, 16, 17)
+            send(bootstrap, paid(("ann", 10), at=17))
+            beat(run, 26, 27, 28, 29)
+    told = [(r.key, r.value) for r in read(bootstrap, TOTALS.name)]
+    assert sorted(told[:2]) == [("ann", "1"), ("bob", "2")]
+    assert told[2:] == [("cy", "3"), ("ann", "11")]
+
+
+def versions_of(folder: Path) -> dict[str, list[int]]:
+    return {part.name: versions(part) for part in (folder / "sums" / "folds" / "silent").iterdir() if part.is_dir()}
+
+
+def test_a_task_that_does_not_know_its_part_folds_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    given = spark.range(100).selectExpr("concat('k', id) AS who", "id AS amount", "id AS at", "now() AS event_time")
+    sent = folding.parted(SILENT, given).coalesce(1)
+    step = folding.Step(
+        SILENT, str(tmp_path), late=False, records=to_arrow_schema(sent.schema, timezone="UTC"), parts=2
+    )
+    with pytest.raises(Exception, match="does not say which part a task has"):
+        sent.mapInArrow(step, "who STRING, total BIGINT").collect()
+
+
 def test_another_state_is_not_misread(spark: SparkSession) -> None:
     def lines(of: Stream) -> list[str]:
         own = session_for(spark, of)
@@ -210,6 +285,7 @@ def test_what_does_not_fit_is_refused(spark: SparkSession) -> None:
             plans.rows(session_for(spark, of), of, "127.0.0.1:1", {})
         return str(told.value)
 
+    assert "nothing moves time" in refused(stream(transform=silent, promise=Folded()))
     assert "folds" in refused(stream(promise=Each(), inputs={"paid": replace(GIVEN, late="count")}))
     assert "does not fold" in refused(stream(transform=lambda paid: paid.select("who", F.lit(1).alias("total"))))
     assert "lacks columns" in refused(stream(transform=lambda paid: SUMS(paid.select("who", "amount"))))

@@ -1,0 +1,78 @@
+"""Keys of a fold that are due: found among all versions of a state, folded without a record, once."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import DeclarationError
+from penstock.streams import Fold
+from tests.folding import Folding, cut
+
+AFTER = 100
+# Silent for so long is told once, and forgotten where the last word was `bye`.
+SILENT = Fold(
+    name="silent",
+    key=("who",),
+    state="latest BIGINT, word STRING, due BIGINT",
+    fold=f"""
+WITH newest AS (
+  SELECT who, max(timestamp) AS latest, arg_max(word, timestamp) AS word FROM records GROUP BY who
+), now AS (
+  SELECT who, greatest(n.latest, s.latest) AS latest, coalesce(n.word, s.word) AS word,
+    n.latest IS NULL AND s.due IS NOT NULL AS told
+  FROM newest n FULL JOIN state s USING (who)
+)
+SELECT *, CASE WHEN NOT told THEN latest + {AFTER} END AS due FROM now WHERE NOT (told AND word = 'bye')""",
+    rows="SELECT who, latest FROM state WHERE due <= getvariable('watermark') AND who NOT IN (SELECT who FROM records)",
+    gives="who STRING, latest BIGINT",
+    due="due",
+)
+ROW = "who STRING, word STRING, timestamp BIGINT"
+
+
+def row(who: str, timestamp: int, word: str = "") -> dict[str, Any]:
+    return {"who": who, "word": word, "timestamp": timestamp}
+
+
+def test_a_key_is_due_once_and_again_when_it_comes_back(tmp_path: Path) -> None:
+    silent = Folding(SILENT, ROW, tmp_path)
+    assert silent.take([row("ann", 1000), row("bob", 1050, "bye")]) == []
+    assert silent.take([], clock=1099) == []
+    assert silent.take([], clock=1100) == []
+    # The watermark of a batch is what the batches before it have seen.
+    assert silent.take([], again=True, clock=1200) == [{"who": "ann", "latest": 1000}]
+    assert silent.take([], again=True, clock=1200) == [{"who": "bob", "latest": 1050}]
+    assert silent.take([], clock=5000) == []
+    assert silent.kept() == 1
+    assert silent.take([row("ann", 5000)]) == []
+    assert silent.take([], clock=5100) == []
+    assert silent.take([row("bob", 5099)]) == [{"who": "ann", "latest": 5000}]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_histories(seed: int, tmp_path: Path) -> None:
+    """Whatever batches, merges of files, keys of one hash and repeated batches do: told is who was silent, once."""
+    chance = random.Random(seed)
+    rows = [row(f"k{chance.randrange(40)}", 10_000 + 3 * n, chance.choice(["", "bye"])) for n in range(400)]
+    silent = Folding(SILENT, ROW, tmp_path, hashes=chance.choice([1, 2, 2**62]))
+    latest: dict[str, int] = {}
+    told: set[tuple[str, int]] = set()
+    for batch in cut(rows, [chance.choice([1, 2, 3, 10, 25]) for _ in range(5)]):
+        watermark, here = silent.watermark, {r["who"] for r in batch}
+        due = {(w, t) for w, t in latest.items() if w not in here and t + AFTER <= watermark and (w, t) not in told}
+        found = {(r["who"], r["latest"]) for r in silent.take(batch, again=chance.random() < 0.2)}
+        assert found == due
+        told |= found
+        latest |= {r["who"]: r["timestamp"] for r in batch}
+    assert len(told) > 50
+
+
+def test_what_is_due_is_a_field_of_the_state() -> None:
+    for field in ("word", "nothing"):
+        with pytest.raises(DeclarationError, match="is due at what its state does not have"):
+            replace(SILENT, due=field)
