@@ -32,15 +32,17 @@ class Fold:
     gives: Spark DDL of what `rows` gives: the columns of the frame that the transform goes on with.
     ends: a condition over the key and the state: what may be forgotten, for a key without it would come to the same.
     due: the field of the state, BIGINT, that says when its key is to be folded though no record of it comes, in epoch
-        ms: in the first batch whose watermark has reached it the key is in `state`, and perhaps in no record. Let
-        `fold` move it on, or to NULL for never: a key whose time has come is folded in every batch. With it the stream
-        promises `Folded(tick=...)`.
+        ms: in the first batch that begins when time has come so far the key is in `state`, and perhaps in no record.
+        Let `fold` move it on, or to NULL for never: a key whose time has come is folded in every batch. With it the
+        stream promises `Folded(tick=...)`.
     restored: a SELECT over `output`, the newest record of each key of the stream's compacted output, in the columns
         that its key and value are made of: it gives the key and the state. Empty if those do not hold the state, which
         is then lost with its checkpoint.
 
-    `getvariable('watermark')` is the batch's watermark, in epoch ms. How records are cut into batches must not matter
-    more than the rule says, and a batch that runs again must come to the same: so no `now()` and no `random()`.
+    `getvariable('watermark')` is what records of the batch are late by, in epoch ms, and `getvariable('time')` how far
+    time has come before it, which may be later: what is due up to then is folded. How records are cut into batches must
+    not matter more than the rule says, and a batch that runs again must come to the same: so no `now()` and no
+    `random()`.
 
     A stream with a fold promises `Folded`.
     """

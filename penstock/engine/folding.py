@@ -176,17 +176,17 @@ class Step:
         layout = folds.layout(self.fold, rows.schema)
         if not self.folder:
             return folds.folded(self.fold, rows, lambda _: layout.empty_table(), 0, late=False).rows
-        batch, watermark = self._now()
+        batch, watermark, time = self._now()
         part = Part(Path(self.folder, str(number)), layout, batch)
-        due = part.due(self.fold.due, watermark) if self.fold.due else None
+        due = part.due(self.fold.due, time) if self.fold.due else None
         if not len(rows) and not due:
             return folds.given(self.fold).empty_table()
-        found = folds.folded(self.fold, rows, part.find, watermark, late=self.late, due=due)
+        found = folds.folded(self.fold, rows, part.find, watermark, late=self.late, due=due, time=time)
         part.change(found.kept, found.gone, found.was, found.late, lambda rows: folds.ended(self.fold, rows, watermark))
         return found.rows
 
-    def _now(self) -> tuple[int, int]:
-        """The batch and its watermark, epoch ms."""
+    def _now(self) -> tuple[int, int, int]:
+        """The batch, its watermark and how far time has come, epoch ms."""
         number = _task().getLocalProperty("streaming.sql.batchId")
         said = json.loads(Path(self.folder, NOW).read_text())
         if number is None or int(str(number)) != said["batch"]:
@@ -195,7 +195,7 @@ class Step:
                 got=f"batch {number}, and the state is made ready for batch {said['batch']}",
                 fix="leave its frame out of broadcast hints and subqueries",
             )
-        return said["batch"], said["watermark"]
+        return said["batch"], said["watermark"], said["time"]
 
 
 def _task() -> TaskContext:
@@ -251,7 +251,8 @@ class Folds:
                 keyed.pruned(part, batch.batch_id, KEPT)
                 if found := keyed.versions(part):
                     latest[part.name] = found[-1]
-            said = {"batch": batch.batch_id, "watermark": batch.watermark_ms, "parts": latest}
+            time = batch.plan.watermark_ms
+            said = {"batch": batch.batch_id, "watermark": batch.watermark_ms, "time": time, "parts": latest}
             keyed.put(folder / NOW, json.dumps(said), sync=True)
 
     def late(self, batch: Batch) -> bool:

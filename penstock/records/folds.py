@@ -54,13 +54,20 @@ def _arrow(fields: tuple[Field, ...]) -> list[pa.Field[pa.DataType]]:
 
 
 def folded(
-    fold: Fold, records: pa.Table, known: Known, watermark: int, *, late: bool, due: pa.Table | None = None
+    fold: Fold,
+    records: pa.Table,
+    known: Known,
+    watermark: int,
+    *,
+    late: bool,
+    due: pa.Table | None = None,
+    time: int | None = None,
 ) -> Folded:
     """Fold rows, their columns beside `_hash`, into what is known of their keys.
 
     watermark: epoch ms; late: whether rows behind it are left out; due: state that is folded whether its keys have
-    records or not. PenstockError if a row has no key; DeclarationError if the fold's queries cannot be run on such
-    rows.
+    records or not; time: how far time has come, epoch ms, the watermark if it is not said. PenstockError if a row has
+    no key; DeclarationError if the fold's queries cannot be run on such rows.
     """
     for name in fold.key:
         if holes := records[name].null_count:
@@ -75,11 +82,12 @@ def folded(
         passed = pa.scalar(watermark * 1000, pa.timestamp("us", "UTC"))
         records = records.filter(pc.greater(records[EVENT_TIME], passed))
     due = layout(fold, records.schema).empty_table() if due is None else due
+    time = watermark if time is None else time
     pieces = -(-(len(records) + len(due)) // ROWS)
     while True:
         try:
             cut = zip(_cut(records, pieces), _cut(due, pieces), strict=True)
-            return _joined(fold, [_one(fold, *piece, known, watermark) for piece in cut], count, records)
+            return _joined(fold, [_one(fold, *piece, known, (watermark, time)) for piece in cut], count, records)
         except duckdb.OutOfMemoryException:
             pieces = max(2, pieces * 2)
             if pieces > PIECES:
@@ -90,7 +98,7 @@ def tried(fold: Fold, records: pa.Schema) -> None:
     """Run a fold's queries without rows, of these columns: DeclarationError if they cannot be run."""
     there = layout(fold, records)
     given = records.append(pa.field(HASH, pa.int64())).empty_table()
-    _one(fold, given, there.empty_table(), lambda _: there.empty_table(), 0)
+    _one(fold, given, there.empty_table(), lambda _: there.empty_table(), (0, 0))
     try:
         ended(fold, there.empty_table(), 0)
     except duckdb.Error as e:
@@ -115,7 +123,7 @@ def _joined(fold: Fold, found: list[Folded], count: int, records: pa.Table) -> F
     )
 
 
-def _one(fold: Fold, records: pa.Table, due: pa.Table, known: Known, watermark: int) -> Folded:
+def _one(fold: Fold, records: pa.Table, due: pa.Table, known: Known, times: tuple[int, int]) -> Folded:
     hashes = np.unique(np.concatenate([records[HASH].to_numpy(), due[HASH].to_numpy()]))
     there = known(hashes)
     con, key = connection(), ", ".join(f'"{name}"' for name in fold.key)
@@ -123,7 +131,8 @@ def _one(fold: Fold, records: pa.Table, due: pa.Table, known: Known, watermark: 
     try:
         for name, table in tables.items():
             con.register(name, table)
-        con.execute(f"SET VARIABLE watermark = {watermark}::BIGINT")
+        for name, moment in zip(("watermark", "time"), times, strict=True):
+            con.execute(f"SET VARIABLE {name} = {moment}::BIGINT")
         con.execute(
             f"CREATE OR REPLACE TEMP TABLE _touched AS SELECT {HASH}, {key} FROM _records "
             f"UNION SELECT {HASH}, {key} FROM _due"

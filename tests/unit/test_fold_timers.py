@@ -28,7 +28,7 @@ WITH newest AS (
   FROM newest n FULL JOIN state s USING (who)
 )
 SELECT *, CASE WHEN NOT told THEN latest + {AFTER} END AS due FROM now WHERE NOT (told AND word = 'bye')""",
-    rows="SELECT who, latest FROM state WHERE due <= getvariable('watermark') AND who NOT IN (SELECT who FROM records)",
+    rows="SELECT who, latest FROM state WHERE due <= getvariable('time') AND who NOT IN (SELECT who FROM records)",
     gives="who STRING, latest BIGINT",
     due="due",
 )
