@@ -2,12 +2,13 @@
 UPSERT INTO mongodb.penstock.alert-rules
 READ alert-rules AS JSON (
   id BIGINT NOT NULL, account_id BIGINT, metric STRING, comparison STRING, threshold STRING, window_seconds BIGINT,
-  enabled INT, updated_at STRING
+  min_count BIGINT, labels STRING, enabled INT, updated_at STRING
 )
 KEY (id)
 INDEX (account_id)
 TOMBSTONES DELETE (get_json_object(string(record.key), '$.id'))
 AS
 SELECT id, account_id, metric, comparison, try_cast(threshold AS DECIMAL(20, 6)) AS threshold, window_seconds,
-  enabled = 1 AS enabled, try_to_timestamp(updated_at) AS updated_at
+  min_count, from_json(labels, 'MAP<STRING, STRING>') AS labels, enabled = 1 AS enabled,
+  try_to_timestamp(updated_at) AS updated_at
 FROM `alert-rules`

@@ -1,4 +1,5 @@
--- Per window and account: an alert if the metric of its browser sessions is over (or under) the threshold.
+-- Per window and account: an alert if the metric of its browser sessions is over (or under) the threshold, on average,
+-- and there are so many of them. labels: what a session must have, {"region": "eu"}.
 CREATE TABLE alert_rules (
   id BIGINT UNSIGNED NOT NULL AUTO_INCREMENT PRIMARY KEY,
   account_id BIGINT UNSIGNED NOT NULL,
@@ -6,6 +7,8 @@ CREATE TABLE alert_rules (
   comparison ENUM('over', 'under') NOT NULL DEFAULT 'over',
   threshold DECIMAL(20, 6) NOT NULL,
   window_seconds INT UNSIGNED NOT NULL DEFAULT 300,
+  min_count INT UNSIGNED NOT NULL DEFAULT 1,
+  labels VARCHAR(2000) NOT NULL DEFAULT '{}',
   enabled BOOLEAN NOT NULL DEFAULT TRUE,
   deleted BOOLEAN NOT NULL DEFAULT FALSE,
   updated_at TIMESTAMP(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6) ON UPDATE CURRENT_TIMESTAMP(6),

@@ -14,7 +14,7 @@ from penstock.testing import Case, cases
 HERE = Path(__file__).parent
 CASES = [
     pytest.param(case, id=f"{system}-{case.name}")
-    for system in ("quality", "metrics", "presence")
+    for system in ("quality", "metrics", "presence", "agents")
     for case in cases(HERE / system)
 ]
 

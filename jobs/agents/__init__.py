@@ -1,0 +1,87 @@
+"""Endpoint agents: who checks in and who is offline, which tests each is to run, and alerts on browser sessions.
+
+Settings are variables `PENSTOCK_AGENTS_<FIELD>`; a change takes effect with a release of the app `agents`.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cache
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from penstock.streams import Table, Topic
+
+
+class AgentsSettings(BaseSettings):
+    """Durations as ISO 8601 (`PT25M`) or seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="PENSTOCK_AGENTS_", frozen=True)
+
+    offline_after: timedelta = Field(
+        timedelta(minutes=25), gt=timedelta(0), description="how long an agent may be silent before it is offline"
+    )
+    grace: timedelta = Field(
+        timedelta(seconds=1), ge=timedelta(0), description="how long a check-in may be on its way before that is told"
+    )
+    alert_grace: timedelta = Field(
+        timedelta(milliseconds=500),
+        ge=timedelta(0),
+        description="how long a browser session may be on its way and still count",
+    )
+
+
+@cache
+def agents_settings() -> AgentsSettings:
+    return AgentsSettings()
+
+
+SAID = "agent STRING NOT NULL, account STRING NOT NULL, platform STRING, version STRING, labels MAP<STRING,STRING>"
+
+# timestamp: epoch ms by the agent's clock.
+CHECK_IN = f"{SAID}, timestamp BIGINT NOT NULL"
+CHECK_INS = Topic("check-ins", partitions=4, retention=timedelta(days=2))
+
+# What its last check-in said, timestamp being when; since: when it came online or went offline, epoch ms.
+AGENT = f"{CHECK_IN}, online BOOLEAN NOT NULL, since BIGINT NOT NULL"
+ACTIVE_AGENTS = Topic("active-agents", partitions=4, compacted=True, widens=False)
+AGAIN = Topic("check-ins-again", partitions=4, retention=timedelta(days=2))
+
+# last_seen: its last check-in; timestamp: when it had been silent for too long. Epoch ms.
+AGENT_OFFLINE = Topic("agent-offline", partitions=4, retention=timedelta(days=30))
+
+# timestamp: of the agent's last check-in then; version: grows with what the agent says and is.
+TEST = "id: BIGINT, name: STRING, kind: STRING, target: STRING, every_seconds: BIGINT"
+ASSIGNMENT = (
+    f"agent STRING NOT NULL, account STRING NOT NULL, online BOOLEAN NOT NULL, tests ARRAY<STRUCT<{TEST}>> NOT NULL, "
+    "version BIGINT NOT NULL, timestamp BIGINT NOT NULL"
+)
+ASSIGNMENTS = Topic("assignments", partitions=4, compacted=True)
+
+# Each metric of a session by name, as labels are. timestamp: epoch ms.
+SESSION = (
+    "account STRING NOT NULL, agent STRING NOT NULL, metrics MAP<STRING,DOUBLE> NOT NULL, labels MAP<STRING,STRING>, "
+    "timestamp BIGINT NOT NULL"
+)
+SESSIONS = Topic("browser-sessions", partitions=4, retention=timedelta(days=2))
+ALERTS = Topic("alerts", partitions=4, retention=timedelta(days=30))
+
+AT = "timestamp_millis(timestamp)"
+# Who sends no name is nobody.
+KNOWN = f"CASE WHEN agent <> '' AND account <> '' THEN {AT} END"
+
+
+def captured(name: str) -> Topic:
+    """A topic as its file in `sql/captures/` makes it."""
+    return Topic(name, compacted=True, beat_every=0, widens=False, config={"max.message.bytes": "16777216"})
+
+
+# `enabled` and `active` are 0 or 1.
+TESTS = Table(
+    captured("tests"),
+    schema="id BIGINT NOT NULL, account_id BIGINT NOT NULL, name STRING, kind STRING, target STRING, "
+    "every_seconds BIGINT, enabled INT NOT NULL",
+)
+LABELS = Table(captured("labels"), schema="test_id BIGINT NOT NULL, name STRING NOT NULL, value STRING NOT NULL")
+ACCOUNTS = Table(captured("accounts"), schema="id BIGINT NOT NULL, active INT NOT NULL")

@@ -1,0 +1,89 @@
+"""The scheduler: each agent's tests, from what it said last and the tests as they are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobs.agents import ACCOUNTS, ACTIVE_AGENTS, AGAIN, AGENT, ASSIGNMENTS, AT, LABELS, TEST, TESTS
+from penstock.streams import F, Fold, Folded, Input, Stream, TopicOutput
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+# The newest of an agent decides; of the same again, which is told when tests changed, the later batch, for it knows
+# newer tests. What comes to the same is not written again.
+ASSIGNED = Fold(
+    name="assigned",
+    key=("agent",),
+    state="version BIGINT, digest STRING",
+    fold="""
+WITH newest AS (
+  SELECT agent, arg_max(struct_pack(version := version, account := account, online := online, tests := tests,
+    moment := timestamp, digest := digest), version) AS said
+  FROM records GROUP BY agent
+)
+SELECT agent, said, s.version IS NULL OR said.version >= s.version AS counts,
+  CASE WHEN counts THEN said.version ELSE s.version END AS version,
+  CASE WHEN counts THEN said.digest ELSE s.digest END AS digest, s.digest AS before
+FROM newest LEFT JOIN state s USING (agent)""",
+    rows="SELECT agent, said.account, said.online, said.tests, version, said.moment AS timestamp FROM folded "
+    "WHERE digest IS DISTINCT FROM before",
+    gives=f"agent STRING, account STRING, online BOOLEAN, tests ARRAY<STRUCT<{TEST}>>, version BIGINT, "
+    "timestamp BIGINT",
+)
+
+# An agent that went offline is newer than it was when it said the same.
+VERSION = "timestamp * 2 + IF(online, 0, 1)"
+ONE = ("id", "name", "kind", "target", "every_seconds")
+
+
+def transform(
+    agents: DataFrame, again: DataFrame, tests: DataFrame, labels: DataFrame, accounts: DataFrame
+) -> DataFrame:
+    wanted = labels.groupBy(F.col("test_id").alias("of")).agg(F.collect_list(F.struct("name", "value")).alias("wants"))
+    active = accounts.where("active = 1").select(F.col("id").alias("account_id"))
+    enabled = tests.where("enabled = 1").join(active, "account_id").join(wanted, F.col("id") == F.col("of"), "left")
+    # By id, as a struct is ordered by its first field.
+    every = F.array_sort(F.collect_list(F.struct(*ONE, "wants"))).alias("every")
+    by_account = enabled.groupBy(F.col("account_id").cast("string").alias("whose")).agg(every)
+    said = agents.unionByName(again)
+    with_tests = said.join(by_account, said.account == by_account.whose, "left")
+    found = with_tests.select(
+        "agent", "account", "online", "timestamp", "event_time", F.expr(VERSION).alias("version"), _tests()
+    )
+    digest = F.md5(F.to_json(F.struct("account", "online", "tests")))
+    return ASSIGNED(found.withColumn("digest", digest))
+
+
+def _tests() -> Column:
+    """Those of the account that match; none of who is offline."""
+
+    def matches(test: Column) -> Column:
+        # NULL where a test asks for nothing, or for a label that the agent does not have.
+        same = F.forall(
+            test.wants, lambda want: F.coalesce(F.col("labels")[want["name"]] == want["value"], F.lit(False))
+        )
+        return test.wants.isNull() | F.coalesce(same, F.lit(False))
+
+    found = F.transform(F.filter("every", matches), lambda test: F.struct(*(test[name].alias(name) for name in ONE)))
+    none = F.array().cast(f"ARRAY<STRUCT<{TEST}>>")
+    return F.when(F.col("online"), F.coalesce(found, none)).otherwise(none).alias("tests")
+
+
+STREAM = Stream(
+    name="assignments",
+    app="agents",
+    inputs={
+        "agents": Input(ACTIVE_AGENTS, schema=AGENT, event_time=AT),
+        "again": Input(AGAIN, schema=AGENT, event_time=AT),
+        "tests": TESTS,
+        "labels": LABELS,
+        "accounts": ACCOUNTS,
+    },
+    transform=transform,
+    output=TopicOutput(ASSIGNMENTS, key="agent", value=("agent", "account", "online", "tests", "version", "timestamp")),
+    promise=Folded(),
+    shuffle_partitions=2,
+    # So that the agents of a large account, told again, hold up those of others for a batch at most.
+    max_records=50_000,
+)

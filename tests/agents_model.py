@@ -1,0 +1,70 @@
+"""The rules of endpoint agents over plain lists, as slow as they are simple: what the streams of agents are compared
+with. Records are the dicts that lie in the topics; all times are epoch ms."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+Record = Mapping[str, Any]
+
+MINUTE = 60_000
+AFTER, GRACE = 25 * MINUTE, 1000
+SAID = ("account", "platform", "version", "labels")
+
+
+def agents(check_ins: Iterable[Record], now: int) -> dict[str, dict[str, Any]]:
+    """Each agent as it is when all of time up to `now` is known: what its last check-in said, online and since when.
+
+    Of one time the greatest check-in counts."""
+    found = {}
+    for agent, moments in _moments(check_ins).items():
+        times = sorted(moments)
+        last = times[-1]
+        online = last + AFTER + GRACE > now
+        began = [t for t, before in zip(times, [None, *times], strict=False) if before is None or t - before >= AFTER]
+        since = began[-1] if online else last + AFTER
+        found[agent] = {"agent": agent, **moments[last], "timestamp": last, "online": online, "since": since}
+    return found
+
+
+def absences(check_ins: Iterable[Record], now: int) -> list[dict[str, Any]]:
+    """agent, account, last_seen, timestamp of each absence, by agent and time."""
+    found = []
+    for agent, moments in sorted(_moments(check_ins).items()):
+        times = sorted(moments)
+        for last, following in zip(times, [*times[1:], None], strict=True):
+            if following - last >= AFTER if following is not None else last + AFTER + GRACE <= now:
+                account = moments[last]["account"]
+                found.append({"agent": agent, "account": account, "last_seen": last, "timestamp": last + AFTER})
+    return found
+
+
+def _moments(check_ins: Iterable[Record]) -> dict[str, dict[int, dict[str, Any]]]:
+    found: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
+    for c in check_ins:
+        said, known = {name: c[name] for name in SAID}, found[c["agent"]].get(c["timestamp"])
+        if known is None or _order(said) > _order(known):
+            found[c["agent"]][c["timestamp"]] = said
+    return found
+
+
+def _order(said: Record) -> tuple[str, ...]:
+    labels = ", ".join(f"{k}={v}" for k, v in said["labels"].items()) if said["labels"] is not None else ""
+    return (said["account"], said["platform"] or "", said["version"] or "", labels)
+
+
+def assigned(agent: Record, tests: Iterable[Record], labels: Iterable[Record], accounts: Iterable[Record]) -> list[Any]:
+    """The ids of the tests that an agent, as `agents` has it, is to run."""
+    if not agent["online"]:
+        return []
+    active = {str(a["id"]) for a in accounts if a["active"]}
+    found = []
+    for test in tests:
+        wants = {row["name"]: row["value"] for row in labels if row["test_id"] == test["id"]}
+        has = agent["labels"] or {}
+        same = all(has.get(name) == value for name, value in wants.items())
+        if test["enabled"] and str(test["account_id"]) == agent["account"] in active and same:
+            found.append(test["id"])
+    return sorted(found)

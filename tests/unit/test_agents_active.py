@@ -1,0 +1,108 @@
+"""The fold of agents on random histories, batch by batch, against rules that know all of the past."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.agents import active
+from tests import agents_model as model
+from tests.agents_model import AFTER, GRACE, MINUTE
+from tests.folding import Folding, cut
+
+T = 1_700_000_000_000
+CHECK_IN = "agent STRING, account STRING, platform STRING, version STRING, labels MAP<STRING,STRING>, timestamp BIGINT"
+
+
+def check_in(agent: str, at: int, account: str = "1", **labels: str) -> dict[str, Any]:
+    """at: ms after T."""
+    said = {"agent": agent, "account": account, "platform": "linux", "version": "1.2", "labels": labels or None}
+    return {**said, "timestamp": T + at}
+
+
+def told(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The absences among a batch's rows."""
+    names = ("agent", "account", "last_seen", "timestamp")
+    found = [{name: r[name] for name in names} for r in rows if r["output"] == "offline"]
+    return sorted(found, key=lambda r: (r["agent"], r["timestamp"]))
+
+
+def state(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("agent", "account", "platform", "version", "labels", "timestamp", "online", "since")
+    labels = row["labels"]
+    return {name: row[name] for name in names} | {"labels": None if labels is None else dict(labels)}
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Folding:
+    return Folding(active.AGENTS, CHECK_IN, tmp_path)
+
+
+def test_an_agent_is_offline_once_and_comes_back(agents: Folding) -> None:
+    [first] = agents.take([check_in("a", 0, region="eu")], clock=T + AFTER + GRACE - 1)
+    assert state(first) == {**check_in("a", 0, region="eu"), "online": True, "since": T}
+    assert agents.take([], clock=T + AFTER + GRACE) == []
+    gone, event = agents.take([])
+    assert (gone["online"], gone["since"], gone["timestamp"]) == (False, T + AFTER, T)
+    assert told([event]) == [{"agent": "a", "account": "1", "last_seen": T, "timestamp": T + AFTER}]
+    assert agents.take([], clock=T + 10 * AFTER) == []
+    [back] = agents.take([check_in("a", 10 * AFTER)])
+    assert (back["online"], back["since"]) == (True, T + 10 * AFTER)
+
+
+def test_who_is_late_inside_the_allowance_is_not_offline(agents: Folding) -> None:
+    agents.take([check_in("a", 0)], clock=T + AFTER)
+    # It was due, and inside the grace a check-in of before comes.
+    assert told(agents.take([check_in("a", AFTER - 1)], clock=T + AFTER + GRACE)) == []
+    assert told(agents.take([])) == []
+    assert told(agents.take([], clock=T + 2 * AFTER + GRACE - 1)) == []
+    assert len(told(agents.take([]))) == 1
+
+
+def test_an_absence_between_two_check_ins_is_told_without_the_clock(agents: Folding) -> None:
+    rows = agents.take([check_in("a", 0), check_in("a", AFTER, account="2")])
+    assert [r["last_seen"] for r in told(rows)] == [T]
+    assert told(rows)[0]["account"] == "1"
+    [now] = [r for r in rows if r["output"] == "active"]
+    assert (now["online"], now["since"], now["account"]) == (True, T + AFTER, "2")
+    assert agents.take([check_in("a", AFTER), check_in("a", 5)]) == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_histories(seed: int, tmp_path: Path) -> None:
+    chance = random.Random(seed)
+    arrivals = []
+    for agent in (f"a{n}" for n in range(12)):
+        at = chance.randrange(10 * MINUTE)
+        while at < 240 * MINUTE:
+            account, label = chance.choice("12"), chance.choice(["eu", "us"])
+            one = check_in(agent, at, account, region=label)
+            delay = chance.choice([0, 0, 0, GRACE // 2])
+            arrivals.append((at + delay, one))
+            if chance.random() < 0.1:
+                arrivals.append((at + delay + chance.choice([0, MINUTE]), one))
+            at += chance.choice([10 * MINUTE, 10 * MINUTE, AFTER - 1, AFTER, AFTER + 1, AFTER + GRACE, 90 * MINUTE])
+    arrivals.sort(key=lambda pair: pair[0])
+    history = [one for _, one in arrivals]
+    folding = Folding(active.AGENTS, CHECK_IN, tmp_path, hashes=chance.choice([1, 2, 2**62]))
+    latest: dict[str, dict[str, Any]] = {}
+    events = []
+    for batch in cut(history, [chance.choice([2, 3, 10, 40]) for _ in range(4)]):
+        while batch[0]["timestamp"] > folding.latest + 5 * MINUTE and folding.latest:
+            rows = folding.take([], clock=folding.latest + 2 * MINUTE)
+            latest |= {r["agent"]: state(r) for r in rows if r["output"] == "active"}
+            events += told(rows)
+        rows = folding.take(batch, again=chance.random() < 0.2)
+        latest |= {r["agent"]: state(r) for r in rows if r["output"] == "active"}
+        events += told(rows)
+    now = folding.latest
+    rows = folding.take([])
+    latest |= {r["agent"]: state(r) for r in rows if r["output"] == "active"}
+    events += told(rows)
+    wanted = model.absences(history, now)
+    assert sorted(events, key=lambda r: (r["agent"], r["timestamp"])) == wanted
+    assert len(wanted) > 10
+    assert latest == model.agents(history, now)
