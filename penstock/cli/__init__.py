@@ -15,6 +15,7 @@ from penstock.cli import (
     crowd,
     dead_letters,
     demo,
+    fleet,
     local,
     meter,
     sink_records,
@@ -55,6 +56,7 @@ app.add_typer(backfills.app, name="backfill")
 app.add_typer(dead_letters.app, name="dead-letters")
 app.add_typer(demo.app, name="demo")
 demo.app.command("crowd")(crowd.crowd)
+demo.app.command("fleet")(fleet.fleet)
 app.command("catalog")(catalog.catalog)
 app.command("topics")(topics.topics)
 app.command("meter")(meter.meter)

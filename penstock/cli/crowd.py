@@ -80,7 +80,7 @@ def _send(plan: Plan, *, fast: bool, truth: Path) -> None:
 
     crowd, out, begun = plan.crowd, console(), time.monotonic()
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with _interrupted() as stop, Progress(*columns, console=out, transient=True) as bar:
+    with interrupted() as stop, Progress(*columns, console=out, transient=True) as bar:
         shown = bar.add_task(f"crowd {crowd.name}", total=crowd.length)
 
         def told(sent: Sent) -> None:
@@ -134,7 +134,7 @@ def _businesses(wanted: int) -> list[Business]:
 
 
 @contextmanager
-def _interrupted() -> Iterator[Event]:
+def interrupted() -> Iterator[Event]:
     """Ctrl-C asks for the end, so that what was sent is known; the second one ends at once."""
     stop = Event()
 

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 from typing import Any
 
 import orjson
-from confluent_kafka import KafkaError, Message, Producer
 
-from penstock.declare.topic import CREATE
 from penstock.errors import BrokerError, PenstockError
-from penstock.kafka.admin import admin, end_offsets, first_offsets, partitions
-from penstock.kafka.letters import between, consumer
 from penstock.local.crowd import Business, Plan, Step, Visit
+from penstock.local.sending import Out, are_there, records
 
 PROBES, CRM, BACKFILL, BUSINESSES, WALK_INS = "probes", "crm-events", "crm-events-backfill", "businesses", "walk-ins"
 # Seconds that a capture gets to write what was added to its table.
@@ -26,14 +23,12 @@ PATIENCE = 60.0
 
 @dataclass
 class Sent:
-    """probes, events: how many; until: epoch ms of what was sent; behind: ms of the clock; lost: not acknowledged."""
+    """probes, events: how many; until: epoch ms of what was sent; behind: ms of the clock."""
 
     probes: int = 0
     events: int = 0
     until: int = 0
     behind: int = 0
-    lost: int = 0
-    why: str = ""
 
 
 class Sending:
@@ -41,22 +36,8 @@ class Sending:
 
     def __init__(self, plan: Plan, bootstrap: str, stop: Event) -> None:
         self._plan, self._stop, self.sent = plan, stop, Sent(until=plan.crowd.start)
-        _there([PROBES, CRM, BACKFILL], bootstrap)
-        self._producer = Producer(
-            {
-                "bootstrap.servers": bootstrap,
-                "enable.idempotence": True,
-                "compression.type": "lz4",
-                "linger.ms": 20,
-                "batch.size": 1_000_000,
-                "queue.buffering.max.messages": 500_000,
-                "delivery.report.only.error": True,
-                "on_delivery": self._failed,
-                # The Java clients' partitioner: a device's records lie where any other client would look for them.
-                "partitioner": "murmur2_random",
-                "log_level": 2,
-            }
-        )
+        are_there([PROBES, CRM, BACKFILL], bootstrap)
+        self._out = Out(bootstrap)
 
     def run(self, *, fast: bool, told: Callable[[Sent], None]) -> list[Visit]:
         """The visits that are to be expected: all, or when `stop` was set those until then. told: after each step."""
@@ -70,44 +51,26 @@ class Sending:
             self._send(step)
             self.sent.until = step.until
             told(self.sent)
-        self.sent.lost += self._producer.flush()
-        if self.sent.lost:
-            raise BrokerError(
-                f"{self.sent.lost} records were not taken, so nobody knows what is to be expected",
-                got=self.sent.why or "no answer",
-                fix="see that the broker runs (`penstock doctor`), and send another crowd",
-            )
+        self._out.end()
         return self._plan.until(self.sent.until)
 
     def _send(self, step: Step) -> None:
         for key, value in step.probes:
-            self._put(PROBES, key, value)
+            self._out.put(PROBES, key, value)
         for one in step.told:
-            self._put(BACKFILL if one.backfill else CRM, one.device, one.value)
-        self._producer.poll(0)
+            self._out.put(BACKFILL if one.backfill else CRM, one.device, one.value)
+        self._out.poll()
         self.sent.probes += len(step.probes)
         self.sent.events += len(step.told)
-
-    def _put(self, topic: str, key: str, value: str | bytes) -> None:
-        while True:
-            try:
-                return self._producer.produce(topic, value, key)
-            except BufferError:
-                self._producer.poll(0.05)
-
-    def _failed(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None:
-            self.sent.lost += 1
-            self.sent.why = str(error)
 
 
 def wait_for(businesses: Sequence[Business], bootstrap: str) -> None:
     """Wait until the captured topic has these businesses: probes of others are ignored. BrokerError if it does not."""
-    _there([BUSINESSES], bootstrap)
+    are_there([BUSINESSES], bootstrap)
     end = time.monotonic() + PATIENCE
     while True:
         known: dict[bytes, Any] = {}
-        for key, value in _records(BUSINESSES, bootstrap):
+        for key, value in records(BUSINESSES, bootstrap):
             known[key] = orjson.loads(value) if value else None
         thresholds = {str(row["id"]): row["threshold"] for row in known.values() if row and "id" in row}
         missing = [b.id for b in businesses if thresholds.get(b.id) != b.threshold]
@@ -148,9 +111,9 @@ class Compared:
 def compare(path: Path, bootstrap: str) -> Compared:
     """The topic of walk-ins beside a truth, which only tells of its own crowd's devices."""
     name, expected = _read(path)
-    _there([WALK_INS], bootstrap)
+    are_there([WALK_INS], bootstrap)
     there: Counter[Visit] = Counter()
-    for _, value in _records(WALK_INS, bootstrap):
+    for _, value in records(WALK_INS, bootstrap):
         if value and (row := _walk_in(value)) and row.device.startswith(name):
             there[row] += 1
     found = there & Counter(expected)
@@ -176,24 +139,3 @@ def _read(path: Path) -> tuple[str, list[Visit]]:
     except (ValueError, KeyError, TypeError) as e:
         fix = "name one that `penstock demo crowd` has written"
         raise PenstockError("this is no truth of a crowd", got=path, fix=fix) from e
-
-
-def _records(topic: str, bootstrap: str) -> Iterator[tuple[bytes, bytes | None]]:
-    """Key and value of all that is committed in a topic."""
-    client = admin(bootstrap)
-    places = [(topic, p) for p in range(partitions(client, bootstrap)[topic])]
-    starts, ends = (of(client, places, bootstrap) for of in (first_offsets, end_offsets))
-    with consumer(bootstrap) as reader:
-        for place in places:
-            for message in between(reader, *place, starts.get(place, 0), ends.get(place, 0)):
-                yield _bytes(message.key()) or b"", _bytes(message.value())
-
-
-def _bytes(given: str | bytes | None) -> bytes | None:
-    return given.encode() if isinstance(given, str) else given
-
-
-def _there(topics: Sequence[str], bootstrap: str) -> None:
-    known = partitions(admin(bootstrap), bootstrap)
-    if missing := [topic for topic in topics if topic not in known]:
-        raise BrokerError(f"topic {missing[0]} is not there", fix=CREATE)

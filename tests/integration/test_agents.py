@@ -1,0 +1,186 @@
+"""The streams of agents together: rows of a real database, captured, become assignments; and what is matched."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner
+
+from jobs.agents import active, again, alerts, assignments
+from penstock import catalog
+from penstock.capture import start
+from penstock.cli import app
+from penstock.declare.topic import COMMITS, POSITIONS
+from penstock.local.demo import Demo
+from penstock.local.parts import Broker, MariaDB
+from penstock.settings import PROJECT, settings
+from penstock.supervision.heartbeats import Beater
+from penstock.testing import Record, create, latest, read, rows, running, send
+from tests import agents_model as model
+from tests.captures import polled
+
+pytestmark = pytest.mark.integration
+
+TABLES = ("tests", "labels", "accounts")
+
+
+@pytest.fixture
+def demo(mariadb: MariaDB, home: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:  # noqa: ARG001
+    monkeypatch.setenv("AIRFLOW_CONN_DEMO", mariadb.url_of("demo"))
+    made = Demo(mariadb.url_of("demo"), PROJECT / "sql" / "tables")
+    made.create()
+    yield made
+    with made._engine.begin() as c:
+        for name in made.tables:
+            c.exec_driver_sql(f"DROP TABLE {name}")
+    made._engine.dispose()
+
+
+def test_a_row_that_changes_is_an_assignment_that_changes(
+    demo: Demo, spark: SparkSession, fresh_broker: Broker, tmp_path: Path
+) -> None:
+    """From the database to the topic of assignments, with streams that are stopped in between."""
+    bootstrap = fresh_broker.bootstrap
+    streams = [active.STREAM, again.STREAM, assignments.STREAM]
+    create(bootstrap, *catalog.build(streams).topics.values(), COMMITS, POSITIONS)
+    captures = [catalog.load().captures[name] for name in TABLES]
+    now = int(time.time() * 1000)
+
+    def check_in(agent: str, account: str, at: int = 0, **labels: str) -> Record:
+        said = {"agent": agent, "account": account, "labels": labels, "timestamp": now + at}
+        return Record("check-ins", agent, json.dumps(said))
+
+    def assigned() -> dict[str | None, list[int]]:
+        found = {key: json.loads(value or "") for key, value in latest(read(bootstrap, "assignments")).items()}
+        return {agent: [test["id"] for test in one["tests"]] for agent, one in found.items()}
+
+    with ExitStack() as stack:
+        pollers = [start.open_poller(capture, bootstrap) for capture in captures]
+        for poller in pollers:
+            stack.callback(poller.close)
+
+        def settled(*which: int) -> None:
+            for poller in pollers:
+                polled(poller, 2)
+            for number in which:
+                with running(streams[number], spark, bootstrap, tmp_path) as run:
+                    run.settle()
+
+        sent = [check_in("a", "1", region="eu"), check_in("b", "1", region="us"), check_in("c", "2", os="linux")]
+        send(bootstrap, sent)
+        settled(0, 1, 2)
+        # As sql/tables has them: test 1 asks for region=eu, test 3 for two labels, of which one is there.
+        assert assigned() == {"a": [1, 2], "b": [2], "c": []}
+        before = len(read(bootstrap, "assignments"))
+        demo.edit("labels", {"test_id": "1", "name": "region"}, {"value": "us"})
+        demo.remove("labels", {"test_id": "3", "name": "office"}, hard=False)
+        # The scheduler hears of the new agent and of the test before those that were there are told again.
+        send(bootstrap, [check_in("d", "1", region="us")])
+        settled(0, 2)
+        assert assigned() == {"a": [1, 2], "b": [2], "c": [], "d": [1, 2]}
+        settled(1, 2)
+        assert assigned() == {"a": [2], "b": [1, 2], "c": [3], "d": [1, 2]}
+        # Those to whom nothing changes are not written again.
+        assert len(read(bootstrap, "assignments")) == before + 4
+        demo.edit("tests", {"id": "2"}, {"account_id": "2"})
+        demo.edit("tests", {"id": "1"}, {"enabled": "0"})
+        send(bootstrap, [check_in("b", "2", 1000)])
+        settled(1, 0, 2)
+        assert assigned() == {"a": [], "b": [2], "c": [2, 3], "d": []}
+        demo.edit("accounts", {"id": "2"}, {"active": "0"})
+        settled(1, 2)
+        assert assigned() == {"a": [], "b": [], "c": [], "d": []}
+
+
+def test_matching_is_what_the_model_says(spark: SparkSession) -> None:
+    chance = random.Random(5)
+    values = {"region": ["eu", "us"], "os": ["linux", "mac"], "site": ["a", "b", "c"]}
+    agents: list[dict[str, Any]] = []
+    for n in range(300):
+        labels = {name: chance.choice(of) for name, of in values.items() if chance.random() < 0.7}
+        given = chance.choice([labels, labels, labels, {}, None])
+        agents.append({
+            "agent": f"a{n}", "account": str(chance.randrange(5)), "platform": None, "version": None, "labels": given,
+            "timestamp": 1_700_000_000_000 + n, "online": chance.random() < 0.9, "since": 1_700_000_000_000,
+        })  # fmt: skip
+    tables: dict[str, list[dict[str, Any]]] = {
+        "tests": [
+            {"id": n, "account_id": chance.randrange(5), "enabled": int(chance.random() < 0.8), "name": f"test {n}"}
+            for n in range(40)
+        ],
+        "labels": [
+            {"test_id": n, "name": name, "value": chance.choice(of)}
+            for n in range(40)
+            for name, of in values.items()
+            if chance.random() < 0.4
+        ],
+        "accounts": [{"id": n, "active": int(n != 3)} for n in range(4)],
+    }
+    of_tables = {name: [{"key": str(n), **row} for n, row in enumerate(of)] for name, of in tables.items()}
+    found = rows(spark, assignments.STREAM, agents=agents[:200], again=agents[200:], **of_tables)
+    ids = {row["agent"]: [test["id"] for test in row["tests"]] for row in found}
+    assert ids == {one["agent"]: model.assigned(one, *(tables[name] for name in TABLES)) for one in agents}
+    assert sum(map(bool, ids.values())) > 100
+
+
+def test_a_fleet_is_found(
+    spark: SparkSession,
+    fresh_broker: Broker,
+    home: Path,  # noqa: ARG001
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What `penstock demo fleet` sends, the streams find; and what they did not find, its check does."""
+    bootstrap = fresh_broker.bootstrap
+    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
+    settings.cache_clear()
+    streams = [active.STREAM, assignments.STREAM]
+    create(bootstrap, *catalog.build([*streams, alerts.STREAM]).topics.values(), COMMITS)
+
+    def row(topic: str, key: dict[str, Any], **more: Any) -> Record:
+        return Record(topic, json.dumps(key), json.dumps({**key, **more}))
+
+    def fleet(*words: str, code: int = 0) -> str:
+        done = CliRunner().invoke(app, ["demo", "fleet", *words])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    send(
+        bootstrap,
+        [
+            *(row("accounts", {"id": n}, active=int(n != 3)) for n in (1, 2, 3)),
+            *(row("tests", {"id": n}, account_id=1 + n % 3, enabled=1) for n in range(6)),
+            *(row("labels", {"test_id": n, "name": "region"}, value="eu") for n in (0, 3, 4)),
+        ],
+    )
+    truth = str(tmp_path / "truth.json")
+    fleet("--agents", "60", "--rate", "0.2", "--sessions", "0.1", "--fast", "--seed", "3", "--truth", truth)
+    ahead = [0.0]
+    with (
+        running(streams[0], spark, bootstrap, tmp_path / "checkpoints") as run,
+        closing(
+            Beater(catalog.build(streams).windowed(), None, bootstrap, clock=lambda: time.time() + ahead[0])
+        ) as beater,
+    ):
+        for ahead[0] in (0.0, 2.0, 4.0):
+            run.settle()
+            beater.run_once()
+        run.settle()
+    with running(streams[1], spark, bootstrap, tmp_path / "checkpoints") as run:
+        run.settle()
+    assert "0 missed, 0 invented" in (told := fleet("--check", truth))
+    assert "0 wrong" in told
+    event = next(r for r in read(bootstrap, "agent-offline") if r.value)
+    gone = next(r for r in read(bootstrap, "assignments") if r.value and json.loads(r.value)["tests"])
+    send(bootstrap, [Record("agent-offline", event.key, event.value), Record("assignments", gone.key, gone.value)])
+    send(bootstrap, [Record("assignments", gone.key, json.dumps({**json.loads(gone.value or ""), "tests": []}))])
+    assert "1 invented" in (told := fleet("--check", truth, code=1))
+    assert "1 wrong" in told
