@@ -99,6 +99,10 @@ class Settings(BaseSettings):
     supervise_every: float = Field(1.0, gt=0, description="seconds between two looks of the supervisor")
     supervise_epoch: float = Field(3600.0, gt=0, description="seconds after which a supervising run ends")
     measure_every: float = Field(15.0, gt=0, description="seconds between two samples of the platform by itself")
+    delays: dict[str, str] = Field(
+        {"alerts": "window_end"},
+        description="topics whose rows say when they were due, with the field that does, in epoch ms; as JSON",
+    )
     log_json: bool = Field(default=False, description="log JSON lines instead of text")
     alert_webhook: SecretStr = Field(
         default=SecretStr(""), description="URL that gets WARN and above as JSON posts; empty is off"

@@ -18,6 +18,7 @@ from typing import NoReturn
 from penstock import logs
 from penstock.control import Control, connect
 from penstock.errors import PenstockError
+from penstock.observe.delays import Delays
 from penstock.observe.host import Machine, Parts
 from penstock.observe.moments import Moments
 from penstock.observe.probes import Database, Http, Kafka, Own, Streams
@@ -138,17 +139,20 @@ def run(to: Settings | None = None, stop: Event | None = None) -> None:
         environment=to.environment,
     )
     collector = PlatformCollector(moments, meter.latest, keep=4 * to.measure_every)
-    stop_serving = serve(collector, to.metrics_port)
+    delays = Delays(to.bootstrap, to.delays)
+    stop_serving = serve([collector, delays.histogram], to.metrics_port)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     sender.start()
     meter.start()
+    delays.start()
     log.info(
         "measuring every %g s: receipts to topic %s at %s, metrics at http://127.0.0.1:%d/metrics",
         to.measure_every, RECEIPTS, to.bootstrap, to.metrics_port,
     )  # fmt: skip
     stop.wait()
     meter.stop()
+    delays.stop()
     closing = Thread(target=stop_serving, name="closing", daemon=True)  # takes half a second, as sending may
     closing.start()
     left = sender.stop()

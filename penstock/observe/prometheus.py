@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 
 from penstock.control.captures import PHASES, CaptureRow
 from penstock.errors import ControlError, LocalError
+from penstock.observe.delays import NAME as DELAYS
 from penstock.observe.moments import UP, Moment, Moments
 from penstock.observe.samples import MIB, Sample, now_ms
 from penstock.observe.states import STATES
@@ -155,7 +156,8 @@ CONTROL_UP = "penstock_control_up"
 
 def exported() -> set[str]:
     """Every series name the endpoint can give, the meter's own `process_*` aside."""
-    return {CONTROL_UP, *DECLARED, *(s.name for s in SAMPLED.values())}
+    delays = (f"{DELAYS}_{kind}" for kind in ("bucket", "sum", "count"))
+    return {CONTROL_UP, *DECLARED, *delays, *(s.name for s in SAMPLED.values())}
 
 
 class PlatformCollector(Collector):
@@ -337,10 +339,11 @@ def _backfills(runs: Sequence[RunView]) -> Iterator[Value]:
             yield f"penstock_backfill_{figure}", (name,), value
 
 
-def serve(collector: Collector, port: int, host: str = "127.0.0.1") -> Callable[[], None]:
+def serve(collectors: Sequence[Collector], port: int, host: str = "127.0.0.1") -> Callable[[], None]:
     """Serve http://host:port/metrics in a thread until the returned function is called. LocalError if it cannot."""
     registry = CollectorRegistry()
-    registry.register(collector)
+    for collector in collectors:
+        registry.register(collector)
     ProcessCollector(registry=registry)
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)

@@ -28,7 +28,7 @@ Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 def scrape(collector: PlatformCollector) -> str:
     port = free_port()
-    stop = serve(collector, port)
+    stop = serve([collector], port)
     try:
         answer = httpx.get(f"http://127.0.0.1:{port}/metrics", trust_env=False)
         assert answer.status_code == 200
@@ -232,9 +232,9 @@ def test_the_database_is_read_once_for_scrapes_of_one_moment(control: Control, m
 def test_a_port_that_is_taken_is_said(control: Control) -> None:
     collector = PlatformCollector(Moments(filled(control)))
     port = free_port()
-    stop = serve(collector, port)
+    stop = serve([collector], port)
     try:
         with pytest.raises(LocalError, match=f"127.0.0.1:{port}.*PENSTOCK_METRICS_PORT"):
-            serve(collector, port)
+            serve([collector], port)
     finally:
         stop()
