@@ -185,5 +185,5 @@ def main(agents: int, rate: float, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    given = [float(word) for word in sys.argv[1:]]
-    main(int(given[0]) if given else 1_000_000, *(given[1:] or [2000.0]), *(given[2:] or [30.0]))
+    asked = sys.argv[1:] + ["1000000", "2000", "30"][len(sys.argv) - 1 :]
+    main(int(asked[0]), float(asked[1]), float(asked[2]))
