@@ -90,6 +90,7 @@ STREAM = Stream(
         ),
         "offline": TopicOutput(AGENT_OFFLINE, key="agent", value=("agent", "account", "last_seen", "timestamp")),
     },
-    promise=Folded(tick=timedelta(seconds=1)),
+    # Each beat costs a batch: this often, who is silent is told within five seconds.
+    promise=Folded(tick=timedelta(seconds=1.5)),
     shuffle_partitions=2,
 )

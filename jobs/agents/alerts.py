@@ -83,6 +83,6 @@ STREAM = Stream(
     },
     transform=transform,
     output=TopicOutput(ALERTS, key=("account", "rule"), value=VALUE),
-    promise=Folded(late_by=agents_settings().alert_grace, tick=timedelta(milliseconds=500)),
+    promise=Folded(late_by=agents_settings().alert_grace, tick=timedelta(seconds=1)),
     shuffle_partitions=2,
 )

@@ -211,7 +211,8 @@ class Folded(Promise):
     where that is how the output's key is meant.
 
     late_by: how late a record may be and still be folded in; later ones are counted as late. None takes every one.
-    tick: how exact what is due is when nobody sends: time moves so often at least. None if nothing is ever due.
+    tick: how exact what is due is when nobody sends: time moves so often at least, `late_by` behind each multiple of
+        it, so that what is due at one is found at once. None if nothing is ever due.
     """
 
     late_by: timedelta | None = None
@@ -223,4 +224,4 @@ class Folded(Promise):
 
     @property
     def due(self) -> Due | None:
-        return Due(self.tick) if self.tick else None
+        return Due(self.tick, self.delay) if self.tick else None
