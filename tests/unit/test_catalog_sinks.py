@@ -179,3 +179,13 @@ def test_a_whole_topic_and_a_share_of_it_do_not_go_to_one_place(project: Path) -
     share(project, one="1 OF 2", two="2 OF 2")
     with pytest.raises(DeclarationError, match="write to one place"):
         load(project)
+
+
+def test_an_app_that_is_not_wanted_is_declared_only(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PENSTOCK_IDLE_APPS", "web shop")
+    settings.cache_clear()
+    load.cache_clear()
+    found = load(project)
+    assert (set(found.apps), set(found.idle)) == ({"sinks"}, {"copy", "clicks"})
+    assert {row.name: row.runs for row in rows(found)} == {"copy": False, "orders-now": True, "clicks": False}
+    assert "copied" in found.topics
