@@ -188,6 +188,66 @@ def test_counts_of_walk_ins_are_the_newest(
     assert (found["_id"], found["contact"], found["count"]) == ('["7","ann"]', "ann", 2)
 
 
+def test_assignments_as_they_are_and_each_that_was_made(
+    run: Run, fresh_broker: Broker, search: Server, mongo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PENSTOCK_MONGODB_URL", mongo)
+    settings.cache_clear()
+    shop = {"id": 1, "name": "Shop front", "kind": "http", "target": "https://x/", "every_seconds": 300}
+    made = [("a1", True, [shop], 1), ("a2", True, [shop], 2), ("a1", False, [], 3)]
+    changes = [
+        Record(
+            "assignments", agent,
+            json.dumps({"agent": agent, "account": "1", "online": online, "tests": tests, "timestamp": n}),
+            timestamp=1_790_000_000_000 + n,
+        )
+        for agent, online, tests, n in made
+    ]  # fmt: skip
+    sent(fresh_broker, ["assignments-timeline", "assignments-documents"], *changes)
+    for called in ("first", "again"):
+        run("assignments-timeline", called)
+    told = search.documents("assignments-timeline-2026.09").values()
+    assert sorted((one["agent"], one["online"], [t["id"] for t in one["tests"]]) for one in told) == [
+        ("a1", False, []), ("a1", True, [1]), ("a2", True, [1]),
+    ]  # fmt: skip
+    run("assignments-documents", "now")
+    with MongoClient[Any](mongo, tz_aware=True) as client:
+        found = {one["_id"]: one for one in client["penstock"]["assignments"].find()}
+        client.drop_database("penstock")
+    assert {agent: (one["online"], one["tests"]) for agent, one in found.items()} == {
+        "a1": (False, []), "a2": (True, [shop]),
+    }  # fmt: skip
+    assert found["a2"]["last_seen"] == datetime(1970, 1, 1, 0, 0, 0, 2000, tzinfo=UTC)
+
+
+def test_agents_and_alerts_are_found(run: Run, fresh_broker: Broker, search: Server) -> None:
+    noon = 1_795_521_600_000
+    labels = {"region": "eu", "site.name": "Berlin", "": "?"}
+    said = {"account": "1", "platform": "linux", "version": "1.2", "labels": labels, "since": noon, "timestamp": noon}
+    agents = [
+        Record("active-agents", agent, json.dumps({"agent": agent, **said, "online": online}))
+        for agent, online in (("a1", True), ("a2", True), ("a1", False))
+    ]
+    alert = {
+        "account": "1", "rule": 7, "metric": "pageLoadTime", "comparison": "over", "threshold": 4.5, "value": 6.0,
+        "count": 3, "window_start": noon - 300_000, "window_end": noon,
+    }  # fmt: skip
+    key = json.dumps({"account": "1", "rule": 7})
+    alerts = [Record("alerts", key, json.dumps(alert | {"window_end": end})) for end in (noon, noon + 300_000)]
+    sent(fresh_broker, ["active-agents-search", "alerts-timeline"], *agents, *alerts)
+    run("active-agents-search", "now")
+    found = search.documents("active-agents")
+    assert {agent: (one["online"], one["labels"]) for agent, one in found.items()} == {
+        "a1": (False, labels), "a2": (True, labels),
+    }  # fmt: skip
+    for called in ("first", "again"):
+        run("alerts-timeline", called)
+    told = search.documents("alerts-timeline-2026.11").values()
+    assert sorted((one["at"][:19], one["value"]) for one in told) == [
+        ("2026-11-24T12:00:00", 6.0), ("2026-11-24T12:05:00", 6.0),
+    ]  # fmt: skip
+
+
 def test_a_summary_that_is_written_again_takes_its_own_place(run: Run, fresh_broker: Broker, search: Server) -> None:
     key = {"environment": "prod", "metric": "pageLoadTime", "window": 1_501_273_500_000}
     figures = {"average": 1.5, "min": 1.0, "max": 2.0, "stddev": 0.5, "p90": 2.0}
