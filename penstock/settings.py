@@ -59,7 +59,6 @@ class Settings(BaseSettings):
     s3_secret_key: SecretStr = Field(SecretStr(""), description="the secret of the access key")
     s3_make_buckets: bool = Field(default=False, description="make a bucket that is not there; here it always is made")
     stores: str = Field("", description="stores of sinks that `make up` starts here: elasticsearch mongodb influxdb")
-    idle_apps: str = Field("agents", description="apps of streams that are declared and not run, with spaces between")
     elasticsearch_port: int = Field(19200, description="embedded Elasticsearch; its transport takes the next port")
     mongodb_port: int = 37017
     influxdb_port: int = Field(18086, description="embedded InfluxDB; its RPC takes the next port")

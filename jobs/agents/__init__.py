@@ -19,6 +19,7 @@ class AgentsSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="PENSTOCK_AGENTS_", frozen=True)
 
+    run: bool = Field(False, description="whether the streams run: their beats take half a core where nobody sends")
     offline_after: timedelta = Field(
         timedelta(minutes=25), gt=timedelta(0), description="how long an agent may be silent before it is offline"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.agents import ACCOUNTS, ACTIVE_AGENTS, AGAIN, AGENT, LABELS, TESTS
+from jobs.agents import ACCOUNTS, ACTIVE_AGENTS, AGAIN, AGENT, LABELS, TESTS, agents_settings
 from penstock.streams import F, Fold, Folded, Input, Stream, Table, TopicOutput
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def _changes(of: Table) -> Input:
 STREAM = Stream(
     name="agents-again",
     app="agents",
+    runs=agents_settings().run,
     inputs={
         "tests": _changes(TESTS),
         "labels": _changes(LABELS),

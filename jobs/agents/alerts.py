@@ -77,6 +77,7 @@ def _matches() -> Column:
 STREAM = Stream(
     name="alerts",
     app="agents",
+    runs=agents_settings().run,
     inputs={
         "sessions": Input(SESSIONS, schema=SESSION, event_time=KNOWN),
         "rules": RULES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobs.agents import ACCOUNTS, ACTIVE_AGENTS, AGAIN, AGENT, ASSIGNMENTS, AT, LABELS, TEST, TESTS
+from jobs.agents import ACCOUNTS, ACTIVE_AGENTS, AGAIN, AGENT, ASSIGNMENTS, AT, LABELS, TEST, TESTS, agents_settings
 from penstock.streams import F, Fold, Folded, Input, Stream, TopicOutput
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def _tests() -> Column:
 STREAM = Stream(
     name="assignments",
     app="agents",
+    runs=agents_settings().run,
     inputs={
         "agents": Input(ACTIVE_AGENTS, schema=AGENT, event_time=AT),
         "again": Input(AGAIN, schema=AGENT, event_time=AT),

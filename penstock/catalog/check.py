@@ -17,7 +17,6 @@ from penstock.declare.stream import Stream
 from penstock.declare.topic import POSITIONS, Topic, name_of
 from penstock.declare.view import View, instance_of
 from penstock.errors import DeclarationError
-from penstock.settings import settings
 from penstock.sinks import statements as sinking
 
 if TYPE_CHECKING:
@@ -80,9 +79,8 @@ def build(declared: Iterable[Found], captures: Iterable[Capture] = (), sinks: It
     _apps([*streams, *made, *filed], captured)
     idle = [stream for stream, sink in zip(made, sunk, strict=True) if not sinking.is_given(sink)]
     idle += filed if filed and not archiving.is_given() else []
-    asleep = settings().idle_apps.split()
     every = [*streams, *made, *filed]
-    idle += [stream for stream in every if stream.app in asleep]
+    idle += [stream for stream in streams if not stream.runs]
     run = [stream for stream in every if not any(stream is other for other in idle)]
     return Catalog(
         _by_name(run), topics, _by_name(captured), _by_name(views), _by_name(archives), _by_name(backfills),

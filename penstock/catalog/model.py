@@ -68,7 +68,7 @@ class Catalog:
     """Every declared thing and topic of a project, by name. No two things have one name, of whatever kind.
 
     sinks: as their files declare them. A stream is made of each, and of each archive under its name, and stands among
-    the streams. In `idle` are those that do not run: nobody has said where their store is, or their app is not wanted.
+    the streams. In `idle` are those that do not run: nobody has said where their store is, or they say so.
     """
 
     streams: dict[str, Stream]

@@ -49,6 +49,7 @@ class Stream:
     poison: how many records that make their batch fail are put aside in a row, of one batch and those right behind it,
         and how many rows that their output does not take; beyond that the stream is blocked.
     steps: how many stateful steps the transform has, where it is not as many as the promise says.
+    runs: whether it is run at all; one that is not is declared only, and its topics are there for others.
 
     DeclarationError, with the way out, if it cannot be kept: names, inputs and outputs that do not fit, or what Spark
     cannot do in one query.
@@ -65,6 +66,7 @@ class Stream:
     max_records: int = 0
     poison: int = 100
     steps: int | None = None
+    runs: bool = True
     # What a declaration of before 0.2 said here.
     key: InitVar[object] = None
     value: InitVar[object] = None

@@ -47,6 +47,7 @@ def _takes_inputs(transform: object) -> bool:
 def numbers_fit(stream: Stream) -> None:
     """Its numbers are in their range."""
     check_kind(f"stream {stream.name}", "steps", stream.steps, int, type(None))
+    check_kind(f"stream {stream.name}", "runs", stream.runs, bool)
     for what, least, kind in (
         ("shuffle_partitions", 1, int),
         ("every", 0, float),

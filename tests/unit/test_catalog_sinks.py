@@ -181,11 +181,10 @@ def test_a_whole_topic_and_a_share_of_it_do_not_go_to_one_place(project: Path) -
         load(project)
 
 
-def test_an_app_that_is_not_wanted_is_declared_only(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_IDLE_APPS", "web shop")
-    settings.cache_clear()
+def test_a_stream_that_does_not_run_is_declared_only(project: Path) -> None:
+    (project / "jobs" / "shop" / "copy_of.py").write_text(STREAM.replace("Each())", "Each(), runs=False)"))
     load.cache_clear()
     found = load(project)
-    assert (set(found.apps), set(found.idle)) == ({"sinks"}, {"copy", "clicks"})
-    assert {row.name: row.runs for row in rows(found)} == {"copy": False, "orders-now": True, "clicks": False}
+    assert (set(found.apps), set(found.idle)) == ({"sinks", "web"}, {"copy"})
+    assert {row.name: row.runs for row in rows(found)} == {"copy": False, "orders-now": True, "clicks": True}
     assert "copied" in found.topics
