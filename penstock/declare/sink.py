@@ -6,7 +6,7 @@
     READ tests AS JSON (id BIGINT NOT NULL, name STRING, updated_at STRING)
         EVENT TIME to_timestamp(updated_at) -- or READ tests SHARE 1 OF 2 AS JSON ...: another sink has the rest
     KEY (id)                              -- of a document; the record's key if left out
-    VERSION (revision)                    -- the greater wins; event time, then partition and offset if left out
+    VERSION (revision)                    -- the greater wins; event time, then offset if left out
     SUFFIX DAY (at)                       -- of the index or collection, from a time; HOUR, DAY, MONTH or YEAR
     EXPIRE AFTER 30 DAYS                  -- how long a document is kept
     TOMBSTONES DELETE (record.key)        -- or DELETE, IGNORE, MARK; what a record without a value does

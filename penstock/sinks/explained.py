@@ -65,13 +65,19 @@ def explain(sink: Sink, topics: Mapping[str, Topic], spark: SparkSession) -> Exp
 
 
 def _some(sink: Sink, frames: Sequence[DataFrame]) -> None:
-    """DeclarationError if no record makes a row: then Spark reads none, and what is no record is not put aside."""
-    alone = statements.stream(replace(sink, tombstones="ignore", grave=())).transform(*frames)
-    if alone._jdf.queryExecution().optimizedPlan().nodeName() == "LocalRelation":
-        fix = "mend the condition; a sink that is to rest is stopped: penstock streams stop"
-        raise DeclarationError(
-            f"{sink.at('SELECT')}: no record can make a document", got="WHERE is never true", fix=fix
-        )
+    """DeclarationError if no record of a topic makes a row: Spark reads none of it, so nothing of it is put aside."""
+    stream = statements.stream(replace(sink, tombstones="ignore", grave=()))
+    for read, frame in zip(sink.reads, frames, strict=True):
+        alone = stream.transform(*(one if one is frame else one.limit(0) for one in frames))
+        leaves = alone._jdf.queryExecution().optimizedPlan().collectLeaves()
+        if all(leaves.apply(number).nodeName() == "LocalRelation" for number in range(leaves.size())):
+            several = len(frames) > 1
+            raise DeclarationError(
+                f"{sink.at(f'READ {read.topic}' if several else 'SELECT')}: no record{f' of {read.topic}' * several}"
+                " can make a document",
+                got="WHERE is never true",
+                fix="mend the condition; a sink that is to rest is stopped: penstock streams stop",
+            )
 
 
 def _empty(read: Read, spark: SparkSession) -> DataFrame:
