@@ -55,7 +55,9 @@ def _of_group(group: str, ask: Callable[[], T]) -> T | None:
 
 def delete_topics(client: AdminClient, names: Iterable[str], bootstrap: str) -> None:
     """Delete topics and all their records."""
-    for name, done in client.delete_topics(list(names), request_timeout=REQUEST).items():
+    chosen = list(names)
+    # The client takes no empty list.
+    for name, done in client.delete_topics(chosen, request_timeout=REQUEST).items() if chosen else ():
         try:
             answer(done, bootstrap)
         except KafkaException as e:
