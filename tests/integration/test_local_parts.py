@@ -16,14 +16,17 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
-from penstock.control import Control
+from penstock.control import Control, ProgressRow
+from penstock.engine.figures import Figures
 from penstock.errors import LocalError
-from penstock.kafka.admin import admin, end_offsets, ensure_topics
+from penstock.kafka.admin import Ends, admin, end_offsets, ensure_topics
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine import jars, process
 from penstock.machine.process import free_port
-from penstock.settings import PROJECT
+from penstock.settings import PROJECT, settings
 from penstock.streams import Topic
+from penstock.supervision.driver import Driver
+from penstock.supervision.unreadable import Unreadable
 from tests.support import wait_until
 
 pytestmark = pytest.mark.integration
@@ -80,6 +83,57 @@ def test_offsets_are_told_just_after_a_broker_s_start(own: Broker) -> None:
         own.restart()
         for client in (AdminClient({"bootstrap.servers": own.bootstrap}), admin(own.bootstrap)):
             assert end_offsets(client, wanted, own.bootstrap) == dict.fromkeys(wanted, 0)
+
+
+class Idle(Driver):
+    """A driver whose streams read nothing: all that was sent is their lag."""
+
+    def made(self, name: str, figures: ProgressRow) -> Unreadable:
+        return Unread(figures, name)
+
+
+class Unread(Unreadable):
+    def __init__(self, figures: ProgressRow, why: str) -> None:
+        super().__init__(figures, why)
+        self.offsets, self.told = {"things": {0: 0}}, Figures(figures)
+
+    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:  # noqa: ARG002
+        self.told.lag(offsets, ends, stable)
+
+
+@pytest.mark.usefixtures("home")
+def test_lag_is_right_behind_crashes_of_the_broker(
+    own: Broker, control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With each its leaders are of a later epoch, and of an earlier one where its disk was put back; a driver has one
+    client for all its life."""
+    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", own.bootstrap)
+    settings.cache_clear()
+    ensure_topics([Topic("things", partitions=1)], own.bootstrap)
+    driver, figures = Idle("tests", "test", control), ProgressRow("things", "tests", "test")
+    driver._runs["things"] = driver.made("things", figures)
+
+    def sent(count: int) -> None:
+        def measured() -> bool:
+            driver._measure_lag()
+            return figures.lag == count
+
+        write(own.bootstrap, ["one"])
+        wait_until(measured, what=f"a lag of {count}")
+
+    sent(1)
+    own.kill()
+    shutil.copytree(own.folder, tmp_path / "before")
+    for count in (2, 3):
+        assert own.start()
+        own.wait()
+        sent(count)
+        own.kill()
+    shutil.rmtree(own.folder)
+    (tmp_path / "before").rename(own.folder)
+    assert own.start()
+    own.wait()
+    sent(2)
 
 
 def test_a_running_broker_is_adopted(own: Broker) -> None:
