@@ -213,6 +213,7 @@ class Folds:
         self._stream = stream
         self._root = Path(urlparse(checkpoint).path, "folds")
         self._names: tuple[str, ...] = ()
+        self._first: dict[str, int] = {}
         self.kept: tuple[int, int] | None = None
         """The keys and the bytes that are kept, since the last batch."""
 
@@ -223,36 +224,47 @@ class Folds:
         for name in self._names:
             folder = self._root / name
             try:
-                if done >= 0:
-                    self._whole(folder, done)
+                self._first[name] = self._whole(folder, done) if done >= 0 else -1
             except Damaged as e:
                 restores = bool(found.folds[name].restored)
                 raise damaged(self._stream, f"the state of fold {name}: {e}", restores=restores) from e
             folder.mkdir(parents=True, exist_ok=True)
 
-    def _whole(self, folder: Path, done: int) -> None:
+    def _whole(self, folder: Path, done: int) -> int:
+        """The batch behind which a state began, once it is seen to be whole behind the last that ended."""
         try:
-            known = json.loads((folder / NOW).read_text())["parts"]
-        except (OSError, ValueError, KeyError) as e:
+            said = json.loads((folder / NOW).read_text())
+            # An earlier form named one version of each part, and not where the state began.
+            known = {part: b if isinstance(b, list) else [b] for part, b in said["parts"].items()}
+            first = int(said.get("first", -1))
+        except (OSError, ValueError, KeyError, AttributeError) as e:
             raise Damaged("what says how far a stream's state has come cannot be read", got=f"{folder}: {e}") from e
-        for part, batch in known.items():
-            # What a batch has left that did not end need not be whole: it runs again.
+        if done < first:
+            raise Damaged("a stream's state is of a later batch", got=f"{folder}: begun behind {first}, not {done}")
+        for part, batches in known.items():
+            # What is told may be of a batch more than has ended, and what a part was before is there still: a power
+            # cut took the end of that batch.
+            wanted = max((n for n in batches if n <= done), default=-1)
             there = [n for n in keyed.versions(folder / part) if n <= done]
-            if not there or there[-1] < min(batch, done):
-                raise Damaged("a part of a stream's state is missing", got=f"{folder / part} behind batch {batch}")
-            for version in there:
+            if max(there, default=-1) < wanted:
+                raise Damaged("a part of a stream's state is missing", got=f"{folder / part} behind batch {wanted}")
+            # Those before it are read no more, and a power cut may have brought one back whose files are gone.
+            for version in there[-1:]:
                 keyed.whole(folder / part, Manifest.read(folder / part / f"{version}.json").files)
+        return first
 
     def begin(self, batch: Batch) -> None:
         """Make the state ready for a batch, as it was behind the one before."""
         for name in self._names:
-            folder, latest = self._root / name, {}
+            folder, known = self._root / name, {}
             for part in keyed.parts(folder):
                 keyed.pruned(part, batch.batch_id, KEPT)
                 if found := keyed.versions(part):
-                    latest[part.name] = found[-1]
-            time = batch.plan.watermark_ms
-            said = {"batch": batch.batch_id, "watermark": batch.watermark_ms, "time": time, "parts": latest}
+                    known[part.name] = found
+            said = {
+                "batch": batch.batch_id, "watermark": batch.watermark_ms, "time": batch.plan.watermark_ms,
+                "parts": known, "first": self._first[name],
+            }  # fmt: skip
             keyed.put(folder / NOW, json.dumps(said), sync=True)
 
     def late(self, batch: Batch) -> bool:

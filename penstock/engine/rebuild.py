@@ -141,9 +141,10 @@ def rebuild(stream: Stream, spark: SparkSession, bootstrap: str, root: str, stop
         with told(spark, stream.name):
             found = _laid(frame, how, laying, ", ".join(columns), -(-records // PIECE))
         after = Size(sum(one.keys for one in found), sum(one.bytes for one in found))
-        known = {str(one.part): mark.batch for one in found}
+        known = {str(one.part): [mark.batch] for one in found}
         Path(laying.folder).mkdir(parents=True, exist_ok=True)
-        said = {"batch": mark.batch, "watermark": plan.watermark_ms, "time": plan.watermark_ms, "parts": known}
+        come = plan.watermark_ms
+        said = {"batch": mark.batch, "watermark": come, "time": come, "parts": known, "first": mark.batch}
         keyed.put(Path(laying.folder, folding.NOW), json.dumps(said))
         _log(spark, folder, checkpoint, mark)
         ids = {**topic_ids(admin(bootstrap), plan.ends, bootstrap), **mark.ids}

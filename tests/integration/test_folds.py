@@ -17,11 +17,12 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from penstock import catalog
 from penstock.declare.topic import COMMITS
 from penstock.engine import folding, plans
+from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.run import StreamRun
 from penstock.engine.session import session_for
 from penstock.errors import Blocked, DeclarationError
 from penstock.local.parts import Broker
-from penstock.records.keyed import versions
+from penstock.records.keyed import Manifest, versions
 from penstock.streams import Each, F, Fold, Folded, Input, Stream, Topic, TopicOutput
 from penstock.supervision.heartbeats import Beater
 from penstock.testing import Record, create, latest, read, rows, running, send
@@ -84,6 +85,11 @@ def totals(bootstrap: str) -> dict[str | None, int]:
     return {key: int(value or 0) for key, value in latest(read(bootstrap, TOTALS.name)).items()}
 
 
+def manifest(part: Path, at: int) -> Manifest:
+    """The first of those that a part has, or the last."""
+    return Manifest.read(part / f"{versions(part)[at]}.json")
+
+
 def without_commits(folder: Path, behind: int) -> None:
     """As if the driver had died behind the transaction of each batch from this one on."""
     for entry in (folder / "commits").iterdir():
@@ -141,6 +147,41 @@ def test_a_batch_that_is_planned_anew_takes_nothing_of_the_try_before(
     assert totals(bootstrap) == {"ann": 2}
 
 
+def test_the_end_of_a_batch_is_lost_though_the_next_had_begun(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A power cut takes what was not brought to the disk: the end of a batch, and of the next what was planned. The
+    part has nothing of the batch before that, which held no row of it; a manifest is back whose files are gone."""
+
+    def dies(_: Checkpoint) -> None:
+        raise RuntimeError("the power is cut")
+
+    folder = tmp_path / "sums"
+    with running(stream(), spark, bootstrap, tmp_path) as run:
+        for who, amount in (("ann", 1), (None, 1), ("ann", 2)):
+            send(bootstrap, paid((who, amount)))
+            run.settle()
+        send(bootstrap, paid(("ann", 4)))
+        with monkeypatch.context() as patch:
+            patch.setattr(Checkpoint, "sync", dies)
+            wait_until(lambda: not run.active, what="the last batch fails")
+    last = max(int(entry.name) for entry in (folder / "commits").glob("[0-9]*"))
+    without_commits(folder, last)
+    for entry in (folder / "offsets").glob(f"*{last + 1}*"):
+        entry.unlink()
+    with running(stream(), spark, bootstrap, tmp_path) as run:
+        run.settle()
+    assert totals(bootstrap) == {"ann": 7}
+    (part,) = (part for part in (folder / "folds" / "sums").iterdir() if part.is_dir())
+    first, now = ({file.name for file in manifest(part, at).files} for at in (0, -1))
+    for name in first - now:
+        (part / name).unlink()
+    send(bootstrap, paid(("ann", 8)))
+    with running(stream(), spark, bootstrap, tmp_path) as run:
+        run.settle()
+    assert totals(bootstrap) == {"ann": 15}
+
+
 @pytest.mark.parametrize("what", ["a file", "a part", *(pytest.param(x, marks=pytest.mark.long) for x in LONG)])
 def test_damaged_state_stops_the_stream(spark: SparkSession, bootstrap: str, tmp_path: Path, what: str) -> None:
     with running(stream(), spark, bootstrap, tmp_path) as run:
@@ -151,7 +192,7 @@ def test_damaged_state_stops_the_stream(spark: SparkSession, bootstrap: str, tmp
     part = next(part for part in state.iterdir() if part.is_dir())
     match what:
         case "a file":
-            path = next(part.glob("*.arrow"))
+            path = part / manifest(part, -1).files[0].name
             path.write_bytes(path.read_bytes()[:-1])
         case "a manifest":
             (part / f"{versions(part)[-1]}.json").write_text("{}\n1\n")
