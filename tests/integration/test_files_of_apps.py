@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from penstock.control import Control, DriverRow
+from penstock.kafka.admin import admin, partitions
 from penstock.local.airflow import Airflow
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine.process import free_port
+from penstock.streams import Topic
 from penstock.supervision import processes
-from penstock.testing import Record, read, send
+from penstock.testing import Record, create, read, send
 from tests.chaos.platform import call
 from tests.chaos.projects import deployed
 from tests.support import wait_until
@@ -93,6 +95,13 @@ class Platform:
 
         wait_until(lambda: not lacking(), PATIENCE, every=1, what=f"{value} comes out of {streams}")
 
+    def made_again(self) -> None:
+        """The topic of orders is deleted, and there again."""
+        client = admin(self.bootstrap)
+        client.delete_topics(["orders"])["orders"].result(30)
+        wait_until(lambda: "orders" not in partitions(client, self.bootstrap))
+        create(self.bootstrap, Topic("orders", partitions=1))
+
     def get(self, path: str) -> Any:
         return call(self.airflow, "GET", path)
 
@@ -160,6 +169,20 @@ def test_files_that_come_fail_and_break(platform: Platform, project: Path) -> No
     assert second.incarnation != first.incarnation
     asked = [(a["source"], a["target"], a["detail"]) for a in p.control.actions(200) if a["verb"] == "release"]
     assert asked == [("supervisor", "shop", "new to its driver: returns")], "nobody asked for it"
+
+    names, again = ("sales", "returns", "rates"), datetime.now(UTC)
+    p.made_again()
+    assert "stream rates: blocked" in p.told(p.run("bank", "failed", again))
+
+    def asks() -> bool:
+        rows = p.control.progress("shop") | p.control.progress("bank")
+        return all("made again" in (rows[name].error or "") for name in names)
+
+    wait_until(asks, PATIENCE, every=1, what="all streams ask how to go on")
+    for name in names:
+        penstock("streams", "go-on", name)
+    p.flows(*names)
+    p.run("bank", "success", datetime.now(UTC))
 
     bank, broken = p.driver("bank"), datetime.now(UTC)
     write(project, "bank", "rates", "def f(:\n")
