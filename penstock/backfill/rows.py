@@ -104,12 +104,14 @@ def count(path: Path) -> int:
 
 def nameless(path: Path) -> int:
     """How many rows have no key."""
-    return sum(rows["key"].null_count for rows in tables(path))
+    with pq.ParquetFile(path, memory_map=True) as file:
+        return sum(batch.column(0).null_count for batch in file.iter_batches(_held(file), columns=["key"]))
 
 
 def spans(path: Path) -> dict[str, Span]:
     """What the rows come to."""
-    return added(records.spans_of(rows) for rows in tables(path))
+    with duckdb.connect() as connection:
+        return added(records.spans_of(rows, connection) for rows in tables(path))
 
 
 def _as_they_are(job: Job, files: Sequence[Path], plan: Done, target: Path) -> None:

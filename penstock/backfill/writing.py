@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.backfill import rows as given
 from penstock.backfill.job import Done, Job
-from penstock.kafka.sizes import Message
+from penstock.kafka.sizes import FRAME, Batch, Headers
+from penstock.kafka.sizes import HEADER as EACH
 from penstock.kafka.transactions import TransactionalWriter
 
 HEADER = "penstock.backfill"
@@ -59,21 +62,62 @@ def write(
         told(done.written)
         pace.wait(table.num_rows)
         after = done.behind(done.written + table.num_rows)
-        writer.commit(_messages(job, done.run, table), after.value())
+        writer.commit(_batch(job, done.run, table), after.value())
         done = after
     told(done.written)
     return done
 
 
-def _messages(job: Job, run: str, rows: pa.Table) -> Iterator[Message]:
+def _batch(job: Job, run: str, rows: pa.Table) -> Batch:
     part, number = (rows[name].cast(pa.string()) for name in ("partition", "offset"))
     runs: Any = pa.chunked_array([pa.repeat(run, rows.num_rows)])
-    said: Any = pc.binary_join_element_wise(runs, rows["topic"], part, number, "/")
-    own = job.replays and job.timestamps == "original"
-    # Epoch microseconds; 0 for now.
-    micros: Any = rows["timestamp"].cast(pa.int64())
-    times: Any = pc.fill_null(micros, 0)
-    columns: list[Any] = [said.cast(pa.binary()), rows["key"], rows["value"], times, rows["headers"]]
-    for place, key, value, us, headers in zip(*(column.to_pylist() for column in columns), strict=True):
-        kept = tuple((h["key"], h["value"]) for h in headers if h["key"] != HEADER) if headers else ()
-        yield Message(job.target, key, value, (*kept, (HEADER, place)), timestamp=max(0, us // 1000) if own else 0)
+    said: Any = pc.binary_join_element_wise(runs, rows["topic"], part, number, "/").cast(pa.binary())
+    places = said.to_pylist()
+    sizes = _lengths(rows["key"]) + _lengths(rows["value"]) + _lengths(said) + FRAME + len(HEADER) + EACH
+    own = None
+    if rows["headers"].null_count < rows.num_rows:
+        own, more = _own(rows["headers"])
+        sizes = sizes + more
+
+    def headers() -> Iterator[Headers]:
+        if own is None:
+            return ([(HEADER, place)] for place in places)
+        return ([*kept, (HEADER, place)] for kept, place in zip(own(), places, strict=True))
+
+    times = [0] * rows.num_rows
+    if job.replays and job.timestamps == "original":
+        # Epoch microseconds; 0 for now.
+        micros: Any = rows["timestamp"].cast(pa.int64())
+        times = np.maximum(_numbers(micros) // 1000, 0).tolist()
+    return Batch(job.target, rows["key"].to_pylist(), rows["value"].to_pylist(), headers, times, sizes)
+
+
+def _own(column: Any) -> tuple[Callable[[], Iterator[Headers]], npt.NDArray[np.int64]]:
+    """The headers that records have themselves, and what they add to their sizes."""
+    lists = column.combine_chunks()
+    names, values = lists.flatten().flatten()
+    bounds, held = _sums(_numbers(pc.list_value_length(lists))), _sums(_lengths(names) + _lengths(values) + EACH)
+    firsts, lasts = bounds[:-1].tolist(), bounds[1:].tolist()
+    names, values = names.to_pylist(), values.to_pylist()
+
+    def each() -> Iterator[Headers]:
+        for first, last in zip(firsts, lasts, strict=True):
+            pairs = zip(names[first:last], values[first:last], strict=True)
+            yield [one for one in pairs if one[0] != HEADER]
+
+    return each, held[bounds[1:]] - held[bounds[:-1]]
+
+
+def _lengths(column: Any) -> npt.NDArray[np.int64]:
+    """How many bytes each has."""
+    return _numbers(pc.binary_length(column))
+
+
+def _numbers(column: Any) -> npt.NDArray[np.int64]:
+    """0 for none."""
+    return np.asarray(pc.fill_null(column.cast(pa.int64()), 0))
+
+
+def _sums(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """What lies before each, and all."""
+    return np.concatenate(([0], np.cumsum(numbers)))

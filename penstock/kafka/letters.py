@@ -19,7 +19,8 @@ from penstock.kafka.admin import UNPACKED, admin, end_offsets, first_offsets, pa
 # Seconds without an answer of the broker.
 PATIENCE = 20.0
 # Records taken at once.
-AT_ONCE = 10_000
+AT_ONCE = 2_000
+FETCH = 8 << 20
 PREFIX = "penstock."
 PARTITION, OFFSET = re.compile("[0-9]{1,9}"), re.compile("[0-9]{1,18}")
 
@@ -115,6 +116,8 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
     made = Consumer(
         {
             **UNPACKED,
+            # As many bytes of a partition at once: a megabyte leaves the reader waiting for the next.
+            "max.partition.fetch.bytes": FETCH,
             "bootstrap.servers": bootstrap,
             "group.id": "penstock.dead-letters",
             "enable.auto.commit": False,
@@ -148,6 +151,9 @@ def batches(reader: Consumer, topic: str, partition: int, start: int, end: int) 
                 raise BrokerError(f"topic {topic} cannot be read", got=f"no answer for {PATIENCE:g} s")
             # What the client holds already, which has a bound of its own.
             taken = [first, *reader.consume(AT_ONCE, 0)]
+            if not any(map(Taken.error, taken)) and (taken[-1].offset() or 0) < end:
+                yield taken
+                continue
             last = next((n for n, one in enumerate(taken) if one.error() or (one.offset() or 0) >= end), None)
             if found := taken[:last]:
                 yield found

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import compress
+from typing import NamedTuple, cast
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -41,6 +44,32 @@ class Message(NamedTuple):
         for name, value in self.headers:
             size += len(name) + len(value or b"") + HEADER
         return size
+
+
+Headers = list[tuple[str, str | bytes | None]]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records of one topic, in columns of one length. headers: gives those of each, made as they are taken: the garbage
+    collector goes through all lists that are there. sizes: bytes of each as `Message.size` has them, or a little more.
+    """
+
+    topic: str
+    keys: Sequence[bytes | None]
+    values: Sequence[bytes | None]
+    headers: Callable[[], Iterator[Headers]]
+    timestamps: Sequence[int]
+    sizes: npt.NDArray[np.int64]
+
+    def messages(self) -> Iterator[Message]:
+        for key, value, headers, at in zip(self.keys, self.values, self.headers(), self.timestamps, strict=True):
+            yield Message(self.topic, key, value, cast("tuple[tuple[str, bytes], ...]", tuple(headers)), timestamp=at)
+
+    def larger(self, than: int) -> Iterator[Message]:
+        """Those whose size is more."""
+        found = self.sizes > than
+        return compress(self.messages(), found.tolist()) if found.any() else iter(())
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from confluent_kafka import (
 from penstock.declare.topic import Topic
 from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka.admin import admin, log_ends
-from penstock.kafka.sizes import FRAME, LARGEST, Limit, Message, limits
+from penstock.kafka.sizes import FRAME, LARGEST, Batch, Limit, Message, limits
 
 # Each call to the broker; longer than its own restart takes.
 TIMEOUT = 30.0
@@ -151,7 +151,7 @@ class TransactionalWriter:
                 )
             time.sleep(0.1)
 
-    def commit(self, messages: Iterable[Message], mark: bytes) -> int:
+    def commit(self, messages: Iterable[Message] | Batch, mark: bytes) -> int:
         """Write one batch and its mark atomically; returns the number of records.
 
         Raises LeaseLost if a newer process has opened this output, BrokerError if the broker did not take it; either
@@ -160,10 +160,13 @@ class TransactionalWriter:
         count = 0
         try:
             self._producer.begin_transaction()
-            for message in messages:
-                self._fits(message)
-                self._send(message)
-                count += 1
+            if isinstance(messages, Batch):
+                count = self._send_all(messages)
+            else:
+                for message in messages:
+                    self._fits(message)
+                    self._send(message)
+                    count += 1
             self._send(Message(self._place.topic, self.name.encode(), mark, partition=self._place.partition))
             self._producer.commit_transaction(TIMEOUT)
         except KafkaException as e:
@@ -197,6 +200,24 @@ class TransactionalWriter:
                 self._producer.poll(0.1)
             else:
                 return
+
+    def _send_all(self, batch: Batch) -> int:
+        """The same of many: only those that may be too large are looked at one by one."""
+        limit = self._limits.get(batch.topic)
+        for message in batch.larger(limit.largest) if limit else ():
+            self._fits(message)
+        produce, topic = self._producer.produce, batch.topic
+        columns = zip(batch.keys, batch.values, batch.headers(), batch.timestamps, strict=True)
+        for key, value, headers, at in columns:
+            while True:
+                try:
+                    # By their places: names cost the client half as much again.
+                    produce(topic, value, key, -1, None, None, at, headers)
+                except BufferError:
+                    self._producer.poll(0.1)
+                else:
+                    break
+        return len(batch.keys)
 
     def _error(self, what: str, e: KafkaException) -> BrokerError | LeaseLost:
         error = e.args[0]

@@ -17,7 +17,7 @@ from penstock.backfill import writing
 from penstock.backfill.progress import Figures
 from penstock.errors import BackfillError, NotYet
 from penstock.kafka.admin import admin
-from penstock.kafka.sizes import Message
+from penstock.kafka.sizes import Batch, Message
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.local.parts import Broker
 from penstock.streams import Archive, Topic
@@ -67,13 +67,13 @@ def test_a_row_that_is_not_there_is_not_explained_by_an_older_one_of_its_key(
     """Of a compacted topic, whose other rows may all be gone with good reason."""
     create(fresh_broker.bootstrap, LATEST)
     lost = "/{}/{}".format(*last_of("k2")).encode()
-    made = writing._messages
+    made = writing._batch
 
     def without(*given: Any) -> Iterator[Message]:
-        return (one for one in made(*given) if not dict(one.headers)[writing.HEADER].endswith(lost))
+        return (one for one in made(*given).messages() if not dict(one.headers)[writing.HEADER].endswith(lost))
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "_messages", without)
+        patch.setattr(writing, "_batch", without)
         with pytest.raises(BackfillError, match="does not hold what the source gives"):
             do(job(again(kept)), fresh_broker)
     assert do(job(again(kept), again="once"), fresh_broker).rows == len(ALL)
@@ -138,10 +138,10 @@ def test_a_transaction_has_a_bound_in_bytes(
     sizes = list[int]()
     commit = TransactionalWriter.commit
 
-    def weighed(self: TransactionalWriter, messages: Iterator[Message], mark: bytes) -> int:
-        given = list(messages)
+    def weighed(self: TransactionalWriter, messages: Batch | list[Message], mark: bytes) -> int:
+        given = messages.messages() if isinstance(messages, Batch) else messages
         sizes.append(sum(len(m.key or b"") + len(m.value or b"") for m in given))
-        return commit(self, given, mark)
+        return commit(self, messages, mark)
 
     monkeypatch.setattr(TransactionalWriter, "commit", weighed)
     assert do(job(again(kept)), fresh_broker).rows == len(ALL) + 20

@@ -15,7 +15,7 @@ import pytest
 from jobs.metrics.kept import SUMMARIES
 from jobs.quality.kept import COUNTS
 from penstock.archive import records
-from penstock.backfill import patience, progress, rows
+from penstock.backfill import patience, progress, rows, writing
 from penstock.backfill.job import Job
 from penstock.backfill.lag import behind, watermarks
 from penstock.backfill.patience import patiently
@@ -27,7 +27,8 @@ from penstock.catalog import build
 from penstock.control import Control
 from penstock.control.rows import ProgressRow
 from penstock.errors import NotYet, Wait
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.kafka.sizes import Message
+from penstock.streams import Archive, Backfill, Each, Input, Stream, Topic, TopicOutput
 from tests.support import wait_until
 
 AT = datetime(2026, 1, 1, 10, tzinfo=UTC)
@@ -95,6 +96,39 @@ def test_rows_are_held_by_their_bytes(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all(table.nbytes <= 10_000 or table.num_rows == 1 for table in found)
     assert max(table.num_rows for table in found) > 1
     assert [table.num_rows for table in rows.tables(path, 3, 1)] == [1] * (len(sizes) - 3)
+
+
+def test_records_go_with_their_own_headers_and_times_and_one_of_ours() -> None:
+    own: list[Any] = [("a", b"1"), ("é", None), (writing.HEADER, b"of an earlier run"), ("a", b"2")]
+    given: list[dict[str, Any]] = [
+        {"key": b"left out", "headers": [("left", b"out")]},
+        {"key": b"k", "value": b"v", "timestamp": AT, "headers": own},
+        {"key": None, "value": b"x" * 2_000, "timestamp": AT - timedelta(days=40_000), "headers": None},
+        {"key": b"k", "value": None, "timestamp": None, "headers": []},
+    ]
+    rows = pa.Table.from_pylist(
+        [{"topic": "t", "partition": 3, "offset": n, **row} for n, row in enumerate(given)], records.SCHEMA
+    ).slice(1)
+    job = Job(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
+    batch = writing._batch(job, RUN, rows)
+    marks = [(writing.HEADER, f"run/t/3/{n}".encode()) for n in (1, 2, 3)]
+    now = int(AT.timestamp() * 1000)
+    expected = [
+        Message("to", b"k", b"v", (*own[:2], own[3], marks[0]), timestamp=now),
+        Message("to", None, b"x" * 2_000, (marks[1],), timestamp=0),
+        Message("to", b"k", None, (marks[2],), timestamp=0),
+    ]
+    assert list(batch.messages()) == expected
+    assert list(batch.messages()) == expected
+    sizes = [message.size for message in expected]
+    assert batch.sizes.tolist()[1:] == sizes[1:]
+    assert batch.sizes[0] >= sizes[0]
+    assert list(batch.larger(sizes[1] - 1)) == expected[1:2]
+    assert not list(batch.larger(sizes[1]))
+    plain = writing._batch(replace(job, timestamps="now"), RUN, rows.slice(1, 1).set_column(
+        rows.schema.get_field_index("headers"), "headers", pa.nulls(1, records.SCHEMA.field("headers").type)
+    ))  # fmt: skip
+    assert list(plain.messages()) == expected[1:2]
 
 
 def test_it_says_that_it_lives_while_there_are_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
