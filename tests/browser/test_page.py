@@ -125,7 +125,7 @@ STREAMS = [
 @pytest.fixture
 def agents(server: Server) -> Iterator[None]:
     """The code of app `agents`, so that it can be released."""
-    folder = server.project / "jobs" / "agents"
+    folder = server.project / "jobs" / "fleet"
     folder.mkdir()
     (folder / "streams.py").write_text(AGENTS)
     yield
