@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +46,7 @@ class Case:
 
         bootstrap: a broker without these topics. folder: an empty one, for the checkpoints.
         """
+        streams = [replace(stream, runs=True) for stream in streams]
         first, last = streams[0], streams[-1]
         target = self.given.get("output") or last.targets[0]
         # The records are years old by their own time: the broker must not take them for expired.

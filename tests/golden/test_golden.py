@@ -22,5 +22,7 @@ CASES = [
 @pytest.mark.integration
 @pytest.mark.parametrize("case", CASES)
 def test_case(case: Case, spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
-    streams = [catalog.load().stream(name) for name in case.given["streams"]]
+    declared = catalog.load()
+    every = {**declared.streams, **declared.idle}
+    streams = [every[name] for name in case.given["streams"]]
     case.check(streams, spark, fresh_broker.bootstrap, tmp_path)

@@ -7,6 +7,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_a_row_that_changes_is_an_assignment_that_changes(
 ) -> None:
     """From the database to the topic of assignments, with streams that are stopped in between."""
     bootstrap = fresh_broker.bootstrap
-    streams = [active.STREAM, again.STREAM, assignments.STREAM]
+    streams = [replace(one.STREAM, runs=True) for one in (active, again, assignments)]
     create(bootstrap, *catalog.build(streams).topics.values(), COMMITS, POSITIONS)
     captures = [catalog.load().captures[name] for name in TABLES]
     now = int(time.time() * 1000)
@@ -142,7 +143,7 @@ def test_a_fleet_is_found(
     bootstrap = fresh_broker.bootstrap
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     settings.cache_clear()
-    streams = [active.STREAM, assignments.STREAM]
+    streams = [replace(one.STREAM, runs=True) for one in (active, assignments)]
     create(bootstrap, *catalog.build([*streams, alerts.STREAM]).topics.values(), COMMITS)
 
     def row(topic: str, key: dict[str, Any], **more: Any) -> Record:
