@@ -150,7 +150,8 @@ def test_a_store_that_fails_for_long_ends_it_and_it_goes_on(
 
     with Between(endpoint, reads(some)) as way:
         leads_to(way.endpoint, monkeypatch)
-        with pytest.raises(Wait, match=r"s3://lake/.*\.parquet does not answer.*500.*run it again: it goes on"):
+        said = r"s3://lake/.*\.parquet does not answer.*(500|INTERNAL_FAILURE).*run it again: it goes on"
+        with pytest.raises(Wait, match=said):
             do(job(again(kept)), fresh_broker)
     assert asked > 3
     leads_to(endpoint, monkeypatch)
