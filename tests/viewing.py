@@ -14,7 +14,7 @@ import httpx
 
 from penstock import catalog
 from penstock.control import Control, DriverRow
-from penstock.kafka.admin import ensure_topics
+from penstock.kafka.admin import admin, ensure_topics
 from penstock.machine.process import free_port
 from penstock.supervision import processes
 from penstock.testing import Record, send
@@ -140,3 +140,4 @@ def serving(folder: Path, bootstrap: str, instances: int, standby: int = 0, **va
             for row in control.drivers(live=False):
                 processes.kill(row)
             control.engine.dispose()
+            admin(bootstrap).delete_topics([TOPIC])[TOPIC].result(30)

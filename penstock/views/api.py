@@ -156,7 +156,7 @@ def made(service: Service, token: str) -> FastAPI:
         order: Annotated[str, Query(max_length=criteria.LONGEST)] = criteria.KEY,
         descending: bool = False,
         limit: Annotated[int, Query(ge=1, le=criteria.ROWS)] = 100,
-        cursor: Annotated[str | None, Query(max_length=3 * criteria.LONGEST)] = None,
+        cursor: str | None = None,
         max_age_ms: MaxAge = None,
     ) -> Response:
         """Rows by criteria, a page: `field=value`, `map.entry=value`, `field.ge=value`; one field again: or."""

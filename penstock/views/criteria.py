@@ -46,7 +46,7 @@ class Search(Asked):
     order: Text = KEY
     descending: bool = False
     limit: int = Field(100, ge=1, le=ROWS)
-    cursor: Annotated[str, Field(max_length=3 * LONGEST)] | None = None
+    cursor: str | None = None
 
 
 class Counts(Asked):

@@ -115,7 +115,7 @@ def test_a_crowd_is_sent_and_what_was_made_of_it_compared(place: tuple[Broker, P
 
 def test_a_crowd_on_the_clock_ends_early_with_the_truth_of_what_was_sent(place: tuple[Broker, Path]) -> None:
     broker, home = place
-    rules = ("--dwell", "2s", "--within", "6s", "--away", "20s", "--late", "3s")
+    rules = ("--dwell", "2s", "--within", "6s", "--away", "20s", "--late", "1s")
     size = ("--devices", "500", "--rate", "300", "--businesses", "6", "--for", "1m")
     command = (sys.executable, "-m", "penstock", "demo", "crowd")
     env = {**os.environ, "PYTHONPATH": str(PROJECT)}

@@ -209,7 +209,7 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     assert mended["airflow-api"]["pid"] == first["airflow-api"]["pid"]
 
     said = penstock("down", ports=False)
-    assert "4 drained" in said
+    assert "5 drained" in said
     wait_until(lambda: not processes(penstock.home))
     assert (penstock.home / "kafka").is_dir()
     assert all(process.gone(p["pid"]) for p in mended.values())

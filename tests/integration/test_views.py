@@ -239,6 +239,20 @@ def test_a_key_may_be_any_text(two: Fleet) -> None:
     wait_until(lambda: two.ask(1, "counts", {}).json()["total"] == len(NAMES))
 
 
+def test_pages_go_on_behind_a_key_of_any_length(two: Fleet) -> None:
+    keys = ["é" * 20_000 + str(n) for n in range(3)]
+    two.put(agent(key, value(n)) for n, key in enumerate(keys))
+    wait_until(lambda: two.ask(1, "counts", {}).json()["total"] == len(NAMES) + 3)
+    body: dict[str, Any] = {"descending": True, "limit": 1, "cursor": None}
+    for key in reversed([NAMES[-1], *keys]):
+        page = two.ask(2, "search", body)
+        assert page.status_code == 200, page.text
+        assert [row["key"] for row in page.json()["rows"]] == [key]
+        body["cursor"] = page.json()["cursor"]
+    two.put(agent(key, None) for key in keys)
+    wait_until(lambda: two.ask(1, "counts", {}).json()["total"] == len(NAMES))
+
+
 @pytest.mark.usefixtures("two")
 def test_the_command_line_tells_the_same() -> None:
     def told(*words: str) -> Any:
