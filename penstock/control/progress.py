@@ -23,10 +23,16 @@ class Progress(Database):
     """The last figures of each stream, and a day of earlier ones."""
 
     def report(self, progress: Iterable[ProgressRow], *, keep: bool) -> None:
-        """Upsert the progress of streams; with keep, add each to the history that feeds the charts."""
+        """Upsert the progress of streams; with keep, add each to the history that feeds the charts.
+
+        What is declared no longer is left out: the driver that still runs it learns of that later.
+        """
         with self.begin() as c:
             now = c.execute(select(s.now_ms())).scalar_one()
+            known = set(c.execute(select(s.stream.c.name)).scalars())
             for row in progress:
+                if row.name not in known:
+                    continue
                 values = {**asdict(row), "reported_at": now}
                 upsert(c, s.progress, values.pop("name"), **values)
                 if keep:

@@ -230,7 +230,17 @@ def test_rows_of_the_database(control: Control) -> None:
     assert control.reach()[1]["up"].through is None
 
 
+def test_what_is_declared_no_longer_leaves_no_row_behind(control: Control) -> None:
+    """Its driver reports it until a release takes it away."""
+    control.sync(catalog.build([stream("up", SOURCE, BUNDLES)]))
+    given = [ProgressRow(name, "chain", "i") for name in ("up", "gone")]
+    control.report(given, keep=True)
+    assert set(control.progress()) == {"up"}
+    assert {row["name"] for row in control.history(0)} == {"up"}
+
+
 def test_a_database_of_before_gets_what_it_lacks(control: Control) -> None:
+    control.sync(catalog.build([stream("up", SOURCE, BUNDLES)]))
     control.report([ProgressRow("up", "chain", "i", rows_in=7)], keep=False)
     with control.begin() as c:
         c.exec_driver_sql("ALTER TABLE progress DROP COLUMN behind_ms")
