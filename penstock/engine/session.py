@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
-from penstock.machine import aot, jars, java
+from penstock.machine import aot, jars, java, scratch
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -113,15 +113,21 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
     Path(settings().logs).mkdir(parents=True, exist_ok=True)
     # Py4J notes each callback, two a batch, and at the end each connection that it closes.
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    builder = SparkSession.builder
+    builder, temporary = SparkSession.builder, None
     # What spark-submit was given, the connection's master above all, is not to be overruled here.
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.update(java.find().environment())
-        for key, value in submit_conf(app, java_options=java_options).items():
+        # Else a killed JVM leaves some 20 MB for ever, and more where it shuffled.
+        temporary = scratch.own(settings().home / "tmp")
+        options = [*(aot.options() if java_options is None else java_options), f"-Djava.io.tmpdir={temporary}"]
+        for key, value in submit_conf(app, java_options=options).items():
             builder = builder.config(key, value)
+        os.environ.setdefault("SPARK_LOCAL_DIRS", str(temporary))
     spark = builder.getOrCreate()
+    if os.environ.get("SPARK_LOCAL_DIRS") == str(temporary):
+        del os.environ["SPARK_LOCAL_DIRS"]  # processes that are started from here have their own
     spark.sparkContext.setLogLevel("WARN")
     return spark
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 # What a home may hold; Spark makes one of them where it runs.
 OURS = frozenset(
-    {"airflow", "backfills", "beat.secret", "captures", "checkpoints", "kafka", "logs", "mariadb", "run"}
-    | {"elasticsearch", "influxdb", "mongodb", "s3", "s3.secret", "spark-warehouse", "tables"}
+    {"airflow", "backfills", "beat.secret", "captures", "checkpoints", "folds", "kafka", "logs", "mariadb", "run"}
+    | {"elasticsearch", "influxdb", "mongodb", "s3", "s3.secret", "spark-warehouse", "tables", "tmp"}
+    | {"crowds", "fleets", "views", "views.token"}
 )
 
 

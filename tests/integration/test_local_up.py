@@ -22,6 +22,7 @@ import pytest
 
 from penstock.local.airflow_layout import SECRETS
 from penstock.machine import process
+from penstock.machine.files import OURS
 from penstock.machine.process import free_port
 from penstock.settings import PROJECT
 from tests.support import wait_until
@@ -157,6 +158,7 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     assert "Penstock is up" in said
     assert stat.S_IMODE(penstock.home.stat().st_mode) == 0o700
     assert open_to_others(penstock.home) == []
+    assert {path.name for path in penstock.home.iterdir()} <= OURS
     assert "records read" in said
     assert "sign in as admin" in said
     first = penstock.parts()

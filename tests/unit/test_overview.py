@@ -234,11 +234,9 @@ def test_alarms_of_a_stream_that_runs(given: dict[str, Any], said: list[str]) ->
 def test_counts_of_some_time_ago(control: Control) -> None:
     with control.begin() as c:
         c.exec_driver_sql("INSERT INTO stream (name, app, desired) VALUES ('bundles', 'metrics', 'on')")
-    for late in (4, 7):
-        control.report([row(late=late)], keep=True)
-    assert control.counts(control.now() - 60_000) == {"bundles": {"late": 4, "dead": 1}}
+    control.report([row(late=late) for late in (4, 7)], keep=True)
+    assert read(control).before == control.counts(control.now() - 60_000) == {"bundles": {"late": 4, "dead": 1}}
     assert control.counts(control.now() + 1) == {}
-    assert read(control).before == {"bundles": {"late": 4, "dead": 1}}
 
 
 def test_a_stopped_stream_is_not_old() -> None:
