@@ -267,11 +267,11 @@ class OperateCapture(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         if context["params"]["action"] != "check":
             self._ask(context)
-        self._wait_for_its_driver()
-        return self._checked()
+        return self._settled(time.time() + STARTING)
 
-    def _wait_for_its_driver(self) -> None:
-        """Wait in a trigger for a while, if nothing can be said of the capture yet; then it goes on in `resume`."""
+    def _settled(self, until: float) -> dict[str, Any]:
+        """What the capture says of itself. While nothing can be said of it, it is waited for in a trigger, until a time
+        in epoch seconds at most; then it goes on in `resume`."""
         from penstock_triggers import SettledTrigger
 
         from penstock.control import connect
@@ -279,9 +279,11 @@ class OperateCapture(BaseOperator):
         from penstock.observe.health import settled
 
         with suppress(ControlError):
-            if not settled(connect(), self.capture):
+            if time.time() < until and not settled(connect(), self.capture):
                 self.log.info("capture %s: it is waited for", self.capture)
-                self.defer(trigger=SettledTrigger(self.capture, time.time() + STARTING), method_name="resume")
+                trigger = SettledTrigger(self.capture, until)
+                self.defer(trigger=trigger, method_name="resume", kwargs={"until": until})
+        return self._checked()
 
     def _ask(self, context: Context) -> None:
         """Ask, and wait in a trigger; the answer goes to `resume`."""
@@ -302,11 +304,11 @@ class OperateCapture(BaseOperator):
         self.log.info("capture %s: %s, asked for by %s", self.capture, params["action"], actor.name)
         self.defer(trigger=CaptureTrigger(self.capture, request), method_name="resume")
 
-    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
-        """The capture has answered."""
+    def resume(self, context: Context, event: dict[str, Any], until: float | None = None) -> dict[str, Any]:  # noqa: ARG002
+        """The capture has answered, or something can be said of it; a release since may have taken its driver away."""
         if event["why_not"]:
             raise AirflowFailException(f"capture {self.capture}: {event['why_not']}")
-        return self._checked()
+        return self._settled(time.time() + STARTING if until is None else until)
 
     def _checked(self) -> dict[str, Any]:
         """What the capture says of itself, for the run's XCom; AirflowFailException if it fails."""

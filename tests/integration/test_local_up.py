@@ -195,7 +195,8 @@ def test_up_adopted_mended_and_down(penstock: Commands) -> None:
     runs = penstock.home / "airflow" / "airflow.db"
     ended = {"success", "failed"}
     wait_until(lambda: of_captures(runs) and of_captures(runs) <= ended, what="the runs of captures end")
-    assert of_captures(runs) == {"success"}, "they waited for their driver"
+    why = [line for line in logged(penstock.home).splitlines() if "AirflowFail" in line]
+    assert of_captures(runs) == {"success"}, f"they waited for their driver: {why}"
 
     for name in ("broker", "mariadb", "airflow-scheduler", "meter"):
         os.kill(first[name]["pid"], signal.SIGKILL)

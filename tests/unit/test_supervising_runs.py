@@ -15,7 +15,7 @@ from penstock import catalog
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.errors import LocalError, ReleaseRefused
 from penstock.local import platform
-from penstock.observe.health import settled
+from penstock.observe.health import UNSETTLED, settled
 from penstock.settings import PROJECT
 from penstock.supervision import processes, supervisor
 from penstock.supervision.facts import Evidence, facts_of
@@ -176,13 +176,19 @@ def test_a_check_waits_for_a_driver_that_begins(control: Control) -> None:
     from penstock_operators import OperateCapture
 
     assert not settled(control, "totals"), "its driver has not reported yet"
+    task = OperateCapture(task_id="t", capture="totals")
     with pytest.raises(TaskDeferred) as deferred:
-        OperateCapture(task_id="t", capture="totals").execute(context(action="check"))
+        task.execute(context(action="check"))
+    with pytest.raises(TaskDeferred) as again:
+        task.resume(context(action="check"), {"why_not": ""}, **(deferred.value.kwargs or {}))
+    assert again.value.kwargs == deferred.value.kwargs, "a release came between, and there is time left"
+    assert task.resume(context(action="check"), {"why_not": ""}, until=0.0)["state"] in UNSETTLED
     report(control, totals="idle")
     assert settled(control, "totals")
     trigger = deferred.value.trigger
     _, kwargs = trigger.serialize()
     assert asyncio.run(first(type(trigger)(**json.loads(json.dumps(kwargs))))) == {"why_not": ""}
+    assert task.resume(context(action="check"), {"why_not": ""}, **(deferred.value.kwargs or {}))["state"] == "idle"
 
 
 def test_a_check_does_not_wait_for_ever(control: Control) -> None:  # noqa: ARG001
