@@ -183,8 +183,8 @@ def _releases(control: Control) -> dict[str, int] | None:
 
 
 def declared_windows() -> list[dict[str, Any]]:
-    """Topics that need heartbeats, as JSON: name, beat_every, [every, after] of each reader and the least grace of
-    theirs, in seconds; by name [every, feeds, clocks] of the streams that feed it.
+    """Topics that need heartbeats, as JSON: name, beat_every, [every, after, name] of each reader and the least grace
+    of theirs, in seconds; by name [every, feeds, clocks] of the streams that feed it.
 
     A mistake in one file must not stop the beats of others, nor those that its running driver waits for: these are as
     they were when all could be read.
@@ -198,7 +198,7 @@ def declared_windows() -> list[dict[str, Any]]:
         {
             "topic": of.topic.name,
             "beat_every": of.topic.beat_every,
-            "readers": [[due.every.total_seconds(), due.after.total_seconds()] for due in of.readers],
+            "readers": [[r.due.every.total_seconds(), r.due.after.total_seconds(), r.name] for r in of.readers],
             "grace": of.grace,
             "writers": {n: [w.every, list(w.feeds), list(w.clocks)] for n, w in of.writers.items()},
         }
@@ -227,15 +227,15 @@ def _both(found: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict
 
 def _windowed(windows: list[dict[str, Any]]) -> Windowed:
     """What `declared_windows` gave: the triggerer lives long, and must not keep declarations of its own."""
-    from penstock.catalog import Beaten, Writer
+    from penstock.catalog import Beaten, Reader, Writer
     from penstock.declare.promises import Due
     from penstock.declare.topic import Topic
 
     return {
         w["topic"]: Beaten(
             Topic(w["topic"], beat_every=w["beat_every"]),
-            [Due(timedelta(seconds=every), timedelta(seconds=after)) for every, after in w["readers"]],
-            # A trigger that an earlier version left knows neither.
+            [Reader(Due(*(timedelta(seconds=s) for s in given[:2])), *given[2:]) for given in w["readers"]],
+            # A trigger that an earlier version left knows neither, nor the names of readers.
             w.get("grace", 0.0),
             {
                 name: Writer(every, tuple(feeds), tuple(clocks))

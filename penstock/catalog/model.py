@@ -35,15 +35,22 @@ class Writer(NamedTuple):
     clocks: tuple[str, ...] = ()
 
 
+class Reader(NamedTuple):
+    """A stream that waits for the clock: when it needs heartbeats. Without a name it is one that always runs."""
+
+    due: Due
+    name: str = ""
+
+
 class Beaten(NamedTuple):
     """A topic that needs heartbeats.
 
-    readers: when those of its streams that wait for the clock need them. grace: seconds, the least of theirs. writers:
-    the streams and captures that feed it, in any number of steps, by name.
+    readers: those of its streams that wait for the clock. grace: seconds, the least of theirs. writers: the streams and
+    captures that feed it, in any number of steps, by name.
     """
 
     topic: Topic
-    readers: list[Due]
+    readers: list[Reader]
     grace: float = 0.0
     writers: Mapping[str, Writer] = MappingProxyType({})
 
@@ -132,7 +139,9 @@ class Catalog:
                 grace = stream.promise.delay.total_seconds()
                 for topic in (given.topic for given in stream.sources.values() if given.topic):
                     known = found.get(topic.name) or Beaten(topic, [], grace, self._writers(topic.name))
-                    found[topic.name] = known._replace(readers=[*known.readers, due], grace=min(known.grace, grace))
+                    found[topic.name] = known._replace(
+                        readers=[*known.readers, Reader(due, stream.name)], grace=min(known.grace, grace)
+                    )
         return found
 
     def _writers(self, topic: str) -> dict[str, Writer]:

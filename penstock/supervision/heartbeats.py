@@ -4,7 +4,8 @@ A beat goes to every partition of a topic that a stream with final windows reads
 windows is due (end plus grace), and at the topic's slow cadence otherwise. It carries the sender's clock as it is then,
 never a later time, and is written behind whatever the partition holds, so it passes nothing written before it. Of a
 topic that streams write it carries no later time than they have passed, and is held while they do not: `holds.py`. It
-proves that it is ours: `records/heartbeat.py`.
+proves that it is ours: `records/heartbeat.py`. A topic whose readers are all stopped gets none: who reads all topics
+would read them for nobody.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ DELIVERY_TIMEOUT = 10.0
 LONGEST_WAIT = 30.0
 # A held topic is looked at so often; streams that feed topics, so often that none is ill in between unseen.
 HELD_EVERY, WATCH_EVERY = 1.0, 10.0
+# Of a topic that nobody waits for.
+NOBODY = Bound(None)
 # A beat that is so late was not sent in time: a broker, this program or its host was away.
 OVERDUE = 5.0
 
@@ -88,7 +91,11 @@ class Beater:
         """
         now = self._now()
         self._holds.look(self._overdue(now))
-        bounds = {name: self._holds.bound(name, now) for name in self._windowed if self._next.get(name, 0) <= now}
+        turn = [name for name in self._windowed if self._next.get(name, 0) <= now]
+        bounds = {name: self._holds.bound(name, now) for name in turn if self._holds.due(name)}
+        for name in (name for name in turn if name not in bounds):
+            self._note_hold(name, NOBODY)
+            self._next[name] = now + int(WATCH_EVERY * 1000)
         for name, bound in bounds.items():
             self._note_hold(name, bound)
             if bound.why:
@@ -125,7 +132,8 @@ class Beater:
         return at is not None and (last is None or at >= self._after(name, last))
 
     def _after(self, name: str, at: int) -> int:
-        return next_beat(self._windowed[name].topic, self._windowed[name].readers, at)
+        of = self._windowed[name]
+        return next_beat(of.topic, self._holds.due(name) or [reader.due for reader in of.readers], at)
 
     def _moved(self, known: Bound, bound: Bound) -> bool:
         return bool(bound.why) and abs((bound.at or 0) - (known.at or 0)) >= HELD_EVERY * 1000

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from penstock.catalog import Windowed, Writer
 from penstock.control import Control, Reach
+from penstock.declare.promises import Due
 from penstock.errors import ControlError
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,7 @@ class Holds:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._control, self._clock, self._windowed = control, clock, windowed
+        self._named = any(reader.name for beaten in windowed.values() for reader in beaten.readers)
         self._writers = {name: of for beaten in windowed.values() for name, of in beaten.writers.items()}
         # Of streams that feed each other, each would wait for what it said itself: there each counts alone.
         self._feeds = {name: [f for f in of.feeds if name not in self._behind(f)] for name, of in self._writers.items()}
@@ -77,7 +79,7 @@ class Holds:
     @property
     def watches(self) -> bool:
         """Whether there is anything to look at."""
-        return self._control is not None and bool(self._writers)
+        return self._control is not None and (bool(self._writers) or self._named)
 
     def bound(self, name: str, now_ms: int) -> Bound:
         """Of a topic, by what the last look found. now_ms: the caller's clock, in which the bound is told."""
@@ -92,6 +94,13 @@ class Holds:
         if at == AT_THE_CLOCK or age <= beaten.grace * 500:
             return Bound(now_ms)
         return Bound(now_ms - age if at else None, why)
+
+    def due(self, name: str) -> list[Due]:
+        """When the readers of a topic that are not stopped need beats of it, by what the last look found."""
+        rows = self._rows
+        return [
+            due for due, reader in self._windowed[name].readers if reader not in rows or rows[reader].desired != "off"
+        ]
 
     def sent(self, topic: str) -> None:
         """Take in that beats of a topic go on."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.catalog import Beaten
+from penstock.catalog import Beaten, Reader
 from penstock.control import ProgressRow
 from penstock.declare.promises import Due
 from penstock.engine import source
@@ -62,7 +62,7 @@ def test_a_stream_that_fails_does_so_until_it_is_well_and_can_be_stopped(
 def test_beats_are_no_rows(spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
     at = fresh_broker.bootstrap
     create(at, *STREAM.topics())
-    beater = Beater({NUMBERS.name: Beaten(NUMBERS, [Due(timedelta(minutes=1), timedelta())])}, None, at)
+    beater = Beater({NUMBERS.name: Beaten(NUMBERS, [Reader(Due(timedelta(minutes=1), timedelta()))])}, None, at)
     beater.run_once()
     send(at, [Record(NUMBERS.name, None, "x", n % 2) for n in range(3)])
     with running(STREAM, spark, at, tmp_path) as run:

@@ -294,9 +294,9 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
     assert event == {"do": "epoch"}
     assert len(calls) == 8, "it ends only when no beat is due for a while"
     assert calls[-1] == {}
-    [(topic, [due], _, writers)] = calls[0].values()
+    [(topic, [(due, reader)], _, writers)] = calls[0].values()
     assert not writers
-    assert (topic.name, topic.beat_every, due.after.total_seconds()) == ("numbers", 0, 120)
+    assert (topic.name, topic.beat_every, due.after.total_seconds(), reader) == ("numbers", 0, 120, "finals")
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock.catalog import Beaten, Windowed, Writer
-from penstock.control import Control, ProgressRow
+from penstock.catalog import Beaten, Reader, Windowed, Writer
+from penstock.control import Actor, Control, ProgressRow
 from penstock.declare.promises import Due
 from penstock.errors import BrokerError
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
@@ -21,8 +21,8 @@ from penstock.supervision.heartbeats import Beater
 DUE, GRACE = Due(timedelta(seconds=10), timedelta(seconds=4)), 4.0
 FED, SOURCE = Topic("fed"), Topic("source")
 WINDOWED: Windowed = {
-    "fed": Beaten(FED, [DUE], GRACE, {"up": Writer()}),
-    "source": Beaten(SOURCE, [DUE], GRACE),
+    "fed": Beaten(FED, [Reader(DUE)], GRACE, {"up": Writer()}),
+    "source": Beaten(SOURCE, [Reader(DUE, "up")], GRACE),
 }
 UP = Stream("up", "chain", {"given": Input(SOURCE)}, lambda given: given, TopicOutput(FED, value="value"), Each())
 
@@ -107,6 +107,23 @@ def test_a_held_beat_goes_as_far_as_its_writer(world: World) -> None:
     world.now += 1_000
     assert world.turn(0) == {"fed": world.now}
     assert world.control.holds() == {}
+
+
+def test_a_topic_whose_readers_are_stopped_has_no_beats(
+    world: World, control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is anything of it held; they go on with the clock when one is started."""
+    control.set_desired(["up"], "off", Actor("test", "cli"))
+    control.beat_held("source", 1, "held before")
+    world = World(control, monkeypatch, {**WINDOWED, "fed": Beaten(FED, [Reader(DUE)], GRACE)})
+    start = world.now
+    assert world.turn(0) == {"fed": world.now}
+    assert control.holds() == {}
+    control.set_desired(["up"], "on", Actor("test", "cli"))
+    world.now += 10_000
+    assert world.turn(0) == {"fed": world.now, "source": world.now}
+    world.now = start + 24_000
+    assert world.turn(0)["source"] == world.now
 
 
 def test_a_broker_that_was_away(world: World) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from penstock import catalog
-from penstock.catalog import Beaten, Windowed, Writer
+from penstock.catalog import Beaten, Reader, Windowed, Writer
 from penstock.control import Control, ProgressRow, Reach
 from penstock.declare import capture
 from penstock.declare.promises import Due
@@ -59,7 +59,10 @@ class Told:
 
 
 def beaten(**writers: Writer) -> Windowed:
-    return {"t": Beaten(Topic("t"), [Due(MINUTE)], GRACE, writers), "source": Beaten(Topic("source"), [Due(MINUTE)])}
+    return {
+        "t": Beaten(Topic("t"), [Reader(Due(MINUTE))], GRACE, writers),
+        "source": Beaten(Topic("source"), [Reader(Due(MINUTE))]),
+    }
 
 
 def held(told: Told, holds: Holds, topic: str = "t") -> tuple[float | None, str]:
