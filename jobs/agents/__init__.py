@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import cache
+from typing import TYPE_CHECKING
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from penstock.streams import Table, Topic
+from penstock.streams import F, Table, Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
 
 
 class AgentsSettings(BaseSettings):
@@ -25,6 +29,9 @@ class AgentsSettings(BaseSettings):
     )
     grace: timedelta = Field(
         timedelta(seconds=1), ge=timedelta(0), description="how long a check-in may be on its way before that is told"
+    )
+    forget_after: timedelta = Field(
+        timedelta(days=30), gt=timedelta(0), description="how long an agent may be offline before it is forgotten"
     )
     alert_grace: timedelta = Field(
         timedelta(milliseconds=500),
@@ -46,7 +53,10 @@ CHECK_INS = Topic("check-ins", partitions=4, retention=timedelta(days=2))
 
 # What its last check-in said, timestamp being when; since: when it came online or went offline, epoch ms.
 AGENT = f"{CHECK_IN}, online BOOLEAN NOT NULL, since BIGINT NOT NULL"
-ACTIVE_AGENTS = Topic("active-agents", partitions=4, compacted=True, widens=False)
+# A tombstone: the agent is forgotten. The scheduler must not be away for longer than it stays, a week.
+ACTIVE_AGENTS = Topic(
+    "active-agents", partitions=4, compacted=True, widens=False, config={"delete.retention.ms": "604800000"}
+)
 AGAIN = Topic("check-ins-again", partitions=4, retention=timedelta(days=2))
 
 # last_seen: its last check-in; timestamp: when it had been silent for too long. Epoch ms.
@@ -71,6 +81,11 @@ ALERTS = Topic("alerts", partitions=4, retention=timedelta(days=30))
 AT = "timestamp_millis(timestamp)"
 # Who sends no name is nobody.
 KNOWN = f"CASE WHEN agent <> '' AND account <> '' THEN {AT} END"
+
+
+def unless_forgotten(*columns: str) -> Column:
+    """A record's value; none, a tombstone, of an agent that has no time any more."""
+    return F.when(F.col("timestamp").isNotNull(), F.to_json(F.struct(*columns), {"ignoreNullFields": "false"}))
 
 
 def captured(name: str) -> Topic:

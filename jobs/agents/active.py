@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.agents import ACTIVE_AGENTS, AGENT_OFFLINE, CHECK_IN, CHECK_INS, KNOWN, agents_settings
+from jobs.agents import ACTIVE_AGENTS, AGENT_OFFLINE, CHECK_IN, CHECK_INS, KNOWN, agents_settings, unless_forgotten
 from penstock.declare.promises import millis
 from penstock.streams import Fold, Folded, Input, Stream, TopicOutput
 
@@ -13,12 +13,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 AFTER, GRACE = millis(agents_settings().offline_after), millis(agents_settings().grace)
+# Since the last check-in.
+FORGET = AFTER + millis(agents_settings().forget_after)
 
 SAID = "account := {0}account, platform := {0}platform, version := {0}version, labels := {0}labels"
 
 # Only what is newer than the last check-in counts. A check-in so much later than the one before it ends an absence that
 # is told, whether time had come that far in between or not: so it does not matter how check-ins are cut into batches.
 # Of one time the greater check-in counts, of two batches the first: what an agent said at a time never changes.
+# Who was offline for too long is forgotten, and so old a check-in makes nobody known again.
 AGENTS = Fold(
     name="agents",
     key=("agent",),
@@ -29,7 +32,8 @@ WITH moments AS (
   SELECT r.agent, r.timestamp AS moment, arg_max(
     struct_pack({SAID.format("r.")}), (r.account, coalesce(r.platform, ''), coalesce(r.version, ''), r.labels::VARCHAR)
   ) AS said
-  FROM records r LEFT JOIN state s USING (agent) WHERE s.agent IS NULL OR r.timestamp > s.last_seen
+  FROM records r LEFT JOIN state s USING (agent)
+  WHERE coalesce(r.timestamp > s.last_seen, r.timestamp + {FORGET} > getvariable('time'))
   GROUP BY r.agent, r.timestamp
   UNION ALL SELECT agent, last_seen, struct_pack({SAID.format("")}) FROM state
 ), spaced AS (
@@ -56,14 +60,16 @@ SELECT agent, said.account, said.platform, said.version, said.labels, moment AS 
     WHEN NOT online THEN moment + {AFTER}
     WHEN began = old_seen THEN old_since
     ELSE began END AS since,
-  CASE WHEN online THEN moment + {AFTER + GRACE} END AS due,
+  moment + CASE WHEN online THEN {AFTER + GRACE} ELSE {FORGET} END AS due,
   fresh OR online <> old_online AS changed,
   list_concat(absences, CASE WHEN NOT online AND (fresh OR old_online)
     THEN [struct_pack(account := said.account, last_seen := moment)] END) AS absences
-FROM judged""",
+FROM judged WHERE online OR fresh OR old_online OR moment + {FORGET} > getvariable('time')""",
     rows=f"""
 SELECT 'active' AS output, agent, account, platform, version, labels, online, since, NULL::BIGINT AS last_seen,
   last_seen AS timestamp FROM folded WHERE changed
+UNION ALL
+SELECT 'active', agent, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM state ANTI JOIN folded USING (agent)
 UNION ALL
 SELECT 'offline', agent, one.account, NULL, NULL, NULL, NULL, NULL, one.last_seen, one.last_seen + {AFTER}
 FROM (SELECT agent, unnest(absences) AS one FROM folded WHERE absences IS NOT NULL) ORDER BY agent, timestamp""",
@@ -73,8 +79,11 @@ FROM (SELECT agent, unnest(absences) AS one FROM folded WHERE absences IS NOT NU
 )
 
 
+VALUE = ("agent", "account", "platform", "version", "labels", "timestamp", "online", "since")
+
+
 def transform(check_ins: DataFrame) -> DataFrame:
-    return AGENTS(check_ins)
+    return AGENTS(check_ins).withColumn("said", unless_forgotten(*VALUE))
 
 
 STREAM = Stream(
@@ -84,11 +93,7 @@ STREAM = Stream(
     inputs={"check_ins": Input(CHECK_INS, schema=CHECK_IN, event_time=KNOWN)},
     transform=transform,
     output={
-        "active": TopicOutput(
-            ACTIVE_AGENTS,
-            key="agent",
-            value=("agent", "account", "platform", "version", "labels", "timestamp", "online", "since"),
-        ),
+        "active": TopicOutput(ACTIVE_AGENTS, key="agent", value="said"),
         "offline": TopicOutput(AGENT_OFFLINE, key="agent", value=("agent", "account", "last_seen", "timestamp")),
     },
     # Each beat costs a batch: this often, who is silent is told within five seconds.

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from jobs.agents import ACCOUNTS, ACTIVE_AGENTS, AGAIN, AGENT, ASSIGNMENTS, AT, LABELS, TEST, TESTS, agents_settings
+from jobs.agents import (
+    ACCOUNTS,
+    ACTIVE_AGENTS,
+    AGAIN,
+    AGENT,
+    ASSIGNMENTS,
+    AT,
+    LABELS,
+    TEST,
+    TESTS,
+    agents_settings,
+    unless_forgotten,
+)
 from penstock.streams import F, Fold, Folded, Input, Stream, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 # The newest of an agent decides; of the same again, which is told when tests changed, the later batch, for it knows
-# newer tests. What comes to the same is not written again.
+# newer tests. What comes to the same is not written again. Who is forgotten, by a tombstone behind all that was said of
+# it, is nobody until something new is said: what is told again is of an agent that was there before.
 ASSIGNED = Fold(
     name="assigned",
     key=("agent",),
@@ -19,21 +32,27 @@ ASSIGNED = Fold(
     fold="""
 WITH newest AS (
   SELECT agent, arg_max(struct_pack(version := version, account := account, online := online, tests := tests,
-    moment := timestamp, digest := digest), version) AS said
+    moment := timestamp, digest := digest), version) FILTER (WHERE version IS NOT NULL) AS said,
+    max(n) FILTER (WHERE version IS NOT NULL) AS spoke, max(n) FILTER (WHERE version IS NULL) AS forgotten
   FROM records GROUP BY agent
 )
 SELECT agent, said, s.version IS NULL OR said.version >= s.version AS counts,
   CASE WHEN counts THEN said.version ELSE s.version END AS version,
   CASE WHEN counts THEN said.digest ELSE s.digest END AS digest, s.digest AS before
-FROM newest LEFT JOIN state s USING (agent)""",
-    rows="SELECT agent, said.account, said.online, said.tests, version, said.moment AS timestamp FROM folded "
-    "WHERE digest IS DISTINCT FROM before",
+FROM newest LEFT JOIN state s USING (agent)
+WHERE coalesce(spoke, -1) >= coalesce(forgotten, -1) AND (spoke IS NOT NULL OR s.agent IS NOT NULL)""",
+    rows="""
+SELECT agent, said.account, said.online, said.tests, version, said.moment AS timestamp FROM folded
+WHERE digest IS DISTINCT FROM before
+UNION ALL SELECT DISTINCT agent, NULL, NULL, NULL, NULL, NULL FROM records ANTI JOIN folded USING (agent)
+WHERE version IS NULL""",
     gives=f"agent STRING, account STRING, online BOOLEAN, tests ARRAY<STRUCT<{TEST}>>, version BIGINT, "
     "timestamp BIGINT",
 )
 
 # An agent that went offline is newer than it was when it said the same.
 VERSION = "timestamp * 2 + IF(online, 0, 1)"
+VALUE = ("agent", "account", "online", "tests", "version", "timestamp")
 ONE = ("id", "name", "kind", "target", "every_seconds")
 
 
@@ -46,13 +65,15 @@ def transform(
     # By id, as a struct is ordered by its first field.
     every = F.array_sort(F.collect_list(F.struct(*ONE, "wants"))).alias("every")
     by_account = enabled.groupBy(F.col("account_id").cast("string").alias("whose")).agg(every)
-    said = agents.unionByName(again)
+    n = F.col("record.offset")
+    told = agents.withColumn("agent", F.col("record.key").cast("string")).withColumn("n", n).drop("record")
+    said = told.unionByName(again.withColumn("n", F.lit(None).cast("bigint")))
     with_tests = said.join(by_account, said.account == by_account.whose, "left")
     found = with_tests.select(
-        "agent", "account", "online", "timestamp", "event_time", F.expr(VERSION).alias("version"), _tests()
+        "agent", "account", "online", "timestamp", "n", "event_time", F.expr(VERSION).alias("version"), _tests()
     )
     digest = F.md5(F.to_json(F.struct("account", "online", "tests")))
-    return ASSIGNED(found.withColumn("digest", digest))
+    return ASSIGNED(found.withColumn("digest", digest)).withColumn("said", unless_forgotten(*VALUE))
 
 
 def _tests() -> Column:
@@ -75,14 +96,14 @@ STREAM = Stream(
     app="agents",
     runs=agents_settings().run,
     inputs={
-        "agents": Input(ACTIVE_AGENTS, schema=AGENT, event_time=AT),
+        "agents": Input(ACTIVE_AGENTS, schema=AGENT, event_time=AT, record=True, tombstones="keep"),
         "again": Input(AGAIN, schema=AGENT, event_time=AT),
         "tests": TESTS,
         "labels": LABELS,
         "accounts": ACCOUNTS,
     },
     transform=transform,
-    output=TopicOutput(ASSIGNMENTS, key="agent", value=("agent", "account", "online", "tests", "version", "timestamp")),
+    output=TopicOutput(ASSIGNMENTS, key="agent", value="said"),
     promise=Folded(),
     shuffle_partitions=2,
     # So that the agents of a large account, told again, hold up those of others for a batch at most.

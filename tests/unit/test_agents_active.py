@@ -10,7 +10,7 @@ import pytest
 
 from jobs.agents import active
 from tests import agents_model as model
-from tests.agents_model import AFTER, GRACE, MINUTE
+from tests.agents_model import AFTER, FORGET, GRACE, MINUTE
 from tests.folding import Folding, cut
 
 T = 1_700_000_000_000
@@ -69,6 +69,25 @@ def test_an_absence_between_two_check_ins_is_told_without_the_clock(agents: Fold
     [now] = [r for r in rows if r["output"] == "active"]
     assert (now["online"], now["since"], now["account"]) == (True, T + AFTER, "2")
     assert agents.take([check_in("a", AFTER), check_in("a", 5)]) == []
+
+
+def test_who_is_offline_for_too_long_is_forgotten(agents: Folding) -> None:
+    agents.take([check_in("a", 0)], clock=T + FORGET - 1)
+    assert len(agents.take([])) == 2
+    assert agents.take([], clock=T + FORGET) == []
+    [forgotten] = agents.take([], again=True)
+    assert (forgotten["output"], forgotten["agent"], forgotten["timestamp"]) == ("active", "a", None)
+    # What it said before makes it nobody's any more.
+    assert agents.take([check_in("a", 0)]) == []
+    [back] = agents.take([check_in("a", FORGET + 1)])
+    assert (back["online"], back["since"]) == (True, T + FORGET + 1)
+
+
+def test_who_comes_back_when_it_is_to_be_forgotten_is_there(agents: Folding) -> None:
+    agents.take([check_in("a", 0)], clock=T + FORGET)
+    agents.take([])
+    [back] = agents.take([check_in("a", FORGET)])
+    assert (back["online"], back["since"]) == (True, T + FORGET)
 
 
 @pytest.mark.parametrize("seed", range(8))

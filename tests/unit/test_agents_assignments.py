@@ -17,7 +17,7 @@ import pytest
 
 from jobs.agents import active, again, assignments
 from tests import agents_model as model
-from tests.agents_model import AFTER, GRACE, MINUTE
+from tests.agents_model import AFTER, FORGET, GRACE, MINUTE
 from tests.folding import Folding
 from tests.unit.test_agents_active import CHECK_IN, T, check_in, state
 
@@ -26,8 +26,9 @@ Rows = list[dict[str, Any]]
 AGENT = f"{CHECK_IN}, online BOOLEAN, since BIGINT"
 ASSIGNED = (
     "agent STRING, account STRING, online BOOLEAN, tests ARRAY<STRUCT<id: BIGINT, name: STRING, kind: STRING, "
-    "target: STRING, every_seconds: BIGINT>>, version BIGINT, digest STRING, timestamp BIGINT"
+    "target: STRING, every_seconds: BIGINT>>, version BIGINT, digest STRING, n BIGINT, timestamp BIGINT"
 )
+NAMES = ("account", "online", "tests", "version", "digest")
 
 
 class Topics:
@@ -88,7 +89,7 @@ class Active(Runner):
         # A beat lies behind whatever was sent before it.
         clock = max([0, *(value for key, value in took["check-ins"] if key == BEAT)])
         rows = self._agents.take([value for key, value in took["check-ins"] if key != BEAT], again=again, clock=clock)
-        return [("active", r["agent"], state(r)) for r in rows if r["output"] == "active"]
+        return [("active", r["agent"], state(r) if r["timestamp"] else None) for r in rows if r["output"] == "active"]
 
 
 class Again(Runner):
@@ -127,14 +128,19 @@ class Scheduler(Runner):
     def compute(self, took: dict[str, list[tuple[Any, Any]]], *, again: bool) -> list[tuple[str, Any, Any]]:
         tables = [self._topics.table(name) for name in ("tests", "labels", "accounts")]
         given = []
-        for _, said in [*took["active"], *took["again"]]:
+        told = [(key, said, self._at["active"] + n) for n, (key, said) in enumerate(took["active"])]
+        for key, said, n in [*told, *((key, said, None) for key, said in took["again"])]:
+            if said is None:
+                given.append({**dict.fromkeys(NAMES), "agent": key, "n": n, "timestamp": T})
+                continue
             ids = model.assigned(said, *tables)
             tests = [{"id": n, "name": None, "kind": None, "target": None, "every_seconds": None} for n in ids]
             version = said["timestamp"] * 2 + (not said["online"])
             digest = f"{said['account']} {said['online']} {ids}"
-            given.append({**said, "tests": tests, "version": version, "digest": digest})
+            given.append({**said, "tests": tests, "version": version, "digest": digest, "n": n})
         self._chance.shuffle(given)
-        return [("assignments", r["agent"], r) for r in self._assigned.take(given, again=again)]
+        rows = self._assigned.take(given, again=again)
+        return [("assignments", r["agent"], r if r["version"] else None) for r in rows]
 
 
 class World:
@@ -171,7 +177,7 @@ class World:
                 row = {"id": key, "active": int(chance.random() < 0.8)}
                 topics.put("accounts", key, row)
             case _:
-                self.now += MINUTE if calm else chance.choice([MINUTE, 10 * MINUTE, AFTER + GRACE])
+                self.now += MINUTE if calm else chance.choice([MINUTE, 10 * MINUTE, AFTER + GRACE] * 3 + [FORGET])
         topics.put("check-ins", BEAT, self.now)
 
 
@@ -192,7 +198,8 @@ def differs(seed: int, folder: Path, *kinds: type[Runner]) -> bool:
                 events -= 1
             else:
                 chance.choices(runners, weights)[0].step()
-        for _ in range(2):
+        # Online, offline, forgotten.
+        for _ in range(3):
             while not all(runner.rests for runner in runners):
                 chance.choice(runners).step()
             # Time reaches a state with the batch behind the one that has it.
@@ -263,4 +270,30 @@ OTHERS = [
 
 @pytest.mark.parametrize("kinds", OTHERS)
 def test_another_order_would_be_found(kinds: tuple[type[Runner], ...], tmp_path: Path) -> None:
-    assert any(differs(seed, tmp_path / str(seed), *kinds) for seed in range(5))
+    assert any(differs(seed, tmp_path / str(seed), *kinds) for seed in range(12))
+
+
+def word(n: int | None, version: int | None, *tests: int) -> dict[str, Any]:
+    """What agent `a` said; a tombstone without a version, told again without an n."""
+    one = dict.fromkeys(NAMES) | {"agent": "a", "version": version, "n": n, "timestamp": T}
+    if version is not None:
+        ids = [{"id": t, "name": None, "kind": None, "target": None, "every_seconds": None} for t in tests]
+        one |= {"account": "1", "online": bool(tests), "tests": ids, "digest": str(tests)}
+    return one
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3, 9])
+def test_who_is_forgotten_stays_so_until_it_comes_back(cut: int, tmp_path: Path) -> None:
+    """What is told again of it is from before, whether it comes with the tombstone or behind it."""
+    assigned = Folding(assignments.ASSIGNED, ASSIGNED, tmp_path)
+    before = [word(0, 10, 1), word(1, 11), word(2, None), word(None, 11), word(None, 10, 1)]
+    rows = [r for n in range(0, len(before), cut) for r in assigned.take(before[n : n + cut], again=True)]
+    assert (rows[-1]["agent"], rows[-1]["version"]) == ("a", None)
+    assert [r["version"] for r in assigned.take([word(None, 11), word(3, 20, 1), word(None, 10, 1)])] == [20]
+
+
+def test_who_comes_back_in_the_batch_of_its_tombstone_is_there(tmp_path: Path) -> None:
+    assigned = Folding(assignments.ASSIGNED, ASSIGNED, tmp_path)
+    assigned.take([word(0, 11)])
+    [back] = assigned.take([word(1, None), word(2, 20, 1)])
+    assert (back["version"], [t["id"] for t in back["tests"]]) == (20, [1])
