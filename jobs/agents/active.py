@@ -20,6 +20,7 @@ SAID = "account := {0}account, platform := {0}platform, version := {0}version, l
 
 # Only what is newer than the last check-in counts. A check-in so much later than the one before it ends an absence that
 # is told, whether time had come that far in between or not: so it does not matter how check-ins are cut into batches.
+# What comes so late that it leaves an agent offline, its clock being slow, say, belongs to the absence that was told.
 # Of one time the greater check-in counts, of two batches the first: what an agent said at a time never changes.
 # Who was offline for too long is forgotten, and so old a check-in makes nobody known again.
 AGENTS = Fold(
@@ -47,6 +48,7 @@ WITH moments AS (
     max(moment) FILTER (WHERE earlier IS NULL OR moment - earlier >= {AFTER} OR returns) AS began,
     list(struct_pack(account := whose, last_seen := earlier) ORDER BY moment)
       FILTER (WHERE moment - earlier >= {AFTER} AND NOT returns) AS absences,
+    bool_or(moment - earlier >= {AFTER}) AS parted,
     any_value(last_seen) AS old_seen, any_value(online) AS old_online, any_value(since) AS old_since
   FROM known GROUP BY agent
 ), judged AS (
@@ -62,7 +64,7 @@ SELECT agent, said.account, said.platform, said.version, said.labels, moment AS 
     ELSE began END AS since,
   moment + CASE WHEN online THEN {AFTER + GRACE} ELSE {FORGET} END AS due,
   fresh OR online <> old_online AS changed,
-  list_concat(absences, CASE WHEN NOT online AND (fresh OR old_online)
+  list_concat(absences, CASE WHEN NOT online AND (old_online OR (fresh AND (old_online IS NULL OR parted)))
     THEN [struct_pack(account := said.account, last_seen := moment)] END) AS absences
 FROM judged WHERE online OR fresh OR old_online OR moment + {FORGET} > getvariable('time')""",
     rows=f"""

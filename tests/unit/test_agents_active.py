@@ -71,6 +71,22 @@ def test_an_absence_between_two_check_ins_is_told_without_the_clock(agents: Fold
     assert agents.take([check_in("a", AFTER), check_in("a", 5)]) == []
 
 
+def test_a_check_in_that_leaves_its_agent_offline_is_no_other_absence(agents: Folding) -> None:
+    """Of an agent whose clock is slow each one is such; what it says counts, and a gap between two is an absence."""
+    agents.take([], clock=T + AFTER + 5 * MINUTE)
+    events = [
+        told(agents.take([check_in("a", n * MINUTE)], clock=T + AFTER + n * MINUTE + 5 * MINUTE)) for n in range(9)
+    ]
+    assert [len(one) for one in events] == [1, 0, 0, 0, 0, 0, 0, 0, 0]
+    rows = agents.take([check_in("a", 9 * MINUTE, region="us")], clock=T + 3 * AFTER)
+    assert [(r["online"], dict(r["labels"])) for r in rows] == [(False, {"region": "us"})]
+    assert [r["last_seen"] for r in told(agents.take([check_in("a", 10 * MINUTE + AFTER)]))] == [
+        T + 10 * MINUTE + AFTER
+    ]
+    [back] = agents.take([check_in("a", 3 * AFTER)])
+    assert back["online"]
+
+
 def test_who_is_offline_for_too_long_is_forgotten(agents: Folding) -> None:
     agents.take([check_in("a", 0)], clock=T + FORGET - 1)
     assert len(agents.take([])) == 2
