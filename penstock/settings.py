@@ -4,16 +4,27 @@ Each field is the variable ``PENSTOCK_<FIELD>`` in capitals, e.g. ``PENSTOCK_KAF
 """
 
 import os
+import re
+from datetime import timedelta
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from penstock.errors import SettingError
 
 PROJECT = Path(__file__).resolve().parent.parent
+
+
+def _seconds(given: object) -> object:
+    return float(given) if isinstance(given, str) and re.fullmatch(r"\s*\d{1,12}(\.\d*)?\s*", given) else given
+
+
+# Of a variable: ISO 8601 (`PT25M`), or seconds, which pydantic takes of numbers only.
+Length = Annotated[timedelta, BeforeValidator(_seconds)]
 
 
 class Settings(BaseSettings):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from penstock.settings import Length
 from penstock.streams import F, Table, Topic
 
 if TYPE_CHECKING:
@@ -24,16 +25,20 @@ class AgentsSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="PENSTOCK_AGENTS_", frozen=True)
 
     run: bool = Field(False, description="whether the streams run: their beats take half a core where nobody sends")
-    offline_after: timedelta = Field(
-        timedelta(minutes=25), gt=timedelta(0), description="how long an agent may be silent before it is offline"
+    offline_after: Length = Field(
+        timedelta(minutes=25),
+        ge=timedelta(milliseconds=1),
+        description="how long an agent may be silent before it is offline",
     )
-    grace: timedelta = Field(
+    grace: Length = Field(
         timedelta(seconds=1), ge=timedelta(0), description="how long a check-in may be on its way before that is told"
     )
-    forget_after: timedelta = Field(
-        timedelta(days=30), gt=timedelta(0), description="how long an agent may be offline before it is forgotten"
+    forget_after: Length = Field(
+        timedelta(days=30),
+        ge=timedelta(milliseconds=1),
+        description="how long an agent may be offline before it is forgotten",
     )
-    alert_grace: timedelta = Field(
+    alert_grace: Length = Field(
         timedelta(milliseconds=500),
         ge=timedelta(0),
         description="how long a browser session may be on its way and still count",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from importlib import import_module
 
 import pytest
+from pydantic import ValidationError
 from typer.testing import CliRunner
 
+from jobs.agents import AgentsSettings
 from penstock.cli import app
 from penstock.control.database import Database
 from penstock.settings import misspelt, settings
@@ -80,3 +82,16 @@ def test_what_is_misspelt_is_told_with_what_it_may_mean(monkeypatch: pytest.Monk
     assert "warning: PENSTOCK_STUCK_AFTR is no setting and changes nothing; did you mean PENSTOCK_STUCK_AFTER?" in (
         found.stderr
     )
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("1.5", 1.5), ("PT25M", 1500), ("P30D", 30 * 86_400)])
+def test_a_length_of_time_is_seconds_or_iso(monkeypatch: pytest.MonkeyPatch, text: str, seconds: float) -> None:
+    monkeypatch.setenv("PENSTOCK_AGENTS_OFFLINE_AFTER", text)
+    assert AgentsSettings().offline_after.total_seconds() == seconds
+
+
+@pytest.mark.parametrize("text", ["-5", "0", "0.0001", "soon", "nan", "25m", ""])
+def test_what_is_no_length_of_time_is_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("PENSTOCK_AGENTS_OFFLINE_AFTER", text)
+    with pytest.raises(ValidationError):
+        AgentsSettings()
