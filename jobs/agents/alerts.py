@@ -38,11 +38,14 @@ VALUE = ("account", "rule", "metric", "comparison", "threshold", "value", "count
 
 
 def transform(sessions: DataFrame, rules: DataFrame) -> DataFrame:
-    known = rules.where("enabled = 1 AND window_seconds > 0").select(
+    # One whose labels cannot be read would else look at every session.
+    asks = F.from_json("labels", "MAP<STRING,STRING>")
+    readable = F.expr("coalesce(trim(labels), '') IN ('', 'null')") | asks.isNotNull()
+    known = rules.where("enabled = 1 AND window_seconds > 0").where(readable).select(
         F.col("id").alias("rule"), F.col("account_id").cast("string").alias("account"), "metric", "comparison",
-        "threshold", F.expr("window_seconds * 1000").alias("length"),
+        F.expr("try_cast(threshold AS DOUBLE)").alias("threshold"), F.expr("window_seconds * 1000").alias("length"),
         F.expr("coalesce(min_count, 1)").alias("min_count"),
-        F.from_json("labels", "MAP<STRING,STRING>").alias("wants"),
+        asks.alias("wants"),
     )  # fmt: skip
     asked = known.select("rule", F.col("account").alias("whose"), F.col("metric").alias("of"), "length", "wants")
     each = sessions.select(
@@ -58,11 +61,11 @@ def transform(sessions: DataFrame, rules: DataFrame) -> DataFrame:
     closed = WINDOWS(given).withColumnRenamed("rule", "closed")
     # By the rule as it is now; one that is gone, or has other windows, tells nothing.
     broken = F.expr(
-        "count >= min_count AND ended - began = length AND CASE comparison WHEN 'over' THEN value > double(threshold) "
-        "WHEN 'under' THEN value < double(threshold) END"
+        "count >= min_count AND ended - began = length AND CASE comparison WHEN 'over' THEN value > threshold "
+        "WHEN 'under' THEN value < threshold END"
     )
     return closed.join(known, F.col("closed") == F.col("rule")).where(broken).select(
-        "account", "rule", "metric", "comparison", F.col("threshold").cast("double").alias("threshold"), "value",
+        "account", "rule", "metric", "comparison", "threshold", "value",
         "count", F.col("began").alias("window_start"), F.col("ended").alias("window_end"),
     )  # fmt: skip
 
