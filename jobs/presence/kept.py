@@ -39,6 +39,8 @@ BASE = Backfill(
         FROM records GROUP BY business, contact""",
     ),
     whole=True,
+    # Their reader is live, and what comes at once is one long batch to it.
+    rate=5_000,
 )
 
 # A document of each device: device, contact (none once it was removed), business of its latest login, type of the event
@@ -53,4 +55,5 @@ CONTACTS = Backfill(
         "timestamp_millis(timestamp)",
         "SELECT device, contact, business, type, timestamp FROM records",
     ),
+    rate=5_000,
 )
