@@ -125,7 +125,7 @@ def filled(given: Drivers, bootstrap: str, walks: int) -> None:
     def closed() -> bool:
         shown = subprocess.run(command, capture_output=True, text=True, cwd=PROJECT, check=False)
         hours = json.loads(shown.stdout)["hours"] if shown.returncode == 0 else []
-        return sum(h["rows"] for h in hours if h["state"] == "closed") == walks
+        return bool(sum(h["rows"] for h in hours if h["state"] == "closed") == walks)
 
     def counted() -> bool:
         rows = given.control.progress("presence")
