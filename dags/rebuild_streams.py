@@ -1,4 +1,4 @@
-"""The form by which a person has a stream's state read back from the stream's own output."""
+"""The form by which a person has a stream's state made anew of its own output, or of its inputs."""
 
 from datetime import UTC, datetime
 
@@ -12,7 +12,7 @@ rebuilt = sorted(name for name, stream in readable()[0].streams.items() if isins
 
 with DAG(
     "rebuild_streams",
-    description="read a stream's state back from its own output",
+    description="make a stream's state anew of what its topics hold",
     schedule=None,
     start_date=datetime(2025, 1, 1, tzinfo=UTC),
     max_active_runs=1,
@@ -23,7 +23,7 @@ with DAG(
             rebuilt[0] if rebuilt else "",
             type="string",
             enum=rebuilt or [""],
-            description="It must be stopped, and its fold must say how its state is read back.",
+            description="It must be stopped, and its fold must say how its state is made anew.",
         ),
     },
     doc_md="For a stream whose checkpoint is lost, or cannot be read by the code as it is. Stop it with "

@@ -51,7 +51,8 @@ def _presences(times: Sequence[int], away: int) -> list[list[int]]:
 
 
 def device_contacts(events: Iterable[Record]) -> dict[str, dict[str, Any]]:
-    """device, contact, businesses, timestamp of every device, by device."""
+    """device, contact, businesses, timestamp of every device, by device; and what that is made of: rank, removed,
+    logins."""
     of: dict[str, list[Record]] = defaultdict(list)
     for event in events:
         of[event["device"]].append(event)
@@ -61,16 +62,19 @@ def device_contacts(events: Iterable[Record]) -> dict[str, dict[str, Any]]:
 def _contact(device: str, events: list[Record]) -> dict[str, Any]:
     newest = max(events, key=lambda e: (e["timestamp"], PRECEDENCE[e["type"]], e["contact"] or ""))
     removed = max((e["timestamp"] for e in events if e["type"] == "removal"), default=None)
-    businesses = {
-        e["business"]
-        for e in events
+    logins = {
+        e["business"]: e["timestamp"]
+        for e in sorted(events, key=lambda e: e["timestamp"])
         if e["type"] == "login" and e["business"] is not None and (removed is None or e["timestamp"] > removed)
     }
     return {
         "device": device,
         "contact": None if newest["type"] == "removal" else newest["contact"],
-        "businesses": sorted(businesses),
+        "businesses": sorted(logins),
         "timestamp": newest["timestamp"],
+        "rank": PRECEDENCE[newest["type"]],
+        "removed": removed,
+        "logins": [{"business": business, "moment": at} for business, at in sorted(logins.items())] or None,
     }
 
 

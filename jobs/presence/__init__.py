@@ -64,7 +64,14 @@ CRM_BACKFILL = Topic("crm-events-backfill", partitions=4, retention=timedelta(da
 
 # contact: NULL once it was removed; businesses: where it has logged in since, in order.
 DEVICE_CONTACT = "device STRING NOT NULL, contact STRING, businesses ARRAY<STRING>, timestamp BIGINT NOT NULL"
-DEVICE_CONTACTS = Topic("device-contacts", partitions=4, compacted=True)
+# What was known before lies there for a day: who reads the topic again finds what was known at the time of a walk-in.
+A_DAY = str(24 * 3600 * 1000)
+DEVICE_CONTACTS = Topic(
+    "device-contacts",
+    partitions=4,
+    compacted=True,
+    config={"min.compaction.lag.ms": A_DAY, "max.compaction.lag.ms": A_DAY},
+)
 
 ENRICHED = f"{WALK_IN}, contact STRING NOT NULL"
 ENRICHED_WALK_INS = Topic("enriched-walk-ins", partitions=4, retention=timedelta(days=30))

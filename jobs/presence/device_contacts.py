@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 # Of one time a removal counts more than a change, and that more than a login; then the greater text.
 RANK = "CASE type WHEN 'removal' THEN 2 WHEN 'change' THEN 1 ELSE 0 END"
-NEWEST = f"struct_pack(moment := timestamp, rank := {RANK}, contact := contact)"
+NEWEST = f"struct_pack(moment := timestamp, rank := {RANK}, contact := CASE WHEN type <> 'removal' THEN contact END)"
+LOGINS = "ARRAY<STRUCT<business: STRING, moment: BIGINT>>"
 
 # What does not depend on the order of events: the newest that says a contact, the latest removal, and of each business
 # the latest login. A removal without a trace would let a backfill bring the contact back.
 CONTACTS = Fold(
     name="contacts",
     key=("device",),
-    state="newest STRUCT<moment: BIGINT, rank: INT, contact: STRING>, removed BIGINT, "
-    "logins ARRAY<STRUCT<business: STRING, moment: BIGINT>>",
+    state=f"newest STRUCT<moment: BIGINT, rank: INT, contact: STRING>, removed BIGINT, logins {LOGINS}",
     fold=f"""
 WITH every AS (
   SELECT device, {NEWEST} AS event, CASE WHEN type = 'removal' THEN timestamp END AS removed,
@@ -36,14 +36,16 @@ WITH every AS (
   SELECT device, list(struct_pack(business := business, moment := lasting.moment) ORDER BY business) AS logins
   FROM lasting JOIN stated USING (device) WHERE removed IS NULL OR lasting.moment > removed GROUP BY device
 )
-SELECT device, stated.newest, stated.removed, businesses.logins, old.newest AS old_newest, old.logins AS old_logins
+SELECT device, stated.newest, stated.removed, businesses.logins,
+  old.newest AS old_newest, old.logins AS old_logins, old.removed AS old_removed
 FROM stated LEFT JOIN businesses USING (device) LEFT JOIN state old USING (device)""",
     # Each moment behind the newest that was known, in order: who asks what was known then must find it.
     rows=f"""
 WITH moments AS (
   SELECT DISTINCT device, r.timestamp AS moment FROM records r JOIN folded USING (device)
   WHERE old_newest IS NULL OR r.timestamp > old_newest.moment
-  UNION SELECT device, newest.moment FROM folded WHERE (newest, logins) IS DISTINCT FROM (old_newest, old_logins)
+  UNION SELECT device, newest.moment FROM folded
+    WHERE (newest, logins, removed) IS DISTINCT FROM (old_newest, old_logins, old_removed)
 ), events AS (
   SELECT device, {NEWEST} AS event FROM records UNION ALL SELECT device, newest FROM state
 ), removals AS (
@@ -60,16 +62,23 @@ WITH moments AS (
   SELECT m.device, m.moment, max(r.moment) AS removed FROM moments m
     JOIN removals r ON r.device = m.device AND r.moment <= m.moment
   GROUP BY ALL
-), businesses AS (
-  SELECT m.device, m.moment, list(DISTINCT business ORDER BY business) AS businesses
+), lasting AS (
+  SELECT m.device, m.moment, business, max(e.moment) AS entered
   FROM moments m JOIN entered e ON e.device = m.device AND e.moment <= m.moment
     LEFT JOIN gone g ON g.device = m.device AND g.moment = m.moment
   WHERE removed IS NULL OR e.moment > removed GROUP BY ALL
+), businesses AS (
+  SELECT device, moment, list(business ORDER BY business) AS businesses,
+    list(struct_pack(business := business, moment := entered) ORDER BY business) AS logins
+  FROM lasting GROUP BY ALL
 )
 SELECT device, CASE WHEN newest.rank < 2 THEN newest.contact END AS contact, coalesce(businesses, []) AS businesses,
-  moment AS timestamp
-FROM stated LEFT JOIN businesses USING (device, moment) ORDER BY device, moment""",
-    gives=DEVICE_CONTACT,
+  moment AS timestamp, newest.rank AS rank, removed, logins
+FROM stated LEFT JOIN businesses USING (device, moment) LEFT JOIN gone USING (device, moment)
+ORDER BY device, moment""",
+    gives=f"{DEVICE_CONTACT}, rank INT, removed BIGINT, logins {LOGINS}",
+    restored="SELECT device, struct_pack(moment := timestamp, rank := rank, contact := contact) AS newest, removed, "
+    "logins FROM output",
 )
 
 
@@ -89,7 +98,12 @@ STREAM = Stream(
         "backfilled": Input(CRM_BACKFILL, schema=CRM_EVENT, event_time=KNOWN),
     },
     transform=transform,
-    output=TopicOutput(DEVICE_CONTACTS, key="device", value=("device", "contact", "businesses", "timestamp")),
+    # With what it is made of: so the topic is the state, and can be read back.
+    output=TopicOutput(
+        DEVICE_CONTACTS,
+        key="device",
+        value=("device", "contact", "businesses", "timestamp", "rank", "removed", "logins"),
+    ),
     promise=Folded(),
     shuffle_partitions=2,
 )

@@ -69,6 +69,8 @@ SELECT device, contacts, waiting, told FROM contacts FULL JOIN walks USING (devi
     gives=ENRICHED,
     ends="contacts IS NULL AND coalesce(list_max(list_transform(waiting, lambda w: w.moment)), 0) "
     f"< getvariable('watermark') - {WAIT}",
+    # Walk-ins that wait, and who was known since; the newest before stays in its topic, which is compacted.
+    reads_back=presence_settings().wait,
 )
 
 

@@ -80,6 +80,8 @@ UNION ALL SELECT device, business, spans, nullif(times, []), fresh FROM merged""
     "SELECT device, business, unnest(fresh) AS walk FROM folded WHERE fresh IS NOT NULL)",
     gives=WALK_IN,
     ends=f"coalesce(list_max(list_transform(spans, lambda s: s.ended)), 0) < getvariable('watermark') - {AWAY}",
+    # What ended before that is forgotten.
+    reads_back=S.away + S.within,
 )
 
 

@@ -82,7 +82,7 @@ def reset(
 
 
 def rebuild(name: Annotated[str, typer.Argument(help="A stream that is stopped.")], note: Note = "") -> None:
-    """Read the state of a stopped stream's fold back from its own output, where its checkpoint is lost or unfit."""
+    """Make the state of a stopped stream's fold anew of what its topics hold, where its checkpoint is lost or unfit."""
     with clear_errors():
         control = connect()
         _is_stopped(control, name)

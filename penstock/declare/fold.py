@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from penstock.declare.declared import check_name
 from penstock.declare.kinds import check_kind
+from penstock.declare.promises import check_length
 from penstock.declare.schema import Field, schema
 from penstock.errors import DeclarationError
 
@@ -36,8 +38,10 @@ class Fold:
         Let `fold` move it on, or to NULL for never: a key whose time has come is folded in every batch. With it the
         stream promises `Folded(tick=...)`.
     restored: a SELECT over `output`, the newest record of each key of the stream's compacted output, in the columns
-        that its key and value are made of: it gives the key and the state. Empty if those do not hold the state, which
-        is then lost with its checkpoint.
+        that its key and value are made of: it gives the key and the state. Empty if those do not hold the state.
+    reads_back: how long before the watermark the inputs must still hold their records, so that a state that is lost can
+        be made of these: all of them folded at once come to the same, and a record that is older changes nothing in it.
+        None if that is not so; without `restored` the state is then lost with its checkpoint.
 
     `getvariable('watermark')` is what records of the batch are late by, in epoch ms, and `getvariable('time')` how far
     time has come before it, which may be later: what is due up to then is folded. How records are cut into batches must
@@ -56,6 +60,7 @@ class Fold:
     ends: str = "false"
     due: str = ""
     restored: str = ""
+    reads_back: timedelta | None = None
 
     def __post_init__(self) -> None:
         check_name("fold", self.name)
@@ -77,7 +82,20 @@ class Fold:
                 got=self.due,
                 fix="name a field of its state that is a BIGINT, in epoch ms",
             )
+        if self.reads_back is not None:
+            check_length(f"fold {self.name}: reads_back", self.reads_back)
+            if self.due:
+                raise DeclarationError(
+                    f"fold {self.name} has keys that are due, and is to be made of its inputs",
+                    got=f"due={self.due!r}, reads_back={self.reads_back!r}",
+                    fix="leave out reads_back: what was due would be told once more",
+                )
         assert self.given
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether a state that is lost can be made anew."""
+        return bool(self.restored) or self.reads_back is not None
 
     @property
     def kept(self) -> tuple[Field, ...]:

@@ -69,7 +69,7 @@ class Checkpoint:
         """Mend what is missing in the log by the mark of what is written, and say so. The query must not run.
 
         Blocked if this checkpoint is not the one that wrote the mark, or is damaged. stateful: whether the query has
-        state, which must have taken in each batch. restores: whether its output holds it.
+        state, which must have taken in each batch. restores: whether its topics hold it.
         """
         self._last, self._synced = None, {}
         self.copy = copies.taken(self._stream, self._folder, mark)

@@ -48,12 +48,19 @@ KEPT = 3
 @dataclass
 class Place:
     """Where the folds of one plan keep their state; folder: nowhere if it is empty. late: whether rows behind the
-    watermark are left out. folds: those that the plan has, by name; keys: the columns that their keys are of."""
+    watermark are left out. folds: those that the plan has, by name; keys: the columns that their keys are of; frames:
+    what they are given."""
 
     folder: str
     late: bool
     folds: dict[str, Fold] = field(default_factory=dict)
     keys: dict[str, StructType] = field(default_factory=dict)
+    frames: dict[str, DataFrame] = field(default_factory=dict)
+
+    @property
+    def rebuilds(self) -> bool:
+        """Whether a state that is lost can be made anew."""
+        return any(fold.rebuilds for fold in self.folds.values())
 
 
 HERE: ContextVar[Place | None] = ContextVar("HERE", default=None)
@@ -109,6 +116,7 @@ def applied(fold: Fold, frame: DataFrame) -> DataFrame:
         )
     folds.tried(fold, to_arrow_schema(frame.schema, timezone="UTC"))
     place.folds[fold.name], place.keys[fold.name] = fold, frame.select(*fold.key).schema
+    place.frames[fold.name] = frame
     sent = parted(fold, frame)
     layout = DataType.fromDDL(", ".join(f"{quoted(f.name)} {f.type.ddl}" for f in fold.given))
     assert isinstance(layout, StructType)
@@ -226,7 +234,7 @@ class Folds:
             try:
                 self._first[name] = self._whole(folder, done) if done >= 0 else -1
             except Damaged as e:
-                restores = bool(found.folds[name].restored)
+                restores = found.folds[name].rebuilds
                 raise damaged(self._stream, f"the state of fold {name}: {e}", restores=restores) from e
             folder.mkdir(parents=True, exist_ok=True)
 

@@ -70,14 +70,14 @@ def rows(
 
 
 def restores(stream: Stream, spark: SparkSession, bootstrap: str) -> bool:
-    """Whether the state of a stream can be read back from its output."""
+    """Whether the state of a stream can be made anew of its topics."""
     try:
         with folding.noted() as place:
             rows(spark, stream, bootstrap, empty(stream, spark))
     except Exception:
         # A transform may raise anything, and why the stream stands is another matter.
         return False
-    return any(fold.restored for fold in place.folds.values())
+    return place.rebuilds
 
 
 def empty(stream: Stream, spark: SparkSession) -> dict[str, DataFrame]:
@@ -106,7 +106,7 @@ class Plan:
     def check(self, lines: list[str], *, anew: bool = False, restores: bool = False) -> None:
         """Blocked if a checkpoint with batches has the state of another plan, and nobody accepted this one.
 
-        lines: what `lines` says of it. anew: whatever was accepted before. restores: whether its output holds it.
+        lines: what `lines` says of it. anew: whatever was accepted before. restores: whether its topics hold it.
         """
         if self._reset.names("."):
             return  # the next start begins anew
@@ -180,7 +180,7 @@ def refused(app: str, *, accept: bool) -> list[str]:
             if accept:
                 accepted.append((plan, now))
             else:
-                plan.check(now, anew=True, restores=any(fold.restored for fold in place.folds.values()))
+                plan.check(now, anew=True, restores=place.rebuilds)
         except PenstockError as e:
             said.append(str(e))
         except Exception as e:

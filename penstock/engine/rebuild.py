@@ -1,4 +1,5 @@
-"""A fold's checkpoint made anew: the state that the stream's own output holds, behind the batch that its mark tells of.
+"""A fold's checkpoint made anew: the state that the stream's own output holds, or its inputs, behind the batch that its
+mark tells of.
 
 It is put together in a folder of its own, `<stream>.rebuilding`, and takes the place of a reset that waits when it is
 whole and on the disk: the next start takes it up, as it does any reset, and sets aside what is there. So whatever dies
@@ -13,7 +14,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +24,16 @@ from urllib.parse import urlparse
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.declare.schema import quoted
 from penstock.engine import copies, folding, plans, source
 from penstock.engine.checkpoint import RESET
 from penstock.engine.jvm import Folder
 from penstock.engine.offsetlog import Plan, commit
+from penstock.engine.rereading import Rereading, reread
 from penstock.engine.reset import Reset
-from penstock.engine.restoring import ANEW, restoring
+from penstock.engine.restoring import ANEW, restoring, sole
 from penstock.engine.told import told
 from penstock.engine.words import root_message
 from penstock.errors import BrokerError, PenstockError
@@ -47,6 +50,7 @@ if TYPE_CHECKING:
     from penstock.declare.fold import Fold
     from penstock.declare.outputs import Mark
     from penstock.declare.stream import Stream
+    from penstock.engine.folding import Place as FoldPlace
     from penstock.engine.offsetlog import Ends
     from penstock.kafka.marks import Place
 
@@ -106,7 +110,7 @@ class Laying:
 
 
 def rebuild(stream: Stream, spark: SparkSession, bootstrap: str, root: str, stopped: Callable[[], None]) -> Rebuilt:
-    """Make the state of a stream's fold anew from its output; its next start goes on with it.
+    """Make the state of a stream's fold anew from its output, or its inputs; its next start goes on with it.
 
     spark: a session for the stream. stopped: raises unless the stream is stopped. PenstockError, and nothing is
     changed, where it cannot be done.
@@ -116,30 +120,31 @@ def rebuild(stream: Stream, spark: SparkSession, bootstrap: str, root: str, stop
     checkpoint = f"{root.rstrip('/')}/{stream.name}"
     with folding.at(stream, checkpoint) as place:
         rows = plans.rows(spark, stream, bootstrap, plans.empty(stream, spark))
-    how, lines = restoring(stream, rows, place), plans.lines(stream, rows, place)
+    fold, lines = sole(stream, place), plans.lines(stream, rows, place)
+    how = restoring(stream, rows, place) if fold.restored else None
     home = Path(urlparse(checkpoint).path)
     with _alone(stream.name, home) as folder:
         _no_reset_waits(stream.name, home)
         mark = mark_of(stream.name, bootstrap)
         plan = _plan(stream, mark)
-        # What belongs to the mark lies before these; that nothing lies behind it is seen at the end.
-        ends = _ends(how.topic, bootstrap)
-        before = _size(home / "folds" / how.fold.name)
-        starts = first_offsets(admin(bootstrap), ends, bootstrap)
-        records = sum(end - starts[place] for place, end in ends.items())
-        log.info("stream %s: up to %s records of %s are read", stream.name, f"{records:,}", how.topic)
-        frame = source.all_of(spark, how.topic, bootstrap, _by_topic(starts), _by_topic(ends))
+        # Of its batch, as the log has it of the one before.
+        older = Plan.read(mark.plans.get(mark.batch - 1, ""))
+        watermark = older.watermark_ms if older else 0
+        before = _size(home / "folds" / fold.name)
         laying = Laying(
-            how.fold,
-            pa.schema([pa.field(HASH, pa.int64()), *how.layout]),
-            f"{folder}/folds/{how.fold.name}",
+            fold,
+            folds.layout(fold, to_arrow_schema(place.keys[fold.name], timezone="UTC")),
+            f"{folder}/folds/{fold.name}",
             mark.batch,
-            plan.watermark_ms,
+            watermark,
         )
-        columns = [f"{quoted(f.name)} {f.dataType.simpleString()}" for f in place.keys[how.fold.name].fields]
-        columns += [f"{quoted(f.name)} {f.type.ddl}" for f in how.fold.kept]
-        with told(spark, stream.name):
-            found = _laid(frame, how, laying, ", ".join(columns), -(-records // PIECE))
+        if how:
+            found, records = _restored(stream, spark, bootstrap, how, laying, place)
+        else:
+            reading = Rereading(fold, watermark)
+            with reread(stream, spark, bootstrap, reading, mark, plan, f"{folder}/tables") as (frame, records):
+                found = _laid(stream, frame, fold.key, reading, laying, place, records)
+            shutil.rmtree(folder / "tables", ignore_errors=True)
         after = Size(sum(one.keys for one in found), sum(one.bytes for one in found))
         known = {str(one.part): [mark.batch] for one in found}
         Path(laying.folder).mkdir(parents=True, exist_ok=True)
@@ -169,18 +174,46 @@ class _Made(NamedTuple):
     bytes: int
 
 
-def _laid(frame: DataFrame, how: Restoring, laying: Laying, columns: str, pieces: int) -> list[_Made]:
-    count = max(pieces, int(frame.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1))
-    state = frame.select(*SENDS).repartition(count, "key").mapInArrow(how, columns)
-    rows = folding.parted(how.fold, state).sortWithinPartitions(HASH, *how.fold.key)
+def _restored(
+    stream: Stream, spark: SparkSession, bootstrap: str, how: Restoring, laying: Laying, place: FoldPlace
+) -> tuple[list[_Made], int]:
+    """What an output holds, laid; and how many records were read."""
+    # What belongs to the mark lies before these; that nothing lies behind it is seen at the end.
+    ends = _ends(how.topic, bootstrap)
+    starts = first_offsets(admin(bootstrap), ends, bootstrap)
+    records = sum(end - starts[place] for place, end in ends.items())
+    frame = source.all_of(spark, how.topic, bootstrap, _by_topic(starts), _by_topic(ends)).select(*SENDS)
+    return _laid(stream, frame, ("key",), how, laying, place, records), records
+
+
+def _laid(
+    stream: Stream,
+    frame: DataFrame,
+    key: Sequence[str],
+    states: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    laying: Laying,
+    place: FoldPlace,
+    records: int,
+) -> list[_Made]:
+    """Lay the states that are made of all rows of a key. key: the columns that say whose a row is."""
+    fold, spark = laying.fold, frame.sparkSession
+    log.info("stream %s: up to %s records are read", stream.name, f"{records:,}")
+    columns = [f"{quoted(f.name)} {f.dataType.simpleString()}" for f in place.keys[fold.name].fields]
+    columns += [f"{quoted(f.name)} {f.type.ddl}" for f in fold.kept]
+    count = max(-(-records // PIECE), int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
+    state = frame.repartition(count, *key).mapInArrow(states, ", ".join(columns))
+    rows = folding.parted(fold, state).sortWithinPartitions(HASH, *fold.key)
     try:
-        return [_Made(*one) for one in rows.mapInArrow(laying, LAID).collect()]
+        with told(spark, stream.name):
+            return [_Made(*one) for one in rows.mapInArrow(laying, LAID).collect()]
     except (PySparkException, Py4JJavaError) as e:
-        message = root_message(e)
+        of = ", ".join(stream.targets if fold.restored else (one.source for one in stream.sources.values()))
         raise PenstockError(
-            f"the state of fold {how.fold.name} cannot be read back from {how.topic}",
-            got=message.removeprefix("penstock.records.restored.Unreadable: "),
-            fix="write that key anew, or a tombstone of it, where a record is named; else see `restored` of the fold",
+            f"the state of fold {fold.name} cannot be made of {of}",
+            got=root_message(e).removeprefix("penstock.records.restored.Unreadable: "),
+            fix="write that key anew, or a tombstone of it, where a record is named; else see `restored` of the fold"
+            if fold.restored
+            else ANEW.format(name=stream.name),
         ) from e
 
 

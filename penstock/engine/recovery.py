@@ -28,7 +28,7 @@ CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
 # A file of Spark's state: its version is one more than the batch that made it.
 VERSION = re.compile(r"(\d+)\.(?:changelog|zip|delta|snapshot)")
 OF_A_BATCH = "FOREACH_BATCH_USER_FUNCTION_ERROR"
-REBUILD = "read its state back from its own output with `penstock streams rebuild {name}`"
+REBUILD = "make its state anew of what its topics hold with `penstock streams rebuild {name}`"
 RESET = "`penstock streams reset {name} --to ...` says where to begin instead; `--dry-run` shows what that means"
 
 
@@ -44,7 +44,7 @@ class Recovery:
     """One look at a checkpoint. said: what was mended, a sentence each.
 
     mark: of the last batch that is written. stateful: whether the state must have taken in each batch. anew: whether it
-    was asked to begin anew: then the mark may be of what it was before. restores: whether its output holds its state.
+    was asked to begin anew: then the mark may be of what it was before. restores: whether its topics hold its state.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""How the state of a stream's fold is read back from the stream's own output, and why it cannot be."""
+"""How the state of a stream's fold is made anew of its topics, and why it cannot be."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from penstock.records.restored import Restoring, Text
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from penstock.declare.fold import Fold
     from penstock.declare.outputs import Columns
     from penstock.declare.stream import Stream
     from penstock.engine.folding import Place
@@ -26,21 +27,31 @@ ANEW = (
 )
 
 
-def restoring(stream: Stream, rows: DataFrame, place: Place) -> Restoring:
-    """Of a stream whose transform gives these rows with these folds; DeclarationError if nothing says how."""
-    what, anew = f"the state of stream {stream.name} cannot be read back", ANEW.format(name=stream.name)
+def sole(stream: Stream, place: Place) -> Fold:
+    """The fold of a plan whose state can be made anew; DeclarationError if nothing says how."""
+    what, anew = f"the state of stream {stream.name} cannot be made anew", ANEW.format(name=stream.name)
     if not place.folds:
         got = "its state is Spark's own" if stream.stateful_steps else "it keeps no state"
         raise DeclarationError(f"{what}: it has no fold", got=got, fix=anew)
-    if not any(fold.restored for fold in place.folds.values()):
+    if not place.rebuilds:
         raise DeclarationError(
-            f"{what}: its fold does not say how its output holds it",
-            got=f"fold {', '.join(place.folds)} without `restored`",
-            fix=f"{anew}; where the output holds all of the state, declare Fold(restored=...)",
+            f"{what}: its fold does not say how its topics hold it",
+            got=f"fold {', '.join(place.folds)} without `restored` and `reads_back`",
+            fix=f"{anew}; where the output holds all of the state, declare Fold(restored=...); where the inputs do, "
+            "Fold(reads_back=...)",
         )
     if len(place.folds) > 1:
         got = f"folds {', '.join(place.folds)}"
-        raise DeclarationError(f"{what}: it has several folds, and one output", got=got, fix=anew)
+        raise DeclarationError(f"{what}: it has several folds", got=got, fix=anew)
+    [fold] = place.folds.values()
+    return fold
+
+
+def restoring(stream: Stream, rows: DataFrame, place: Place) -> Restoring:
+    """Of a stream whose transform gives these rows with these folds, by `restored`; DeclarationError if it does not
+    fit."""
+    what, anew = f"the state of stream {stream.name} cannot be made anew", ANEW.format(name=stream.name)
+    fold = sole(stream, place)
     outputs = [o for o in stream.outputs.values() if isinstance(o, TopicOutput) and o.topic.compacts and o.keyed]
     if len(outputs) != 1:
         raise DeclarationError(
@@ -48,7 +59,7 @@ def restoring(stream: Stream, rows: DataFrame, place: Place) -> Restoring:
             got=", ".join(o.name for o in outputs) or f"none of {', '.join(stream.targets)} is",
             fix=f"{anew}; for the next time, write the state to one Topic(..., compacted=True)",
         )
-    ((name, fold),), (output,) = place.folds.items(), outputs
+    (output,) = outputs
     values = [one for one in _names(output.value) if _reads(fold.restored, one)]
     # What is in both is the same in both.
     keys = [one for one in _names(output.key) if _reads(fold.restored, one) and one not in values]
@@ -63,7 +74,7 @@ def restoring(stream: Stream, rows: DataFrame, place: Place) -> Restoring:
                 got=f"the {text.of} of {output.name} is column {text.fields[0].name}",
                 fix=f"{anew}; for the next time, write it as JSON: {text.of}=('{text.fields[0].name}',)",
             )
-    kept = to_arrow_schema(place.keys[name], timezone="UTC")
+    kept = to_arrow_schema(place.keys[fold.name], timezone="UTC")
     layout = folds.layout(fold, kept).remove(0)
     made = Restoring(fold, output.name, texts, layout, signer())
     made.tried()

@@ -120,7 +120,7 @@ class StreamRun:
                     begun=begun, most=self._batches.portions.most,
                 )  # fmt: skip
             state = plans.lines(self.stream, rows, place)
-            self._plan.check(state, restores=any(fold.restored for fold in place.folds.values()))
+            self._plan.check(state, restores=place.rebuilds)
             self._batches.folds.open(place, self._checkpoint.ended)
             writer = (
                 encoded(self.stream, rows)

@@ -104,9 +104,17 @@ def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch, without:
     """The raw records that a batch took from an input."""
     ends = read(given, of)
     starts = {t: {p: of.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
+    return left_out(between(spark, given, bootstrap, starts, ends), without)
+
+
+def between(
+    spark: SparkSession, given: Input, bootstrap: str, starts: Ends, ends: Ends, *, whole: bool = False
+) -> DataFrame:
+    """The raw records of an input from some offsets up to others. whole: whether it fails if some are gone."""
     reader = spark.read.format("kafka").options(**_options(given, bootstrap))
     reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
-    return left_out(_share(reader.load(), given), without)
+    reader = reader.option("failOnDataLoss", "true") if whole else reader
+    return _share(reader.load(), given)
 
 
 def _share(rows: DataFrame, given: Input) -> DataFrame:

@@ -64,7 +64,7 @@ class Text:
         if not self.plain:
             return json.value_in(f"_{self.of}_parts", field, text)
         if kind in ("string", "binary"):
-            return text if kind == "string" else self.of
+            return text if kind == "string" else f"_raw_{self.of}"
         if kind in json.INTEGERS or kind == "boolean":
             return json.value(text, field.type)
         return f"try_cast({text} AS {json.kind(field.type)})"
@@ -114,11 +114,13 @@ class Restoring:
         con = connection()
         try:
             newest = self._newest(con, records)
+            # An output may have columns of these names.
+            newest = newest.rename_columns([f"_raw_{name}" for name in newest.schema.names])
             for of in ("key", "value"):
-                newest = newest.append_column(f"_{of}", texts(newest[of]))
+                newest = newest.append_column(f"_{of}", texts(newest[f"_raw_{of}"]))
             con.register("_records", newest)
             con.execute(f"CREATE OR REPLACE TEMP TABLE _decoded AS {self._decoded}")
-            bad = 'SELECT partition, "offset", _why FROM _decoded WHERE _why IS NOT NULL ORDER BY ALL LIMIT 1'
+            bad = "SELECT _raw_partition, _raw_offset, _why FROM _decoded WHERE _why IS NOT NULL ORDER BY ALL LIMIT 1"
             for partition, offset, why in con.execute(bad).fetchall():
                 raise Unreadable(f"{self.topic}[{partition}]@{offset}: {why}")
             names = ", ".join(json.name(f.name) for text in self.texts for f in text.fields) or "NULL AS _none"

@@ -132,9 +132,10 @@ def event(at: int, kind: str, contact: str | None = None, business: str | None =
 def test_the_newest_event_tells_a_devices_contact(
     events: list[dict[str, Any]], contact: str | None, businesses: list[str], at: int
 ) -> None:
-    expected = {"a1": {"device": "a1", "contact": contact, "businesses": businesses, "timestamp": T + at}}
-    assert device_contacts(events) == expected
-    assert device_contacts([*reversed(events), *events]) == expected
+    expected = {"device": "a1", "contact": contact, "businesses": businesses, "timestamp": T + at}
+    made = device_contacts(events)
+    assert {name: made["a1"][name] for name in expected} == expected
+    assert device_contacts([*reversed(events), *events]) == made
 
 
 def test_devices_have_contacts_of_their_own() -> None:

@@ -1,10 +1,11 @@
-"""What a fold's state is read back from, and why it cannot be."""
+"""What a fold's state is made anew of, and why it cannot be."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,8 +20,8 @@ from penstock.engine import rebuild
 from penstock.engine.checkpoint import RESET
 from penstock.engine.folding import Place
 from penstock.engine.reset import Reset
-from penstock.engine.restoring import restoring
-from penstock.errors import PenstockError
+from penstock.engine.restoring import restoring, sole
+from penstock.errors import DeclarationError, PenstockError
 from penstock.records import keyed
 from penstock.records.heartbeat import BEAT_KEY, Signer
 from penstock.records.restored import SENDS, Restoring, Unreadable, each_once
@@ -131,7 +132,7 @@ def refused(*folds: Fold, **changes: Any) -> str:
 
 def test_what_cannot_be_read_back_is_refused() -> None:
     assert "it has no fold; got: its state is Spark's own" in refused()
-    assert "does not say how its output holds it" in refused(replace(SUMS, restored=""))
+    assert "does not say how its topics hold it" in refused(replace(SUMS, restored=""))
     assert "several folds" in refused(SUMS, replace(SUMS, name="other"))
     loose = TopicOutput(Topic("totals"), key="who", value=("who", "total", "seen"))
     assert "one output that is compacted; got: none of totals is" in refused(SUMS, output=loose)
@@ -208,3 +209,26 @@ def test_a_part_that_is_laid_is_found(tmp_path: Path) -> None:
         {"_hash": -5, "who": "a"},
         {"_hash": 8, "who": "b"},
     ]
+
+
+def test_a_state_is_made_of_inputs_only_where_nothing_would_be_told_twice() -> None:
+    told = replace(SUMS, restored="", reads_back=timedelta(hours=4))
+    place = Place("", False, {"sums": told}, {"sums": KEY})
+    assert sole(stream(), place) is told
+    assert place.rebuilds
+    with pytest.raises(DeclarationError, match="would be told once more"):
+        replace(told, state="due BIGINT", due="due")
+    with pytest.raises(DeclarationError, match="no length of time"):
+        replace(told, reads_back=timedelta(hours=-1))
+
+
+def test_an_output_may_have_columns_named_as_those_of_records() -> None:
+    fold = replace(
+        SUMS, key=("key",), state="timestamp BIGINT, value BIGINT", restored="SELECT key, timestamp, value FROM output"
+    )
+    rows = StructType().add("key", StringType()).add("timestamp", LongType()).add("value", LongType())
+    output = TopicOutput(TOTALS, key="key", value=("timestamp", "value"))
+    place = Place("", False, {"sums": fold}, {"sums": StructType().add("key", StringType())})
+    made = restoring(stream(output=output), cast(Any, SimpleNamespace(schema=rows)), place)
+    table = sent(("ann", '{"timestamp": 5, "value": 3}', 0, 7))
+    assert made.state(table).to_pylist() == [{"key": "ann", "timestamp": 5, "value": 3}]

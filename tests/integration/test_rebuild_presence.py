@@ -1,0 +1,156 @@
+"""The streams of presence with their checkpoints lost, again and again: what they tell is what the rules say of all of
+the past."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import TopicPartition
+from pyspark.sql import SparkSession
+
+from jobs.presence import device_contacts, enriched, walk_ins
+from penstock.declare.topic import COMMITS
+from penstock.engine import rebuild
+from penstock.engine.rebuild import Rebuilt
+from penstock.engine.session import session_for
+from penstock.errors import Blocked, PenstockError
+from penstock.kafka.admin import admin
+from penstock.local.parts import Broker
+from penstock.streams import Stream, Topic
+from penstock.testing import Record, create, latest, read, running, send
+from tests import presence_model as model
+
+pytestmark = pytest.mark.integration
+
+Row = dict[str, Any]
+Told = Callable[[str], object]
+HISTORIES = [model.histories(seed) for seed in range(60)]
+# Of one threshold each, so that histories fit together.
+THRESHOLDS = {"1": -70, "2": -60}
+PROBES = [p for h in HISTORIES if h.thresholds == THRESHOLDS for p in h.probes]
+EVENTS = [e for h in HISTORIES for e in h.events]
+
+
+@dataclass(frozen=True)
+class Case:
+    """given: the records of a stream, in the order of their times; told: what it has told; wanted: by the rules."""
+
+    stream: Stream
+    given: Sequence[tuple[str, Mapping[str, Any]]]
+    told: Told
+    wanted: object
+
+
+def rows(bootstrap: str, topic: str) -> list[Row]:
+    found = (json.loads(r.value) for r in read(bootstrap, topic) if r.value)
+    return sorted((row for row in found if "heartbeat" not in row), key=json.dumps)
+
+
+def in_time(*topics: tuple[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, Mapping[str, Any]]]:
+    return sorted(((name, row) for name, given in topics for row in given), key=lambda one: one[1]["timestamp"])
+
+
+def walks() -> Case:
+    wanted = sorted(model.walk_ins(PROBES, THRESHOLDS), key=json.dumps)
+    return Case(walk_ins.STREAM, in_time(("probes", PROBES)), lambda b: rows(b, "walk-ins"), wanted)
+
+
+def contacts() -> Case:
+    def newest(bootstrap: str) -> dict[str, Row]:
+        return {key or "": json.loads(value or "") for key, value in latest(read(bootstrap, "device-contacts")).items()}
+
+    # Out of order: what is older comes behind the rebuild too.
+    given = [("crm-events" if n % 3 else "crm-events-backfill", event) for n, event in enumerate(EVENTS)]
+    return Case(device_contacts.STREAM, given, newest, model.device_contacts(EVENTS))
+
+
+def names() -> Case:
+    walked = [w for h in HISTORIES for w in model.walk_ins(h.probes, h.thresholds)]
+    events = sorted(EVENTS, key=lambda e: e["timestamp"])
+    known = []
+    for device in sorted({e["device"] for e in events}):
+        mine = [e for e in events if e["device"] == device]
+        for at in sorted({e["timestamp"] for e in mine}):
+            known.append(model._contact(device, [e for e in mine if e["timestamp"] <= at]))
+    wanted = sorted(model.enriched(walked, events), key=json.dumps)
+    given = in_time(("device-contacts", known), ("walk-ins", walked))
+    return Case(enriched.STREAM, given, lambda b: rows(b, "enriched-walk-ins"), wanted)
+
+
+def records(given: Sequence[tuple[str, Mapping[str, Any]]]) -> list[Record]:
+    return [Record(topic, row["device"], json.dumps(row), 0) for topic, row in given]
+
+
+def rebuilt(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> Rebuilt:
+    return rebuild.rebuild(stream, session_for(spark, stream), bootstrap, str(folder), lambda: None)
+
+
+def made(bootstrap: str, stream: Stream) -> None:
+    create(bootstrap, *(replace(one, partitions=1) for one in stream.topics()), COMMITS)
+    table = [Record("businesses", of, json.dumps({"id": int(of), "threshold": t})) for of, t in THRESHOLDS.items()]
+    send(bootstrap, table if stream.tables else [])
+
+
+@pytest.mark.parametrize("case", [walks, contacts, names])
+def test_what_was_told_and_is_told_is_what_the_rules_say(
+    case: Callable[[], Case], spark: SparkSession, fresh_broker: Broker, tmp_path: Path
+) -> None:
+    one, bootstrap = case(), fresh_broker.bootstrap
+    stream, given = one.stream, one.given
+    made(bootstrap, stream)
+    # In the middle of visits, waits and logins, again and again.
+    cuts = [len(given) * n // 3 for n in range(4)]
+    for number, (begin, end) in enumerate(pairwise(cuts)):
+        if number:
+            shutil.rmtree(tmp_path / stream.name)
+            with (
+                pytest.raises(Blocked, match=f"streams rebuild {stream.name}"),
+                running(stream, spark, bootstrap, tmp_path),
+            ):
+                pass
+            found = rebuilt(stream, spark, bootstrap, tmp_path)
+            assert found.after.keys > 0
+        with running(stream, spark, bootstrap, tmp_path) as run:
+            for half in (given[begin : (begin + end) // 2], given[(begin + end) // 2 : end]):
+                send(bootstrap, records(half))
+                run.settle()
+    assert one.told(bootstrap) == one.wanted
+    assert len(one.wanted) > 40  # type: ignore[arg-type]
+
+
+def test_a_state_is_not_made_of_inputs_that_have_lost_what_it_is_of(
+    spark: SparkSession, fresh_broker: Broker, tmp_path: Path
+) -> None:
+    bootstrap, stream = fresh_broker.bootstrap, walk_ins.STREAM
+    made(bootstrap, stream)
+    start, hour = 1_700_000_000_000, 3_600_000
+    probe = {"device": "a", "business": "1", "router": "r", "signal": -50}
+    given = [
+        Record("probes", "a", json.dumps({**probe, "timestamp": start + n * hour}), 0, timestamp=start + n * hour)
+        for n in range(12)
+    ]
+    create(bootstrap, Topic("probes", partitions=1, config={"retention.ms": "-1"}))
+    with running(stream, spark, bootstrap, tmp_path) as run:
+        for some in (given[:10], given[10:11], given[11:]):
+            send(bootstrap, some)
+            run.settle()
+    shutil.rmtree(tmp_path / stream.name)
+
+    def cut(first: int) -> None:
+        for gone in admin(bootstrap).delete_records([TopicPartition("probes", 0, first)]).values():
+            gone.result(60)
+
+    # A batch's watermark is ten minutes behind the latest of the one before the last: 9 h less 10 min. Of what is left
+    # something must be older than 4 h 10 min before that, and the 5 min that a record may lie ahead.
+    cut(4)
+    assert rebuilt(stream, spark, bootstrap, tmp_path).after.keys == 1
+    cut(5)
+    with pytest.raises(PenstockError, match=r"records of probes\[0\] are removed"):
+        rebuilt(stream, spark, bootstrap, tmp_path)
