@@ -115,7 +115,7 @@ class Done:
     interval has written as it was. ids: the broker's ids of the source's topics. code: what made the rows. first: of
     the target's partitions, where the first row may lie. rows: all there are; written: how many are. verified: whether
     the target was found to hold them. again: the request to do it once more, if it was one. job: whose it is. target:
-    the broker's id of the target.
+    the broker's id of the target. making: how often rows of the same records were made before, and lost.
     """
 
     upto: Mapping[str, Span]
@@ -129,11 +129,13 @@ class Done:
     again: str = ""
     job: str = ""
     target: str = ""
+    making: int = 0
 
     @property
     def run(self) -> str:
         """Names what is written, in a header of each record."""
-        made = json.dumps([_spans(self.upto), dict(self.after), self.code, self.again, self.job], sort_keys=True)
+        of = [_spans(self.upto), dict(self.after), self.code, self.again, self.job]
+        made = json.dumps([*of, self.making] if self.making else of, sort_keys=True)
         return hashlib.sha256(made.encode()).hexdigest()[:12]
 
     def behind(self, written: int) -> Done:
@@ -151,7 +153,7 @@ class Done:
             {place: Span(*numbers) for place, numbers in found["upto"].items()}, found["after"], found["ids"],
             found["code"], {int(p): at for p, at in found["first"].items()}, found["rows"], found["written"],
             found["verified"], found["again"],
-            found["job"], found.get("target", ""),
+            found["job"], found.get("target", ""), found.get("making", 0),
         )  # fmt: skip
 
 

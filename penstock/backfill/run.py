@@ -201,6 +201,10 @@ class _Run:
         if not same:
             return fresh
         if not done.verified:
+            # Those that are made once more may be others in the last digits of a sum.
+            if done.written and not job.replays and not self._has(done):
+                log.warning("backfill %s: the rows that it was writing are gone, and all are written anew", job.id)
+                return replace(fresh, making=done.making + 1)
             return done
         if dict(done.upto) == dict(spans):
             return None
@@ -239,6 +243,11 @@ class _Run:
                 fix="wait until the broker is whole, and run it again",
             )
         return {p: at for (_, p), at in ends.items()}
+
+    def _has(self, plan: Done) -> bool:
+        """Whether the rows of a plan lie here, as they were made."""
+        folder = self._folder.with_name(self._job.hash)
+        return (folder / "rows.parquet").exists() and (folder / "plan").read_text() == plan.run
 
     def _made(self, source: Source, plan: Done) -> Path:
         """The rows of a plan; what an earlier run of the same plan has fetched and made is taken."""

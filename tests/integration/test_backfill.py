@@ -131,6 +131,37 @@ def test_cut_off_and_taken_up_again(
     assert sorted(places(fresh_broker)) == sorted([*ALL, (1, PER_PART)])
 
 
+def test_rows_that_are_gone_are_made_and_written_anew(
+    kept: Archive, home: Path, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums that come out otherwise each time in their last digits, as those of several threads do."""
+    create(fresh_broker.bootstrap, SUMS)
+    monkeypatch.setattr(writing, "TOGETHER", 2)
+    monkeypatch.setattr(running, "LOOK", 0.0)
+    query = "SELECT who, sum(n) + random() / 1e9 AS total, getvariable('end') - 1 AS as_of FROM records GROUP BY who"
+    one, calls = job(sums(kept, query)), 0
+
+    def cut() -> dict[str, float]:
+        nonlocal calls
+        if (calls := calls + 1) > 1:
+            raise KeyboardInterrupt
+        return {}
+
+    for gone in (True, True, False):
+        with pytest.raises(KeyboardInterrupt):
+            do(one, fresh_broker, behind=cut)
+        calls = 0
+        if gone:
+            shutil.rmtree(home / "backfills")
+    # What is there is taken as it is; what was written of the others is no row of this run.
+    count = len(total(one.end))
+    done = do(one, fresh_broker)
+    assert done.rows == count - 2
+    assert done.said.startswith(f"{count} rows, hash ")
+    assert {who: round(n) for who, n in held(fresh_broker).items()} == total(one.end)
+    assert do(one, fresh_broker).rows == 0
+
+
 def test_who_does_the_same_job_elsewhere_is_fenced(kept: Archive, fresh_broker: Broker, tmp_path: Path) -> None:
     """Two processes that know nothing of each other's folder: the later one ends the job, the earlier one leaves."""
     create(fresh_broker.bootstrap, AGAIN)
