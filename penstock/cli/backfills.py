@@ -11,6 +11,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
@@ -111,10 +113,10 @@ def run(
         job = _job(catalog, name, begin, end, target, source, rate, dry, timestamps, unclosed, once_more)
         control = connect()
         report = reporter(control, job, owner or f"{getpass.getuser()}@{socket.gethostname()}")
-        with _asked_to_end():
+        with _asked_to_end() as asked:
             done = run_job(
                 job, settings().bootstrap, report=report, behind=behind(catalog, job.target, control),
-                watermarks=watermarks(control), recompute=_recompute,
+                watermarks=watermarks(control), recompute=partial(_recompute, asked),
             )  # fmt: skip
     # One line, however long: it is what Airflow keeps of a task.
     echo(f"{job.id}: {done.rows:,} rows written; {done.said}")
@@ -194,17 +196,26 @@ def _utc(given: datetime | None) -> datetime | None:
     return given.replace(tzinfo=UTC) if given is not None and given.tzinfo is None else given
 
 
-def _recompute(streams: Sequence[Stream], files: Sequence[str], begin: datetime, end: datetime) -> Iterator[pa.Table]:
+def _recompute(
+    asked: Event, streams: Sequence[Stream], files: Sequence[str], begin: datetime, end: datetime
+) -> Iterator[pa.Table]:
+    """asked: whether the run was asked to end, and Java with it: what then fails is that."""
     # Spark is more than most backfills need.
+    from penstock.backfill.run import ENDED
     from penstock.engine.recompute import recomputed
     from penstock.engine.session import open_session
 
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
-    spark = open_session("backfill")
     try:
-        yield from recomputed(spark, streams, files, start=begin, end=end, by_hours=True)
-    finally:
-        spark.stop()
+        spark = open_session("backfill")
+        try:
+            yield from recomputed(spark, streams, files, start=begin, end=end, by_hours=True)
+        finally:
+            spark.stop()
+    except Exception as e:
+        if asked.is_set():
+            raise SystemExit(ENDED) from e
+        raise
 
 
 @contextmanager
@@ -218,10 +229,18 @@ def _later() -> Iterator[None]:
 
 
 @contextmanager
-def _asked_to_end() -> Iterator[None]:
-    """Let SIGTERM end the run as Ctrl-C does: with a word of how far it is."""
-    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+def _asked_to_end() -> Iterator[Event]:
+    """Let SIGTERM end the run as Ctrl-C does: with a word of how far it is. It gives whether one has come."""
+    from penstock.backfill.run import ENDED
+
+    asked = Event()
+
+    def end(*_: object) -> None:
+        asked.set()
+        sys.exit(ENDED)
+
+    before = signal.signal(signal.SIGTERM, end)
     try:
-        yield
+        yield asked
     finally:
         signal.signal(signal.SIGTERM, before)

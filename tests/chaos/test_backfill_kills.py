@@ -18,6 +18,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from penstock.control import Control
@@ -232,3 +233,34 @@ def test_asked_to_end_within_a_query(filling: Filling) -> None:
     [row] = filling.control.backfill_runs()
     assert row.state == "stopped"
     assert row.why.startswith("it was asked to end")
+
+
+@pytest.mark.parametrize("filling", ["through-a-stream"], indirect=True)
+@pytest.mark.parametrize("works", ["java", "pyspark"])
+def test_asked_to_end_while_spark_works(filling: Filling, works: str) -> None:
+    """As Airflow asks whose task is stopped: all of its session at once. works: part of the command line of a process
+    that is there by then."""
+    with filling.process() as running:
+        one = psutil.Process(running.pid)
+
+        def there() -> bool:
+            return any(works in " ".join(child.cmdline()) for child in _below(one))
+
+        wait_until(lambda: there() or running.poll() is not None, every=0.05, what=f"{works}: {filling.log}")
+        time.sleep(random.Random(SEED).uniform(0, 2))
+        below = _below(one)
+        os.killpg(running.pid, signal.SIGTERM)
+        assert running.wait(120) == 143, filling.said()
+    wait_until(lambda: not any(child.is_running() and child.status() != "zombie" for child in below), 60)
+    assert read(filling.bootstrap, TOPICS[filling.name].name) == []
+    [row] = filling.control.backfill_runs()
+    assert (row.state, row.why[:19]) == ("stopped", "it was asked to end")
+    filling.done()
+    ORACLES[filling.name](read(filling.bootstrap, TOPICS[filling.name].name))
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return process.children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
