@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
-import httpx
+from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from yarl import URL
 
 from penstock.control.views import Holds, InstanceRow, Instances
 from penstock.errors import ControlError, PenstockError
@@ -26,6 +28,10 @@ SUSPECT = 2.0
 # A forwarded request gets so long at most: another instance may have the partition too.
 PATIENCE = 2.0
 CONNECTIONS = 32
+# Seconds that one waits for one of these: longer, and there is a queue before it.
+QUEUE = 0.25
+# Seconds that one is kept without requests: fewer than the other instance keeps it.
+IDLE = 5.0
 FORWARDED, DEADLINE, LAG = "penstock-forwarded", "penstock-deadline-ms", "penstock-lag"
 
 
@@ -112,35 +118,52 @@ class Peers:
 
     def __init__(self, directory: Directory, token: str) -> None:
         self._directory = directory
-        limits = httpx.Limits(max_connections=CONNECTIONS, max_keepalive_connections=CONNECTIONS, keepalive_expiry=30)
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-        self._client = httpx.AsyncClient(limits=limits, headers=headers, trust_env=False)
+        self._free = asyncio.Semaphore(CONNECTIONS)
+        self._session = ClientSession(
+            connector=TCPConnector(limit=0, keepalive_timeout=IDLE),
+            headers={"authorization": f"Bearer {token}"} if token else {},
+            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
+            cookie_jar=DummyCookieJar(),
+        )
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._session.close()
 
     async def ask(
         self, number: int, method: str, path: str, deadline: float, *, content: bytes | None = None
     ) -> Answer:
         """What another instance answers. path: with what follows the `?`; deadline: monotonic. Away."""
         left = min(PATIENCE, deadline - time.monotonic())
-        headers: dict[str, str] = {FORWARDED: self._directory.own.name, DEADLINE: str(max(1, int(left * 1000)))}
-        given: dict[str, Any] = {}
-        if content is not None:
-            headers["content-type"] = "application/json"
-            given["content"] = content
-        try:
-            # Who waits for a connection longer than this has a queue before it.
-            timeout = httpx.Timeout(max(0.001, left), pool=max(0.001, min(left, 0.25)))
-            url = self._directory.url(number) + path
-            found = await self._client.request(method, url, headers=headers, timeout=timeout, **given)
-        except httpx.PoolTimeout as e:
-            raise Away("too many requests wait for another instance", got=f"views-{number}") from e
-        except (httpx.HTTPError, httpx.InvalidURL, KeyError, OSError) as e:
-            self._directory.suspect(number)
-            raise Away("an instance of the views does not answer", got=f"views-{number}: {type(e).__name__}") from e
+        async with self._turn(number, left):
+            left = min(PATIENCE, deadline - time.monotonic())
+            headers = {FORWARDED: self._directory.own.name, DEADLINE: str(max(1, int(left * 1000)))}
+            if content is not None:
+                headers["content-type"] = "application/json"
+            try:
+                # The path is quoted, and no second time.
+                url = URL(self._directory.url(number) + path, encoded=True)
+                async with self._session.request(
+                    method, url, data=content, headers=headers, allow_redirects=False,
+                    timeout=ClientTimeout(total=max(0.001, left)),
+                ) as found:  # fmt: skip
+                    answer = Answer(found.status, await found.read(), found.headers)
+            except (ClientError, KeyError, OSError, ValueError) as e:
+                self._directory.suspect(number)
+                raise Away("an instance of the views does not answer", got=f"views-{number}: {type(e).__name__}") from e
         # An instance of other code may not have the view at all: that says nothing of a key.
-        unknown = found.status_code == 404 and LAG not in found.headers
-        if found.status_code in (421, 503) or unknown:
-            raise Away("an instance of the views cannot answer now", got=f"views-{number}: {found.status_code}")
-        return Answer(found.status_code, found.content, found.headers)
+        unknown = answer.status == 404 and LAG not in answer.headers
+        if answer.status in (421, 503) or unknown:
+            raise Away("an instance of the views cannot answer now", got=f"views-{number}: {answer.status}")
+        return answer
+
+    @asynccontextmanager
+    async def _turn(self, number: int, left: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(max(0.001, min(left, QUEUE))):
+                await self._free.acquire()
+        except TimeoutError as e:
+            raise Away("too many requests wait for another instance", got=f"views-{number}") from e
+        try:
+            yield
+        finally:
+            self._free.release()

@@ -1,0 +1,119 @@
+"""How one instance of the views asks another, by a server that answers as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from time import monotonic
+
+import pytest
+
+from penstock.control.views import InstanceRow
+from penstock.machine.process import free_port
+from penstock.views import peers
+from penstock.views.peers import Answer, Away, Directory, Peers
+
+OK = "HTTP/1.1 200 OK\r\npenstock-lag: 3\r\ncontent-length: 2\r\n\r\n{}"
+Asks = Callable[[Peers, Directory, list[str]], Awaitable[None]]
+
+
+@asynccontextmanager
+async def answering(answer: str) -> AsyncIterator[tuple[str, list[str]]]:
+    """A server that gives one answer to all, or none if it is empty; its URL and the requests it was sent."""
+    heads: list[str] = []
+    open_: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+                if answer:
+                    writer.write(answer.encode())
+        with suppress(ConnectionError):
+            writer.close()
+            await writer.wait_closed()
+
+    def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        open_.add(asyncio.create_task(serve(reader, writer)))
+
+    server = await asyncio.start_server(connected, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
+    finally:
+        server.close()
+        # The one that asks has closed its connections.
+        await asyncio.gather(*open_)
+
+
+def asked(answer: str, ask: Asks, url: str = "") -> None:
+    """Ask instance 2, which is this server; url: or is elsewhere."""
+
+    async def run() -> None:
+        async with answering(answer) as (own, heads):
+            directory = Directory(None, InstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
+            directory._rows = {2: InstanceRow("views-2", 2, "b", url or own)}
+            given = Peers(directory, "secret")
+            try:
+                await ask(given, directory, heads)
+            finally:
+                await given.close()
+
+    asyncio.run(run())
+
+
+def test_a_request_goes_as_it_is_and_says_who_sends_it_and_how_long_it_has() -> None:
+    async def ask(given: Peers, _: Directory, heads: list[str]) -> None:
+        found = await given.ask(2, "GET", "/v1/views/v/rows/%2E%2E%2Fa%20b%25?max_age_ms=5", monotonic() + 1)
+        assert found.status == 200
+        assert found.content == b"{}"
+        assert found.headers["Penstock-Lag"] == "3"
+        assert heads[0].startswith("GET /v1/views/v/rows/%2E%2E%2Fa%20b%25?max_age_ms=5 HTTP/1.1\r\n")
+        said = dict(line.lower().split(": ", 1) for line in heads[0].splitlines()[1:] if line)
+        assert said["penstock-forwarded"] == "views-1"
+        assert 0 < int(said["penstock-deadline-ms"]) <= 1000
+        assert said["authorization"] == "bearer secret"
+
+    asked(OK, ask)
+
+
+@pytest.mark.parametrize("status", ["421 Misdirected Request", "503 Service Unavailable", "404 Not Found"])
+def test_who_cannot_answer_is_away_and_not_suspected(status: str) -> None:
+    async def ask(given: Peers, directory: Directory, _: list[str]) -> None:
+        with pytest.raises(Away, match="cannot answer now"):
+            await given.ask(2, "GET", "/v1/x", monotonic() + 1)
+        assert not directory.doubtful(2)
+
+    asked(f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n", ask)
+
+
+def test_a_key_that_is_not_there_is_an_answer() -> None:
+    async def ask(given: Peers, _: Directory, __: list[str]) -> None:
+        assert (await given.ask(2, "GET", "/v1/x", monotonic() + 1)).status == 404
+
+    asked("HTTP/1.1 404 Not Found\r\npenstock-lag: 0\r\ncontent-length: 0\r\n\r\n", ask)
+
+
+@pytest.mark.parametrize(("answer", "url"), [("", ""), ("no HTTP\r\n\r\n", ""), (OK, "http://127.0.0.1:{port}")])
+def test_who_does_not_answer_is_suspected(answer: str, url: str) -> None:
+    async def ask(given: Peers, directory: Directory, _: list[str]) -> None:
+        with pytest.raises(Away, match="does not answer"):
+            await given.ask(2, "POST", "/v1/x", monotonic() + 0.3, content=b"{}")
+        assert directory.doubtful(2)
+
+    asked(answer, ask, url.format(port=free_port()))
+
+
+def test_who_waits_behind_too_many_requests_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "CONNECTIONS", 2)
+
+    async def ask(given: Peers, _: Directory, heads: list[str]) -> None:
+        async def one() -> Answer:
+            return await given.ask(2, "GET", "/v1/x", monotonic() + 2)
+
+        found = await asyncio.gather(*(one() for _ in range(3)), return_exceptions=True)
+        assert all(isinstance(one, Away) for one in found), found
+        assert ["too many" in str(one) for one in found].count(True) == 1, found
+        assert len(heads) == 2
+
+    asked("", ask)
