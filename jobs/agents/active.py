@@ -22,7 +22,7 @@ SAID = "account := {0}account, platform := {0}platform, version := {0}version, l
 # is told, whether time had come that far in between or not: so it does not matter how check-ins are cut into batches.
 # What comes so late that it leaves an agent offline, its clock being slow, say, belongs to the absence that was told.
 # Of one time the greater check-in counts, of two batches the first: what an agent said at a time never changes.
-# Who was offline for too long is forgotten, and so old a check-in makes nobody known again.
+# Who was offline for too long is forgotten; whose clock is wrong by as much is there for as long behind its check-in.
 AGENTS = Fold(
     name="agents",
     key=("agent",),
@@ -34,14 +34,15 @@ WITH moments AS (
     struct_pack({SAID.format("r.")}), (r.account, coalesce(r.platform, ''), coalesce(r.version, ''), r.labels::VARCHAR)
   ) AS said
   FROM records r LEFT JOIN state s USING (agent)
-  WHERE coalesce(r.timestamp > s.last_seen, r.timestamp + {FORGET} > getvariable('time'))
+  WHERE s.agent IS NULL OR r.timestamp > s.last_seen
   GROUP BY r.agent, r.timestamp
   UNION ALL SELECT agent, last_seen, struct_pack({SAID.format("")}) FROM state
 ), spaced AS (
   SELECT *, lag(moment) OVER w AS earlier, lag(said.account) OVER w AS whose
   FROM moments WINDOW w AS (PARTITION BY agent ORDER BY moment)
 ), known AS (
-  SELECT p.*, s.last_seen, s.online, s.since, coalesce(NOT s.online AND p.earlier = s.last_seen, false) AS returns
+  SELECT p.*, s.last_seen, s.online, s.since, s.due,
+    coalesce(NOT s.online AND p.earlier = s.last_seen, false) AS returns
   FROM spaced p LEFT JOIN state s USING (agent)
 ), latest AS (
   SELECT agent, max(moment) AS moment, arg_max(said, moment) AS said,
@@ -49,7 +50,8 @@ WITH moments AS (
     list(struct_pack(account := whose, last_seen := earlier) ORDER BY moment)
       FILTER (WHERE moment - earlier >= {AFTER} AND NOT returns) AS absences,
     bool_or(moment - earlier >= {AFTER}) AS parted,
-    any_value(last_seen) AS old_seen, any_value(online) AS old_online, any_value(since) AS old_since
+    any_value(last_seen) AS old_seen, any_value(online) AS old_online, any_value(since) AS old_since,
+    any_value(due) AS old_due
   FROM known GROUP BY agent
 ), judged AS (
   SELECT *, old_seen IS DISTINCT FROM moment AS fresh,
@@ -62,11 +64,13 @@ SELECT agent, said.account, said.platform, said.version, said.labels, moment AS 
     WHEN NOT online THEN moment + {AFTER}
     WHEN began = old_seen THEN old_since
     ELSE began END AS since,
-  moment + CASE WHEN online THEN {AFTER + GRACE} ELSE {FORGET} END AS due,
+  CASE WHEN online THEN moment + {AFTER + GRACE}
+    WHEN fresh THEN greatest(moment + {FORGET}, getvariable('time') + {FORGET - AFTER})
+    WHEN old_online THEN moment + {FORGET} ELSE old_due END AS due,
   fresh OR online <> old_online AS changed,
   list_concat(absences, CASE WHEN NOT online AND (old_online OR (fresh AND (old_online IS NULL OR parted)))
     THEN [struct_pack(account := said.account, last_seen := moment)] END) AS absences
-FROM judged WHERE online OR fresh OR old_online OR moment + {FORGET} > getvariable('time')""",
+FROM judged WHERE online OR fresh OR old_online OR coalesce(old_due > getvariable('time'), true)""",
     rows=f"""
 SELECT 'active' AS output, agent, account, platform, version, labels, online, since, NULL::BIGINT AS last_seen,
   last_seen AS timestamp FROM folded WHERE changed

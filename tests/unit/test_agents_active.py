@@ -93,10 +93,22 @@ def test_who_is_offline_for_too_long_is_forgotten(agents: Folding) -> None:
     assert agents.take([], clock=T + FORGET) == []
     [forgotten] = agents.take([], again=True)
     assert (forgotten["output"], forgotten["agent"], forgotten["timestamp"]) == ("active", "a", None)
-    # What it said before makes it nobody's any more.
-    assert agents.take([check_in("a", 0)]) == []
     [back] = agents.take([check_in("a", FORGET + 1)])
     assert (back["online"], back["since"]) == (True, T + FORGET + 1)
+
+
+def test_an_agent_whose_clock_is_of_another_year_is_seen(agents: Folding) -> None:
+    """As offline, once, until it has said nothing for as long as others."""
+    away = FORGET - AFTER
+    agents.take([], clock=T)
+    rows = [r for n in range(3) for r in agents.take([check_in("a", n - 2 * FORGET)], clock=T + n)]
+    assert [(r["output"], r["timestamp"] - T + 2 * FORGET) for r in rows] == [
+        ("active", 0), ("offline", AFTER), ("active", 1), ("active", 2),
+    ]  # fmt: skip
+    assert agents.take([], clock=T + away) == []
+    assert agents.take([], clock=T + 1 + away) == []
+    [forgotten] = agents.take([])
+    assert forgotten["timestamp"] is None
 
 
 def test_who_comes_back_when_it_is_to_be_forgotten_is_there(agents: Folding) -> None:
