@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, CronDataIntervalTimetable, Param
 from penstock_runs import RunBackfill
+from penstock_timetables import AskedIntervals
 
 from penstock.catalog import readable
 from penstock.declare.backfill import Backfill
@@ -18,7 +19,7 @@ what the source gives. For a range: `airflow backfill create --dag-id backfill_{
 2026-01-31 --reprocess-behavior completed`. {scheduled}
 """
 BY_ITSELF = "It also runs by itself at the end of each interval."
-ASKED = "Runs that Airflow schedules by itself are skipped: it is declared to run when somebody asks."
+ASKED = "It never runs by itself: it is declared to run when somebody asks."
 
 
 def filling(backfill: Backfill, archives: list[str]) -> DAG:
@@ -27,7 +28,7 @@ def filling(backfill: Backfill, archives: list[str]) -> DAG:
     with DAG(
         f"backfill_{backfill.name}",
         description=backfill.description or f"{source} into {backfill.fills}",
-        schedule=CronDataIntervalTimetable(backfill.every, timezone="UTC"),
+        schedule=(CronDataIntervalTimetable if backfill.scheduled else AskedIntervals)(backfill.every, timezone="UTC"),
         start_date=datetime(2025, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
@@ -63,7 +64,6 @@ def filling(backfill: Backfill, archives: list[str]) -> DAG:
             task_id="run",
             backfill=backfill.name,
             whole=backfill.whole,
-            scheduled=backfill.scheduled,
             # Airflow's own backfills have a bound of their own.
             max_active_tis_per_dag=1,
         )

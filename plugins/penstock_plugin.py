@@ -1,4 +1,4 @@
-"""Registers the operator page in Airflow: the app that serves it and its entry in the navigation."""
+"""Registers in Airflow the operator page, the app that serves it and its entry in the navigation; and a timetable."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 from airflow.plugins_manager import AirflowPlugin
+from penstock_timetables import AskedIntervals
 
 Message = MutableMapping[str, Any]
 
@@ -22,6 +23,7 @@ async def page(
 
 class PenstockPlugin(AirflowPlugin):
     name = "penstock"
+    timetables: list[Any] = [AskedIntervals]  # noqa: RUF012
     fastapi_apps: list[Any] = [{"app": page, "url_prefix": "/penstock", "name": "Penstock"}]  # noqa: RUF012
     external_views: list[Any] = [  # noqa: RUF012
         {

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from penstock_operators import task_key
 
 if TYPE_CHECKING:
@@ -69,18 +69,16 @@ class RunsCommand(BaseOperator):
 class RunBackfill(RunsCommand):
     """Runs a backfill. Params: source, begin, end, target, rate, dry_run, timestamps, unclosed, again.
 
-    whole: whether it has no begin. scheduled: whether it also runs when nobody asks.
+    whole: whether it has no begin.
     """
 
     ui_color = "#e6dcf2"
 
-    def __init__(self, *, backfill: str, whole: bool, scheduled: bool, **kwargs: Any) -> None:
+    def __init__(self, *, backfill: str, whole: bool, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.backfill, self.whole, self.scheduled = backfill, whole, scheduled
+        self.backfill, self.whole = backfill, whole
 
     def execute(self, context: Context) -> str:
-        if context["dag_run"].run_type == "scheduled" and not self.scheduled:
-            raise AirflowSkipException("it is declared to run when somebody asks, and nobody has asked for this run")
         return self.run_command(["backfill", "run", self.backfill, *self.asked(context)])
 
     def asked(self, context: Context) -> list[str]:
@@ -101,7 +99,7 @@ class RunBackfill(RunsCommand):
 
 
 class RebuildStream(RunsCommand):
-    """Reads a stream's state back from its own output, as `penstock streams rebuild` does. Params: stream."""
+    """Makes a stream's state anew of what its topics hold, as `penstock streams rebuild` does. Params: stream."""
 
     ui_color = "#e6dcf2"
 

@@ -22,7 +22,7 @@ def test_every_backfill_that_runs_has_its_dag(parsed: dict[str, Any]) -> None:
     for name, one in runs.items():
         dag = parsed["dags"][name]
         # Airflow's own backfill takes schedules with data intervals only.
-        assert dag["schedule"] == "CronDataIntervalTimetable"
+        assert dag["schedule"] == ("CronDataIntervalTimetable" if one.scheduled else "AskedIntervals")
         assert (dag["active"], dag["catchup"], dag["paused"]) == (1, False, False)
         assert dag["params"].keys() >= {"source", "begin", "end", "target", "rate", "dry_run"}
         wanted = sorted(found.archives) if one.replays else [one.reads[0].name]
@@ -41,11 +41,9 @@ FORM = {
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def asked(run_type: str = "manual", **form: Any) -> Any:
+def asked(**form: Any) -> Any:
     ti = SimpleNamespace(dag_id="backfill_replay", run_id="r1", task_id="run", try_number=1)
-    run = SimpleNamespace(
-        run_id="r1", run_type=run_type, data_interval_start=DAY, data_interval_end=DAY + timedelta(days=1)
-    )
+    run = SimpleNamespace(run_id="r1", data_interval_start=DAY, data_interval_end=DAY + timedelta(days=1))
     return {"ti": ti, "params": {**FORM, **form}, "dag_run": run}
 
 
@@ -53,7 +51,7 @@ def test_a_backfill_runs_over_its_data_interval_or_what_the_form_says() -> None:
     from airflow.sdk.exceptions import AirflowFailException
     from penstock_runs import RunBackfill
 
-    one = RunBackfill(task_id="run", backfill="replay", whole=False, scheduled=False)
+    one = RunBackfill(task_id="run", backfill="replay", whole=False)
     said = " ".join(one.asked(asked()))
     assert said.startswith(
         "--to 2026-01-02T00:00:00 --target replayed --source receipts-archive --rate 7 --timestamps now"
@@ -67,19 +65,39 @@ def test_a_backfill_runs_over_its_data_interval_or_what_the_form_says() -> None:
     without["dag_run"].data_interval_start = without["dag_run"].data_interval_end = None
     with pytest.raises(AirflowFailException, match="say begin and end"):
         one.asked(without)
-    whole = RunBackfill(task_id="run", backfill="base-counts", whole=True, scheduled=False)
+    whole = RunBackfill(task_id="run", backfill="base-counts", whole=True)
     assert "--from" not in whole.asked(asked())
 
 
-def test_a_backfill_that_is_refused_fails_for_good_and_a_scheduled_run_is_skipped() -> None:
-    from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+def test_only_a_person_begins_a_backfill_and_a_range_has_its_days() -> None:
+    import pendulum
+    from airflow.timetables.base import DataInterval, TimeRestriction
+    from penstock_timetables import AskedIntervals
+
+    one = AskedIntervals.deserialize(AskedIntervals("0 0 * * *", timezone="UTC").serialize())
+    first, last = (pendulum.datetime(2026, 1, day) for day in (1, 3))
+    never, all_of = TimeRestriction(first, None, catchup=False), TimeRestriction(first, last, catchup=True)
+    known = DataInterval(first, last)
+    for before in (None, known):
+        assert one.next_dagrun_info(last_automated_data_interval=before, restriction=never) is None
+    days = []
+    before = None
+    while info := one.next_dagrun_info(last_automated_data_interval=before, restriction=all_of):
+        before = info.data_interval
+        assert before
+        days.append(before.start.day)
+    assert days == [1, 2, 3]
+    asked = one.infer_manual_data_interval(run_after=last.add(hours=5))
+    assert (asked.start, asked.end) == (last.subtract(days=1), last)
+
+
+def test_a_backfill_that_is_refused_fails_for_good() -> None:
+    from airflow.sdk.exceptions import AirflowFailException
     from penstock_runs import RunBackfill
 
-    one = RunBackfill(task_id="run", backfill="replay", whole=False, scheduled=False)
+    one = RunBackfill(task_id="run", backfill="replay", whole=False)
     with pytest.raises(AirflowFailException, match="interval is empty"):
         one.execute(asked(begin="2026-01-03T00:00:00Z"))
-    with pytest.raises(AirflowSkipException, match="nobody has asked"):
-        one.execute(asked("scheduled"))
 
 
 def test_what_a_command_logs_keeps_its_level_and_what_it_prints_last_is_what_is_kept(

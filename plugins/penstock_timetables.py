@@ -1,0 +1,25 @@
+"""Intervals of runs that nobody but a person begins."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow.timetables.interval import CronDataIntervalTimetable
+
+if TYPE_CHECKING:
+    from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
+
+
+class AskedIntervals(CronDataIntervalTimetable):
+    """The data intervals of a cron line, for runs that are triggered and for Airflow's own backfills; the scheduler
+    begins none by itself. For a DAG with `catchup=False`."""
+
+    def next_dagrun_info(
+        self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction
+    ) -> DagRunInfo | None:
+        # The scheduler asks as the DAG says; a backfill asks for all that lies in its range.
+        if not restriction.catchup:
+            return None
+        return super().next_dagrun_info(
+            last_automated_data_interval=last_automated_data_interval, restriction=restriction
+        )
