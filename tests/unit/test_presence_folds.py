@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pyarrow as pa
 import pytest
 
 from jobs.presence import counts, device_contacts, enriched, walk_ins
+from penstock.declare.fold import Fold
 from penstock.local.crowd import UNKNOWN, Business, Crowd, plan
+from penstock.records import folds
+from penstock.records.columns import arrow
 from tests import presence_model as model
 from tests.folding import Folding, cut
 
@@ -87,6 +91,23 @@ def test_visits_that_ended_are_forgotten(tmp_path: Path) -> None:
     for number in range(50):
         visits.take([{"device": f"d{number}", "business": "1", "timestamp": 10**12 + number * walk_ins.AWAY // 4}])
     assert visits.kept() < 20
+
+
+def test_what_may_be_forgotten_by_itself_is_what_nothing_more_comes_to() -> None:
+    """To the millisecond, of a key that no record has touched since."""
+    now = 10**12
+
+    def left(fold: Fold, states: list[dict[str, Any]]) -> list[str]:
+        kept = pa.schema([pa.field(f.name, arrow(f.type)) for f in fold.kept])
+        rows = pa.Table.from_pylist(states, pa.schema([pa.field("device", pa.string()), *kept]))
+        return [str(one["device"]) for one in folds.ended(fold, rows, now).to_pylist()]
+
+    spans = [{"device": d, "spans": [{"began": 0, "ended": now - walk_ins.AWAY - n}]} for n, d in enumerate("ab")]
+    assert left(walk_ins.VISITS, spans) == ["a"]
+    waits = [{"device": d, "waiting": [{"moment": now - enriched.WAIT - n}]} for n, d in enumerate("ab")]
+    known = {"device": "c", "contacts": [{"moment": 0, "contact": "x"}]}
+    assert left(enriched.NAMES, [*waits, known]) == ["a", "c"]
+    assert left(device_contacts.CONTACTS, [{"device": "a", "removed": 0}]) == ["a"]
 
 
 CONTACT = "device STRING, contact STRING, business STRING, type STRING, timestamp BIGINT"
