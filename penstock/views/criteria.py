@@ -50,9 +50,11 @@ class Search(Asked):
 
 
 class Counts(Asked):
-    """by: the fields, no maps, whose values are counted together; without any all are one."""
+    """by: the fields, no maps, whose values are counted together; without any all are one. per: of those that are whole
+    numbers or timestamps, how wide the steps are that they are counted in; a step is named by where it begins."""
 
     by: list[Text] = Field([], max_length=16)
+    per: dict[Text, Annotated[int, Field(ge=1, le=1 << 53)]] = Field({}, max_length=16)
 
 
 class Batch(BaseModel):
@@ -125,6 +127,7 @@ def page(layout: Layout, asked: Search, where: Query) -> Query:
 def counted(layout: Layout, asked: Counts, where: Query) -> Query:
     """Rows of the values of `by`, then their number."""
     names = [_grouped(layout, name).name for name in asked.by]
+    steps = {_stepped(layout, asked, name): step for name, step in asked.per.items()}
     source = f"rows INDEXED BY {CRITERIA}" if layout.columns and (asked.where or names) else "rows"
     if not names:
         return Query(f"SELECT count(*) FROM {source} WHERE {where.sql}", where.given)
@@ -132,7 +135,7 @@ def counted(layout: Layout, asked: Counts, where: Query) -> Query:
     ordered = [column.name for column in layout.columns]
     first = ", ".join(ordered[: 1 + max(ordered.index(name) for name in names)])
     inner = f"SELECT {first}, count(*) AS n FROM {source} WHERE {where.sql} GROUP BY {first}"
-    groups = ", ".join(names)
+    groups = ", ".join(_step(name, steps[name]) if name in steps else name for name in names)
     return Query(f"SELECT {groups}, sum(n) FROM ({inner}) GROUP BY {groups} LIMIT {GROUPS + 1}", where.given)
 
 
@@ -252,6 +255,19 @@ def _grouped(layout: Layout, name: str) -> Column:
         known = ", ".join(n for n, c in layout.by.items() if not c.is_map) or "none"
         raise Wrong("the view is not ordered or counted by this field", got=name[:200], fix=f"take one of: {known}")
     return column
+
+
+def _stepped(layout: Layout, asked: Counts, name: str) -> str:
+    column = layout.by.get(name)
+    if name not in asked.by or column is None or column.kind not in (*INTEGERS, "timestamp") or column.is_map:
+        fix = "give steps to whole numbers and timestamps that are counted `by`"
+        raise Wrong("the view does not count this field in steps", got=name[:200], fix=fix)
+    return column.name
+
+
+def _step(column: str, wide: int) -> str:
+    """Where the step begins that a value lies in; below zero too."""
+    return f"{column} - (({column} % {wide:d}) + {wide:d}) % {wide:d}"
 
 
 def _cursor(asked: Search) -> tuple[Any, str]:

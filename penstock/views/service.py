@@ -363,8 +363,10 @@ class Service:
 
 
 def _asks(asked: Asked) -> Callable[[list[int]], bytes]:
-    """What is sent to who has some partitions."""
-    return lambda partitions: asked.model_copy(update={"partitions": partitions}).model_dump_json().encode()
+    """What is sent to who has some partitions, and so knows of no more fields than it must."""
+    return lambda partitions: (
+        asked.model_copy(update={"partitions": partitions}).model_dump_json(exclude_defaults=True).encode()
+    )
 
 
 def _least(parts: Iterable[Mapping[str, Any]]) -> Fresh:

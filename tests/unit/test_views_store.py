@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 from penstock.declare.view import View
 from penstock.engine.tablefeed import layout as rows_layout
@@ -111,6 +112,31 @@ def test_counts_of_any_fields_agree_with_the_rows(store: Store) -> None:
             if row["n"] >= 1:
                 wanted[tuple(row[name] for name in by)] = wanted.get(tuple(row[name] for name in by), 0) + 1
         assert {tuple(values): number for *values, number in store.read(query.sql, query.given)} == wanted
+
+
+def test_numbers_and_times_are_counted_in_steps(store: Store) -> None:
+    given: list[dict[str, Any]] = [{"key": str(n), "n": n - 7, "at": n * 1_000_000 or None} for n in range(20)]
+    store.apply({0: rows(*given)}, {0: 1})
+    store.reached(1)
+
+    def counted(**asked: Any) -> dict[tuple[Any, ...], int]:
+        made = Counts(**asked)
+        query = criteria.counted(store.layout, made, criteria.condition(store.layout, made, whole=True))
+        return {tuple(values): number for *values, number in store.read(query.sql, query.given)}
+
+    assert counted(by=["n"], per={"n": 5}) == {(-10,): 2, (-5,): 5, (0,): 5, (5,): 5, (10,): 3}
+    assert counted(by=["at", "n"], per={"at": 10_000, "n": 50}) == {
+        (None, -50): 1, (0, -50): 6, (0, 0): 3, (10_000, 0): 10,
+    }  # fmt: skip
+    for wrong in (
+        {"per": {"n": 5}}, {"by": ["town"], "per": {"town": 5}}, {"by": ["n"], "per": {"at": 5}},
+        {"by": ["day"], "per": {"day": 5}}, {"by": ["n"], "per": {"none": 5}}, {"by": ["open"], "per": {"open": 2}},
+    ):  # fmt: skip
+        with pytest.raises(Wrong):
+            counted(**wrong)
+    for step in (0, -1, 1.5, 1 << 60):
+        with pytest.raises(ValidationError):
+            Counts(by=["n"], per={"n": step})  # type: ignore[dict-item]
 
 
 def test_what_is_asked_is_answered_out_of_the_index(store: Store) -> None:
