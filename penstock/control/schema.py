@@ -232,6 +232,7 @@ view_instance = Table(
     Column("url", String(500), nullable=False),
     Column("beat_at", BigInteger, nullable=False),
     Column("holds", JSON, nullable=False),  # by view: its topic's number of partitions, and those that are loaded
+    Column("asked", JSON),  # what it has counted of its requests, as Prometheus has it: [name, labels, value]
 )
 
 backfill_run = Table(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TypedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypedDict
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, select, update
 
 from penstock.control import schema as s
 from penstock.control.api import Control
 from penstock.control.database import rows, upsert
+
+# Of a figure, as Prometheus has it: its name, its labels, its value.
+Sample = tuple[str, Mapping[str, Any], float]
 
 
 class Holds(TypedDict):
@@ -47,10 +50,26 @@ class Instances:
 
     def read(self) -> tuple[int, list[InstanceRow]]:
         """The database's clock, and all instances that were ever heard of and have not left, by number."""
-        query = select(s.view_instance).order_by(s.view_instance.c.number)
+        columns = [s.view_instance.c[f.name] for f in fields(InstanceRow)]
+        query = select(*columns).order_by(s.view_instance.c.number)
         with self._control.begin() as c:
             now = int(c.execute(select(s.now_ms())).scalar_one())
             return now, rows(InstanceRow, c.execute(query).mappings())
+
+    def report_asked(self, name: str, samples: Sequence[Sample]) -> None:
+        """Keep what an instance, which has reported before, has counted of its requests."""
+        t = s.view_instance
+        with self._control.begin() as c:
+            c.execute(update(t).where(t.c.name == name).values(asked=[list(sample) for sample in samples]))
+
+    def asked(self, within_ms: int) -> dict[str, list[Sample]]:
+        """By instance, what those have counted that were heard of within so many ms."""
+        t = s.view_instance.c
+        query = select(t.name, t.asked).where(t.beat_at >= s.now_ms() - within_ms, t.asked.is_not(None))
+        with self._control.begin() as c:
+            return {
+                name: [(of, labels, value) for of, labels, value in found or ()] for name, found in c.execute(query)
+            }
 
     def leave(self, row: InstanceRow) -> None:
         """Forget an instance that leaves in order."""

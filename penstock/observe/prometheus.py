@@ -1,8 +1,8 @@
 """Prometheus metrics: the streams as the control database knows them, the platform as the meter last measured it.
 
 Names and units follow Prometheus' conventions: base units, `_total` for counters. All are listed in STREAM, APP,
-DRIVER, CAPTURE, SINK, BACKFILL and SAMPLED, with their HELP texts. A control database that is away gives
-`penstock_control_up 0` and no figures of streams, never a failing scrape.
+DRIVER, CAPTURE, SINK, BACKFILL, VIEW and SAMPLED, with their HELP texts, and in `delays` and `served`. A control
+database that is away gives `penstock_control_up 0` and no figures of streams, never a failing scrape.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from penstock.control.captures import PHASES, CaptureRow
+from penstock.control.views import Instances
+from penstock.declare.view import instance_of
 from penstock.errors import ControlError, LocalError
 from penstock.observe.delays import NAME as DELAYS
 from penstock.observe.moments import UP, Moment, Moments
 from penstock.observe.samples import MIB, Sample, now_ms
+from penstock.observe.served import REQUESTS, VIEW, requests, view
 from penstock.observe.states import STATES
 from penstock.observe.views import RunView, SinkView, StreamView
 
@@ -99,7 +102,7 @@ BACKFILL = {
     "penstock_backfill_rows_per_second": "Rows that they read per second.",
     "penstock_backfill_left_seconds": "Time until the last of them is done, as estimated.",
 }
-DECLARED = {**STREAM, **APP, **DRIVER, **CAPTURE, **SINK, **BACKFILL}
+DECLARED = {**STREAM, **APP, **DRIVER, **CAPTURE, **SINK, **BACKFILL, **VIEW}
 
 
 _OF = (
@@ -107,6 +110,7 @@ _OF = (
     (DRIVER, ("app", "incarnation")),
     (CAPTURE, ("capture",)),
     (BACKFILL, ("backfill",)),
+    (VIEW, ("view", "app")),
     ({**STREAM, **SINK}, ("stream", "app")),
 )
 _MORE = {
@@ -157,7 +161,7 @@ CONTROL_UP = "penstock_control_up"
 def exported() -> set[str]:
     """Every series name the endpoint can give, the meter's own `process_*` aside."""
     delays = (f"{DELAYS}_{kind}" for kind in ("bucket", "sum", "count"))
-    return {CONTROL_UP, *DECLARED, *delays, *(s.name for s in SAMPLED.values())}
+    return {CONTROL_UP, *DECLARED, *delays, *REQUESTS, *(s.name for s in SAMPLED.values())}
 
 
 class PlatformCollector(Collector):
@@ -183,6 +187,7 @@ class PlatformCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         try:
             now: Moment | None = self.moments.read()
+            asked = Instances(self.moments.control).asked(60_000)
         except ControlError as e:
             now = None
             if self._was_up:
@@ -193,7 +198,10 @@ class PlatformCollector(Collector):
         yield up
         if now:
             captures = (_capture(now, row) for row in now.snap.captures.values())
-            yield from _families(chain(_apps(now), *captures, *map(_sink, now.view.sinks), _backfills(now.view.runs)))
+            views = (view(stream) for stream in now.streams if instance_of(stream.app))
+            values = chain(_apps(now), *captures, *map(_sink, now.view.sinks), _backfills(now.view.runs), *views)
+            yield from _families(values)
+            yield from requests(asked)
         yield from self._samples()
 
     def _samples(self) -> Iterator[Metric]:

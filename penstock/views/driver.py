@@ -18,6 +18,7 @@ from penstock.supervision.driver import Driver
 from penstock.views import api
 from penstock.views.peers import Directory
 from penstock.views.pool import Pool
+from penstock.views.requests import Requests
 from penstock.views.run import ViewRun
 from penstock.views.server import Server, token_of
 from penstock.views.service import Service
@@ -39,7 +40,9 @@ class ViewsDriver(Driver):
         self._host, self._port = s.views_host, s.views_port + number - 1
         host = f"[{self._host}]" if ":" in self._host else self._host
         url = (s.views_url or f"http://{host}:{{port}}").replace("{port}", str(self._port)).rstrip("/")
-        self._directory = Directory(Instances(control), InstanceRow(app, number, incarnation, url), self._holds)
+        self._requests = Requests(self.catalog.views)
+        own = InstanceRow(app, number, incarnation, url)
+        self._directory = Directory(Instances(control), own, self._holds, self._requests.samples)
         self._pool = Pool()
         self._service = Service(app, number, self.catalog.views, self._directory, self._pool)
         self._server: Server | None = None
@@ -47,7 +50,7 @@ class ViewsDriver(Driver):
     def open(self) -> None:
         sys.setswitchinterval(SWITCH)
         token = token_of(self._host)
-        self._server = Server(api.made(self._service, token), self._host, self._port, token)
+        self._server = Server(api.made(self._service, token), self._host, self._port, token, self._requests)
         self._server.start()
         self._directory.start()
 

@@ -6,14 +6,14 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from yarl import URL
 
-from penstock.control.views import Holds, InstanceRow, Instances
+from penstock.control.views import Holds, InstanceRow, Instances, Sample
 from penstock.errors import ControlError, PenstockError
 from penstock.settings import settings
 from penstock.views.plan import in_order
@@ -21,6 +21,8 @@ from penstock.views.plan import in_order
 log = logging.getLogger(__name__)
 
 EVERY = 1.0
+# Prometheus looks less often.
+COUNT_EVERY = 5.0
 # An instance that has not been heard of for so long, by the database's clock, is asked only where no other has it.
 SILENT_MS = 5_000
 # For so long one that did not answer is asked last.
@@ -47,11 +49,19 @@ class Answer:
 
 
 class Directory:
-    """Which instance has which partitions loaded, looked up every second in a thread of its own. holds: of this one."""
+    """Which instance has which partitions loaded, looked up every second in a thread of its own. holds, asked: of this
+    one, the second being what it has counted of its requests."""
 
-    def __init__(self, instances: Instances, own: InstanceRow, holds: Callable[[], dict[str, Holds]]) -> None:
+    def __init__(
+        self,
+        instances: Instances,
+        own: InstanceRow,
+        holds: Callable[[], dict[str, Holds]],
+        asked: Callable[[], Sequence[Sample]] = tuple,
+    ) -> None:
         self.own = own
-        self._instances, self._holds = instances, holds
+        self._instances, self._holds, self._asked = instances, holds, asked
+        self._asked_at = float("-inf")
         self._rows: dict[int, InstanceRow] = {}
         self._silent: set[int] = set()
         self._suspects: dict[int, float] = {}
@@ -102,6 +112,9 @@ class Directory:
         )
         self._silent = {row.number for row in rows if now - row.beat_at > SILENT_MS}
         self._rows = {row.number: row for row in rows}
+        if time.monotonic() - self._asked_at > COUNT_EVERY:
+            self._instances.report_asked(self.own.name, self._asked())
+            self._asked_at = time.monotonic()
 
     def _look_on(self) -> None:
         while not self._leaving.is_set():

@@ -21,6 +21,7 @@ from penstock.errors import LocalError, SettingError
 from penstock.machine import web
 from penstock.settings import settings
 from penstock.views import problems
+from penstock.views.requests import Requests
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +119,8 @@ class Bounded(HttpToolsProtocol):
 class Guard:
     """Lets in who has the token, by a name of this server's, and no more at once than can be answered."""
 
-    def __init__(self, app: ASGIApp, token: str, names: list[str]) -> None:
-        self._app, self._token, self._names = app, token.encode(), names
+    def __init__(self, app: ASGIApp, token: str, names: list[str], requests: Requests) -> None:
+        self._app, self._token, self._names, self._requests = app, token.encode(), names, requests
         self._working = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,15 +129,16 @@ class Guard:
             return
         refusal = self._refusal(scope)
         if refusal is not None:
+            self._requests.take(scope, refusal[0], 0.0)
             await problems.problem(*refusal)(scope, receive, send)
             return
         self._working += 1
-        begun = False
+        begun, status, at = False, 500, time.monotonic()
 
         async def told(message: Any) -> None:
-            nonlocal begun
+            nonlocal begun, status
             if message["type"] == "http.response.start":
-                begun = True
+                begun, status = True, message["status"]
                 message["headers"] = [
                     *message["headers"], (b"cache-control", b"no-store"), (b"x-content-type-options", b"nosniff"),
                 ]  # fmt: skip
@@ -151,6 +153,7 @@ class Guard:
             await problems.problem(500, "this should not have happened; see the instance's log")(scope, receive, send)
         finally:
             self._working -= 1
+            self._requests.take(scope, status, time.monotonic() - at)
 
     def _refusal(self, scope: Scope) -> tuple[int, str] | None:
         headers = dict(scope["headers"])
@@ -170,10 +173,10 @@ class Guard:
 class Server:
     """Answers from `start` to `stop`."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int, token: str) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int, token: str, requests: Requests) -> None:
         self._server = uvicorn.Server(
             uvicorn.Config(
-                Guard(app, token, [host]),
+                Guard(app, token, [host], requests),
                 host=host,
                 port=port,
                 http=Bounded,

@@ -6,14 +6,19 @@ import re
 import shutil
 import subprocess
 import threading
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import update
 
+from penstock.catalog import build
 from penstock.control import Control, ProgressRow, schema
 from penstock.control.captures import CaptureRow, Captures
+from penstock.control.views import InstanceRow, Instances
 from penstock.errors import ControlError, LocalError
 from penstock.machine.process import free_port
 from penstock.observe import moments
@@ -21,6 +26,8 @@ from penstock.observe.moments import Moments
 from penstock.observe.prometheus import PlatformCollector, exported, serve
 from penstock.observe.samples import Sample, now_ms
 from penstock.observe.states import Limits
+from penstock.streams import Topic, View
+from penstock.views.requests import Requests
 from tests.unit.meter_control import APP, STREAM, filled
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -92,6 +99,47 @@ def test_captures_are_shown(control: Control) -> None:
     assert of(found, "penstock_capture_phase", capture="orders", phase="refused") == 0
     assert of(found, "penstock_capture_drift_rows", capture="orders", kind="extra") == 3
     assert 30 <= of(found, "penstock_capture_open_transaction_age_seconds", capture="orders") < 40
+
+
+def test_views_are_shown_with_the_requests_that_their_instances_answered(control: Control) -> None:
+    filled(control)
+    app, row = "views-1", "fleet@1"
+    control.sync(build([View("fleet", Topic("agents", compacted=True), "account STRING", by="account")]))
+    incarnation = control.claim(app, None, host="h", spec_hash="s", owner="o", log="l")
+    assert incarnation
+    figures = ProgressRow(row, app, incarnation, state="idle", state_rows=40, state_bytes=900, lag=3)
+    control.report([replace(figures, watermark=now_ms() - 7_000)], keep=False)
+    instances, counted = Instances(control), Requests(["fleet"])
+    instances.report(InstanceRow(app, 1, incarnation, "http://127.0.0.1:1"))
+    asked = {"path_params": {"view": "fleet"}, "route": SimpleNamespace(name="row"), "headers": []}
+    for status, seconds in ((200, 0.003), (200, 0.004), (404, 0.3)):
+        counted.take(asked, status, seconds)
+    counted.take({**asked, "headers": [(b"penstock-forwarded", b"views-2")]}, 200, 40.0)
+    counted.take({**asked, "path_params": {"view": "unheard-of"}}, 404, 0.0)
+    counted.take({"headers": []}, 401, 0.0)
+    instances.report_asked(app, counted.samples())
+    found = series(scrape(PlatformCollector(Moments(control))))
+    here = {"view": "fleet", "app": app}
+    exact = {"rows": 40, "bytes": 900, "lag_records": 3}
+    assert {name: of(found, f"penstock_view_{name}", **here) for name in exact} == exact
+    assert 7 <= of(found, "penstock_view_age_seconds", **here) < 12
+    client = {**here, "route": "row", "caller": "client"}
+    assert of(found, "penstock_view_requests_total", **client, status="200") == 2
+    assert of(found, "penstock_view_requests_total", **client, status="404") == 1
+    buckets = {"0.0025": 0, "0.005": 2, "0.25": 2, "0.5": 3, "+Inf": 3}
+    assert {le: of(found, "penstock_view_request_seconds_bucket", **client, le=le) for le in buckets} == buckets
+    assert of(found, "penstock_view_request_seconds_sum", **client) == pytest.approx(0.307)
+    other = {**client, "caller": "instance"}
+    assert of(found, "penstock_view_request_seconds_bucket", **other, le="30.0") == 0
+    assert of(found, "penstock_view_request_seconds_count", **other) == 1
+    nothing = {"view": "", "app": app, "caller": "client"}
+    assert of(found, "penstock_view_requests_total", **nothing, route="row", status="404") == 1
+    assert of(found, "penstock_view_requests_total", **nothing, route="", status="401") == 1
+    assert {name for name, _ in found if name.startswith("penstock_")} <= exported()
+    with control.begin() as c:
+        c.execute(update(schema.view_instance).values(beat_at=schema.view_instance.c.beat_at - 120_000))
+    gone = series(scrape(PlatformCollector(Moments(control))))
+    assert not any(name.startswith("penstock_view_request") for name, _ in gone)
 
 
 def test_sinks_are_shown(control: Control) -> None:
