@@ -8,23 +8,22 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 from urllib.parse import unquote_to_bytes
 
 import orjson
 from fastapi import FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from penstock.errors import PenstockError
-from penstock.machine import web
+from penstock.machine.bodies import asked
 from penstock.views import criteria, problems
 from penstock.views.criteria import Batch, Counts, Search, Wrong
 from penstock.views.peers import DEADLINE, FORWARDED, Answer, Peers
 from penstock.views.service import Caller, Found, Fresh, Service
 
-M = TypeVar("M", bound=BaseModel)
 MaxAge = Annotated[int | None, Query(ge=0, le=1 << 40, description="refuse what is older")]
 
 # Seconds that a request has, and that it may ask for.
@@ -65,22 +64,6 @@ def caller_of(request: Request, max_age_ms: int | None = None) -> Caller:
             )
         patience = int(given) / 1000
     return Caller(time.monotonic() + patience, FORWARDED in request.headers, max_age_ms)
-
-
-async def asked(request: Request, model: type[M]) -> M:
-    """The body of a request."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise HTTPException(415, "send application/json")
-    try:
-        body = await web.body_of(request.stream(), BODY_LIMIT, BODY_PATIENCE)
-    except web.TooLarge:
-        raise HTTPException(413, f"a request is at most {BODY_LIMIT} bytes") from None
-    except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {BODY_PATIENCE:g} s") from None
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as e:
-        raise RequestValidationError(e.errors(include_input=False, include_url=False)) from None
 
 
 def fresh_headers(fresh: Fresh) -> dict[str, str]:
@@ -147,7 +130,7 @@ def made(service: Service, token: str) -> FastAPI:
     async def batch(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
         """The latest values of several keys."""
         caller = caller_of(request, max_age_ms)
-        return answered(await service.batch(view, await asked(request, Batch), caller))
+        return answered(await service.batch(view, await asked(request, Batch, BODY_LIMIT, BODY_PATIENCE), caller))
 
     @app.get("/v1/views/{view}/rows", responses=PROBLEMS)
     async def rows(
@@ -173,13 +156,13 @@ def made(service: Service, token: str) -> FastAPI:
     async def search(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
         """Rows by criteria, a page: ordered by key or by a field."""
         caller = caller_of(request, max_age_ms)
-        return answered(await service.search(view, await asked(request, Search), caller))
+        return answered(await service.search(view, await asked(request, Search, BODY_LIMIT, BODY_PATIENCE), caller))
 
     @app.post("/v1/views/{view}/counts", responses=PROBLEMS, openapi_extra=schema_of(Counts))
     async def counts(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
         """How many rows there are, by the values of fields; `at` is the moment of it, epoch ms."""
         caller = caller_of(request, max_age_ms)
-        return answered(await service.counts(view, await asked(request, Counts), caller))
+        return answered(await service.counts(view, await asked(request, Counts, BODY_LIMIT, BODY_PATIENCE), caller))
 
     @app.get("/v1/live")
     async def live() -> Response:
