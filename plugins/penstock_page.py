@@ -1,7 +1,7 @@
 """The operator page: a FastAPI app inside Airflow's api-server, shown as a view of its UI.
 
 Airflow does not authenticate plugin apps: every route here depends on Airflow's own checks, the static files too. No
-route declares a body, as FastAPI would read that first: `asked` does, behind the checks.
+route declares a body, as FastAPI would read that first: `action_of` does, behind the checks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from penstock.control import Actor, connect
@@ -37,10 +37,11 @@ from penstock.control.captures import Captures
 from penstock.declare.capture import APP as CAPTURES
 from penstock.errors import BrokerError, ControlError, DeclarationError, ReleaseRefused, SinkError
 from penstock.logs import printable
-from penstock.machine import process, web
+from penstock.machine import bodies, process, web
 from penstock.observe import letters, sinks
 from penstock.observe.backfills import RUN_CURES, RUN_STATES
 from penstock.observe.cures import CURES
+from penstock.observe.fleet import Fleet, agent
 from penstock.observe.history import HISTORY_MS, downsample
 from penstock.observe.overview import overview
 from penstock.observe.snapshot import read
@@ -53,12 +54,14 @@ log = logging.getLogger(__name__)
 reading = BoundedSemaphore(2)
 # Each starts a JVM.
 trying = BoundedSemaphore(1)
+# Each waits for the views, for seconds where they are slow.
+looking = BoundedSemaphore(4)
 
 OPERATE_DAG = "operate_streams"  # who may trigger this DAG may start, stop and release here
 PREFIX = "/penstock"
 CATALOG_PATIENCE = 60.0
 TRYING_PATIENCE = 5.0
-"""Seconds for which one waits for another's explanation or replay to end."""
+"""Seconds for which one waits for another's explanation, replay or look to end."""
 LOG_LINES = 200
 HASH_EVERY = 10.0
 """Seconds for which the hash of the files on disk is kept."""
@@ -77,6 +80,7 @@ HEADERS = {
     "Referrer-Policy": "same-origin",
 }
 
+fleet = Fleet(connect)
 may_see = requires_access_view(AccessView.PLUGINS)
 may_act = requires_access_dag("POST", DagAccessEntity.RUN, OPERATE_DAG)
 
@@ -85,7 +89,7 @@ app = FastAPI(title="Penstock", dependencies=[Depends(may_see)], docs_url=None, 
 
 def from_this_page(request: Request) -> None:
     """Refuse what another site's page could send with the user's cookie."""
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+    if not bodies.is_json(request):
         raise HTTPException(415, "send application/json")
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
     own = {request.headers.get("host", ""), urlsplit(conf.get("api", "base_url", fallback="")).netloc} - {""}
@@ -108,18 +112,9 @@ class Action(BaseModel):
     note: str = Field("", max_length=500, pattern=r"^\P{Cc}*$")
 
 
-async def asked(request: Request) -> Action:
-    """The body of an action, read once its sender is known, and no more of it than an action can be."""
-    try:
-        body = await web.body_of(request.stream(), BODY_LIMIT, BODY_PATIENCE)
-    except web.TooLarge:
-        raise HTTPException(413, f"an action is at most {BODY_LIMIT} bytes") from None
-    except TimeoutError:
-        raise HTTPException(408, f"the body did not arrive within {BODY_PATIENCE:g} s") from None
-    try:
-        return Action.model_validate_json(body)
-    except ValidationError as e:
-        raise RequestValidationError(e.errors(include_input=False, include_url=False)) from None
+async def action_of(request: Request) -> Action:
+    """The body of an action, read once its sender is known."""
+    return await bodies.asked(request, Action, BODY_LIMIT, BODY_PATIENCE)
 
 
 def own_host(given: str) -> bool:
@@ -230,6 +225,23 @@ def get_history() -> JSONResponse:
     return JSONResponse(downsample(control.history(now - HISTORY_MS), now))
 
 
+@app.get("/api/fleet")
+def get_fleet() -> JSONResponse:
+    """The numbers of all agents; see penstock.observe.fleet."""
+    return JSONResponse(fleet.counts())
+
+
+@app.get("/api/agent", dependencies=[Depends(may_act)])
+def get_agent(key: Annotated[str, Query(min_length=1, max_length=4096)]) -> JSONResponse:
+    """What the views have of an agent. That is data: not for every viewer."""
+    if not looking.acquire(timeout=TRYING_PATIENCE):
+        raise HTTPException(503, "others are asking; try again")
+    try:
+        return JSONResponse(agent(connect(), key))
+    finally:
+        looking.release()
+
+
 @app.get("/api/letters", dependencies=[Depends(may_act)])
 def get_letters(stream: Annotated[str, Query(max_length=120)], kind: letters.Kind) -> JSONResponse:
     """What a stream put aside, the newest first; see penstock.observe.letters. They hold data: not for every viewer."""
@@ -320,7 +332,7 @@ def _sinks(spec: str) -> dict[str, dict[str, Any]]:
 
 
 @app.post("/api/actions", dependencies=[Depends(may_act), Depends(from_this_page)])
-def act(action: Annotated[Action, Depends(asked)], user: GetUserDep) -> JSONResponse:
+def act(action: Annotated[Action, Depends(action_of)], user: GetUserDep) -> JSONResponse:
     """Start or stop a stream, or all streams of an app; release an app; ask something of a capture; replay a sink.
 
     404 for a name that is not declared.

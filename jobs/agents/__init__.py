@@ -81,7 +81,22 @@ SESSION = (
     "timestamp BIGINT NOT NULL"
 )
 SESSIONS = Topic("browser-sessions", partitions=4, retention=timedelta(days=2))
-ALERTS = Topic("alerts", partitions=4, retention=timedelta(days=30))
+# All alerts of the last thirty days, then the last of each rule. They are few: small segments would be too many.
+DAY_MS = 24 * 60 * 60 * 1000
+ALERT = (
+    "account STRING NOT NULL, rule BIGINT NOT NULL, metric STRING, comparison STRING, threshold DOUBLE, value DOUBLE, "
+    "count BIGINT, window_start BIGINT, window_end BIGINT NOT NULL"
+)
+ALERTS = Topic(
+    "alerts",
+    partitions=4,
+    compacted=True,
+    config={
+        "min.compaction.lag.ms": str(30 * DAY_MS),
+        "max.compaction.lag.ms": str(31 * DAY_MS),
+        "segment.ms": str(DAY_MS),
+    },
+)
 
 AT = "timestamp_millis(timestamp)"
 # Who sends no name is nobody.

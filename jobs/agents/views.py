@@ -1,12 +1,13 @@
-"""What is asked of the fleet by REST: agents by what they said last, and what each is to run."""
+"""What is asked of the fleet by REST: agents by what they said last, what each is to run, and alerts."""
 
-from jobs.agents import ACTIVE_AGENTS, AGENT, ASSIGNMENT, ASSIGNMENTS
+from jobs.agents import ACTIVE_AGENTS, AGENT, ALERT, ALERTS, ASSIGNMENT, ASSIGNMENTS
 from penstock.streams import View
 
 AGENTS = View(
     "agents",
     ACTIVE_AGENTS,
     schema=AGENT,
-    by=("account", "platform", "version", "online", "labels", "timestamp"),
+    by=("account", "platform", "version", "online", "labels", "timestamp", "since"),
 )
 ASSIGNED = View("assigned", ASSIGNMENTS, schema=ASSIGNMENT, by=("account", "online", "timestamp"))
+LAST_ALERTS = View("last-alerts", ALERTS, schema=ALERT, by=("account", "metric", "window_end"))

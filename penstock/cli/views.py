@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from typing import Annotated, Any
-from urllib.parse import quote
 
-import httpx
 import typer
 
 from penstock.catalog import readable
 from penstock.cli.output import clear_errors, console, emit, state, table, unknown
 from penstock.control import connect
-from penstock.control.views import Instances
-from penstock.errors import PenstockError
 from penstock.settings import settings
-from penstock.views.server import token_of
+from penstock.views import client
 
 app = typer.Typer(no_args_is_help=True, help="Compacted topics that are served by REST.")
 
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of text.")]
-TIMEOUT = 10.0
-
-
-class NotAnswered(PenstockError):
-    """No instance of the views answers."""
 
 
 def complete(incomplete: str) -> list[str]:
@@ -33,30 +24,11 @@ def complete(incomplete: str) -> list[str]:
 Name = Annotated[str, typer.Argument(help="A view.", autocompletion=complete)]
 
 
-def asked(path: str) -> httpx.Response:
-    """What the first instance that answers says."""
-    token = token_of("127.0.0.1")
-    headers = {"authorization": f"Bearer {token}"} if token else {}
-    why = "none has reported to the control database"
-    now, instances = Instances(connect()).read()
-    for row in sorted(instances, key=lambda row: now - row.beat_at > TIMEOUT * 1000):
-        try:
-            return httpx.get(row.url + path, headers=headers, timeout=TIMEOUT, trust_env=False)
-        except httpx.HTTPError as e:
-            why = f"{row.name} at {row.url}: {type(e).__name__}"
-    raise NotAnswered(
-        "no instance of the views answers", got=why, fix="see `penstock streams list`, apps views-1 and on"
-    )
-
-
 def answer(path: str) -> dict[str, Any]:
-    found = asked(path)
-    try:
-        body: dict[str, Any] = found.json()
-    except ValueError:
-        body = {}
+    found = client.asked(connect(), path)
     if found.status_code != 200:
-        raise NotAnswered("the views do not answer this", got=body.get("detail") or f"status {found.status_code}")
+        raise client.NotAnswered("the views do not answer this", got=client.detail_of(found))
+    body: dict[str, Any] = found.json()
     return body
 
 
@@ -105,7 +77,7 @@ def show(name: Name) -> None:
     """Statistics of a view: keys, bytes, offsets, lag, age, and who owns which partition; as JSON."""
     with clear_errors():
         _known(name)
-        emit(answer(f"/v1/views/{quote(name, safe='')}"))
+        emit(answer(client.path_of(name)))
 
 
 @app.command()
@@ -113,8 +85,7 @@ def get(name: Name, key: Annotated[str, typer.Argument(help="The record's key.")
     """The latest value of a key, and how fresh it is; as JSON. Exit code 1 if there is none."""
     with clear_errors():
         _known(name)
-        wanted = quote(key, safe="").replace(".", "%2E")
-        emit(answer(f"/v1/views/{quote(name, safe='')}/rows/{wanted}"))
+        emit(answer(client.key_path(name, key)))
 
 
 def _known(name: str) -> None:

@@ -3,6 +3,8 @@ const BASE = new URL("../../api/", import.meta.url);
 const PATIENCE_MS = 8000;
 // The code of a release is tried before it is accepted; a replay gives a store what it has to.
 const PATIENT_MS = { release: 240000, replay: 240000 };
+// The views have seconds to answer in, and others may be asking.
+const VIEWS_MS = 20000;
 // A process of its own reads the statement.
 const EXPLAIN_MS = 240000;
 
@@ -39,6 +41,8 @@ export const history = () => call("history");
 export const catalog = () => call("catalog");
 const named = (values) => new URLSearchParams(values).toString();
 export const letters = (stream, kind) => call(`letters?${named({ stream, kind })}`, { patience: 30000 });
+export const fleet = () => call("fleet", { patience: VIEWS_MS });
+export const agent = (key) => call(`agent?${named({ key })}`, { patience: VIEWS_MS });
 export const explain = (sink) => call(`explain?${named({ sink })}`, { patience: EXPLAIN_MS });
 export const log = (app) => call(`log?${named({ app })}`);
 export const act = (action) =>

@@ -43,3 +43,10 @@ export const attr = (node, name, value) => {
   if (value == null || value === false) node.removeAttribute(name);
   else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value === true ? "" : value);
 };
+
+export const tileIn = (place, name, title) => {
+  const value = h("span", { class: "value" });
+  const note = h("span", { class: "note" });
+  place.append(h("div", { class: "tile", title }, h("span", { class: "name" }, name), value, note));
+  return { value, note };
+};

@@ -4,7 +4,8 @@ import { BackfillTable } from "./backfills.js";
 import { CaptureTable } from "./captures.js";
 import { Catalog } from "./catalog.js";
 import { spark } from "./charts.js";
-import { $, attr, h, marked, text } from "./dom.js";
+import { $, attr, h, marked, text, tileIn } from "./dom.js";
+import { Fleet } from "./fleet.js";
 import * as f from "./format.js";
 import { SinkTable } from "./sinks.js";
 import { StreamTable } from "./streams.js";
@@ -24,12 +25,7 @@ let busy = false;
 
 // Totals
 
-const tile = (name, title) => {
-  const value = h("span", { class: "value" });
-  const note = h("span", { class: "note" });
-  $("totals").append(h("div", { class: "tile", title }, h("span", { class: "name" }, name), value, note));
-  return { value, note };
-};
+const tile = (name, title) => tileIn($("totals"), name, title);
 const tiles = {
   streams: tile("Streams", "Wanted streams that run or are idle"),
   rows: tile("Rows/s", "Over all streams with current figures"),
@@ -225,6 +221,7 @@ const streams = new StreamTable({ acted });
 const captures = new CaptureTable({ acted, guard: streams.guard });
 const sinks = new SinkTable({ acted, guard: streams.guard });
 const backfills = new BackfillTable();
+const fleet = new Fleet({ guard: streams.guard });
 
 const show = () => {
   showTotals(data);
@@ -232,6 +229,7 @@ const show = () => {
   captures.show(data);
   sinks.show(data);
   backfills.show(data);
+  fleet.allow(data.viewer);
   showLists(data);
   showStates(data);
   const { name, may_act: mayAct } = data.viewer;
@@ -279,6 +277,7 @@ const refreshCatalog = async () => {
     sinks.declared = found.declared.filter((one) => one.kind === "sink");
     backfills.declared = found.declared.filter((one) => one.kind === "backfill");
     catalog.show(found);
+    fleet.declare(found.declared);
     if (data) show();
   } catch (error) {
     if (!(error instanceof api.Failure)) throw error;
@@ -291,11 +290,13 @@ document.addEventListener("visibilitychange", () => {
   else {
     refresh();
     refreshCatalog();
+    fleet.refresh();
   }
 });
 setInterval(() => {
   if (!document.hidden) showBanner();
   refreshCatalog();
+  fleet.refresh();
 }, 1000);
 refresh();
 refreshCatalog();

@@ -14,6 +14,7 @@ from penstock.control import Actor, Control
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine.process import free_port
 from tests.browser.chromium import NoChromiumError, find
+from tests.browser.instance import TOKEN
 from tests.browser.scene import OFF, Scene
 from tests.browser.server import PASSWORDS, Server, api_server
 
@@ -52,6 +53,7 @@ def server(
         "PENSTOCK_HOME": str(filled.logs.parent),
         "PENSTOCK_KAFKA_BOOTSTRAP": broker.bootstrap,
         "PENSTOCK_INFLUXDB_URL": f"http://127.0.0.1:{influx_port}",
+        "PENSTOCK_VIEWS_TOKEN": TOKEN,
     }
     with api_server(tmp_path_factory.mktemp("airflow"), database.url, more) as found:
         yield found

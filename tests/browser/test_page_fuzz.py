@@ -21,7 +21,10 @@ from tests.browser.server import Server
 
 pytestmark = pytest.mark.browser
 TRIES = int(os.environ.get("FUZZ", "200"))
-READ = ["", "static/x/page.js", "api/overview", "api/history", "api/letters", "api/log", "api/catalog", "api/explain"]
+READ = [
+    "", "static/x/page.js", "api/overview", "api/history", "api/letters", "api/log", "api/catalog", "api/explain",
+    "api/fleet", "api/agent",
+]  # fmt: skip
 ACT = "api/actions"
 WAYS = {("get", path) for path in READ} | {("post", ACT)}
 NONE = ["static/", "api/", "api/none"]
@@ -29,6 +32,7 @@ QUERIES = {
     "api/letters": {"stream": "bundles", "kind": "dead"},
     "api/log": {"app": "metrics"},
     "api/explain": {"sink": "shop-points"},
+    "api/agent": {"key": "agent-1"},
 }
 METHODS = ["HEAD", "PUT", "DELETE", "OPTIONS", "PATCH", "GET", "POST"]
 ACTIONS = [

@@ -1,0 +1,106 @@
+"""An instance of the views in the tests' own process: its stores, routes and server are those of its driver."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jobs.agents import ACTIVE_AGENTS, ALERTS, ASSIGNMENTS
+from jobs.agents.views import AGENTS, ASSIGNED, LAST_ALERTS
+from penstock.control import Control, ProgressRow
+from penstock.control.views import InstanceRow, Instances
+from penstock.declare.view import Served
+from penstock.kafka.admin import admin, end_offsets, ensure_topics
+from penstock.machine.process import free_port
+from penstock.testing import Record, send
+from penstock.views import api
+from penstock.views.peers import Directory
+from penstock.views.plan import partition_of
+from penstock.views.pool import THREADS, Pool
+from penstock.views.requests import Requests
+from penstock.views.run import ViewRun
+from penstock.views.server import Server
+from penstock.views.service import Service
+from tests.support import wait_until
+
+VIEWS = {view.name: (view, topic) for view, topic in (
+    (AGENTS, ACTIVE_AGENTS), (ASSIGNED, ASSIGNMENTS), (LAST_ALERTS, ALERTS),
+)}  # fmt: skip
+TOKEN = "open-sesame"
+
+
+class Instance:
+    """`views-1` of the fleet's views, as the app `agents` declares them, over topics of a broker."""
+
+    def __init__(self, control: Control, bootstrap: str, folder: Path) -> None:
+        ensure_topics([topic for _, topic in VIEWS.values()], bootstrap)
+        self.bootstrap, self.port = bootstrap, free_port()
+        row = InstanceRow("views-1", 1, "of-a-test", f"http://127.0.0.1:{self.port}")
+        self.runs = {
+            view.name: ViewRun(Served(view, 1), topic, folder, bootstrap, ProgressRow(f"{view.name}@1", "views-1", ""))
+            for view, topic in VIEWS.values()
+        }
+        self._pool = Pool()
+        self._directory = Directory(
+            Instances(control), row, lambda: {name: run.holds for name, run in self.runs.items()}
+        )
+        self.service = Service("views-1", 1, VIEWS, self._directory, self._pool)
+        self.service.runs |= self.runs
+        self.server = Server(api.made(self.service, TOKEN), "127.0.0.1", self.port, TOKEN, Requests(VIEWS))
+
+    def start(self) -> None:
+        self.server.start()
+        self._directory.start()
+
+    def load(self) -> None:
+        for run in self.runs.values():
+            run.tend()
+        wait_until(lambda: len(found := self.service.ready) == len(VIEWS) and all(found.values()))
+
+    def close(self) -> None:
+        self._directory.close()
+        self.server.stop()
+        for run in self.runs.values():
+            run.stop()
+        self._pool.close()
+        names = [topic.name for _, topic in VIEWS.values()]
+        for done in admin(self.bootstrap).delete_topics(names).values():
+            done.result(30)
+
+    def put(self, view: str, rows: Mapping[str, Mapping[str, Any] | None]) -> None:
+        """Write values by key, and wait until they are seen."""
+        topic, run = VIEWS[view][1], self.runs[view]
+        send(
+            self.bootstrap,
+            [
+                Record(
+                    topic.name, key, value if value is None else json.dumps(value), partition_of(key, topic.partitions)
+                )
+                for key, value in rows.items()
+            ],
+        )
+        places = [(topic.name, p) for p in range(topic.partitions)]
+        ends = {p: end for (_, p), end in end_offsets(admin(self.bootstrap), places, self.bootstrap).items()}
+        wait_until(lambda: {p: held.next for p, held in run.held.items()} == ends, what=f"{view} is up to date")
+
+    @contextmanager
+    def stuck(self) -> Iterator[None]:
+        """All its threads are at work on what does not end."""
+        go_on, at_work = threading.Event(), threading.Semaphore(0)
+
+        def work() -> None:
+            at_work.release()
+            go_on.wait(60)
+
+        for _ in range(THREADS):
+            self._pool._threads.submit(work)
+        for _ in range(THREADS):
+            assert at_work.acquire(timeout=30)
+        try:
+            yield
+        finally:
+            go_on.set()

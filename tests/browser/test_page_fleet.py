@@ -1,0 +1,252 @@
+"""The section Fleet of the operator page, over a real instance of the views."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from playwright.sync_api import Locator, expect
+
+from penstock.control import Control
+from penstock.errors import BrokerError
+from penstock.local.parts import Broker
+from penstock.observe.fleet import KEEP, SHOWN
+from penstock.views import run, service
+from tests.browser.conftest import View
+from tests.browser.instance import Instance
+from tests.browser.server import Server
+from tests.browser.test_page_looks import CROWDED
+from tests.support import wait_until
+
+pytestmark = pytest.mark.browser
+Visit = Callable[..., View]
+
+NOW = int(time.time() * 1000)
+MINUTE = 60_000
+PARTS = ("agents", "account", "platform", "version", "changes")
+MARKUP = "<img src=x onerror=alert(1)>"
+KEYS = [MARKUP, "..", "a/b?c#d%2F&e=f", " ü 😀 ", "\"'`\\", "x" * 4096, "a\u202eb"]
+
+
+def agent(n: int, **more: Any) -> dict[str, Any]:
+    """Half are of account 1; every fifth is offline, and every tenth came or went 20 minutes ago."""
+    account, online = "1" if n % 2 else f"acc-{n % 30}", n % 5 != 0
+    return {
+        "agent": f"agent-{n}", "account": account, "platform": ("linux", "mac", None)[n % 3], "version": f"1.{n % 4}",
+        "labels": {"site": f"s{n % 7}"}, "online": online, "timestamp": NOW - 10 * MINUTE,
+        "since": NOW - (20 if n % 10 == 0 else 300) * MINUTE, **more,
+    }  # fmt: skip
+
+
+def assigned(n: int, tests: int, **more: Any) -> dict[str, Any]:
+    one = {"id": n, "name": "shop", "kind": "http", "target": "https://shop.example", "every_seconds": 300}
+    return {
+        "agent": f"agent-{n}", "account": "1", "online": True, "tests": [{**one, "id": i} for i in range(tests)],
+        "version": 2 * NOW, "timestamp": NOW - 10 * MINUTE, **more,
+    }  # fmt: skip
+
+
+def alert(rule: int, end: int, account: str = "1") -> tuple[str, dict[str, Any]]:
+    value = {
+        "account": account, "rule": rule, "metric": "pageLoadTime", "comparison": "over", "threshold": 4.5,
+        "value": 6.25, "count": 31, "window_start": end - 5 * MINUTE, "window_end": end,
+    }  # fmt: skip
+    return json.dumps({"account": account, "rule": rule}, separators=(",", ":")), value
+
+
+@pytest.fixture
+def empty(control: Control, broker: Broker, tmp_path: Path) -> Iterator[Instance]:
+    """An instance that has begun to read nothing yet."""
+    made = Instance(control, broker.bootstrap, tmp_path)
+    made.start()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def views(empty: Instance) -> Instance:
+    empty.load()
+    empty.put("agents", {f"agent-{n}": agent(n) for n in range(120)})
+    empty.put("assigned", {"agent-7": assigned(7, 3)})
+    empty.put("last-alerts", dict([alert(1, NOW - 30 * MINUTE), alert(2, NOW - 5 * MINUTE), alert(1, NOW, "2")]))
+    return empty
+
+
+@pytest.fixture
+def ask(server: Server) -> Iterator[Callable[..., Any]]:
+    """What the page's server says of the fleet, behind what it keeps."""
+    with httpx.Client(base_url=f"{server.url}/penstock/api/", cookies={"_token": server.token("olga")}) as client:
+
+        def go(path: str, **given: str) -> Any:
+            if path == "fleet":
+                time.sleep(KEEP + 0.1)
+            answer = client.get(path, params=given, timeout=60)
+            assert answer.status_code == 200, answer.text
+            return answer.json()
+
+        yield go
+
+
+def section(view: View) -> Locator:
+    return view.frame.locator("#fleet")
+
+
+def find(view: View, key: str) -> Locator:
+    view.frame.get_by_role("searchbox", name="Agent").fill(key)
+    view.page.keyboard.press("Enter")
+    found = view.frame.locator("#agent")
+    expect(found.locator("h3")).to_have_text(key, use_inner_text=False)
+    return found
+
+
+def lines(view: View, of: str) -> list[str]:
+    found: list[str] = view.frame.locator(f"#fleet-{of} tbody tr").all_inner_texts()
+    return [" ".join(text.split()) for text in found]
+
+
+@pytest.mark.usefixtures("views")
+def test_agents_are_counted_and_found(visit: Visit, screenshots: Path) -> None:
+    view = visit()
+    totals = section(view).locator(".tile .value")
+    expect(totals).to_have_text(["120", "96", "24", "0", "12"])
+    accounts = lines(view, "account")
+    assert accounts[0] == "1 48 12 60"
+    assert len(accounts) == SHOWN + 1
+    assert accounts[-1] == "6 others 24 0 24"
+    assert lines(view, "platform") == ["linux 32 8 40", "mac 32 8 40", "none said 32 8 40"]
+    assert sorted(lines(view, "version")) == [f"1.{n} 24 6 30" for n in range(4)]
+    expect(section(view).locator(".fresh").first).to_have_text(re.compile("^as of [0-9:]{8}, 0 records behind$"))
+    chart = section(view).get_by_role("img", name=re.compile("12 went offline"))
+    expect(chart).to_be_visible()
+
+    found = find(view, "agent-7")
+    said, tests, alerts = (found.locator("article").nth(n) for n in range(3))
+    for one in ("online since", "Account1", "mac", "1.3", "site = s0", "as of"):
+        expect(said).to_contain_text(one)
+    expect(said).to_contain_text(re.compile("Checked in[0-9:]{8}, [0-9]+m [0-9]{2}s ago"))
+    expect(tests).to_contain_text("3 tests")
+    expect(tests.locator("tbody tr")).to_have_count(3)
+    expect(tests.locator("tbody tr").first).to_have_text("0 shophttphttps://shop.example5m 00s")
+    expect(alerts).to_contain_text("Last alerts of account 1")
+    expect(alerts.locator("tbody tr")).to_have_text(
+        [re.compile("2pageLoadTime over 4.56.25 of 31$"), re.compile(":[0-9]{2}1pageLoadTime")]
+    )
+    for n in range(3):
+        expect(found.locator("article").nth(n).locator(".fresh")).to_contain_text("0 records behind")
+    section(view).screenshot(path=screenshots / "fleet.png")
+
+    nobody = find(view, "nobody")
+    expect(nobody).to_contain_text("No agent of this name has checked in.")
+    expect(nobody).to_contain_text("Nothing has been assigned to it.")
+    expect(nobody.locator("article")).to_have_count(2)
+    assert view.troubles == []
+
+
+def test_names_are_shown_as_text_whatever_they_are(visit: Visit, views: Instance) -> None:
+    odd = {"account": MARKUP, "platform": MARKUP, "version": "x" * 5000, "labels": {MARKUP: "\u202e"}}
+    views.put("agents", {key: agent(1, **odd) for key in KEYS})
+    views.put("assigned", {key: assigned(1, 70, account=MARKUP) for key in KEYS})
+    views.put("last-alerts", dict([alert(9, NOW, MARKUP)]))
+    view = visit()
+    expect(section(view).locator("#fleet-account")).to_contain_text(f"{MARKUP}{len(KEYS)}0{len(KEYS)}")
+    for key in KEYS:
+        found = find(view, key)
+        expect(found).to_contain_text(f"{MARKUP} = ")
+        expect(found).to_contain_text("The first 50 are shown.")
+        expect(found.locator("article").last).to_contain_text(f"Last alerts of account {MARKUP}")
+        expect(found.locator("article").last).to_contain_text("9pageLoadTime")
+    root = view.frame.locator("html")
+    assert root.evaluate("node => node.scrollWidth <= node.clientWidth")
+    assert view.troubles == []
+
+
+def test_no_agents_and_one(visit: Visit, empty: Instance) -> None:
+    empty.load()
+    view = visit()
+    expect(section(view).locator(".tile .value")).to_have_text(["0", "0", "0", "0", "0"])
+    expect(section(view).locator("#fleet-version")).to_contain_text("By version: no agents.as of")
+    empty.put("agents", {"a": agent(1, since=NOW, account="", version=None)})
+    expect(section(view).locator(".tile .value")).to_have_text(["1", "1", "0", "1", "0"])
+    assert lines(view, "account") == ["empty 1 0 1"]
+    assert lines(view, "version") == ["none said 1 0 1"]
+    assert view.troubles == []
+
+
+def test_what_is_not_known_is_no_zero(visit: Visit, empty: Instance, ask: Callable[..., Any]) -> None:
+    found = ask("fleet")
+    assert {found[part]["trouble"]["kind"] for part in PARTS} == {"not-ready"}
+    view = visit()
+    trouble = section(view).locator("#fleet-trouble")
+    expect(trouble).to_contain_text("The views are not ready.")
+    expect(section(view).locator(".tile .value")).to_have_text(["–"] * 5)
+    expect(section(view).locator("#fleet-account")).to_have_text("By account: not known.")
+    found = find(view, "agent-7")
+    expect(found.get_by_role("alert")).to_have_count(2)
+    expect(found).to_contain_text("The views are not ready. View agents:")
+    empty.load()
+    expect(section(view).locator(".tile .value")).to_have_text(["0"] * 5)
+    expect(trouble).to_have_text("")
+    empty.server.stop()
+    expect(trouble).to_contain_text("The views do not answer")
+    expect(section(view).locator(".tile .value")).to_have_text(["–"] * 5)
+    expect(find(view, "agent-7")).to_contain_text("The views do not answer")
+    assert view.troubles == []
+
+
+def test_slow_stale_and_strange_views_are_told_apart(
+    views: Instance, ask: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with views.stuck():
+        found = ask("fleet")
+        assert {found[part]["trouble"]["kind"] for part in PARTS} == {"slow"}
+        # A key is found without those threads; what is searched for is not.
+        one = ask("agent", key="agent-7")
+        assert one["said"]["value"]["account"] == "1"
+        assert one["assigned"]["count"] == 3
+        assert one["alerts"]["trouble"]["kind"] == "slow"
+
+    def away(*_: object) -> None:
+        raise BrokerError("the broker did not answer")
+
+    monkeypatch.setattr(service, "STALE_MS", 500)
+    monkeypatch.setattr(run, "look", away)
+    wait_until(lambda: ask("agent", key="agent-7")["said"]["freshness"]["stale"])
+    found = ask("fleet")
+    assert found["agents"]["freshness"]["stale"]
+    assert found["agents"]["online"] == 96
+    monkeypatch.undo()
+    del views.service.runs["last-alerts"]
+    views.service._declared = ["agents", "assigned"]
+    one = ask("agent", key="agent-7")
+    assert (one["alerts"]["account"], one["alerts"]["trouble"]["kind"]) == ("1", "missing")
+    assert "no such view" in one["alerts"]["trouble"]["detail"]
+
+
+@pytest.mark.usefixtures("views")
+def test_an_agent_is_not_shown_to_every_viewer(visit: Visit, server: Server) -> None:
+    view = visit("vera")
+    expect(section(view).locator(".tile .value").first).to_have_text("120")
+    expect(view.frame.get_by_role("button", name="Find")).to_be_disabled()
+    expect(view.frame.get_by_role("searchbox", name="Agent")).to_be_disabled()
+    with httpx.Client(base_url=server.url, cookies={"_token": server.token("vera")}) as client:
+        assert client.get("/penstock/api/agent", params={"key": "agent-7"}).status_code == 403
+        assert client.get("/penstock/api/fleet").status_code == 200
+    assert httpx.get(f"{server.url}/penstock/api/agent?key=agent-7").status_code == 401
+
+
+@pytest.mark.parametrize(("theme", "width"), [("light", 800), ("dark", 390)])
+@pytest.mark.usefixtures("views")
+def test_the_section_fits(visit: Visit, theme: str, width: int, screenshots: Path) -> None:
+    view = visit(theme=theme, width=width)
+    find(view, "agent-7")
+    root = view.frame.locator("html")
+    assert root.evaluate("node => node.scrollWidth <= node.clientWidth")
+    assert section(view).evaluate(CROWDED) == []
+    section(view).screenshot(path=screenshots / f"fleet-{theme}-{width}.png")
+    assert view.troubles == []
