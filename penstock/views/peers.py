@@ -6,7 +6,7 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -57,7 +57,7 @@ class Directory:
         instances: Instances,
         own: InstanceRow,
         holds: Callable[[], dict[str, Holds]],
-        asked: Callable[[], Sequence[Sample]] = tuple,
+        asked: Callable[[], list[Sample]] = list,
     ) -> None:
         self.own = own
         self._instances, self._holds, self._asked = instances, holds, asked
