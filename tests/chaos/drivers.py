@@ -5,13 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from penstock import catalog
 from penstock.control import Control, DriverRow
+from penstock.errors import BrokerError
 from penstock.local.parts import Broker, MariaDB
 from penstock.supervision import launch, processes
+from penstock.supervision.heartbeats import Beater
 from tests.chaos.projects import deployed
 from tests.support import wait_until
 
@@ -56,6 +60,27 @@ class Drivers:
             )
 
         wait_until(done, seconds, what=f"the streams of {app} commit batches: {d.log}")
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Beats go out by the clock, as Airflow sends them, also behind a broker that was away."""
+        over = threading.Event()
+        beater = Beater(catalog.load().windowed(), self.control, self.bootstrap)
+
+        def beat() -> None:
+            wait = 0.0
+            while not over.wait(min(wait, 1.0)):
+                with suppress(BrokerError):
+                    wait = beater.run_once()
+
+        thread = threading.Thread(target=beat, name="beats")
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            beater.close()
 
 
 def signal_session(d: DriverRow, number: signal.Signals) -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from penstock.local.demo import Demo
 from penstock.local.elasticsearch import Elasticsearch
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine.process import free_port
+from penstock.settings import PROJECT
 from tests.captures import Source
 from tests.elasticsearch import SMALL, Server
 from tests.postgres import Postgres
@@ -27,6 +29,19 @@ def source(
         poller.close()
     for connection in made.connections:
         connection.close()
+
+
+@pytest.fixture
+def demo(mariadb: MariaDB, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:  # noqa: ARG001
+    """The demo database as its files make it, and the connection by which captures find it."""
+    monkeypatch.setenv("AIRFLOW_CONN_DEMO", mariadb.url_of("demo"))
+    made = Demo(mariadb.url_of("demo"), PROJECT / "sql" / "tables")
+    made.create()
+    yield made
+    with made._engine.begin() as c:
+        for name in made.tables:
+            c.exec_driver_sql(f"DROP TABLE {name}")
+    made._engine.dispose()
 
 
 @pytest.fixture(scope="session")

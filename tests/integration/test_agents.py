@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
@@ -21,8 +20,8 @@ from penstock.capture import start
 from penstock.cli import app
 from penstock.declare.topic import COMMITS, POSITIONS
 from penstock.local.demo import Demo
-from penstock.local.parts import Broker, MariaDB
-from penstock.settings import PROJECT, settings
+from penstock.local.parts import Broker
+from penstock.settings import settings
 from penstock.supervision.heartbeats import Beater
 from penstock.testing import Record, create, latest, read, rows, running, send
 from tests import agents_model as model
@@ -31,18 +30,6 @@ from tests.captures import polled
 pytestmark = pytest.mark.integration
 
 TABLES = ("tests", "labels", "accounts")
-
-
-@pytest.fixture
-def demo(mariadb: MariaDB, home: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:  # noqa: ARG001
-    monkeypatch.setenv("AIRFLOW_CONN_DEMO", mariadb.url_of("demo"))
-    made = Demo(mariadb.url_of("demo"), PROJECT / "sql" / "tables")
-    made.create()
-    yield made
-    with made._engine.begin() as c:
-        for name in made.tables:
-            c.exec_driver_sql(f"DROP TABLE {name}")
-    made._engine.dispose()
 
 
 def test_a_row_that_changes_is_an_assignment_that_changes(
