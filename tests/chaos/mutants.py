@@ -1,8 +1,8 @@
 """Whether the checkers of `make chaos` can see: the platform broken on purpose, one change at a time.
 
 `python -m tests.chaos.mutants [NAME...]`. Each change goes into a copy of the project, which a short run then breaks as
-the long one does, or as the histories of tables or the loop of the sinks do; it must find mistakes, and none in a copy
-without a change. Exit code 1 if one is not found.
+the long one does, or as the histories of tables, the loop of the sinks or a test with kills do; it must find mistakes,
+and none in a copy without a change. Exit code 1 if one is not found.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ OUTPUT, TRANSACTIONS = "penstock/kafka/output.py", "penstock/kafka/transactions.
 class Mutant:
     """One change of one file. old: what stands there, exactly once; kills and kinds: of the run that shall find it;
     histories: so many, from `first` on, on one engine, instead of a run of the whole platform; stores: those of a run
-    of the sinks instead."""
+    of the sinks instead; test: a file of tests instead."""
 
     name: str
     file: str = ""
@@ -51,6 +51,7 @@ class Mutant:
     first: int = 0
     engine: str = "mariadb"
     stores: tuple[str, ...] = ()
+    test: str = ""
 
     def put(self, project: Path) -> None:
         if not self.file:
@@ -62,6 +63,7 @@ class Mutant:
         path.write_text(text.replace(self.old, self.new))
 
 
+AGENTS = "tests/chaos/test_agents_kills.py"
 COMMIT = "self._producer.commit_transaction(TIMEOUT)"
 SENT = "yield Message(topic, _bytes(key), _bytes(value), tuple(more))"
 MUTANTS = [
@@ -188,6 +190,30 @@ MUTANTS = [
         "there = own",
         stores=("influxdb",),
     ),
+    Mutant("no change of agents", test=AGENTS),
+    Mutant(
+        "an absence that was told is told again when it ends",
+        "jobs/agents/active.py",
+        "moment - earlier >= {AFTER} AND NOT returns)",
+        "moment - earlier >= {AFTER})",
+        # Long enough for agents to come back.
+        kills=3,
+        test=AGENTS,
+    ),
+    Mutant(
+        "a window that is told stays in the state",
+        "jobs/agents/alerts.py",
+        "f\"{COUNTED} WHERE ended > getvariable('time') GROUP BY ALL\"",
+        'f"{COUNTED} GROUP BY ALL"',
+        test=AGENTS,
+    ),
+    Mutant(
+        "agents are not told again",
+        "jobs/agents/again.py",
+        'rows="SELECT DISTINCT account FROM records"',
+        'rows="SELECT DISTINCT account FROM records WHERE false"',
+        test=AGENTS,
+    ),
 ]
 
 
@@ -202,6 +228,8 @@ def found(mutant: Mutant, folder: Path) -> list[str]:
         command += ["--histories", str(mutant.histories), "--first", str(mutant.first)]
     if mutant.stores:
         command = [sys.executable, "-m", "tests.chaos.sinks", "--seed", "7", "--stores", *mutant.stores]
+    if mutant.test:
+        return _failures(mutant, project, folder / "log")
     command += ["--home", str(folder / "home"), "--kills", str(mutant.kills), "--outages", "0"]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(project), os.environ.get("PYTHONPATH", "")])}
     with (folder / "log").open("w") as log:
@@ -211,6 +239,18 @@ def found(mutant: Mutant, folder: Path) -> list[str]:
         raise SystemExit(f"mutant {mutant.name} did not run: {(folder / 'log').read_text()[-2000:]}")
     mistakes: list[str] = json.loads(summary.read_text())["mistakes"]
     return mistakes
+
+
+def _failures(mutant: Mutant, project: Path, log: Path) -> list[str]:
+    """What the assertions of a file of tests say."""
+    env = {**os.environ, "PYTHONPATH": str(project), "KILLS": str(mutant.kills)}
+    with log.open("w") as out:
+        command = [sys.executable, "-m", "pytest", "-x", "-q", mutant.test]
+        code = subprocess.run(command, cwd=project, env=env, stdout=out, stderr=out, check=False).returncode
+    lines = log.read_text().splitlines()
+    if code not in (0, 1):
+        raise SystemExit(f"mutant {mutant.name} did not run: {lines[-20:]}")
+    return [line.removeprefix("E").strip() for line in lines if line.startswith("E ")] if code else []
 
 
 def main(names: Sequence[str]) -> int:

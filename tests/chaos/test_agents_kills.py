@@ -37,9 +37,9 @@ AFTER, GRACE, AWAY = 8, 30, 4
 AGENTS, EVERY = 40, 1.5
 VALUES = {"region": ["eu", "us"], "os": ["linux", "mac"]}
 RULES = [
-    {"id": 1, "account_id": 1, "metric": "load", "comparison": "over", "threshold": "5.000000", "window_seconds": 2,
+    {"id": 1, "account_id": 1, "metric": "load", "comparison": "over", "threshold": "4.875000", "window_seconds": 2,
      "min_count": 2, "labels": "{}", "enabled": 1},
-    {"id": 2, "account_id": 2, "metric": "load", "comparison": "under", "threshold": "5.250000", "window_seconds": 3,
+    {"id": 2, "account_id": 2, "metric": "load", "comparison": "under", "threshold": "4.875000", "window_seconds": 3,
      "min_count": 1, "labels": '{"region": "eu"}', "enabled": 1},
     {"id": 3, "account_id": 2, "metric": "load", "comparison": "over", "threshold": "0", "window_seconds": 2,
      "min_count": 1, "labels": "{}", "enabled": 0},
