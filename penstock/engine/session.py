@@ -75,6 +75,9 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         # Micro-batch plans are small and repeat: adapting them costs more than it gives.
         "spark.sql.adaptive.enabled": "false",
+        # Code that Spark made for a batch is compiled once, not each time: a few streams have more pieces than the 100
+        # that it keeps by default, and each then waits for all to be compiled anew.
+        "spark.sql.codegen.cache.maxEntries": "1000",
         # Beyond so many groups in a task, lists and the like are sorted instead of kept by hash; the default is 128.
         "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "5000",
         # How often an idle query asks the broker for news; the default 10 ms burns a fifth of a core per query.
