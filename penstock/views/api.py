@@ -20,8 +20,9 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from penstock.errors import PenstockError
 from penstock.machine.bodies import asked
 from penstock.views import criteria, problems
+from penstock.views.between import DEADLINE, FORWARDED
 from penstock.views.criteria import Batch, Counts, Search, Wrong
-from penstock.views.peers import DEADLINE, FORWARDED, Answer, Peers
+from penstock.views.peers import Answer, Peers
 from penstock.views.service import Caller, Found, Fresh, Service
 
 MaxAge = Annotated[int | None, Query(ge=0, le=1 << 40, description="refuse what is older")]

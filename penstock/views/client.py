@@ -11,7 +11,7 @@ import httpx
 from penstock.control import Control
 from penstock.control.views import Instances
 from penstock.errors import PenstockError
-from penstock.views.peers import DEADLINE, SILENT_MS
+from penstock.views.between import DEADLINE, SILENT_MS
 from penstock.views.server import token_of
 
 PATIENCE = 10.0

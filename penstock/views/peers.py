@@ -14,8 +14,9 @@ from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, T
 from yarl import URL
 
 from penstock.control.views import Holds, InstanceRow, Instances, Sample
-from penstock.errors import ControlError, PenstockError
+from penstock.errors import ControlError
 from penstock.settings import settings
+from penstock.views.between import DEADLINE, FORWARDED, LAG, SILENT_MS, Away
 from penstock.views.plan import in_order
 
 log = logging.getLogger(__name__)
@@ -23,8 +24,6 @@ log = logging.getLogger(__name__)
 EVERY = 1.0
 # Prometheus looks less often.
 COUNT_EVERY = 5.0
-# An instance that has not been heard of for so long, by the database's clock, is asked only where no other has it.
-SILENT_MS = 5_000
 # For so long one that did not answer is asked last.
 SUSPECT = 2.0
 # A forwarded request gets so long at most: another instance may have the partition too.
@@ -34,11 +33,6 @@ CONNECTIONS = 32
 QUEUE = 0.25
 # Seconds that one is kept without requests: fewer than the other instance keeps it.
 IDLE = 5.0
-FORWARDED, DEADLINE, LAG = "penstock-forwarded", "penstock-deadline-ms", "penstock-lag"
-
-
-class Away(PenstockError):
-    """An instance did not answer, or cannot for now."""
 
 
 @dataclass(frozen=True)

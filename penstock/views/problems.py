@@ -8,8 +8,8 @@ import orjson
 from starlette.responses import Response
 
 from penstock.errors import PenstockError, Wait
+from penstock.views.between import Away
 from penstock.views.criteria import Wrong
-from penstock.views.peers import Away
 from penstock.views.store import Closed, Damaged, Late, NotKept
 
 TYPE = "application/problem+json"

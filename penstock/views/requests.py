@@ -9,7 +9,7 @@ from prometheus_client import Counter, Histogram
 from starlette.types import Scope
 
 from penstock.control.views import Sample
-from penstock.views.peers import FORWARDED
+from penstock.views.between import FORWARDED
 
 COUNT, SECONDS = "penstock_view_requests_total", "penstock_view_request_seconds"
 HELP = {

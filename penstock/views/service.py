@@ -15,8 +15,9 @@ import orjson
 from penstock.errors import PenstockError
 from penstock.settings import settings
 from penstock.views import criteria
+from penstock.views.between import Away
 from penstock.views.criteria import Asked, Batch, Counts, Search, Wrong
-from penstock.views.peers import Answer, Away, Directory, Peers
+from penstock.views.peers import Answer, Directory, Peers
 from penstock.views.plan import in_order, partition_of
 from penstock.views.pool import Pool
 from penstock.views.problems import Misdirected, Missing, NotReady

@@ -12,7 +12,8 @@ import pytest
 from penstock.control.views import InstanceRow
 from penstock.machine.process import free_port
 from penstock.views import peers
-from penstock.views.peers import Answer, Away, Directory, Peers
+from penstock.views.between import Away
+from penstock.views.peers import Answer, Directory, Peers
 
 OK = "HTTP/1.1 200 OK\r\npenstock-lag: 3\r\ncontent-length: 2\r\n\r\n{}"
 Asks = Callable[[Peers, Directory, list[str]], Awaitable[None]]
