@@ -32,6 +32,8 @@ pytestmark = pytest.mark.integration
 TABLES = ("tests", "labels", "accounts")
 
 
+# Through processes, in each run of the tests: test_agents_whole.py.
+@pytest.mark.long
 def test_a_row_that_changes_is_an_assignment_that_changes(
     demo: Demo, spark: SparkSession, fresh_broker: Broker, tmp_path: Path
 ) -> None:

@@ -183,7 +183,7 @@ def test_rows_say_what_runs_and_what_is_promised(catalog: Catalog) -> None:
     )
     assert {name for name, row in found.items() if row.runs} == {
         "shops", "order-minutes", "order-points", "order-counts", "order-replay",
-        "minutes-by-shop", "shop-names",
+        "minutes-by-shop", "shop-names", "agents", "assigned", "last-alerts",
     }  # fmt: skip
     assert found["order-minutes"].promise == "final: window 1 min, grace 10 s"
     assert (found["order-points"].promise, found["shops"].promise) == ("each", "polled every 1 s, compared every 1 d")
