@@ -58,9 +58,10 @@ CHECK_INS = Topic("check-ins", partitions=4, retention=timedelta(days=2))
 
 # What its last check-in said, timestamp being when; since: when it came online or went offline, epoch ms.
 AGENT = f"{CHECK_IN}, online BOOLEAN NOT NULL, since BIGINT NOT NULL"
+DAY_MS = 24 * 60 * 60 * 1000
 # A tombstone: the agent is forgotten. The scheduler must not be away for longer than it stays, a week.
 ACTIVE_AGENTS = Topic(
-    "active-agents", partitions=4, compacted=True, widens=False, config={"delete.retention.ms": "604800000"}
+    "active-agents", partitions=4, compacted=True, widens=False, config={"delete.retention.ms": str(7 * DAY_MS)}
 )
 AGAIN = Topic("check-ins-again", partitions=4, retention=timedelta(days=2))
 
@@ -82,7 +83,6 @@ SESSION = (
 )
 SESSIONS = Topic("browser-sessions", partitions=4, retention=timedelta(days=2))
 # All alerts of the last thirty days, then the last of each rule. They are few: small segments would be too many.
-DAY_MS = 24 * 60 * 60 * 1000
 ALERT = (
     "account STRING NOT NULL, rule BIGINT NOT NULL, metric STRING, comparison STRING, threshold DOUBLE, value DOUBLE, "
     "count BIGINT, window_start BIGINT, window_end BIGINT NOT NULL"

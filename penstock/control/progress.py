@@ -29,10 +29,10 @@ class Progress(Database):
         """
         with self.begin() as c:
             now = c.execute(select(s.now_ms())).scalar_one()
-            known = set(c.execute(select(s.stream.c.name)).scalars())
-            for row in progress:
-                if row.name not in known:
-                    continue
+            given = list(progress)
+            names = {row.name for row in given}
+            known = set(c.execute(select(s.stream.c.name).where(s.stream.c.name.in_(names))).scalars())
+            for row in (row for row in given if row.name in known):
                 values = {**asdict(row), "reported_at": now}
                 upsert(c, s.progress, values.pop("name"), **values)
                 if keep:
