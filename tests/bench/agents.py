@@ -12,10 +12,9 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -35,7 +34,7 @@ from penstock.supervision import processes
 from penstock.supervision.heartbeats import Beater
 from tests.bench import agents_load
 from tests.bench.agents_load import LARGE, Watched
-from tests.bench.common import quantile, table, write
+from tests.bench.common import during, quantile, table, write
 from tests.bench.jobs import spent
 from tests.chaos.drivers import Drivers, drivers
 from tests.support import wait_until
@@ -123,24 +122,6 @@ class Beside:
 
 def _answering(answer: Any, work: Callable[..., Any], given: Sequence[Any]) -> None:
     answer.put(work(*given))
-
-
-@contextmanager
-def during(work: Callable[[], float]) -> Iterator[None]:
-    """Do something again and again during the block, each time so many seconds later as it says."""
-    done = threading.Event()
-
-    def repeat() -> None:
-        while not done.wait(work()):
-            pass
-
-    thread = threading.Thread(target=repeat, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
 
 
 @dataclass

@@ -70,6 +70,25 @@ def peak_memory(processes: Callable[[], Iterable[psutil.Process]]) -> Iterator[l
         thread.join()
 
 
+@contextmanager
+def during(work: Callable[[], float], after: float = 0.0) -> Iterator[None]:
+    """Do something again and again during the block, each time so many seconds later as it says; first after some."""
+    done = threading.Event()
+
+    def repeat() -> None:
+        pause = after
+        while not done.wait(pause):
+            pause = work()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
 def write(section: str, text: str) -> None:
     """Print a result and put it between the section's marks in docs/benchmarks.md."""
     print(f"\n{text}\n")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import psutil
+
+from tests.bench.common import during
 
 SAMPLE_S = 0.5
 
@@ -59,20 +60,14 @@ def _at(points: list[tuple[float, float, float]], wanted: float) -> tuple[float,
 @contextmanager
 def following(course: Course, cpu_s: Callable[[], float], steps: Callable[[], Mapping[str, int]]) -> Iterator[None]:
     """Take samples during the block, while there is something to be sampled."""
-    done = threading.Event()
 
-    def sample() -> None:
-        while not done.wait(SAMPLE_S):
-            found = steps()
-            if found:
-                # The process may have ended just now.
-                with suppress(psutil.NoSuchProcess):
-                    course.note(cpu_s(), found)
+    def sample() -> float:
+        found = steps()
+        if found:
+            # The process may have ended just now.
+            with suppress(psutil.NoSuchProcess):
+                course.note(cpu_s(), found)
+        return SAMPLE_S
 
-    thread = threading.Thread(target=sample, daemon=True)
-    thread.start()
-    try:
+    with during(sample, after=SAMPLE_S):
         yield
-    finally:
-        done.set()
-        thread.join()
