@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from typer.testing import CliRunner
 
@@ -11,22 +9,9 @@ from penstock import catalog
 from penstock.capture import explain
 from penstock.cli import app
 from penstock.local.demo import Demo, DemoError
-from penstock.local.parts import MariaDB
 from penstock.settings import PROJECT
 
 TABLES = ["accounts", "alert_rules", "businesses", "labels", "tests"]
-
-
-@pytest.fixture
-def demo(mariadb: MariaDB, home: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Demo]:  # noqa: ARG001
-    monkeypatch.setenv("AIRFLOW_CONN_DEMO", mariadb.url_of("demo"))
-    made = Demo(mariadb.url_of("demo"), PROJECT / "sql" / "tables")
-    made.create()
-    yield made
-    with made._engine.begin() as c:
-        for name in TABLES:
-            c.exec_driver_sql(f"DROP TABLE {name}")
-    made._engine.dispose()
 
 
 def run(*words: str, code: int = 0) -> str:
