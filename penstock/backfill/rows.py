@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from types import FrameType
 
 import duckdb
 import pyarrow as pa
@@ -318,4 +321,28 @@ def database(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
         config={"threads": 2, "memory_limit": MEMORY, "temp_directory": str(folder / "spill")}
     ) as connection:
         connection.execute("SET timezone = 'UTC'")
-        yield connection
+        with _ends_with_its_query(connection):
+            yield connection
+
+
+@contextmanager
+def _ends_with_its_query(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Let a signal end the query too. What its handler raises ends the main thread's part of it alone, and DuckDB then
+    waits for the other threads, for as long as their part of the query takes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    asked = (signal.SIGTERM, signal.SIGINT)
+    before = {number: handler for number in asked if callable(handler := signal.getsignal(number))}
+
+    def end(number: int, frame: FrameType | None) -> None:
+        connection.interrupt()
+        before[signal.Signals(number)](number, frame)
+
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

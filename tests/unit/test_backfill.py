@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -226,3 +228,26 @@ def test_nobody_knows_how_far_a_stream_is(tmp_path: Path) -> None:
     with pytest.raises(NotYet, match="is not known"):
         settled(job, watermarks(nowhere))
     nowhere.engine.dispose()
+
+
+ENDS = """
+import os, signal, sys, threading
+from pathlib import Path
+from penstock.backfill.rows import database
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
+for _ in range(20):
+    try:
+        with database(Path(sys.argv[1])) as connection:
+            threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGTERM)).start()
+            connection.execute("SELECT sum(a.range * b.range % 7) FROM range(1000000) a, range(1000000) b")
+    except RuntimeError as e:
+        print(e)
+"""
+
+
+def test_a_signal_ends_a_query_of_hours_whichever_thread_works(tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", ENDS, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.stdout == "Query interrupted\n" * 20, ran.stderr
