@@ -14,7 +14,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import Message as Taken
 
 from penstock.declare.topic import Topic
-from penstock.kafka.admin import admin, end_offsets, ensure_topics, first_offsets
+from penstock.kafka.admin import admin, end_offsets, ensure_topics, first_offsets, partitions
 from penstock.kafka.letters import Letter, Origin, between, consumer, digest, headers_of
 from penstock.kafka.sizes import Message, as_bytes
 from penstock.kafka.transactions import TransactionalWriter
@@ -135,5 +135,7 @@ def _original(origin: Origin, known: str, reader: Consumer) -> Message | None:
 
 def _noted(reader: Consumer, bootstrap: str) -> Iterator[Taken]:
     place = (REPLAYS.name, 0)
+    if REPLAYS.name not in partitions(admin(bootstrap), bootstrap):
+        return iter(())  # of one that nobody has made yet, offsets would be waited for
     starts, ends = (of(admin(bootstrap), [place], bootstrap) for of in (first_offsets, end_offsets))
     return between(reader, *place, starts.get(place, 0), ends.get(place, 0))
