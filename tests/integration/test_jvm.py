@@ -169,7 +169,7 @@ def test_no_thread_starves_while_others_have_work(spark: SparkSession) -> None:
     def works(number: int) -> None:
         while sum(done.values()) < 72:
             with jvm.turn(spark):
-                spark.range(0, 8_000_000, 1, 4).selectExpr("sum(xxhash64(id) % 1000)").collect()
+                spark.range(0, 3_000_000, 1, 4).selectExpr("sum(xxhash64(id) % 1000)").collect()
             done[number] += 1
 
     threads = [Thread(target=works, args=(number,)) for number in done]
