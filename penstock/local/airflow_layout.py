@@ -63,7 +63,9 @@ class Layout:
                 "simple_auth_manager_passwords_file": str(self.password_file),
                 "execution_api_server_url": f"{self.url}/execution/",
             },
-            "database": {"sql_alchemy_conn": f"sqlite:///{self.database}"},
+            # SQLite has one writer at a time. Who waits longer than this for another gives up, and the scheduler and
+            # the triggerer end by that; by itself it is five seconds, which a busy machine exceeds.
+            "database": {"sql_alchemy_conn": f"sqlite:///{self.database}?timeout=60"},
             "api": {
                 "host": "127.0.0.1",
                 "port": str(self.port),
