@@ -29,7 +29,8 @@ def filling(backfill: Backfill, archives: list[str]) -> DAG:
         f"backfill_{backfill.name}",
         description=backfill.description or f"{source} into {backfill.fills}",
         schedule=(CronDataIntervalTimetable if backfill.scheduled else AskedIntervals)(backfill.every, timezone="UTC"),
-        start_date=datetime(2025, 1, 1, tzinfo=UTC),
+        # Of a day before it a run that is triggered would have no task, and succeed.
+        start_date=datetime(1970, 1, 1, tzinfo=UTC),
         catchup=False,
         max_active_runs=1,
         is_paused_upon_creation=False,
