@@ -88,7 +88,7 @@ STREAM = Stream(
     ),
     # Nothing is ever due: a batch now and then keeps the table of agents near its topic's end, so that a change finds
     # it there.
-    promise=Folded(tick=timedelta(seconds=10)),
+    promise=Folded(tick=timedelta(seconds=30)),
     steps=2,
     shuffle_partitions=2,
     # Changes that come together are one.

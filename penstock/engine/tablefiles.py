@@ -246,7 +246,7 @@ def merged(folder: Path, files: tuple[File, ...], *, gone: bool = False) -> Iter
 @dataclass(frozen=True)
 class Rows:
     """Reads the table in Spark's workers: for each number below count the rows of the partitions that fall to it, as
-    the manifest then has them. A topic that was made again may have more partitions than the plan has numbers.
+    the manifest then has them: there are more partitions than numbers where a task reads several.
     """
 
     folder: str

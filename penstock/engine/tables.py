@@ -79,7 +79,8 @@ class KeptTable:
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The rows as they are when a batch is executed: the plan holds the folder, not what is in it."""
-        count = len(self.next)
+        # A task costs some 20 ms of CPU, and the exchanges behind it more: no more of them than can work at once.
+        count = min(len(self.next), spark.sparkContext.defaultParallelism)
         rows = Rows(str(self._files.folder), count)
         return spark.range(0, count, 1, count).mapInArrow(rows, ddl(self._table.fields))
 
