@@ -1,21 +1,24 @@
 """One typed object for every setting, read from the environment once.
 
-Each field is the variable ``PENSTOCK_<FIELD>`` in capitals, e.g. ``PENSTOCK_KAFKA_PORT=19092``.
+Each field is the variable ``PENSTOCK_<FIELD>`` in capitals, e.g. ``PENSTOCK_KAFKA_PORT=19092``, or what is in the file
+of that name in the folder that ``PENSTOCK_SECRETS_DIR`` names; a variable goes before a file.
 """
 
 import os
 import re
+import ssl
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, SecretStr, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from penstock.errors import SettingError
 
+SECRETS = "PENSTOCK_SECRETS_DIR"
 PROJECT = Path(__file__).resolve().parent.parent
 
 
@@ -23,6 +26,17 @@ def _seconds(given: object) -> object:
     return float(given) if isinstance(given, str) and re.fullmatch(r"\s*\d{1,12}(\.\d*)?\s*", given) else given
 
 
+def _authority(given: str) -> str:
+    if given:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(given)
+        except OSError as e:
+            raise ValueError(f"no PEM file of certificates: {e.strerror or e}") from None
+    return given
+
+
+# The path of a CA's certificates; empty for none.
+Authority = Annotated[str, AfterValidator(_authority)]
 # Of a variable: ISO 8601 (`PT25M`), or seconds, which pydantic takes of numbers only.
 Length = Annotated[timedelta, BeforeValidator(_seconds)]
 
@@ -41,12 +55,27 @@ class Settings(BaseSettings):
 
     kafka_port: int = Field(19092, ge=1, le=65534, description="embedded broker; its controller takes the next port")
     kafka_bootstrap: str = Field("", description="brokers; empty means the embedded one")
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
+        "PLAINTEXT", description="how the brokers of `kafka_bootstrap` are reached"
+    )
+    kafka_ca: Authority = Field("", description="PEM file of the CAs of brokers; empty: those of the system")
+    kafka_certificate: str = Field("", description="PEM file of a client's certificate, for brokers that ask for one")
+    kafka_key: str = Field("", description="PEM file (PKCS#8) of that certificate's key")
+    kafka_key_password: SecretStr = Field(SecretStr(""), description="of the key, if it has one")
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    kafka_username: str = ""
+    kafka_password: SecretStr = SecretStr("")
     replication: int = Field(1, description="replicas of declared topics")
     mariadb_port: int = Field(13306, ge=1, le=65535)
     airflow_port: int = Field(18080, ge=1, le=65535)
     metrics_port: int = Field(19464, ge=1, le=65535, description="Prometheus endpoint of the meter")
     control_url: SecretStr = Field(
         SecretStr(""), description="SQLAlchemy URL of the control database; empty means the embedded MariaDB"
+    )
+    control_ca: Authority = Field(
+        "",
+        description="PEM file of the CA of the control database's certificate: TLS is then asked for, and the name in "
+        "the certificate checked",
     )
 
     influxdb_url: SecretStr = Field(
@@ -93,6 +122,11 @@ class Settings(BaseSettings):
     )
     checkpoints: str = Field("", description="URI or folder of checkpoints; empty means <home>/checkpoints")
     spark_master: str = Field("local[2]", description="Spark master; 2 cores by default")
+    spark_secret: SecretStr = Field(
+        SecretStr(""),
+        description="what Spark's processes on several hosts know each other by; empty means what <home>/spark.secret "
+        "keeps",
+    )
     driver_memory: str = Field("768m", description="JVM heap of one driver")
     java_options: str = Field("", description="options of a driver's JVM, instead of those that were measured best")
     spark_conf: dict[str, str] = Field({}, description="Spark settings over those that were measured best, as JSON")
@@ -118,6 +152,48 @@ class Settings(BaseSettings):
     alert_webhook: SecretStr = Field(
         default=SecretStr(""), description="URL that gets WARN and above as JSON posts; empty is off"
     )
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        """What says how brokers are reached, and what that needs."""
+        protocol = self.kafka_security_protocol
+        sasl = bool(self.kafka_username or self.kafka_password.get_secret_value())
+        tls = bool(self.kafka_ca or self.kafka_certificate or self.kafka_key)
+        given = {"PENSTOCK_KAFKA_USERNAME": self.kafka_username}
+        given["PENSTOCK_KAFKA_PASSWORD"] = self.kafka_password.get_secret_value()
+        if protocol != "PLAINTEXT" and not self.kafka_bootstrap:
+            raise ValueError(
+                f"PENSTOCK_KAFKA_SECURITY_PROTOCOL={protocol} is of brokers elsewhere: set PENSTOCK_KAFKA_BOOTSTRAP"
+            )
+        if protocol.startswith("SASL_"):
+            for name, value in given.items():
+                if not value:
+                    raise ValueError(f"PENSTOCK_KAFKA_SECURITY_PROTOCOL={protocol} needs {name}")
+        elif sasl:
+            raise ValueError(
+                f"PENSTOCK_KAFKA_USERNAME or PENSTOCK_KAFKA_PASSWORD is set, and PENSTOCK_KAFKA_SECURITY_PROTOCOL is "
+                f"{protocol}, which sends neither: set it to SASL_SSL"
+            )
+        if tls and not protocol.endswith("SSL"):
+            raise ValueError(
+                f"PENSTOCK_KAFKA_CA, _CERTIFICATE or _KEY is set, and PENSTOCK_KAFKA_SECURITY_PROTOCOL is {protocol}, "
+                "which is without TLS: set it to SSL or SASL_SSL"
+            )
+        if bool(self.kafka_certificate) != bool(self.kafka_key):
+            raise ValueError("PENSTOCK_KAFKA_CERTIFICATE and PENSTOCK_KAFKA_KEY go together")
+        if self.kafka_certificate:
+            # Never asks a terminal for a password.
+            password = self.kafka_key_password.get_secret_value()
+            try:
+                context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+                context.load_cert_chain(self.kafka_certificate, self.kafka_key, lambda: password)
+            except (OSError, ValueError) as e:
+                said = getattr(e, "strerror", None) or e
+                raise ValueError(
+                    f"PENSTOCK_KAFKA_CERTIFICATE and PENSTOCK_KAFKA_KEY (with PENSTOCK_KAFKA_KEY_PASSWORD) are no "
+                    f"certificate and its key, as PEM files: {said}"
+                ) from None
+        return self
 
     @property
     def bootstrap(self) -> str:
@@ -147,10 +223,15 @@ class Settings(BaseSettings):
 @cache
 def settings() -> Settings:
     """The settings of this process. SettingError, without the value of one that is secret."""
+    folder = os.environ.get(SECRETS) or None
+    if folder and not Path(folder).is_dir():
+        raise SettingError(f"{SECRETS} is no folder", got=folder, fix="name the folder of the secrets, or unset it")
     try:
-        return Settings()
+        return Settings(_secrets_dir=folder)
     except ValidationError as e:
-        wrong = [(str(one["loc"][0]), one["msg"], one["input"]) for one in e.errors()]
+        if together := [one["msg"].removeprefix("Value error, ") for one in e.errors() if not one["loc"]]:
+            raise SettingError(together[0]) from None
+        wrong = [(str(one["loc"][0]), one["msg"].removeprefix("Value error, "), one["input"]) for one in e.errors()]
         secret = {name for name, field in Settings.model_fields.items() if field.annotation is SecretStr}
         raise SettingError(
             "; ".join(f"PENSTOCK_{name.upper()}: {said}" for name, said, _ in wrong),
@@ -168,7 +249,7 @@ def settings() -> Settings:
 def misspelt() -> dict[str, str]:
     """Variables of the environment that are no setting of what is loaded and look as if they were meant to be one, with
     the name of it. Those of a system, as `PENSTOCK_METRICS_...`, are known once its declarations are."""
-    known, families = set[str](), list[str]()
+    known, families = {SECRETS}, list[str]()
     models: list[type[BaseSettings]] = BaseSettings.__subclasses__()
     for model in models:
         prefix = str(model.model_config.get("env_prefix") or "")

@@ -23,6 +23,7 @@ from penstock.capture.encode import EncodingError, decode, digest, encode
 from penstock.capture.position import read, write
 from penstock.errors import BrokerError, PenstockError
 from penstock.kafka.admin import UNPACKED
+from penstock.kafka.connection import connection
 from penstock.records.heartbeat import BEAT_KEY
 
 log = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ class Reconcile:
         self._consumer = Consumer(
             {
                 **UNPACKED,
-                "bootstrap.servers": bootstrap,
+                **connection(bootstrap),
                 "group.id": f"penstock.reconcile.{topic}",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",

@@ -21,6 +21,7 @@ from penstock.control.captures import Asked, Captures
 from penstock.declare.capture import APP
 from penstock.errors import PenstockError
 from penstock.kafka.admin import admin, partitions
+from penstock.kafka.connection import connection
 from penstock.observe.moments import take
 from penstock.observe.states import Limits
 from penstock.observe.views import StreamView
@@ -159,9 +160,7 @@ def watch(
         if capture.topic.name not in count_of:
             fix = "the capture makes it when it first runs; `penstock topics --apply` does too"
             raise PenstockError(f"topic {capture.topic.name} is not there yet", fix=fix)
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "penstock-watch", "isolation.level": "read_committed"}
-    )
+    consumer = Consumer({**connection(bootstrap), "group.id": "penstock-watch", "isolation.level": "read_committed"})
     start_at = OFFSET_BEGINNING if beginning else OFFSET_END
     consumer.assign([TopicPartition(capture.topic.name, p, start_at) for p in range(count_of[capture.topic.name])])
     try:

@@ -22,4 +22,5 @@ class Control(Apps, Drivers, Leases, Progress, Actions, Beats, Gaps, Backfills):
 @cache
 def connect(url: str | None = None) -> Control:
     """The control database of this process, or the one behind a URL."""
-    return Control(url or settings().control)
+    s = settings()
+    return Control(url or s.control, s.control_ca)

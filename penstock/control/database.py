@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
@@ -23,19 +24,26 @@ class Database:
 
     Every method is one short transaction and raises ControlError when the database is away: a caller that cannot
     reach it knows nothing, and must not take unknown for dead.
+
+    ca: PEM file; TLS is then asked for, and the server's certificate must be of this CA and hold the host's name.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, ca: str = "") -> None:
         address = _address(url)
         options: dict[str, Any] = {"pool_pre_ping": True, "pool_size": 2, "max_overflow": 4, "pool_recycle": 1800}
         if address.get_backend_name() in ("mysql", "mariadb"):
             # A hung database must not hang the driver's lease keeper with it.
             options["connect_args"] = {"connect_timeout": 3, "read_timeout": 5, "write_timeout": 5}
             options["isolation_level"] = "READ COMMITTED"
+            if ca:
+                options["connect_args"] |= {"ssl_ca": ca, "ssl_verify_cert": True, "ssl_verify_identity": True}
+        if address.get_backend_name() == "postgresql" and ca:
+            options["connect_args"] = {"sslmode": "verify-full", "sslrootcert": ca}
         if address.get_backend_name() == "sqlite":
             options = {"connect_args": {"timeout": 10}}
         # What stands behind the name may be secret too.
         self.place = address.set(query={}).render_as_string(hide_password=True)
+        self._ca = ca
         self.engine = create_engine(address, **options)
 
     @contextmanager
@@ -46,10 +54,13 @@ class Database:
                 yield c
         except SQLAlchemyError as e:
             cause = getattr(e, "orig", None) or e
+            fix = "see that it runs (`penstock doctor`); `penstock migrate` creates missing tables"
+            if self._ca and re.search("certificate|SSL", str(cause)):
+                fix = "let PENSTOCK_CONTROL_CA be its certificate's CA, and PENSTOCK_CONTROL_URL hold a name of it"
             raise ControlError(
                 "the control database did not do what was asked",
                 got=f"{type(cause).__name__}: {cause} at {self.place}",
-                fix="see that it runs (`penstock doctor`); `penstock migrate` creates missing tables",
+                fix=fix,
             ) from e
 
     def migrate(self) -> None:

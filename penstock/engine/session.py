@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
+from penstock.engine.secured import secured
 from penstock.machine import aot, jars, java, scratch
 from penstock.settings import settings
+from penstock.supervision import launch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -103,7 +105,7 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         conf["spark.sql.streaming.checkpointFileManagerClass"] = (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         )
-    return conf | s.spark_conf
+    return conf | secured(master) | s.spark_conf
 
 
 def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSession:
@@ -116,7 +118,7 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
     Path(settings().logs).mkdir(parents=True, exist_ok=True)
     # Py4J notes each callback, two a batch, and at the end each connection that it closes.
     logging.getLogger("py4j").setLevel(logging.WARNING)
-    builder, temporary = SparkSession.builder, None
+    builder, temporary, file = SparkSession.builder, None, None
     # What spark-submit was given, the connection's master above all, is not to be overruled here.
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -125,10 +127,20 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
         # Else a killed JVM leaves some 20 MB for ever, and more where it shuffled.
         temporary = scratch.own(settings().home / "tmp")
         options = [*(aot.options() if java_options is None else java_options), f"-Djava.io.tmpdir={temporary}"]
-        for key, value in submit_conf(app, java_options=options).items():
+        conf = submit_conf(app, java_options=options)
+        # The builder's settings go on the JVM's command line, which every user may read.
+        if hidden := {key: conf.pop(key) for key in secured(conf["spark.master"])}:
+            file = launch.properties(f"{app}-{os.getpid()}", hidden)
+            os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(["--properties-file", str(file), "pyspark-shell"])
+        for key, value in conf.items():
             builder = builder.config(key, value)
         os.environ.setdefault("SPARK_LOCAL_DIRS", str(temporary))
-    spark = builder.getOrCreate()
+    try:
+        spark = builder.getOrCreate()
+    finally:
+        if file is not None:
+            file.unlink()
+            del os.environ["PYSPARK_SUBMIT_ARGS"]
     if os.environ.get("SPARK_LOCAL_DIRS") == str(temporary):
         del os.environ["SPARK_LOCAL_DIRS"]  # processes that are started from here have their own
     spark.sparkContext.setLogLevel("WARN")

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from penstock.engine import records
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, first_offsets, partitions, topic_ids
+from penstock.kafka.connection import spark_connection
 from penstock.records import columns
 
 if TYPE_CHECKING:
@@ -195,7 +196,7 @@ def all_of(spark: SparkSession, topic: str, bootstrap: str, starts: Ends, ends: 
 
 def _settings(bootstrap: str) -> dict[str, str]:
     return {
-        "kafka.bootstrap.servers": bootstrap,
+        **spark_connection(bootstrap),
         "kafka.isolation.level": "read_committed",
         # Spark asks the broker twice for the ends of a partition behind each poll, and what was fetched meanwhile is
         # thrown away: so let a poll be large. A short wait lets an idle topic's beat through at once.

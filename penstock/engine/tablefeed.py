@@ -14,7 +14,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollectio
 from penstock.declare.schema import quoted
 from penstock.engine.tablefiles import GONE, ROWS
 from penstock.errors import BrokerError, LeaseLost
-from penstock.kafka.admin import COMING_AND_GOING, REQUEST, UNPACKED, admin, answer, unreachable
+from penstock.kafka.admin import COMING_AND_GOING, REQUEST, UNPACKED, admin, answer
+from penstock.kafka.connection import connection, unreachable
 from penstock.records.columns import BAD, KEPT, Reading, arrow, texts
 from penstock.records.heartbeat import BEAT_KEY, signer
 
@@ -53,7 +54,7 @@ class TableFeed:
         self._consumer = Consumer(
             {
                 **UNPACKED,
-                "bootstrap.servers": bootstrap,
+                **connection(bootstrap),
                 "group.id": f"penstock.table.{self._topic}",
                 "enable.auto.commit": False,
                 "enable.auto.offset.store": False,

@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
 
 from penstock.declare.topic import Topic
 from penstock.errors import BrokerError
+from penstock.kafka.connection import connection, unreachable
 from penstock.settings import settings
 
 T = TypeVar("T")
@@ -77,19 +78,11 @@ def admin(bootstrap: str) -> AdminClient:
     """The process's admin client: each holds threads and connections of its own."""
     return AdminClient(
         {
-            "bootstrap.servers": bootstrap,
+            **connection(bootstrap),
             "socket.connection.setup.timeout.ms": 5000,
             # Every call says itself what went wrong; the client's own lines would repeat it at each attempt.
             "log_level": 2,
         }
-    )
-
-
-def unreachable(bootstrap: str, cause: object) -> BrokerError:
-    return BrokerError(
-        "the broker did not answer",
-        got=f"{cause} at {bootstrap}",
-        fix="see that it runs (`penstock doctor`), or set PENSTOCK_KAFKA_BOOTSTRAP",
     )
 
 

@@ -8,6 +8,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import UNPACKED
+from penstock.kafka.connection import connection
 from penstock.kafka.sizes import as_bytes
 
 # Seconds in which a record comes, or an error in its place.
@@ -53,7 +54,7 @@ class _Reader:
         self._consumer = Consumer(
             {
                 **UNPACKED,
-                "bootstrap.servers": bootstrap,
+                **connection(bootstrap),
                 "group.id": "penstock.broken",
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import REQUEST, TIMEOUT, answer
+from penstock.kafka.connection import connection
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -24,7 +25,7 @@ COORDINATING = {
 
 def read_by(bootstrap: str, group: str, there: Mapping[str, int]) -> list[str]:
     """The topics of which a consumer group has offsets. there: partition counts of the topics that there are."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 2})
+    consumer = Consumer({**connection(bootstrap), "group.id": group, "log_level": 2})
     places = [TopicPartition(topic, p) for topic, count in there.items() for p in range(count)]
     try:
         found = _of_group(group, lambda: consumer.committed(places, timeout=TIMEOUT))

@@ -15,6 +15,7 @@ from confluent_kafka import Message as Taken
 from penstock.declare.topic import TOPIC_NAME
 from penstock.errors import BrokerError
 from penstock.kafka.admin import UNPACKED, admin, end_offsets, first_offsets, partitions
+from penstock.kafka.connection import connection
 
 # Seconds without an answer of the broker.
 PATIENCE = 20.0
@@ -118,7 +119,7 @@ def consumer(bootstrap: str) -> Iterator[Consumer]:
             **UNPACKED,
             # As many bytes of a partition at once: a megabyte leaves the reader waiting for the next.
             "max.partition.fetch.bytes": FETCH,
-            "bootstrap.servers": bootstrap,
+            **connection(bootstrap),
             "group.id": "penstock.dead-letters",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",

@@ -11,6 +11,7 @@ from penstock.declare.outputs import NOTHING, Mark
 from penstock.declare.topic import COMMITS
 from penstock.errors import BrokerError
 from penstock.kafka.admin import TIMEOUT, admin, end_offsets, first_offsets, log_ends, partitions
+from penstock.kafka.connection import connection
 from penstock.kafka.letters import between, consumer
 from penstock.kafka.transactions import mark_partition
 
@@ -48,7 +49,7 @@ def newest(name: str, bootstrap: str) -> bytes | None:
 def forget_mark(stream: str, bootstrap: str) -> None:
     """Leave nothing of what a stream that is gone has written: one of its name begins anew. BrokerError if it fails."""
     failed: list[object] = []
-    producer = Producer({"bootstrap.servers": bootstrap, "log_level": 2})
+    producer = Producer({**connection(bootstrap), "log_level": 2})
     producer.produce(
         COMMITS.name,
         key=stream.encode(),

@@ -29,6 +29,7 @@ from confluent_kafka import (
 from penstock.declare.topic import Topic
 from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka.admin import admin, log_ends
+from penstock.kafka.connection import connection
 from penstock.kafka.sizes import FRAME, LARGEST, Batch, Limit, Message, limits
 
 # Each call to the broker; longer than its own restart takes.
@@ -76,7 +77,7 @@ class TransactionalWriter:
         self.name, self.what, self.bootstrap = name, f"{what} {name}", bootstrap
         self._place = TopicPartition(marks.name, mark_partition(marks, name), OFFSET_BEGINNING)
         self._limits = limits(topics, bootstrap)
-        shared = {"bootstrap.servers": bootstrap, "client.id": group, "log_level": 2}
+        shared = {**connection(bootstrap), "client.id": group, "log_level": 2}
         self._producer = Producer(
             {
                 **shared,

@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from penstock.declare.topic import CREATE
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, end_offsets, first_offsets, partitions
+from penstock.kafka.connection import connection
 from penstock.kafka.letters import between, consumer
 from penstock.kafka.sizes import as_bytes
 
@@ -20,7 +21,7 @@ class Out:
         self._lost, self._why = 0, ""
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **connection(bootstrap),
                 "enable.idempotence": True,
                 "compression.type": "lz4",
                 "linger.ms": 20,

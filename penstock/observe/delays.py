@@ -16,6 +16,7 @@ from prometheus_client import Histogram
 
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partitions
+from penstock.kafka.connection import connection
 
 NAME = "penstock_emission_delay_seconds"
 BUCKETS = (0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 300)
@@ -53,7 +54,7 @@ class Delays:
     def _read(self) -> None:
         consumer = Consumer(
             {
-                "bootstrap.servers": self._bootstrap,
+                **connection(self._bootstrap),
                 "group.id": "penstock.delays",
                 "enable.auto.commit": False,
                 "isolation.level": "read_committed",

@@ -12,7 +12,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from penstock.declare.topic import ASIDE, Topic
 from penstock.errors import BrokerError
-from penstock.kafka.admin import admin, partitions, unreachable
+from penstock.kafka.admin import admin, partitions
+from penstock.kafka.connection import connection, unreachable
 from penstock.logs import printable
 
 Kind = Literal["dead", "late"]
@@ -57,7 +58,7 @@ def newest(bootstrap: str, stream: str, wanted: Iterable[str], limit: int = LIMI
     there = partitions(admin(bootstrap), bootstrap)
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection(bootstrap),
             "group.id": "penstock-page",
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,

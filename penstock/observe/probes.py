@@ -11,7 +11,8 @@ from confluent_kafka import KafkaException
 
 from penstock.control import Control
 from penstock.errors import ControlError
-from penstock.kafka.admin import admin, end_offsets, unreachable
+from penstock.kafka.admin import admin, end_offsets
+from penstock.kafka.connection import connection, unreachable
 from penstock.observe import snapshot
 from penstock.observe.moments import UP, Moments
 from penstock.observe.samples import MIB, Deltas
@@ -130,7 +131,7 @@ class Kafka:
 def client(bootstrap: str) -> dict[str, str | int | float | bool]:
     """Settings of a Kafka client that waits for a broker quietly: what fails is said by who uses it."""
     return {
-        "bootstrap.servers": bootstrap,
+        **connection(bootstrap),
         "client.id": "penstock-meter",
         "log_level": 2,
         "reconnect.backoff.max.ms": 5000,

@@ -11,7 +11,7 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from penstock.errors import BrokerError
-from penstock.kafka.admin import unreachable
+from penstock.kafka.connection import unreachable
 from penstock.observe.probes import client
 
 log = logging.getLogger(__name__)

@@ -23,6 +23,7 @@ from penstock.declare.promises import Due
 from penstock.declare.topic import Topic
 from penstock.errors import BrokerError, ControlError
 from penstock.kafka.admin import admin, partitions
+from penstock.kafka.connection import connection
 from penstock.records.heartbeat import BEAT_HEADER, BEAT_KEY, signer
 from penstock.settings import settings
 from penstock.supervision.holds import Bound, Holds
@@ -75,7 +76,7 @@ class Beater:
         self._partitions_at = float("-inf")
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **connection(bootstrap),
                 "enable.idempotence": True,
                 # All partitions' beats in one request, so that a reader meets them in one batch.
                 "linger.ms": 5,

@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
 from penstock.declare.topic import Topic
 from penstock.kafka.admin import ensure_topics
+from penstock.kafka.connection import connection
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,7 @@ def send(bootstrap: str, records: Sequence[Record]) -> None:
     """Write records where and when they say, all of them or AssertionError."""
     failed: list[str] = []
     # The topic says what is too large, not the client.
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "enable.idempotence": True, "message.max.bytes": 1_000_000_000}
-    )
+    producer = Producer({**connection(bootstrap), "enable.idempotence": True, "message.max.bytes": 1_000_000_000})
     for r in records:
         producer.produce(
             r.topic,
@@ -51,7 +50,7 @@ def read(bootstrap: str, topic: str, since: dict[int, int] | None = None) -> lis
     """All committed records of a topic, from the given next offsets on, by partition and offset."""
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection(bootstrap),
             "group.id": "tests-read",
             "enable.auto.commit": False,
             "isolation.level": "read_committed",

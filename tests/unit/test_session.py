@@ -48,3 +48,17 @@ def test_checkpoints_elsewhere_keep_sparks_own_manager(monkeypatch: pytest.Monke
     monkeypatch.setenv("PENSTOCK_CHECKPOINTS", "s3a://bucket/checkpoints")
     settings.cache_clear()
     assert "spark.sql.streaming.checkpointFileManagerClass" not in session.submit_conf("shop")
+
+
+def test_only_a_master_elsewhere_has_spark_prove_itself(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not [
+        key for key in session.submit_conf("shop", "local[2]") if key.startswith(("spark.auth", "spark.network"))
+    ]
+    conf = session.submit_conf("shop", "spark://h:7077")
+    assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == conf["spark.io.encryption.enabled"]
+    assert conf["spark.authenticate.secret"] == (home / "spark.secret").read_text()
+    assert (home / "spark.secret").stat().st_mode & 0o077 == 0
+    assert "spark.authenticate.secret" not in session.submit_conf("shop", "k8s://https://h:6443")
+    monkeypatch.setenv("PENSTOCK_SPARK_SECRET", "given")
+    settings.cache_clear()
+    assert session.submit_conf("shop", "spark://h:7077")["spark.authenticate.secret"] == "given"

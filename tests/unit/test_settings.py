@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -11,6 +13,8 @@ from typer.testing import CliRunner
 from jobs.agents import AgentsSettings
 from penstock.cli import app
 from penstock.control.database import Database
+from penstock.errors import SettingError
+from penstock.kafka.connection import connection, spark_connection
 from penstock.settings import misspelt, settings
 from tests.support import forget
 
@@ -63,6 +67,61 @@ def test_a_control_database_that_is_none_is_told_without_its_password(
     assert (
         Database("mysql+pymysql://u:secret@127.0.0.1:1/db?key=secret").place == "mysql+pymysql://u:***@127.0.0.1:1/db"
     )
+
+
+TOGETHER = {
+    "KAFKA_CA": ({"KAFKA_CA": "/nowhere.pem"}, "PENSTOCK_KAFKA_CA: no PEM file of certificates"),
+    "CONTROL_CA": ({"CONTROL_CA": __file__}, "PENSTOCK_CONTROL_CA: no PEM file of certificates"),
+    "embedded": ({"KAFKA_SECURITY_PROTOCOL": "SSL"}, "set PENSTOCK_KAFKA_BOOTSTRAP"),
+    "no user": ({"KAFKA_SECURITY_PROTOCOL": "SASL_SSL", "KAFKA_BOOTSTRAP": "b:1"}, "needs PENSTOCK_KAFKA_USERNAME"),
+    "plain": ({"KAFKA_PASSWORD": "hidden"}, "PENSTOCK_KAFKA_SECURITY_PROTOCOL is PLAINTEXT, which sends neither"),
+    "half": (
+        {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_BOOTSTRAP": "b:1", "KAFKA_KEY": "k"},
+        "PENSTOCK_KAFKA_CERTIFICATE and PENSTOCK_KAFKA_KEY go together",
+    ),
+    "no key": (
+        {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_BOOTSTRAP": "b:1", "KAFKA_KEY": "k", "KAFKA_CERTIFICATE": "c"},
+        "are no certificate and its key, as PEM files: No such file",
+    ),
+    "folder": ({"SECRETS_DIR": "/nowhere"}, "PENSTOCK_SECRETS_DIR is no folder; got: /nowhere"),
+}
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_what_does_not_go_together_is_one_sentence(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    given, said = TOGETHER[name]
+    for variable, value in given.items():
+        monkeypatch.setenv(f"PENSTOCK_{variable}", value)
+    settings.cache_clear()
+    try:
+        with pytest.raises(SettingError, match=re.escape(said)) as raised:
+            settings()
+    finally:
+        monkeypatch.undo()
+        settings.cache_clear()
+    assert "hidden" not in str(raised.value)
+
+
+def test_a_secret_may_be_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "PENSTOCK_KAFKA_PASSWORD").write_text("of the file\n")
+    (tmp_path / "penstock_control_url").write_text("sqlite:///of-the-file\n")
+    monkeypatch.setenv("PENSTOCK_SECRETS_DIR", str(tmp_path))
+    monkeypatch.setenv("PENSTOCK_CONTROL_URL", "sqlite:///of-the-variable")
+    for name, value in (("BOOTSTRAP", "b:1"), ("SECURITY_PROTOCOL", "SASL_SSL"), ("USERNAME", "u")):
+        monkeypatch.setenv(f"PENSTOCK_KAFKA_{name}", value)
+    settings.cache_clear()
+    try:
+        assert settings().kafka_password.get_secret_value() == "of the file"
+        assert settings().control == "sqlite:///of-the-variable"
+        assert "of the file" not in repr(settings())
+        told = spark_connection("b:1")
+        assert told["kafka.sasl.jaas.config"].endswith('ScramLoginModule required username="u" password="of the file";')
+        assert connection("b:1")["sasl.password"] == "of the file"
+        # Those of a test, or of the training run, are others.
+        assert connection("b:2") == {"bootstrap.servers": "b:2"}
+    finally:
+        monkeypatch.undo()
+        settings.cache_clear()
 
 
 def test_what_is_misspelt_is_told_with_what_it_may_mean(monkeypatch: pytest.MonkeyPatch) -> None:

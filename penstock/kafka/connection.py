@@ -1,0 +1,130 @@
+"""How every Kafka client of the platform reaches the brokers and proves itself: one place for all of them."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+
+from penstock.errors import BrokerError
+from penstock.settings import settings
+
+if TYPE_CHECKING:
+    from penstock.settings import Settings
+
+LOGIN = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+# Seconds until a broker has said why it lets nobody in: two attempts at a handshake.
+ASKED = 3.0
+# What no further attempt changes, and the settings that do.
+REFUSALS = {
+    KafkaError._AUTHENTICATION: (
+        "the broker does not let Penstock in",
+        "see PENSTOCK_KAFKA_USERNAME, PENSTOCK_KAFKA_PASSWORD and PENSTOCK_KAFKA_SASL_MECHANISM",
+    ),
+    KafkaError._SSL: (
+        "no TLS connection to the broker comes about",
+        "let PENSTOCK_KAFKA_CA be the CA of the broker's certificate, and PENSTOCK_KAFKA_BOOTSTRAP a name of it",
+    ),
+}
+
+
+def _secured(bootstrap: str) -> Settings | None:
+    """The settings, if they are meant for these brokers: those that run here, or in a test, have neither."""
+    s = settings()
+    return s if bootstrap == s.kafka_bootstrap and s.kafka_security_protocol != "PLAINTEXT" else None
+
+
+def connection(bootstrap: str) -> dict[str, str]:
+    """Of a client of librdkafka: where the brokers are, and what TLS and SASL need. Holds secrets: never log it."""
+    found = {"bootstrap.servers": bootstrap}
+    if s := _secured(bootstrap):
+        found["security.protocol"] = s.kafka_security_protocol
+        if "SSL" in s.kafka_security_protocol.split("_"):
+            given = {
+                "ssl.ca.location": s.kafka_ca,
+                "ssl.certificate.location": s.kafka_certificate,
+                "ssl.key.location": s.kafka_key,
+                "ssl.key.password": s.kafka_key_password.get_secret_value(),
+            }
+            found |= {name: value for name, value in given.items() if value}
+        if "SASL" in s.kafka_security_protocol:
+            found |= {
+                "sasl.mechanism": s.kafka_sasl_mechanism,
+                "sasl.username": s.kafka_username,
+                "sasl.password": s.kafka_password.get_secret_value(),
+            }
+    return found
+
+
+def spark_connection(bootstrap: str) -> dict[str, str]:
+    """The same for Spark's Kafka source. Certificates go as texts: executors on other hosts need no files of them."""
+    found = {"kafka.bootstrap.servers": bootstrap}
+    if s := _secured(bootstrap):
+        found["kafka.security.protocol"] = s.kafka_security_protocol
+        if "SSL" in s.kafka_security_protocol.split("_"):
+            if s.kafka_ca:
+                found["kafka.ssl.truststore.type"] = "PEM"
+                found["kafka.ssl.truststore.certificates"] = Path(s.kafka_ca).read_text()
+            if s.kafka_certificate:
+                found["kafka.ssl.keystore.type"] = "PEM"
+                found["kafka.ssl.keystore.certificate.chain"] = Path(s.kafka_certificate).read_text()
+                found["kafka.ssl.keystore.key"] = Path(s.kafka_key).read_text()
+            if password := s.kafka_key_password.get_secret_value():
+                found["kafka.ssl.key.password"] = password
+        if "SASL" in s.kafka_security_protocol:
+            username, password = _quoted(s.kafka_username), _quoted(s.kafka_password.get_secret_value())
+            found["kafka.sasl.mechanism"] = s.kafka_sasl_mechanism
+            found["kafka.sasl.jaas.config"] = (
+                f"{LOGIN[s.kafka_sasl_mechanism]} required username={username} password={password};"
+            )
+    return found
+
+
+def _quoted(text: str) -> str:
+    """As JAAS reads it."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def unreachable(bootstrap: str, cause: object) -> BrokerError:
+    """Why nothing came of a call: a client says only that it waited in vain, so a refused one is asked for."""
+    if _secured(bootstrap):
+        refused = _refused(bootstrap)
+        if refused is not None:
+            what, fix = REFUSALS[refused.code()]
+            return BrokerError(what, got=refused.str(), fix=fix)
+        fix = "see that it runs, and that PENSTOCK_KAFKA_BOOTSTRAP and PENSTOCK_KAFKA_SECURITY_PROTOCOL are its own"
+    else:
+        fix = "see that it runs (`penstock doctor`), or set PENSTOCK_KAFKA_BOOTSTRAP"
+        if bootstrap == settings().kafka_bootstrap:
+            fix += "; if it asks for TLS or a login, PENSTOCK_KAFKA_SECURITY_PROTOCOL"
+    return BrokerError("the broker did not answer", got=f"{cause} at {bootstrap}", fix=fix)
+
+
+def _refused(bootstrap: str) -> KafkaError | None:
+    """What the brokers refuse a client of these settings for, asked anew: it goes to a call-back alone."""
+    said: list[KafkaError] = []
+    # Else it would try so often that its call-backs are all that goes on.
+    slowly: dict[str, Any] = {"reconnect.backoff.ms": 500, "log_level": 0, "error_cb": said.append}
+    try:
+        client = AdminClient({**connection(bootstrap), **slowly})
+    except KafkaException as e:
+        return e.args[0] if e.args[0].code() in REFUSALS else None
+    deadline = time.monotonic() + ASKED
+    while time.monotonic() < deadline:
+        try:
+            client.list_topics(timeout=0.5)
+        except KafkaException:
+            pass
+        else:
+            return None
+        client.poll(0)
+        if found := [error for error in said if error.code() in REFUSALS]:
+            return found[0]
+    return None
