@@ -18,7 +18,7 @@ WORKERS ?= 3
 CHAOS ?= --kills 300 --outages 30 --hours 8
 HISTORIES ?= --histories 200 --kills 100 --outages 20
 SINKS ?= --kills 50 --outages 20
-BENCH ?= emission recovery idle throughput walk_ins capture sinks rebuild backfill lag
+BENCH ?= emission recovery idle throughput walk_ins capture sinks rebuild backfill lag rows
 SOURCES = penstock jobs dags plugins tests
 
 help: ## what there is to make

@@ -39,12 +39,11 @@ from penstock.errors import BrokerError, ControlError, DeclarationError, Release
 from penstock.logs import printable
 from penstock.machine import bodies, process, web
 from penstock.observe import letters, sinks
+from penstock.observe.answer import answer
 from penstock.observe.backfills import RUN_CURES, RUN_STATES
 from penstock.observe.cures import CURES
 from penstock.observe.fleet import Fleet, agent
 from penstock.observe.history import HISTORY_MS, downsample
-from penstock.observe.overview import overview
-from penstock.observe.snapshot import read
 from penstock.observe.states import STATES, Limits
 from penstock.settings import PROJECT, settings
 from penstock.supervision import launch, releases
@@ -196,7 +195,7 @@ def static(version: str, name: str) -> FileResponse:
 
 
 @app.get("/api/overview")
-def get_overview(request: Request, user: GetUserDep) -> JSONResponse:
+def get_overview(request: Request, user: GetUserDep) -> Response:
     """Everything but the charts; see penstock.observe.overview."""
     try:
         may_act(request, user)
@@ -205,11 +204,11 @@ def get_overview(request: Request, user: GetUserDep) -> JSONResponse:
         if e.status_code != 403:
             raise
         allowed = False
-    view = overview(read(connect()), Limits.of(settings()))
     viewer: dict[str, Any] = {"name": user.get_name(), "may_act": allowed}
     words = {"states": STATES, "cures": CURES, "run_states": RUN_STATES, "run_cures": RUN_CURES}
     disk_hash = _disk_hash(time.monotonic() // HASH_EVERY)
-    return JSONResponse({"viewer": viewer, **words, "disk_hash": disk_hash, **view.as_dict()})
+    content = answer(connect(), Limits.of(settings()), viewer=viewer, disk_hash=disk_hash, **words)
+    return Response(content, media_type="application/json")
 
 
 @lru_cache(maxsize=1)

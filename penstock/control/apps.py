@@ -69,6 +69,15 @@ class Apps(Database):
         with self.begin() as c:
             return {r.name: r.desired for r in c.execute(query)}
 
+    def desired_of_apps(self) -> dict[str, dict[str, Desired]]:
+        """The same of all apps that have streams, by app, in order of the streams' names."""
+        found: dict[str, dict[str, Desired]] = {}
+        query = select(s.stream.c.app, s.stream.c.name, s.stream.c.desired).order_by(s.stream.c.name)
+        with self.begin() as c:
+            for row in c.execute(query):
+                found.setdefault(row.app, {})[row.name] = row.desired
+        return found
+
     def app_of(self, stream: str) -> str | None:
         """The app of a stream or capture; None if there is no such."""
         with self.begin() as c:

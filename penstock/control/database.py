@@ -64,7 +64,7 @@ class Database:
             ) from e
 
     def migrate(self) -> None:
-        """Create what is missing, tables and columns that may be NULL; never drops anything."""
+        """Create what is missing, tables, indexes and columns that may be NULL; never drops anything."""
         with self.begin() as c:
             s.metadata.create_all(c)
             there = inspect(c)
@@ -73,6 +73,8 @@ class Database:
                 for column in table.columns:
                     if column.name not in known and column.nullable:
                         c.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {CreateColumn(column).compile(c)}")
+                for index in table.indexes:
+                    index.create(c, checkfirst=True)
 
     def now(self) -> int:
         """The database's clock, epoch ms."""
@@ -115,7 +117,7 @@ def upsert(c: Connection, table: Table, name: str, **values: Any) -> None:
 
 
 def row_of(kind: type[T], row: RowMapping) -> T:
-    return kind(**{f.name: row[f.name] for f in fields(kind)})  # type: ignore[arg-type]
+    return rows(kind, [row])[0]
 
 
 def one(kind: type[T], row: RowMapping | None) -> T | None:
@@ -123,4 +125,5 @@ def one(kind: type[T], row: RowMapping | None) -> T | None:
 
 
 def rows(kind: type[T], found: Iterable[RowMapping]) -> list[T]:
-    return [row_of(kind, row) for row in found]
+    names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    return [kind(*[row[name] for name in names]) for row in found]

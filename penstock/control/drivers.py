@@ -63,11 +63,12 @@ class Drivers(Database):
             row = c.execute(select(s.driver).where(s.driver.c.incarnation == incarnation)).mappings().first()
         return one(DriverRow, row)
 
-    def drivers(self, *, live: bool = True) -> list[DriverRow]:
-        """Drivers that have not ended, or the last hundred of all."""
-        query = select(s.driver).order_by(s.driver.c.launched_at.desc()).limit(100)
-        if live:
-            query = query.where(s.driver.c.state != "ended")
+    def drivers(self, app: str | None = None, *, live: bool = True) -> list[DriverRow]:
+        """Drivers that have not ended, or the last hundred, ended or not; of one app or of all. The newest first."""
+        query = select(s.driver).order_by(s.driver.c.launched_at.desc())
+        query = query.where(s.driver.c.state != "ended") if live else query.limit(100)
+        if app is not None:
+            query = query.where(s.driver.c.app == app)
         with self.begin() as c:
             return rows(DriverRow, c.execute(query).mappings())
 

@@ -67,7 +67,7 @@ stream = Table(
     "stream",
     metadata,
     _name(primary_key=True),
-    Column("app", String(120), nullable=False),
+    Column("app", String(120), nullable=False, index=True),
     Column("desired", String(3), nullable=False),  # on | off
 )
 
@@ -103,7 +103,7 @@ progress = Table(
     "progress",
     metadata,
     _name(primary_key=True),  # stream
-    Column("app", String(120), nullable=False),
+    Column("app", String(120), nullable=False, index=True),
     Column("incarnation", String(32), nullable=False),
     Column("state", String(10), nullable=False),  # see penstock.observe.states
     Column("reported_at", BigInteger, nullable=False),

@@ -171,6 +171,7 @@ def _stream(
     state, why = stream_state(desired, of_driver, driver, row, snap.now, limits)
     if row is None:
         return StreamView(name, app, desired, state, why, stale=False)
+    gaps = snap.gaps_of.get(name, [])
     age = max(0, snap.now - row.reported_at)
     stale = desired == "on" and age > limits.fresh_ms
     alarming = alarms(row, snap.before.get(name), snap.now) if state in WELL else []
@@ -202,8 +203,8 @@ def _stream(
         error=None if healed else row.error,
         error_age_ms=None if healed else error_age,
         topics=[_topic(topic, known) for topic, known in sorted((row.topics or {}).items())],
-        lost=lost(snap.gaps).get(name, 0),
-        gaps=[_gap(gap, snap.now) for gap in snap.gaps if gap.name == name][:GAPS],
+        lost=lost(gaps).get(name, 0),
+        gaps=[_gap(gap, snap.now) for gap in gaps[:GAPS]],
         alarms=alarming,
         store=row.store,
     )

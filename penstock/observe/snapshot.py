@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from penstock.control import AppRow, Control, Desired, DriverRow, ProgressRow
@@ -34,6 +35,14 @@ class Snapshot:
     runs: list[BackfillRow] = field(default_factory=list)
     """of backfills, the newest first"""
 
+    @cached_property
+    def gaps_of(self) -> Mapping[str, list[GapRow]]:
+        """by stream"""
+        found: dict[str, list[GapRow]] = {}
+        for gap in self.gaps:
+            found.setdefault(gap.name, []).append(gap)
+        return found
+
 
 def read(control: Control, *, actions: int = 50) -> Snapshot:
     """Read all the page needs; ControlError when the database is away."""
@@ -43,10 +52,11 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
     for app in apps:
         if app.incarnation and app.incarnation not in drivers and (row := control.driver(app.incarnation)):
             drivers[row.incarnation] = row
+    desired = control.desired_of_apps()
     return Snapshot(
         now,
         apps,
-        {app.name: control.desired(app.name) for app in apps},
+        {app.name: desired.get(app.name, {}) for app in apps},
         drivers,
         control.progress(),
         control.actions(actions),

@@ -173,7 +173,7 @@ class Driver(ABC):
 
     def _ended_full(self) -> DriverRow | None:
         """The app's last driver, if its memory was full."""
-        mine = (d for d in self._control.drivers(live=False) if d.app == self.app)
+        mine = self._control.drivers(self.app, live=False)
         last = next((d for d in mine if d.incarnation != self.incarnation), None)
         return last if last and (last.reason or "").startswith(ends.MEMORY) else None
 

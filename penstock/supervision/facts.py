@@ -60,7 +60,7 @@ def facts_of(control: Control, app: str, evidence: Evidence | None = None) -> Fa
         return None
     driver = control.driver(row.incarnation) if row.incarnation else None
     gone = driver is None or driver.state == "ended"
-    recent = [d for d in control.drivers(live=False) if d.app == app] if gone else []
+    recent = control.drivers(app, live=False) if gone else []
     desired = control.desired(app)
     now = control.now()
     alive = processes.alive(driver) if driver else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -143,7 +143,7 @@ def test_times_of_a_run() -> None:
 
 def test_the_overview_has_the_runs(control: Control) -> None:
     begin(control)
-    [run] = overview(read(control), Limits()).as_dict()["runs"]
+    [run] = asdict(overview(read(control), Limits()))["runs"]
     assert (run["run"], run["state"], run["done"], run["tries"]) == (RUN, "running", 0.0, 1)
 
 

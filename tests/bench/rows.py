@@ -1,0 +1,137 @@
+"""The control database and the operator page with the rows of many streams: what a look costs, and what it brings.
+
+No stream runs: the rows are those that drivers would have written, ten streams an app, ten minutes of history.
+
+    python -m tests.bench.rows [streams]
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import insert, update
+
+from penstock.control import Control, DriverRow, ProgressRow
+from penstock.control import schema as s
+from penstock.local.parts import MariaDB
+from penstock.machine.process import free_port
+from penstock.observe.alarms import LATELY_MS
+from penstock.observe.answer import answer
+from penstock.observe.snapshot import read
+from penstock.observe.states import Limits
+from penstock.settings import settings
+from penstock.supervision import processes
+from penstock.supervision.driver import HISTORY_EVERY
+from penstock.supervision.supervisor import Supervisor
+from penstock.supervision.watch import Watch
+from tests.bench.common import table, write
+
+PER_APP, PARTITIONS = 10, 4
+BLOCK = 5_000
+TIMES = 7
+
+
+@dataclass(frozen=True)
+class Named:
+    name: str
+    app: str
+
+
+class Catalog:
+    """Streams by name, ten an app."""
+
+    def __init__(self, count: int) -> None:
+        self.supervised = {f"stream-{n:05}": Named(f"stream-{n:05}", f"app-{n // PER_APP:05}") for n in range(count)}
+        self.apps: dict[str, object] = {one.app: None for one in self.supervised.values()}
+
+
+def driver(app: str, now: int) -> DriverRow:
+    """One that lives: it is this process."""
+    pid = os.getpid()
+    return DriverRow(
+        f"driver-{app}", app, processes.host(), pid, processes.started(pid), 0, "0" * 64, "bench", "running",
+        now - 60_000, now, None, None, f"/logs/driver-{app}.log",
+    )  # fmt: skip
+
+
+def figures(one: Named) -> ProgressRow:
+    offsets = {str(p): 1_000_000_000 + p for p in range(PARTITIONS)}
+    return ProgressRow(
+        one.name, one.app, f"driver-{one.app}", "running", 0, batch_id=1000, batch_ms=400, rows_per_s=100.0,
+        rows_in=10**9, rows_out=10**6, watermark=1_700_000_000_000, state_rows=10_000, state_bytes=10**6, lag=100,
+        topics={f"input-{one.name}": {"lag": 100, "offsets": offsets}},
+    )  # fmt: skip
+
+
+def history(catalog: Catalog, now: int, length: int) -> Iterator[dict[str, Any]]:
+    zero = dict.fromkeys(("rows_per_s", "rows_in", "rows_out", "late", "dead", "restarts"), 0)
+    for ago in range(0, length, int(HISTORY_EVERY * 1000)):
+        for name in catalog.supervised:
+            yield {**zero, "name": name, "at": now - ago, "batch_ms": 400, "lag": 100}
+
+
+def filled(control: Control, catalog: Catalog, history_ms: int = LATELY_MS) -> None:
+    control.sync(catalog)
+    now = control.now()
+    with control.begin() as c:
+        rows = [vars(driver(app, now)) for app in catalog.apps]
+        c.execute(insert(s.driver), rows)
+        for app in catalog.apps:
+            c.execute(update(s.app).where(s.app.c.name == app).values(incarnation=f"driver-{app}"))
+    kept = list(history(catalog, now, history_ms))
+    for at in range(0, len(kept), BLOCK):
+        with control.begin() as c:
+            c.execute(insert(s.history), kept[at : at + BLOCK])
+    report(control, catalog)
+
+
+def report(control: Control, catalog: Catalog) -> None:
+    names = list(catalog.supervised.values())
+    for at in range(0, len(names), PER_APP):
+        control.report([figures(one) for one in names[at : at + PER_APP]], keep=False)
+
+
+def took(work: Callable[[], object]) -> float:
+    """Median milliseconds."""
+    found = []
+    for _ in range(TIMES):
+        at = time.perf_counter()
+        work()
+        found.append((time.perf_counter() - at) * 1000)
+    return statistics.median(found)
+
+
+def main(count: int) -> None:
+    catalog = Catalog(count)
+    with tempfile.TemporaryDirectory() as folder, MariaDB(Path(folder), free_port()) as server:
+        control = Control(server.url)
+        control.migrate()
+        filled(control, catalog)
+        app = f"app-{count // PER_APP // 2:05}"
+        mine = [figures(one) for one in catalog.supervised.values() if one.app == app]
+        limits = Limits.of(settings())
+        watch, supervisor = Watch(control, app), Supervisor(control, app, "bench", lambda _: ["false"])
+        rows = [
+            ["the page's data: read, made, written as JSON", f"{took(lambda: answer(control, limits)):.0f} ms"],
+            ["the reading alone", f"{took(lambda: read(control)):.0f} ms"],
+            ["of it the counts of ten minutes", f"{took(lambda: control.counts(control.now() - LATELY_MS)):.0f} ms"],
+            ["its size", f"{len(answer(control, limits)) / 2**20:.1f} MiB"],
+            ["a look of one app's watch", f"{took(watch.look):.1f} ms"],
+            ["a tick of one app's supervisor", f"{took(supervisor.tick):.1f} ms"],
+            [f"a driver's report of {PER_APP} streams", f"{took(lambda: control.report(mine, keep=False)):.1f} ms"],
+            ["the same with history", f"{took(lambda: control.report(mine, keep=True)):.1f} ms"],
+        ]
+        control.engine.dispose()
+    write("rows", f"{count:,} streams in {len(catalog.apps):,} apps, MariaDB.\n\n{table(['what', 'median'], rows)}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000)

@@ -1,0 +1,38 @@
+"""The control database with more apps than a handful: nobody is lost behind a limit, and no look reads all rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import inspect
+
+from penstock.control import Control
+from penstock.observe.snapshot import read
+from penstock.supervision.facts import facts_of
+from tests.bench.rows import Catalog, filled
+
+
+def test_nobody_is_lost_behind_a_hundred_others(control: Control) -> None:
+    filled(control, Catalog(1_010), history_ms=1)
+    assert len(control.drivers()) == 101
+    snap = read(control)
+    assert len(snap.drivers) == len(snap.desired) == 101
+    assert all(len(streams) == 10 for streams in snap.desired.values())
+    assert {name for streams in snap.desired.values() for name in streams} == snap.progress.keys()
+    for driver in control.drivers():
+        control.driver_ended(driver.incarnation, f"the end of {driver.app}")
+    for app in ("app-00000", "app-00100"):
+        found = facts_of(control, app)
+        assert found is not None
+        assert [d.reason for d in found.recent] == [f"the end of {app}"]
+
+
+def test_what_an_app_asks_for_has_an_index_in_an_older_database_too(tmp_path: Path) -> None:
+    control = Control(f"sqlite:///{tmp_path / 'older.db'}")
+    control.migrate()
+    with control.begin() as c:
+        c.exec_driver_sql("DROP INDEX ix_progress_app")
+    control.migrate()
+    with control.begin() as c:
+        assert "ix_progress_app" in {index["name"] for index in inspect(c).get_indexes("progress")}
+    control.engine.dispose()
