@@ -12,6 +12,7 @@ BOOTSTRAP = $(PYTHON) penstock/bootstrap.py
 PENSTOCK = .venv/bin/penstock
 PART ?=
 STORES ?=
+CLUSTER ?=
 TESTS ?=
 # Most tests wait for servers.
 WORKERS ?= 3
@@ -32,8 +33,8 @@ test-env:
 	@test -n "$(PYTHON)" || { echo "error: there is no Python here; Penstock needs Python 3.11" >&2; exit 1; }
 	@$(BOOTSTRAP) --tests
 
-up: env ## start the platform, or adopt what runs of it; with stores: make up STORES="elasticsearch influxdb"
-	@$(if $(STORES),PENSTOCK_STORES="$(STORES)") $(PENSTOCK) up
+up: env ## start the platform, or adopt what runs of it; more of it: STORES="elasticsearch influxdb", CLUSTER=1
+	@$(if $(STORES),PENSTOCK_STORES="$(STORES)") $(if $(CLUSTER),PENSTOCK_CLUSTER="$(CLUSTER)") $(PENSTOCK) up
 
 status: env ## what runs: pids, ports, CPU, memory, streams
 	@$(PENSTOCK) status

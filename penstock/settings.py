@@ -7,19 +7,35 @@ of that name in the folder that ``PENSTOCK_SECRETS_DIR`` names; a variable goes 
 import os
 import re
 import ssl
+import sys
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlparse
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from penstock.errors import SettingError
 
 SECRETS = "PENSTOCK_SECRETS_DIR"
 PROJECT = Path(__file__).resolve().parent.parent
+# In a home: whoever comes to it without the variable finds the brokers and the master that its data lies on.
+CLUSTER_MARK = "cluster"
+BROKERS = 3
+# As Java takes the size of a heap.
+MEMORY = r"^[1-9][0-9]*[mgMG]$"
 
 
 def _seconds(given: object) -> object:
@@ -41,6 +57,16 @@ Authority = Annotated[str, AfterValidator(_authority)]
 Length = Annotated[timedelta, BeforeValidator(_seconds)]
 
 
+class Placement(BaseModel):
+    """What one app asks of a cluster; what is not given is as for all apps. memory: JVM heap of one executor."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cores: int | None = Field(None, ge=1)
+    executor_cores: int | None = Field(None, ge=1)
+    memory: str | None = Field(None, pattern=MEMORY)
+
+
 class Settings(BaseSettings):
     """All settings of a process; times are in seconds."""
 
@@ -53,7 +79,17 @@ class Settings(BaseSettings):
     )
     environment: str = Field("local", description="the `environment` of the platform's own receipts")
 
-    kafka_port: int = Field(19092, ge=1, le=65534, description="embedded broker; its controller takes the next port")
+    cluster: bool = Field(
+        default=False,
+        description="`make up` starts three brokers, a Spark master and workers here, not one broker; a home keeps to "
+        "what it was first started with",
+    )
+    kafka_port: int = Field(
+        19092,
+        ge=1,
+        le=65530,
+        description="embedded broker; its controller takes the next port, two more brokers of a cluster the next four",
+    )
     kafka_bootstrap: str = Field("", description="brokers; empty means the embedded one")
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = Field(
         "PLAINTEXT", description="how the brokers of `kafka_bootstrap` are reached"
@@ -65,7 +101,7 @@ class Settings(BaseSettings):
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
     kafka_username: str = ""
     kafka_password: SecretStr = SecretStr("")
-    replication: int = Field(1, description="replicas of declared topics")
+    replication: int = Field(1, ge=1, description="replicas of declared topics; 3 on the brokers of `cluster`")
     mariadb_port: int = Field(13306, ge=1, le=65535)
     airflow_port: int = Field(18080, ge=1, le=65535)
     metrics_port: int = Field(19464, ge=1, le=65535, description="Prometheus endpoint of the meter")
@@ -121,11 +157,26 @@ class Settings(BaseSettings):
         SecretStr(""), description="proves heartbeats; empty means the one that <home>/beat.secret keeps"
     )
     checkpoints: str = Field("", description="URI or folder of checkpoints; empty means <home>/checkpoints")
-    spark_master: str = Field("local[2]", description="Spark master; 2 cores by default")
+    spark_master: str = Field("local[2]", description="Spark master; 2 cores by default, the one here with `cluster`")
     spark_secret: SecretStr = Field(
         SecretStr(""),
         description="what Spark's processes on several hosts know each other by; empty means what <home>/spark.secret "
         "keeps",
+    )
+    spark_port: int = Field(
+        17077, ge=1, le=65500, description="embedded Spark master; its page takes the next port, each worker two more"
+    )
+    workers: int = Field(2, ge=1, le=16, description="embedded Spark workers")
+    worker_cores: int = Field(
+        8, ge=1, description="cores that each embedded worker hands out; it may be more than there are"
+    )
+    worker_memory: str = Field("6g", pattern=MEMORY, description="memory that each embedded worker hands out")
+    app_cores: int = Field(2, ge=1, description="cores of all executors of one app, where the master is no local one")
+    executor_cores: int = Field(1, ge=1, description="cores of one executor")
+    executor_memory: str = Field("512m", pattern=MEMORY, description="JVM heap of one executor")
+    executor_python: str = Field("", description="Python of executors; empty means the driver's path of it")
+    placement: dict[str, Placement] = Field(
+        {}, description="cores and memory of single apps, instead of the three above, as JSON"
     )
     driver_memory: str = Field("768m", description="JVM heap of one driver")
     java_options: str = Field("", description="options of a driver's JVM, instead of those that were measured best")
@@ -195,9 +246,48 @@ class Settings(BaseSettings):
                 ) from None
         return self
 
+    @model_validator(mode="before")
+    @classmethod
+    def _of_a_cluster(cls, given: Any) -> Any:
+        """Of what is not given, what follows from `cluster`, and that from the home."""
+        if not isinstance(given, dict):
+            return given
+        home = Path(given.get("home") or cls.model_fields["home"].default)
+        marked = {"cluster": (home / CLUSTER_MARK).exists()}
+        given = marked | given
+        if str(given["cluster"]).strip().lower() in ("true", "1", "yes", "on", "t", "y"):
+            port = given.get("spark_port") or cls.model_fields["spark_port"].default
+            follows = {"spark_master": _own_master(port)}
+            given = follows | ({} if given.get("kafka_bootstrap") else {"replication": BROKERS}) | given
+        return given
+
+    @property
+    def broker_ports(self) -> list[int]:
+        """Ports of the embedded brokers."""
+        return [self.kafka_port + 2 * i for i in range(BROKERS if self.cluster else 1)]
+
     @property
     def bootstrap(self) -> str:
-        return self.kafka_bootstrap or f"127.0.0.1:{self.kafka_port}"
+        return self.kafka_bootstrap or ",".join(f"127.0.0.1:{port}" for port in self.broker_ports)
+
+    @property
+    def own_master(self) -> str:
+        """The embedded Spark master, whether it is used or not."""
+        return _own_master(self.spark_port)
+
+    @property
+    def worker_python(self) -> str:
+        """The Python that runs what Spark's workers are sent."""
+        return ("" if self.spark_master.startswith("local") else self.executor_python) or sys.executable
+
+    def placed(self, app: str) -> Placement:
+        """What an app asks of a cluster."""
+        own = self.placement.get(app, Placement())
+        return Placement(
+            cores=own.cores or self.app_cores,
+            executor_cores=own.executor_cores or self.executor_cores,
+            memory=own.memory or self.executor_memory,
+        )
 
     @property
     def control(self) -> str:
@@ -218,6 +308,15 @@ class Settings(BaseSettings):
     @property
     def airflow_url(self) -> str:
         return f"http://127.0.0.1:{self.airflow_port}"
+
+
+def _own_master(port: object) -> str:
+    return f"spark://127.0.0.1:{port}"
+
+
+def executors_here(master: str) -> bool:
+    """Whether the executors of a Spark master run on this host: it is a local one, or listens on loopback only."""
+    return master.startswith("local") or urlparse(master).hostname in ("127.0.0.1", "localhost", "::1")
 
 
 @cache

@@ -96,8 +96,8 @@ def _mirror() -> str:
 class MySQL(Part):
     """A private MySQL 9 with the databases and the user of the platform's MariaDB."""
 
-    name: ClassVar[str] = "mysql"
-    label: ClassVar[str] = "the MySQL server"
+    name: str = "mysql"
+    label: str = "the MySQL server"
     patience: ClassVar[float] = 120.0
 
     def __init__(self, home: Path, port: int) -> None:

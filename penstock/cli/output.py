@@ -23,8 +23,8 @@ from penstock.logs import printable, printable_json
 
 COLOURS = {
     "running": "green", "idle": "green", "starting": "blue", "loading": "blue", "draining": "blue",
-    "unknown": "yellow", "waiting": "yellow", "failing": "red", "blocked": "red", "hung": "red", "down": "red",
-    "stopped": "bright_black",
+    "unknown": "yellow", "waiting": "yellow", "queued": "yellow", "failing": "red", "blocked": "red", "hung": "red",
+    "down": "red", "stopped": "bright_black",
 }  # fmt: skip
 
 

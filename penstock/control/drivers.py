@@ -76,9 +76,12 @@ class Drivers(Database):
         with self.begin() as c:
             c.execute(update(s.driver).where(s.driver.c.incarnation == incarnation).values(**values))
 
-    def driver_running(self, incarnation: str) -> None:
-        """Say that a driver's session is up; its first sign of life."""
-        self.driver_set(incarnation, state="running", beat_at=s.now_ms())
+    def driver_placed(self, incarnation: str, lacking: str | None) -> None:
+        """Say that a driver's session is up and what it still lacks: `running` if that is nothing, else `queued`."""
+        mine = (s.driver.c.incarnation == incarnation) & s.driver.c.state.in_(("launching", "queued", "running"))
+        state = {} if lacking == "" else {"state": "queued" if lacking else "running", "reason": lacking}
+        with self.begin() as c:
+            c.execute(update(s.driver).where(mine).values(beat_at=s.now_ms(), **state))
 
     def driver_beat(self, incarnation: str) -> None:
         """Say that the driver is alive, its JVM included."""

@@ -82,11 +82,11 @@ driver = Table(
     Column("release_seq", Integer, nullable=False),
     Column("spec_hash", String(64), nullable=False),
     Column("owner", String(500), nullable=False),  # task instance that answers for it, or who started it by hand
-    Column("state", String(10), nullable=False),  # launching | running | draining | ended
+    Column("state", String(10), nullable=False),  # launching | queued | running | draining | ended
     Column("launched_at", BigInteger, nullable=False),
     Column("beat_at", BigInteger, nullable=False),  # last sign of life
     Column("ended_at", BigInteger),
-    Column("reason", Text),  # why it ended
+    Column("reason", Text),  # why it ended, or what it waits for
     Column("log", String(500), nullable=False),
 )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.control import Control, ProgressRow
 from penstock.engine import jvm
+from penstock.engine.placing import Executors
 from penstock.engine.run import StreamRun
 from penstock.engine.session import open_session
 from penstock.settings import settings
@@ -21,11 +22,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+class ContextStopped(Exception):
+    """Spark gave its context up, as when the master of its cluster has given up the app."""
+
+
 class StreamDriver(Driver):
     """Runs one app's streams in one Spark session."""
 
     HEART = "the JVM"
     _spark: SparkSession | None = None
+    _executors: Executors | None = None
 
     def __init__(self, app: str, incarnation: str, control: Control) -> None:
         # The JVM starts while the declarations are read and the leases taken.
@@ -36,6 +42,10 @@ class StreamDriver(Driver):
 
     def open(self) -> None:
         self._spark = self._opening.result()
+        self._executors = Executors(self._spark, self.app)
+
+    def lacking(self) -> str | None:
+        return self._executors.lacking if self._executors else None
 
     def made(self, name: str, figures: ProgressRow) -> StreamRun:
         assert self._spark is not None
@@ -46,9 +56,12 @@ class StreamDriver(Driver):
     def pulse(self) -> None:
         """A paused JVM leaves this call waiting; the leases then run out and the supervisor sees silence."""
         assert self._spark is not None
-        jvm.answers(self._spark)
+        if not jvm.answers(self._spark):
+            raise ContextStopped
 
     def close(self) -> None:
+        if self._executors is not None:
+            self._executors.close()
         if self._spark is not None:
             self._spark.stop()
 

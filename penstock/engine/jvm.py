@@ -61,9 +61,25 @@ class Windows:
         return (self.start + self.length) % self.slide
 
 
-def answers(spark: SparkSession) -> None:
-    """Come back if the JVM works; a paused one leaves this waiting."""
-    spark._jvm.System.nanoTime()  # type: ignore[union-attr]
+def answers(spark: SparkSession) -> bool:
+    """Come back if the JVM works; a paused one leaves this waiting. False if Spark has given its context up."""
+    return not spark.sparkContext._jsc.sc().isStopped()
+
+
+def executors(spark: SparkSession) -> int:
+    """How many executors the driver of a cluster has at present."""
+    return int(spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()) - 1  # the driver is among them
+
+
+def worker_pages(spark: SparkSession, host: str, port: int) -> list[str]:
+    """The pages of the live workers of a standalone master. Py4JJavaError if the master does not answer."""
+    jvm: Any = spark._jvm
+    deploy = "org.apache.spark.deploy.DeployMessages$"
+    address = jvm.org.apache.spark.rpc.RpcAddress.apply(host, port)
+    master = jvm.org.apache.spark.SparkEnv.get().rpcEnv().setupEndpointRef(address, "Master")
+    answer = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName(f"{deploy}MasterStateResponse"))
+    found = master.askSync(getattr(getattr(jvm, f"{deploy}RequestMasterState$"), "MODULE$"), answer).workers()
+    return [str(one.webUiAddress()) for one in found if str(one.state()) == "ALIVE"]
 
 
 def heap(spark: SparkSession) -> int:

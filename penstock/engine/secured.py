@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from penstock.machine import secret
 from penstock.settings import settings
 
 
-def secured(master: str) -> dict[str, str]:
+def secured(master: str, home: Path | None = None) -> dict[str, str]:
     """Spark settings that let nobody else speak with a driver's executors; none for a local master.
 
     They belong in a file, never on a command line: those of a standalone cluster hold its secret. All its daemons need
     the same ones, in the file that `--properties-file` names; YARN and Kubernetes make a secret for each application.
+    home: where the secret lies that is not given; that of the settings if None.
     """
     if master.startswith("local"):
         return {}
@@ -26,5 +29,5 @@ def secured(master: str) -> dict[str, str]:
     }
     if master.startswith("spark://"):
         given = settings().spark_secret.get_secret_value()
-        found["spark.authenticate.secret"] = given or secret.kept(settings().home / "spark.secret").hex()
+        found["spark.authenticate.secret"] = given or secret.kept((home or settings().home) / "spark.secret").hex()
     return found

@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import shlex
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from urllib.parse import urlparse
 
 from penstock.engine.secured import secured
 from penstock.machine import aot, jars, java, scratch
-from penstock.settings import settings
+from penstock.settings import PROJECT, executors_here, settings
 from penstock.supervision import launch
 
 if TYPE_CHECKING:
@@ -92,13 +91,13 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         "spark.python.daemon.module": "penstock.engine.workers",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     }
-    if master.startswith("local"):
+    # Java's own loader can take these classes from its cache; those of spark.jars it cannot, and Spark copies them.
+    conf["spark.driver.extraClassPath"] = os.pathsep.join(connector)
+    if executors_here(master):
         # Nothing outside this machine has to reach the driver.
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Java's own loader can take these classes from its cache; those of spark.jars it cannot, and Spark copies them.
-        conf["spark.driver.extraClassPath"] = os.pathsep.join(connector)
-    else:
-        conf["spark.jars"] = ",".join(connector)
+    if not master.startswith("local"):
+        conf |= _of_executors(app, master, chosen, connector)
     if urlparse(s.checkpoint_root).scheme in ("", "file"):
         # The default manager forks two processes per file on a local disk. It guards less against two writers: the
         # lease and the fenced producer do that here.
@@ -106,6 +105,34 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         )
     return conf | secured(master) | s.spark_conf
+
+
+def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequence[str]) -> dict[str, str]:
+    """What an app asks of a cluster, and what its executors need to run what the driver sends them."""
+    s = settings()
+    asked = s.placed(app)
+    conf = {
+        # A standalone master gives an app that does not say how many it wants all cores that are free.
+        "spark.cores.max": str(asked.cores),
+        "spark.executor.cores": str(min(asked.cores or 1, asked.executor_cores or 1)),
+        "spark.executor.memory": str(asked.memory),
+        "spark.executor.extraJavaOptions": shlex.join(options),
+        # Their Python finds what the driver's does.
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(dict.fromkeys([str(s.project), str(PROJECT)])),
+        # An executor that is lost is noticed by its closed connection; this is for one that hangs, or whose host does.
+        "spark.network.timeout": "60s",
+        "spark.executor.heartbeatInterval": "5s",
+    }
+    if executors_here(master):
+        conf["spark.executor.extraClassPath"] = os.pathsep.join(connector)
+        # Their class path is the driver's, and so is its cache.
+        here = [f"-Dlog4j2.configurationFile={LOGGING}", *aot.options()]
+        conf["spark.executor.extraJavaOptions"] = shlex.join([*options, *here])
+        conf["spark.executorEnv.SPARK_LOCAL_IP"] = "127.0.0.1"
+    else:
+        # Each executor fetches them from the driver.
+        conf["spark.jars"] = ",".join(connector)
+    return conf
 
 
 def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSession:
@@ -122,7 +149,7 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
     # What spark-submit was given, the connection's master above all, is not to be overruled here.
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", settings().worker_python)
         os.environ.update(java.find().environment())
         # Else a killed JVM leaves some 20 MB for ever, and more where it shuffled.
         temporary = scratch.own(settings().home / "tmp")

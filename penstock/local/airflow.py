@@ -14,8 +14,7 @@ import httpx
 from penstock.errors import LocalError
 from penstock.local.airflow_layout import USER, Layout
 from penstock.local.lifecycle import Lifecycle
-from penstock.local.part import Part
-from penstock.machine import process
+from penstock.local.part import Part, stop_together
 from penstock.settings import settings
 
 
@@ -44,8 +43,8 @@ class Process(Part):
 
 
 class ApiServer(Process):
-    name: ClassVar[str] = "airflow-api"
-    label: ClassVar[str] = "Airflow's web and API server"
+    name: str = "airflow-api"
+    label: str = "Airflow's web and API server"
     role: ClassVar[str] = "api-server"
     variable: ClassVar[str] = "PENSTOCK_AIRFLOW_PORT"
 
@@ -58,8 +57,8 @@ class ApiServer(Process):
 
 
 class Scheduler(Process):
-    name: ClassVar[str] = "airflow-scheduler"
-    label: ClassVar[str] = "Airflow's scheduler"
+    name: str = "airflow-scheduler"
+    label: str = "Airflow's scheduler"
     role: ClassVar[str] = "scheduler"
     # The API server reads the logs from the disk: no server for them, which would listen on every address.
     options: ClassVar[tuple[str, ...]] = ("--skip-serve-logs",)
@@ -77,14 +76,14 @@ class Scheduler(Process):
 
 
 class DagProcessor(Process):
-    name: ClassVar[str] = "airflow-dag-processor"
-    label: ClassVar[str] = "Airflow's DAG processor"
+    name: str = "airflow-dag-processor"
+    label: str = "Airflow's DAG processor"
     role: ClassVar[str] = "dag-processor"
 
 
 class Triggerer(Process):
-    name: ClassVar[str] = "airflow-triggerer"
-    label: ClassVar[str] = "Airflow's triggerer"
+    name: str = "airflow-triggerer"
+    label: str = "Airflow's triggerer"
     role: ClassVar[str] = "triggerer"
     options: ClassVar[tuple[str, ...]] = ("--skip-serve-logs",)
 
@@ -148,12 +147,7 @@ class Airflow(Lifecycle):
 
     def stop(self) -> bool:
         """Stop everything at once; True if something ran."""
-        records = [r for part in self.parts if (r := part.record)]
-        ran = any(part.running() for part in self.parts)
-        process.stop_all(records, patience=10)
-        for part in self.parts:
-            process.forget(part.run, part.name)
-        return ran
+        return stop_together(self.parts, patience=10)
 
     def kill(self) -> None:
         """SIGKILL all of it."""

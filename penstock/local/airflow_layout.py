@@ -127,7 +127,7 @@ class Layout:
             "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": settings().spark_master}),
             "PATH": os.pathsep.join(path),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "PYSPARK_PYTHON": str(python),
+            "PYSPARK_PYTHON": settings().worker_python,
             "PYSPARK_DRIVER_PYTHON": str(python),
             "JAVA_HOME": str(runtime.home),
             "PENSTOCK_HOME": str(self.home),

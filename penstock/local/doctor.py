@@ -19,6 +19,7 @@ from penstock.kafka.admin import describe_topics
 from penstock.local.platform import GIB, NEEDED_DISK, Platform
 from penstock.machine import aot, jars, java, process
 from penstock.settings import misspelt, settings
+from penstock.supervision import launch
 
 State = Literal["ok", "note", "fail"]
 NEEDED_MEMORY = 6 * GIB
@@ -49,6 +50,7 @@ def examine(platform: Platform) -> list[Check]:
         ("Broker", _broker),
         ("Control database", _control),
         ("Stores", _stores),
+        ("Spark cluster", _placed),
         ("Airflow", _airflow),
     ]
     found: list[Check] = []
@@ -103,7 +105,7 @@ def _version(package: str) -> str:
 
 def _jars(platform: Platform) -> Iterator[Check]:
     stores = [part.name for part in platform.stores if part.name in jars.SETS]
-    for name in (*(("broker",) if platform.broker else ()), "connector", *stores):
+    for name in (*(("broker",) if platform.brokers else ()), "connector", *stores):
         lacking = jars.missing(name)
         if lacking:
             yield Check(f"Jars of {name}", "fail", f"{len(lacking)} not fetched: {lacking[0]} …", "`make up` fetches")
@@ -167,8 +169,10 @@ def _settings(_: Platform) -> Iterator[Check]:
 
 
 def _broker(platform: Platform) -> Iterator[Check]:
-    if platform.broker and not platform.broker.running():
-        yield Check("Broker", "fail", f"no broker at {settings().bootstrap}", UNUSED)
+    gone = [part for part in platform.brokers if not part.running()]
+    if gone:
+        which = f" ({len(gone)} of {len(platform.brokers)})" if len(platform.brokers) > 1 else ""
+        yield Check("Broker", "fail", f"no broker at {', '.join(part.bootstrap for part in gone)}{which}", UNUSED)
         return
     states = describe_topics(readable()[0].topics.values(), settings().bootstrap)
     drifted = [state.declared.name for state in states if not state.as_declared]
@@ -201,6 +205,31 @@ def _stores(platform: Platform) -> Iterator[Check]:
             yield Check(label, "fail", f"{part.label} runs, but does not answer", f"see {part.log}")
         else:
             yield Check(label, "ok", f"answers at 127.0.0.1:{next(iter(part.ports.values()))}")
+
+
+def _placed(platform: Platform) -> Iterator[Check]:
+    """Master and workers, and whether all apps together find the cores and the memory that they ask for."""
+    if platform.spark is None:
+        return
+    gone = [part.label for part in platform.placed if not part.running()]
+    ill = [part for part in platform.placed if part.label not in gone and not part.ready()]
+    if gone:
+        yield Check("Spark cluster", "fail", f"not running: {', '.join(gone)}", UNUSED)
+        return
+    if ill:
+        logs = ", ".join(str(part.log) for part in ill)
+        found = f"running, but not ready: {', '.join(part.label for part in ill)}"
+        yield Check("Spark cluster", "fail", found, f"see {logs}")
+        return
+    asked, s = [settings().placed(app) for app in readable()[0].apps if launch.plain(app, "") is None], settings()
+    cores = sum(one.cores or 0 for one in asked)
+    offered = s.workers * s.worker_cores
+    found = f"{s.own_master} with {s.workers} workers; {len(asked)} apps ask for {cores} of {offered} cores"
+    if cores > offered:
+        fix = "raise PENSTOCK_WORKER_CORES, or lower PENSTOCK_APP_CORES: an app for which none are left is queued"
+        yield Check("Spark cluster", "fail", found, fix)
+    else:
+        yield Check("Spark cluster", "ok", found)
 
 
 def _airflow(platform: Platform) -> Iterator[Check]:

@@ -61,8 +61,8 @@ class Elasticsearch(Store):
     config: settings of the node over the defaults here, as Elasticsearch names them.
     """
 
-    name: ClassVar[str] = "elasticsearch"
-    label: ClassVar[str] = "the Elasticsearch server"
+    name: str = "elasticsearch"
+    label: str = "the Elasticsearch server"
     variable: ClassVar[str] = "PENSTOCK_ELASTICSEARCH_PORT"
     patience: ClassVar[float] = 120.0
 

@@ -45,8 +45,8 @@ def find() -> tuple[Path, dict[str, str]]:
 class InfluxDB(Store):
     """A private InfluxDB 1.x; its RPC takes the next port."""
 
-    name: ClassVar[str] = "influxdb"
-    label: ClassVar[str] = "the InfluxDB server"
+    name: str = "influxdb"
+    label: str = "the InfluxDB server"
     variable: ClassVar[str] = "PENSTOCK_INFLUXDB_PORT"
 
     def __init__(self, home: Path | None = None, *, port: int) -> None:

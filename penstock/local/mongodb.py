@@ -24,8 +24,8 @@ COMPILER = ("janino-", "commons-compiler-")
 class MongoDB(Store):
     """A private server without passwords, on loopback."""
 
-    name: ClassVar[str] = "mongodb"
-    label: ClassVar[str] = "the MongoDB server"
+    name: str = "mongodb"
+    label: str = "the MongoDB server"
     variable: ClassVar[str] = "PENSTOCK_MONGODB_PORT"
 
     def __init__(self, home: Path | None = None, *, port: int, heap: str = "256m") -> None:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -21,8 +21,8 @@ from penstock.machine.process import Record
 class Part(Lifecycle):
     """One process of the platform. home: where its data, logs and records are kept."""
 
-    name: ClassVar[str]
-    label: ClassVar[str]
+    name: str
+    label: str
     variable: ClassVar[str] = ""
     """The environment variable that chooses its port."""
     patience: ClassVar[float] = 60.0
@@ -168,6 +168,15 @@ class Store(Part):
     @abstractmethod
     def url(self) -> str:
         """Where it is, without a password."""
+
+
+def stop_together(parts: Sequence[Part], patience: float = 15.0) -> bool:
+    """Stop several at once: one that waits for another gets no longer than all; True if something ran."""
+    ran = any(part.running() for part in parts)
+    process.stop_all([r for part in parts if (r := part.record)], patience=patience)
+    for part in parts:
+        process.forget(part.run, part.name)
+    return ran
 
 
 def owner_option() -> list[str]:

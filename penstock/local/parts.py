@@ -6,7 +6,7 @@ import base64
 import re
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,8 +14,9 @@ import pymysql
 
 from penstock.errors import LocalError
 from penstock.local import mariadb
-from penstock.local.part import Part, owner_option, quietly
-from penstock.machine import jars, java, process
+from penstock.local.lifecycle import Lifecycle
+from penstock.local.part import Part, owner_option, quietly, stop_together
+from penstock.machine import files, jars, java, process
 from penstock.settings import settings
 
 LOG4J = """status=ERROR
@@ -33,11 +34,12 @@ TOOL = ["-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerf
 class Broker(Part):
     """One Kafka broker in KRaft mode, broker and controller in one process; the controller takes the next port.
 
-    config: broker settings over the defaults here, as Kafka names them.
+    config: broker settings over the defaults here, as Kafka names them. number: of one of several, the first is 1;
+    ports: of all of them in their order, all on this home.
     """
 
-    name: ClassVar[str] = "broker"
-    label: ClassVar[str] = "the Kafka broker"
+    name: str = "broker"
+    label: str = "the Kafka broker"
     variable: ClassVar[str] = "PENSTOCK_KAFKA_PORT"
 
     def __init__(
@@ -47,12 +49,18 @@ class Broker(Part):
         *,
         heap: str = "400m",
         config: Mapping[str, str] | None = None,
+        number: int = 1,
+        ports: Sequence[int] = (),
     ) -> None:
         super().__init__(home or settings().home)
         self.port = port or settings().kafka_port
         self.heap = heap
         self.config = dict(config or {})
-        self.folder = self.home / "kafka"
+        self.number, self.all_ports = number, ports or (self.port,)
+        of_several = f"-{number}" if len(self.all_ports) > 1 else ""
+        self.name += of_several
+        self.label += of_several.replace("-", " ")
+        self.folder = self.home / f"kafka{of_several}"
 
     @property
     def bootstrap(self) -> str:
@@ -79,7 +87,7 @@ class Broker(Part):
             )
         shutil.rmtree(data, ignore_errors=True)
         done = process.capture(
-            [*self._java(TOOL), "kafka.tools.StorageTool", "format", "-t", _cluster_id(), "-c", properties]
+            [*self._java(TOOL), "kafka.tools.StorageTool", "format", "-t", self._cluster_id(), "-c", properties]
         )
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()
@@ -88,10 +96,14 @@ class Broker(Part):
     def properties(self) -> dict[str, str]:
         """The broker's settings."""
         controller = self.port + 1
+        voters = [f"{n}@127.0.0.1:{port + 1}" for n, port in enumerate(self.all_ports, 1)]
+        replicas = min(3, len(self.all_ports))
+        # Of three, one may be away, and what is acknowledged lies on two.
+        written = max(1, replicas - 1)
         return {
             "process.roles": "broker,controller",
-            "node.id": "1",
-            "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "node.id": str(self.number),
+            "controller.quorum.voters": ",".join(voters),
             "controller.listener.names": "CONTROLLER",
             "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}",
             "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
@@ -100,15 +112,15 @@ class Broker(Part):
             "log.dirs": str(self.folder / "data"),
             "num.partitions": "4",
             "auto.create.topics.enable": "false",
-            "offsets.topic.replication.factor": "1",
+            "offsets.topic.replication.factor": str(replicas),
             "offsets.topic.num.partitions": "4",
             # A stream may rest for months: its offsets must not be forgotten.
             "offsets.retention.minutes": str(10 * 365 * 24 * 60),
-            "transaction.state.log.replication.factor": "1",
-            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.replication.factor": str(replicas),
+            "transaction.state.log.min.isr": str(written),
             "transaction.state.log.num.partitions": "4",
-            "share.coordinator.state.topic.replication.factor": "1",
-            "share.coordinator.state.topic.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": str(replicas),
+            "share.coordinator.state.topic.min.isr": str(written),
             "share.coordinator.state.topic.num.partitions": "1",
             "group.initial.rebalance.delay.ms": "0",
             "num.network.threads": "2",
@@ -120,6 +132,10 @@ class Broker(Part):
             # After a crash the controller waits for the old session to run out.
             "broker.session.timeout.ms": "6000",
             "broker.heartbeat.interval.ms": "1500",
+            # One broker's own defaults are these.
+            **(
+                {"default.replication.factor": str(replicas), "min.insync.replicas": str(written)} if voters[1:] else {}
+            ),
             **self.config,
         }
 
@@ -144,12 +160,50 @@ class Broker(Part):
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "socket.timeout.ms": 5000})
         return quietly(lambda: admin.list_topics(timeout=3).brokers, KafkaException)
 
+    def _cluster_id(self) -> str:
+        """Of a single broker any; several are told the same, which is kept beside their folders."""
+        if len(self.all_ports) == 1:
+            return _made_id()
+        kept = self.home / "kafka.id"
+        if not kept.exists():
+            files.write_private(kept, _made_id())
+        return kept.read_text()
+
     def _java(self, options: list[str]) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={self.folder / 'log4j2.properties'}"
         return [java.find().command, *options, logging, "-cp", jars.classpath("broker")]
 
 
-def _cluster_id() -> str:
+class Brokers(Lifecycle):
+    """Kafka brokers that are a quorum of controllers too: replication 3, of which 2 must have what is acknowledged.
+
+    Each is a part of its own, to be killed and started alone. ports: of each the first; its controller takes the next.
+    """
+
+    def __init__(self, home: Path | None = None, ports: Sequence[int] = (), *, heap: str = "320m") -> None:
+        s = settings()
+        chosen = list(ports) or s.broker_ports
+        self.parts = [
+            Broker(home or s.home, port, heap=heap, number=n, ports=chosen) for n, port in enumerate(chosen, 1)
+        ]
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(part.bootstrap for part in self.parts)
+
+    def start(self) -> bool:
+        started = [part.start() for part in self.parts]
+        return any(started)
+
+    def wait(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
+        for part in self.parts:
+            part.wait(seconds, tick)
+
+    def stop(self) -> bool:
+        return stop_together(self.parts)
+
+
+def _made_id() -> str:
     """A random id as Kafka writes them; one that starts with a dash would be taken for an option."""
     while True:
         made = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
@@ -170,8 +224,8 @@ class MariaDB(Part):
     The user may also make databases of the form `penstock_<name>`, for tests. Row-based binary log, UTC.
     """
 
-    name: ClassVar[str] = "mariadb"
-    label: ClassVar[str] = "the MariaDB server"
+    name: str = "mariadb"
+    label: str = "the MariaDB server"
     variable: ClassVar[str] = "PENSTOCK_MARIADB_PORT"
 
     SETUP = """

@@ -20,8 +20,9 @@ from penstock.kafka.admin import ensure_topics
 from penstock.local import mariadb, stores
 from penstock.local.airflow import Airflow, ApiServer
 from penstock.local.demo import Demo
-from penstock.local.part import Part
-from penstock.local.parts import Broker, MariaDB
+from penstock.local.part import Part, stop_together
+from penstock.local.parts import Broker, Brokers, MariaDB
+from penstock.local.spark import Cluster, Master
 from penstock.machine import aot, jars, java, process
 from penstock.machine.files import locked, private
 from penstock.observe.health import FAILING
@@ -29,7 +30,7 @@ from penstock.observe.overview import overview
 from penstock.observe.snapshot import read
 from penstock.observe.states import Limits
 from penstock.observe.views import Overview
-from penstock.settings import Settings, settings
+from penstock.settings import CLUSTER_MARK, Settings, settings
 from penstock.supervision import launch
 from penstock.supervision import processes as drivers
 from penstock.supervision.releases import release
@@ -65,8 +66,8 @@ class Report(Protocol):
 class Meter(Part):
     """Measures the platform; a process of its own."""
 
-    name: ClassVar[str] = "meter"
-    label: ClassVar[str] = "the meter"
+    name: str = "meter"
+    label: str = "the meter"
     variable: ClassVar[str] = "PENSTOCK_METRICS_PORT"
 
     def __init__(self, home: Path | None = None, port: int | None = None) -> None:
@@ -92,6 +93,8 @@ def as_running(given: Settings) -> Settings:
     ports: dict[str, int] = {}
     for name, use, option in (
         (Broker.name, "kafka", "kafka_port"),
+        (f"{Broker.name}-1", "kafka", "kafka_port"),
+        (Master.name, "spark", "spark_port"),
         (MariaDB.name, "mysql", "mariadb_port"),
         (ApiServer.name, "http", "airflow_port"),
         (Meter.name, "metrics", "metrics_port"),
@@ -103,7 +106,13 @@ def as_running(given: Settings) -> Settings:
         record = process.read(given.home / "run", name)
         if record and record.process() and record.ports:
             ports[f"{name}_port"] = next(iter(record.ports.values()))
-    return given.model_copy(update=ports)
+    found = given.model_copy(update=ports)
+    ours = given.spark_master == given.own_master
+    return found.model_copy(update={"spark_master": found.own_master}) if ours else found
+
+
+def _brokers(s: Settings) -> list[Broker]:
+    return Brokers(s.home, s.broker_ports).parts if s.cluster else [Broker(s.home, s.kafka_port)]
 
 
 class Platform:
@@ -111,7 +120,10 @@ class Platform:
 
     def __init__(self, given: Settings | None = None) -> None:
         self.settings = s = given or settings()
-        self.broker = None if s.kafka_bootstrap else Broker(s.home, s.kafka_port)
+        self.brokers = [] if s.kafka_bootstrap else _brokers(s)
+        # A master elsewhere may be given even so.
+        own = s.cluster and s.spark_master == s.own_master
+        self.spark = Cluster(s.home, s.spark_port) if own else None
         self.mariadb = None if s.control_url.get_secret_value() else MariaDB(s.home, s.mariadb_port)
         self.stores = stores.chosen(s)
         self.airflow = Airflow(s.home, s.airflow_port, s.project)
@@ -123,7 +135,17 @@ class Platform:
     @property
     def parts(self) -> list[Part]:
         """In the order in which they start."""
-        return [p for p in [self.broker, self.mariadb, *self.stores, *self.airflow.parts, self.meter] if p]
+        return [*self.stored, *self.stores, *self.placed, *self.airflow.parts, self.meter]
+
+    @property
+    def stored(self) -> list[Part]:
+        """What keeps the platform's own data: the brokers and the control database."""
+        return [*self.brokers, *([self.mariadb] if self.mariadb else [])]
+
+    @property
+    def placed(self) -> list[Part]:
+        """What runs the tasks of drivers: Spark's master and workers."""
+        return [*self.spark.parts] if self.spark else []
 
     # Up
 
@@ -136,11 +158,14 @@ class Platform:
         with self._alone():
             with report.step("Checking this machine") as step:
                 step.say(self._check())
+            self._keep_to_it()
             self._fetch(report)
             self._train(report)
             self._start_stores(report)
             with report.step("Creating tables and topics as declared") as step:
                 step.say(self._declare(*survey(self.settings.project, combiners=False)))
+            if self.placed:
+                self._start_all(report, self.placed, "Starting the Spark cluster")
             self._start_all(report, self.airflow.parts, "Starting Airflow")
             self._start_all(report, [self.meter], "Starting the meter")
             with report.step("Waiting for the first figures of the streams") as step:
@@ -176,9 +201,28 @@ class Platform:
         note = f" ({found.note})" if found.note else ""
         return f"Java {found.version} from {found.source}{note}"
 
+    def _keep_to_it(self) -> None:
+        """Data of one broker is not that of three: LocalError if the home was first started in the other way."""
+        s, mark = self.settings, self.settings.home / CLUSTER_MARK
+        marked, one = mark.exists(), (s.home / "kafka" / "data" / "meta.properties").exists()
+        if s.cluster and one:
+            raise LocalError(
+                "the data of this home lies on one broker, and a cluster has three",
+                got=f"PENSTOCK_CLUSTER is set, and {s.home} holds records and checkpoints of one broker",
+                fix="choose another place by PENSTOCK_HOME, or give the data up: `make clean`",
+            )
+        if marked and not s.cluster:
+            raise LocalError(
+                "the data of this home lies on the brokers of a cluster",
+                got=f"PENSTOCK_CLUSTER is off, and {mark} is there",
+                fix="leave PENSTOCK_CLUSTER out, choose another place by PENSTOCK_HOME, or give it up: `make clean`",
+            )
+        if s.cluster:
+            mark.touch()
+
     def _fetch(self, report: Report) -> None:
         wanted: list[tuple[str, str]] = [("connector", "Spark's Kafka connector")]
-        if self.broker:
+        if self.brokers:
             wanted.insert(0, ("broker", "Kafka"))
         for name, label in wanted:
             if jars.missing(name):
@@ -202,8 +246,7 @@ class Platform:
                 step.say(f"left out: {e}")
 
     def _start_stores(self, report: Report) -> None:
-        kept = [part for part in (self.broker, self.mariadb) if part]
-        for parts in (kept, self.stores):
+        for parts in (self.stored, self.stores):
             if parts:
                 self._start_all(report, parts, f"Starting {' and '.join(p.label.removeprefix('the ') for p in parts)}")
 
@@ -292,8 +335,13 @@ class Platform:
             with report.step("Draining the streams") as step:
                 step.say(self._stop_drivers(step.say))
             # The streams' stores last of all: whoever drains still writes to them.
+            if self.spark:
+                with report.step("Stopping the Spark cluster") as step:
+                    step.say("" if self.spark.stop() else "it did not run")
             with report.step("Stopping Kafka, MariaDB and the stores") as step:
-                ran = [part.stop() for part in (self.broker, self.mariadb, *self.stores) if part]
+                # Brokers at once: the last of a quorum has nobody to hand over to.
+                ran = [stop_together(self.brokers)]
+                ran += [part.stop() for part in (self.mariadb, *self.stores) if part]
                 step.say("" if any(ran) else "they did not run")
 
     def _stop_drivers(self, say: Callable[[str], None]) -> str:

@@ -35,8 +35,8 @@ LOGBACK = """<configuration>
 class S3(Store):
     """A private object store on loopback."""
 
-    name: ClassVar[str] = PART
-    label: ClassVar[str] = "the object store"
+    name: str = PART
+    label: str = "the object store"
     variable: ClassVar[str] = "PENSTOCK_S3_PORT"
 
     def __init__(self, home: Path | None = None, *, port: int, heap: str = "192m") -> None:

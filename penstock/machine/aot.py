@@ -21,6 +21,8 @@ SINCE = 25
 FILE = "driver.aot"
 # Java warns of a few calling conventions that it has to make anew; a cache it cannot take is an error.
 QUIET = "-Xlog:aot=error,aot+codecache+stubs=error"
+# The run has a broker of its own and needs no cluster.
+ALONE = {"PENSTOCK_CLUSTER": "0", "PENSTOCK_SPARK_MASTER": "local[2]", "PENSTOCK_REPLICATION": "1"}
 # Which environment a cache was made for.
 OWNER = "environment"
 
@@ -66,7 +68,8 @@ def ensure() -> None:
     with publish(target) as fresh:
         if fresh is None:
             return
-        done = process.capture([sys.executable, "-m", "penstock.local.training", str(fresh / FILE)])
+        command = [sys.executable, "-m", "penstock.local.training", str(fresh / FILE)]
+        done = process.capture(command, env=ALONE)
         if done.returncode or not (fresh / FILE).exists():
             raise LocalError(
                 "the training run for Java's cache failed, so drivers start slower",

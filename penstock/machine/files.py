@@ -15,6 +15,7 @@ from pathlib import Path
 OURS = frozenset(
     {"airflow", "backfills", "beat.secret", "captures", "checkpoints", "folds", "kafka", "logs", "mariadb", "run"}
     | {"elasticsearch", "influxdb", "mongodb", "s3", "s3.secret", "spark-warehouse", "tables", "tmp"}
+    | {"cluster", "kafka.id", "kafka-1", "kafka-2", "kafka-3", "spark", "spark.secret"}
     | {"crowds", "fleets", "views", "views.token"}
 )
 

@@ -8,6 +8,7 @@ CURES = {
     "starting": "wait some seconds",
     "loading": "wait",
     "draining": "wait; killed after `PENSTOCK_DRAIN_TIMEOUT`",
+    "queued": "give the cluster more workers, or the app less (`PENSTOCK_APP_CORES`, `PENSTOCK_EXECUTOR_MEMORY`)",
     "waiting": "see that its store runs, and that the driver reaches it",
     "failing": "read *last error*",
     "blocked": "read *last error*: it says what is in doubt and which command goes on",

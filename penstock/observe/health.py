@@ -11,8 +11,8 @@ from penstock.observe.views import StreamView
 from penstock.settings import settings
 
 # Of what is wanted. The supervisor mends the first two by itself, or says why not.
-ILL: frozenset[State] = frozenset({"hung", "down", "failing", "blocked", "waiting"})
-FAILING: frozenset[State] = frozenset({"failing", "blocked", "waiting"})
+ILL: frozenset[State] = frozenset({"hung", "down", "failing", "blocked", "waiting", "queued"})
+FAILING: frozenset[State] = frozenset({"failing", "blocked", "waiting", "queued"})
 # A store that is away for less is not worth a failed run.
 MOMENT_MS = 60_000
 # Nothing is known of it yet, or not any more.

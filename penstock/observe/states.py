@@ -11,8 +11,8 @@ from penstock.settings import Settings
 from penstock.supervision.decide import START_TIMEOUT
 
 State = Literal[
-    "running", "idle", "loading", "starting", "draining", "waiting", "failing", "blocked", "hung", "down", "unknown",
-    "stopped",
+    "running", "idle", "loading", "starting", "draining", "queued", "waiting", "failing", "blocked", "hung", "down",
+    "unknown", "stopped",
 ]  # fmt: skip
 
 # Worst first: the state of an app whose driver is well is that of its worst stream.
@@ -23,6 +23,8 @@ STATES: dict[State, str] = {
     "blocked": "It stopped by itself because going on would lose or falsify something; the reason says what, and which "
     "command goes on.",
     "waiting": "Its store is away, is slow or asks to wait; it holds its offsets, and goes on by itself.",
+    "queued": "Its driver is up and has no executor: the cluster has not enough cores or memory free; it goes on by "
+    "itself.",
     "unknown": "Nothing was heard lately; it may well be running, and is not taken for dead.",
     "starting": "Wanted; its driver is being launched, or has not finished the first batch.",
     "loading": "Its tables are read to the ends that their topics had; batches begin after that.",
@@ -70,6 +72,8 @@ def driver_state(app: AppRow, driver: DriverRow | None, wanted: bool, now: int, 
         return "starting", f"its driver was launched {duration(max(0, now - driver.launched_at))} ago"
     if silent > limits.fresh_ms:
         return "unknown", f"its driver was last heard {duration(silent)} ago"
+    if driver.state == "queued":
+        return "queued", driver.reason or "it waits for executors"
     if driver.release_seq < app.release_seq:
         return "draining", f"release {app.release_seq} follows as soon as release {driver.release_seq} has drained"
     if driver.state == "draining":

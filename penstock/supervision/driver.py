@@ -83,6 +83,9 @@ class Driver(ABC):
         self._reason = self._log = ""
         self._runs: dict[str, Run] = {}
         self._release = 0
+        self._placed = False
+        # What was reported last of what it lacks: that all is on its way is what a launch says already.
+        self._told: str | None = ""
         self._leases = LeaseHolder(control, self._names, incarnation)
 
     def _is_mine(self, name: str) -> bool:
@@ -96,6 +99,11 @@ class Driver(ABC):
     @abstractmethod
     def made(self, name: str, figures: ProgressRow) -> Run:
         """The run of a declared stream or capture, not yet started. figures: with what is known from before."""
+
+    def lacking(self) -> str | None:
+        """What it waits for before its runs can work, e.g. for resources of a cluster; None if for nothing, empty if
+        that is on its way. Must not take long."""
+        return None
 
     def pulse(self) -> None:
         """Come back if the driver can work; an exception ends it."""
@@ -145,7 +153,7 @@ class Driver(ABC):
         signal.signal(signal.SIGTERM, lambda *_: self._leave("SIGTERM"))
         signal.signal(signal.SIGINT, lambda *_: self._leave("SIGINT"))
         self.open()
-        self._control.driver_running(self.incarnation)
+        self._place()
         threading.Thread(target=self._keep, name="keeper", daemon=True).start()
         self._open_runs()
         threading.Thread(target=self._report_on, name="reporter", daemon=True).start()
@@ -154,6 +162,17 @@ class Driver(ABC):
         finally:
             self._drain()
         return 0
+
+    def _place(self) -> None:
+        """Report whether the driver has what it needs to work: its first sign of life, and whenever that changes."""
+        lacking = self.lacking()
+        self._placed = lacking is None
+        if lacking == self._told or (lacking == "" and self._told is None):
+            return
+        self._control.driver_placed(self.incarnation, lacking)
+        self._told = lacking
+        if lacking:
+            log.warning("driver of %s %s", self.app, lacking)
 
     def _open_runs(self) -> None:
         before, now = self._control.progress(self.app), self._control.now()
@@ -214,7 +233,7 @@ class Driver(ABC):
             return self._leave("no stream of the app is wanted")
         for name, run in self._runs.items():
             if wanted.get(name) == "on":
-                if run.active or self._owns(name):
+                if self._placed and (run.active or self._owns(name)):
                     run.tend()
             elif run.running:
                 log.info("stream %s is not wanted any more", name)
@@ -268,6 +287,7 @@ class Driver(ABC):
             try:
                 self._leases.renew()
                 self._control.driver_beat(self.incarnation)
+                self._place()
             except LeaseLost as e:
                 if self._leaving.is_set():
                     return

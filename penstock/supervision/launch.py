@@ -18,7 +18,7 @@ from penstock.declare.capture import APP as CAPTURES
 from penstock.declare.view import instance_of
 from penstock.errors import LocalError
 from penstock.machine import files, java
-from penstock.settings import PROJECT, settings
+from penstock.settings import PROJECT, executors_here, settings
 from penstock.supervision import processes
 
 # Enough to see what a crash loop did, few enough to read and to keep for ever.
@@ -99,13 +99,13 @@ def environment() -> dict[str, str]:
         SPARK_HOME=env.get("SPARK_HOME") or _spark_home(),
         # A JVM that only puts the command line together.
         SPARK_LAUNCHER_OPTS=env.get("SPARK_LAUNCHER_OPTS", "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"),
-        PYSPARK_PYTHON=str(python),
+        PYSPARK_PYTHON=s.worker_python,
         PYSPARK_DRIVER_PYTHON=str(python),
         PENSTOCK_PROJECT=str(s.project),
         PENSTOCK_HOME=str(s.home),
         JAVA_HOME=str(java.find().home),
     )
-    if s.spark_master.startswith("local"):
+    if executors_here(s.spark_master):
         env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     return env
 

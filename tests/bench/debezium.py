@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar
 
 from penstock.local.part import Part
 from penstock.local.parts import MariaDB
@@ -102,8 +101,8 @@ class LoggedMariaDB(MariaDB):
 class Debezium(Part):
     """One connector that captures one table of the database `demo` into `topic`, as flat JSON rows."""
 
-    name: ClassVar[str] = "connect"
-    label: ClassVar[str] = "Kafka Connect"
+    name: str = "connect"
+    label: str = "Kafka Connect"
 
     def __init__(self, home: Path, mariadb: MariaDB, bootstrap: str, table: str) -> None:
         super().__init__(home)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -68,8 +68,8 @@ jars.SETS["mongodb-connect"] = jars.JarSet(
 class Connector(Part):
     """Kafka Connect, standalone, with MongoDB's own sink connector: the topic by replaceOne with upsert."""
 
-    name: ClassVar[str] = "mongodb-connect"
-    label: ClassVar[str] = "Kafka Connect"
+    name: str = "mongodb-connect"
+    label: str = "Kafka Connect"
 
     def __init__(self, home: Path, bootstrap: str, url: str) -> None:
         super().__init__(home)

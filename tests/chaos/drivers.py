@@ -13,7 +13,7 @@ from pathlib import Path
 from penstock import catalog
 from penstock.control import Control, DriverRow
 from penstock.errors import BrokerError
-from penstock.local.parts import Broker, MariaDB
+from penstock.local.parts import Broker, Brokers, MariaDB
 from penstock.supervision import launch, processes
 from penstock.supervision.heartbeats import Beater
 from tests.chaos.projects import deployed
@@ -91,7 +91,9 @@ def signal_session(d: DriverRow, number: signal.Signals) -> None:
 
 
 @contextmanager
-def drivers(broker: Broker, mariadb: MariaDB, home: Path, project: Path, **extra: object) -> Iterator[Drivers]:
+def drivers(
+    broker: Broker | Brokers, mariadb: MariaDB, home: Path, project: Path, **extra: object
+) -> Iterator[Drivers]:
     """Drivers of a project with a home of their own; every process they started is gone at the end."""
     with deployed(project, broker, mariadb, home, **extra) as control:
         yield Drivers(control, broker.bootstrap)

@@ -12,7 +12,7 @@ import pytest
 from penstock import catalog
 from penstock.control import Control
 from penstock.kafka.admin import ensure_topics
-from penstock.local.parts import Broker, MariaDB
+from penstock.local.parts import Broker, Brokers, MariaDB
 from penstock.supervision import processes
 from tests.support import forget, forget_jobs
 
@@ -38,7 +38,9 @@ def other_project(folder: Path, variables: Mapping[str, object]) -> Iterator[Non
 
 
 @contextmanager
-def deployed(folder: Path, broker: Broker, mariadb: MariaDB, home: Path, **variables: object) -> Iterator[Control]:
+def deployed(
+    folder: Path, broker: Broker | Brokers, mariadb: MariaDB, home: Path, **variables: object
+) -> Iterator[Control]:
     """A project with its topics and its control database; every driver that it then knows is gone at the end."""
     given = {
         "PENSTOCK_HOME": home,

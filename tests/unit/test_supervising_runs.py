@@ -41,7 +41,7 @@ def control(tmp_path: Path, airflow_home: None) -> Iterator[Control]:  # noqa: A
         made.sync(catalog.load())
         incarnation = made.claim("chaos", None, host="elsewhere", spec_hash="", owner="me", log="")
         assert incarnation
-        made.driver_running(incarnation)
+        made.driver_placed(incarnation, None)
         yield made
         made.engine.dispose()
 
@@ -209,7 +209,7 @@ def released(control: Control, app: str, actor: Actor, why: str) -> int:
 def running(p: Platform, monkeypatch: pytest.MonkeyPatch) -> Platform:
     """Its driver reports `s`; a release of its app is accepted."""
     p.supervisor().tick()
-    p.control.driver_running(p.driver().incarnation)
+    p.control.driver_placed(p.driver().incarnation, None)
     p.control.report([ProgressRow("s", "a", p.driver().incarnation, state="idle")], keep=False)
     monkeypatch.setattr(supervisor, "release", released)
     return p

@@ -35,8 +35,8 @@ WELL = ("running", "idle")
 class Keeper(Part):
     """Stands for Airflow in a short run: a twentieth of its weight."""
 
-    name: ClassVar[str] = "keeper"
-    label: ClassVar[str] = "the keeper of the drivers"
+    name: str = "keeper"
+    label: str = "the keeper of the drivers"
 
     def command(self) -> list[str]:
         return [sys.executable, "-m", "tests.chaos.long.keeper"]

@@ -1,0 +1,88 @@
+"""What an app still lacks of what it asks of a cluster, in words."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+
+from py4j.protocol import Py4JError
+
+from penstock.engine import jvm
+from penstock.settings import Placement, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOK_EVERY = 1.0
+
+
+class Executors:
+    """Looks after the executors of a driver's app: whether it has any, and if not, what it waits for."""
+
+    def __init__(self, spark: SparkSession, app: str) -> None:
+        self._spark, self._asked = spark, settings().placed(app)
+        self._master = str(spark.sparkContext.master)
+        self._id = str(spark.sparkContext.applicationId)
+        self._end = threading.Event()
+        self.lacking: str | None = None
+        """None if there are any; empty if they are on their way; else what is waited for."""
+        if not self._master.startswith("local"):
+            self.lacking = ""
+            # A thread of its own: a master that hangs answers after minutes.
+            threading.Thread(target=self._watch, name="executors", daemon=True).start()
+
+    def close(self) -> None:
+        self._end.set()
+
+    def _watch(self) -> None:
+        while not self._end.is_set():
+            try:
+                if jvm.executors(self._spark):
+                    self.lacking = None
+                else:
+                    # What was said before holds until the master has answered.
+                    self.lacking = self.lacking or ""
+                    self.lacking = self._missing()
+            except Py4JError:
+                if self._end.is_set():
+                    return
+                self.lacking = f"{asks(self._asked)}; {self._master} does not answer"
+            self._end.wait(LOOK_EVERY)
+
+    def _missing(self) -> str:
+        import httpx  # most drivers compute themselves and need no client
+
+        asked, place = asks(self._asked), urlparse(self._master)
+        if place.scheme != "spark" or not place.hostname or not place.port:
+            return f"{asked} of {self._master}"
+        workers = []
+        for page in jvm.worker_pages(self._spark, place.hostname, place.port):
+            try:
+                workers.append(httpx.get(f"{page}/json/", timeout=5).json())
+            except (httpx.HTTPError, ValueError):
+                return f"{asked}; {self._master} has workers, of which {page} does not say what is free"
+        if any(one["appid"] == self._id for worker in workers for one in worker["executors"]):
+            return ""
+        return f"{asked}; {self._master} has {free(workers, self._asked)}"
+
+
+def asks(asked: Placement) -> str:
+    """What is waited for."""
+    each = asked.executor_cores or 1
+    return f"waits for executors: {asked.cores} cores, {each} with {asked.memory} each"
+
+
+def free(workers: Sequence[dict[str, object]], asked: Placement) -> str:
+    """What workers have left, as their pages tell it, memory in MiB; and the way out, if none will ever do."""
+    if not workers:
+        return "no live workers"
+    left = [
+        (int(str(w["cores"])) - int(str(w["coresused"])), int(str(w["memory"])) - int(str(w["memoryused"])))
+        for w in workers
+    ]
+    said = ", ".join(f"{cores} cores and {memory} MiB free" for cores, memory in left)
+    largest = max(int(str(w["cores"])) for w in workers)
+    never = f": no worker has {asked.executor_cores} cores at all" if largest < (asked.executor_cores or 1) else ""
+    return f"{len(workers)} workers with {said}{never}"

@@ -1,0 +1,211 @@
+"""Spark's standalone master and its workers on this machine, of the installed pyspark; on loopback only."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from penstock.engine.secured import secured
+from penstock.engine.session import LOGGING
+from penstock.local.lifecycle import Lifecycle
+from penstock.local.part import Part, quietly, stop_together
+from penstock.machine import files, process
+from penstock.settings import settings
+from penstock.supervision import launch
+
+OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", f"-Dlog4j2.configurationFile={LOGGING}")
+CONF = {
+    "spark.master.rest.enabled": "false",
+    # A worker that is paused is given up after this, seconds, and its apps get executors elsewhere.
+    "spark.worker.timeout": "20",
+    # An app whose executors end again and again is the supervisor's to judge: ten ends would be the end of its driver.
+    "spark.deploy.maxExecutorRetries": "-1",
+    "spark.worker.cleanup.enabled": "true",
+    "spark.worker.cleanup.appDataTtl": str(2 * 24 * 3600),
+    "spark.executor.logs.rolling.strategy": "size",
+    "spark.executor.logs.rolling.maxSize": str(10 * 1024 * 1024),
+    "spark.executor.logs.rolling.maxRetainedFiles": "2",
+}
+
+
+class Daemon(Part):
+    """A process of the cluster's own."""
+
+    role: str
+    variable = "PENSTOCK_SPARK_PORT"
+
+    def __init__(self, home: Path | None = None, port: int | None = None) -> None:
+        """port: the master's."""
+        super().__init__(home or settings().home)
+        self.master_port = port or settings().spark_port
+        self.folder = self.home / "spark"
+
+    @property
+    def url(self) -> str:
+        return f"spark://127.0.0.1:{self.master_port}"
+
+    @property
+    def page(self) -> str:
+        """The master's page."""
+        return f"http://127.0.0.1:{self.master_port + 1}"
+
+    def conf(self) -> dict[str, str]:
+        return {**CONF, **secured(self.url, self.home)}
+
+    def prepare(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        files.write_private(self._properties, "".join(f"{key} {value}\n" for key, value in self.conf().items()))
+
+    @property
+    def _properties(self) -> Path:
+        return self.folder / f"{self.name}.conf"
+
+    def environment(self) -> dict[str, str]:
+        return {
+            **launch.environment(),
+            "PENSTOCK_HOME": str(self.home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "192m",
+            "SPARK_DAEMON_JAVA_OPTS": " ".join(OPTIONS),
+        }
+
+    def command(self) -> list[str]:
+        port, page = self.ports.values()
+        return [
+            str(Path(self.environment()["SPARK_HOME"]) / "bin" / "spark-class"), f"org.apache.spark.deploy.{self.role}",
+            "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(page),
+            "--properties-file", str(self._properties),
+        ]  # fmt: skip
+
+
+class Master(Daemon):
+    """The master; it knows its workers and apps again after a crash. Its page takes the next port."""
+
+    name = "spark-master"
+    label = "the Spark master"
+    role = "master.Master"
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        return {"spark": self.master_port, "page": self.master_port + 1}
+
+    @property
+    def _known(self) -> Path:
+        return self.folder / "known"
+
+    def conf(self) -> dict[str, str]:
+        kept = {"spark.deploy.recoveryMode": "FILESYSTEM", "spark.deploy.recoveryDirectory": str(self._known)}
+        return super().conf() | kept
+
+    def ready(self) -> bool:
+        return process.listens(self.master_port) and state(self.page).get("status") == "ALIVE"
+
+    def forget(self) -> None:
+        """Let it begin anew: what it knew has ended with it, and would be waited for."""
+        shutil.rmtree(self._known, ignore_errors=True)
+
+
+class Worker(Daemon):
+    """A worker and the executors that it starts, which end with it. number: of it, the first is 1."""
+
+    label = "Spark worker"
+    role = "worker.Worker"
+
+    def __init__(
+        self, home: Path | None = None, port: int | None = None, number: int = 1, *, cores: int = 0, memory: str = ""
+    ) -> None:
+        super().__init__(home, port)
+        self.number = number
+        self.name = f"spark-worker-{number}"
+        self.label = f"Spark worker {number}"
+        self.cores, self.memory = cores or settings().worker_cores, memory or settings().worker_memory
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        first = self.master_port + 2 * self.number
+        return {"spark": first, "page": first + 1}
+
+    @property
+    def work(self) -> Path:
+        """Where each executor's log is: `<application>/<executor>/stderr`."""
+        return self.folder / f"work-{self.number}"
+
+    @property
+    def _scratch(self) -> Path:
+        return self.folder / f"tmp-{self.number}"
+
+    def prepare(self) -> None:
+        super().prepare()
+        # What executors that were killed have left.
+        shutil.rmtree(self._scratch, ignore_errors=True)
+        self._scratch.mkdir()
+
+    def environment(self) -> dict[str, str]:
+        return super().environment() | {"SPARK_LOCAL_DIRS": str(self._scratch)}
+
+    def command(self) -> list[str]:
+        gives = ["--cores", str(self.cores), "--memory", self.memory, "--work-dir", str(self.work)]
+        return [*super().command(), *gives, self.url]
+
+    def ready(self) -> bool:
+        mine = self.ports["spark"]
+        return any(w["port"] == mine and w["state"] == "ALIVE" for w in state(self.page).get("workers", ()))
+
+
+class Cluster(Lifecycle):
+    """A master and its workers. Each is a part of its own, to be killed and started alone.
+
+    port: the master's; its page takes the next, and each worker two more.
+    """
+
+    def __init__(
+        self,
+        home: Path | None = None,
+        port: int | None = None,
+        *,
+        workers: int | None = None,
+        cores: int = 0,
+        memory: str = "",
+    ) -> None:
+        self.master = Master(home, port)
+        numbers = range(1, (workers or settings().workers) + 1)
+        self.workers = [Worker(home, port, n, cores=cores, memory=memory) for n in numbers]
+
+    @property
+    def parts(self) -> list[Daemon]:
+        """In the order in which they start."""
+        return [self.master, *self.workers]
+
+    @property
+    def url(self) -> str:
+        return self.master.url
+
+    def start(self) -> bool:
+        started = [part.start() for part in self.parts]
+        return any(started)
+
+    def wait(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
+        for part in self.parts:
+            part.wait(seconds, tick)
+
+    def stop(self) -> bool:
+        ran = stop_together(self.parts)
+        self.master.forget()
+        return ran
+
+
+def state(page: str) -> dict[str, Any]:
+    """What the master of a page says of itself, its workers and apps; empty while it does not answer."""
+    found: dict[str, Any] = {}
+
+    def ask() -> bool:
+        found.update(json.loads(httpx.get(f"{page}/json/", timeout=5).text))
+        return True
+
+    quietly(ask, httpx.HTTPError, ValueError)
+    return found

@@ -1,0 +1,214 @@
+"""What follows from `PENSTOCK_CLUSTER`, what apps ask of a cluster, and how it is said that there is not enough."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.control import Control
+from penstock.engine import placing, session
+from penstock.errors import LocalError, SettingError
+from penstock.local import doctor, platform
+from penstock.local.parts import Broker, Brokers
+from penstock.local.platform import Platform
+from penstock.machine import aot, process
+from penstock.observe.health import FAILING
+from penstock.observe.states import STATES, Limits, driver_state
+from penstock.settings import CLUSTER_MARK, Placement, settings
+from tests.unit.meter_control import APP, filled
+from tests.unit.test_local_platform import Silent
+
+CLUSTER = "spark://127.0.0.1:17077"
+
+
+@pytest.fixture(autouse=True)
+def plain(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    monkeypatch.setattr("penstock.machine.jars.jars_of", lambda _: [Path("/jars/connector.jar")])
+    monkeypatch.setattr("penstock.machine.aot.options", lambda: ["-XX:AOTCache=driver.aot"])
+
+
+def given(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(f"PENSTOCK_{name}", value)
+    settings.cache_clear()
+
+
+# Settings
+
+
+def test_three_brokers_and_a_master_follow_from_one_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (settings().spark_master, settings().replication, settings().broker_ports) == ("local[2]", 1, [19092])
+    given(monkeypatch, CLUSTER="1", KAFKA_PORT="20000", SPARK_PORT="21000")
+    s = settings()
+    assert (s.spark_master, s.replication) == ("spark://127.0.0.1:21000", 3)
+    assert s.bootstrap == "127.0.0.1:20000,127.0.0.1:20002,127.0.0.1:20004"
+
+
+def test_what_is_given_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, CLUSTER="1", SPARK_MASTER="local[1]", REPLICATION="2")
+    assert (settings().spark_master, settings().replication) == ("local[1]", 2)
+    assert Platform().spark is None
+    given(monkeypatch, KAFKA_BOOTSTRAP="elsewhere:9092")
+    monkeypatch.delenv("PENSTOCK_REPLICATION")
+    settings.cache_clear()
+    assert settings().replication == 1
+    assert Platform().brokers == []
+
+
+def test_a_home_remembers_that_it_is_a_clusters(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (home / CLUSTER_MARK).touch()
+    settings.cache_clear()
+    assert settings().spark_master == CLUSTER
+    assert [part.name for part in Platform().parts] == [
+        "broker-1", "broker-2", "broker-3", "mariadb", "s3", "spark-master", "spark-worker-1", "spark-worker-2",
+        "airflow-api", "airflow-dag-processor", "airflow-triggerer", "airflow-scheduler", "meter",
+    ]  # fmt: skip
+    given(monkeypatch, CLUSTER="0")
+    assert settings().spark_master == "local[2]"
+    assert [part.name for part in Platform().parts][:2] == ["broker", "mariadb"]
+
+
+@pytest.mark.parametrize("mistake", ['{"shop": {"cores": 0}}', '{"shop": {"memory": "lots"}}', '{"shop": {"core": 1}}'])
+def test_a_wrong_placement_is_one_sentence(monkeypatch: pytest.MonkeyPatch, mistake: str) -> None:
+    given(monkeypatch, PLACEMENT=mistake)
+    with pytest.raises(SettingError, match="PENSTOCK_PLACEMENT"):
+        settings()
+
+
+# The platform
+
+
+def test_data_of_one_broker_is_not_taken_for_a_clusters(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Platform, "_check", lambda _: "")
+    given(monkeypatch, CLUSTER="1")
+    data = home / "kafka" / "data"
+    data.mkdir(parents=True)
+    (data / "meta.properties").touch()
+    with pytest.raises(LocalError, match=r"lies on one broker.*make clean"):
+        Platform().up(Silent())
+    assert not (home / CLUSTER_MARK).exists()
+    (data / "meta.properties").unlink()
+    (home / CLUSTER_MARK).touch()
+    given(monkeypatch, CLUSTER="0")
+    with pytest.raises(LocalError, match=r"lies on the brokers of a cluster.*leave PENSTOCK_CLUSTER out"):
+        Platform().up(Silent())
+
+
+def test_what_runs_is_found_on_the_ports_it_has(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, CLUSTER="1")
+    record = process.spawn("spark-master", ["sleep", "600"], run=home / "run", log=home / "x", ports={"spark": 4711})
+    try:
+        found = platform.as_running(settings())
+        assert found.spark_master == "spark://127.0.0.1:4711"
+        cluster = Platform(found).spark
+        assert cluster
+        assert [part.ports["page"] for part in cluster.parts] == [4712, 4714, 4716]
+    finally:
+        process.kill(record)
+
+
+def test_doctor_tells_what_of_the_cluster_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, CLUSTER="1", KAFKA_PORT=str(process.free_port(6)), SPARK_PORT=str(process.free_port(6)))
+    found = {check.name: check for check in doctor.examine(Platform())}
+    assert found["Broker"].state == "fail"
+    assert "(3 of 3)" in found["Broker"].found
+    assert "Spark worker 1, Spark worker 2" in found["Spark cluster"].found
+    assert found["Spark cluster"].fix == doctor.UNUSED
+
+
+def test_internal_topics_follow_the_number_of_brokers(tmp_path: Path) -> None:
+    one = Broker(tmp_path, 5000).properties()
+    three = Brokers(tmp_path, [5000, 5002, 5004]).parts[1].properties()
+    names = [key for key in three if key.endswith((".replication.factor", ".isr", "insync.replicas"))]
+    assert len(names) == 7
+    for name in names:
+        assert (one.get(name, "1"), three[name]) == ("1", "3" if name.endswith("factor") else "2"), name
+    assert one["controller.quorum.voters"] == "1@127.0.0.1:5001"
+    assert three["controller.quorum.voters"] == "1@127.0.0.1:5001,2@127.0.0.1:5003,3@127.0.0.1:5005"
+    assert (three["node.id"], three["log.dirs"]) == ("2", str(tmp_path / "kafka-2" / "data"))
+
+
+def test_the_training_run_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, CLUSTER="1")
+    given(monkeypatch, **{name.removeprefix("PENSTOCK_"): value for name, value in aot.ALONE.items()})
+    assert (settings().spark_master, settings().replication, settings().cluster) == ("local[2]", 1, False)
+
+
+# What an app asks for
+
+
+def test_an_app_takes_what_it_is_given_and_not_all_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    given(monkeypatch, CLUSTER="1", PLACEMENT=json.dumps({"shop": {"cores": 4, "executor_cores": 2, "memory": "1g"}}))
+    names = ("spark.cores.max", "spark.executor.cores", "spark.executor.memory")
+    assert [session.submit_conf("shop")[name] for name in names] == ["4", "2", "1g"]
+    conf = session.submit_conf("other")
+    assert [conf[name] for name in names] == ["2", "1", "512m"]
+    assert conf["spark.authenticate"] == "true"
+    assert conf["spark.executorEnv.PYTHONPATH"] == str(settings().project)
+    assert not any(name in session.submit_conf("shop", "local[2]") for name in (*names, "spark.authenticate"))
+
+
+def test_the_drivers_class_path_is_the_one_its_cache_was_made_for() -> None:
+    for master in ("local[2]", CLUSTER, "spark://far:7077"):
+        assert session.submit_conf("shop", master)["spark.driver.extraClassPath"] == "/jars/connector.jar"
+
+
+def test_executors_elsewhere_fetch_the_connector() -> None:
+    here, far = session.submit_conf("shop", CLUSTER), session.submit_conf("shop", "spark://far:7077")
+    assert here["spark.executor.extraClassPath"] == far["spark.jars"] == "/jars/connector.jar"
+    assert "spark.jars" not in here
+    assert "AOTCache" in here["spark.executor.extraJavaOptions"]
+    assert "AOTCache" not in far["spark.executor.extraJavaOptions"]
+    assert here["spark.driver.host"] == "127.0.0.1"
+    assert "spark.driver.host" not in far
+    assert "spark.authenticate" not in here | far, "the secret is for the master of this home alone"
+
+
+# What is missing
+
+
+def worker(cores: int, used: int, memory: int, memory_used: int) -> dict[str, Any]:
+    return {"cores": cores, "coresused": used, "memory": memory, "memoryused": memory_used, "executors": []}
+
+
+@pytest.mark.parametrize(
+    ("workers", "cores", "said"),
+    [
+        ([], 1, "no live workers"),
+        ([worker(2, 2, 1024, 512)], 1, "1 workers with 0 cores and 512 MiB free"),
+        (
+            [worker(1, 0, 1024, 0), worker(1, 1, 1024, 1024)],
+            2,
+            "2 workers with 1 cores and 1024 MiB free, 0 cores and 0 MiB free: no worker has 2 cores at all",
+        ),
+    ],
+)
+def test_what_a_cluster_has_left(workers: list[dict[str, Any]], cores: int, said: str) -> None:
+    assert placing.free(workers, Placement(cores=4, executor_cores=cores, memory="1g")) == said
+
+
+def test_a_queued_driver_says_what_it_waits_for_until_it_has_it(control: Control) -> None:
+    filled(control)
+    app = control.app(APP)
+    assert app
+    incarnation = control.claim(APP, app.incarnation, host="h", spec_hash="", owner="o", log="")
+    assert incarnation
+
+    def told() -> tuple[str, str | None]:
+        row = control.driver(incarnation)
+        assert row
+        return row.state, row.reason
+
+    row = replace(control.drivers()[0], state="queued", reason="two cores", beat_at=control.now())
+    assert driver_state(app, row, True, control.now(), Limits()) == ("queued", "two cores")
+    assert "queued" in FAILING & STATES.keys()
+    for lacking, state in (("", "launching"), ("two cores", "queued"), ("", "queued"), (None, "running")):
+        control.driver_placed(incarnation, lacking)
+        assert told() == (state, "two cores" if state == "queued" else None)
+    control.driver_set(incarnation, state="draining")
+    control.driver_placed(incarnation, "two cores")
+    assert told() == ("draining", None)
