@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,9 @@ import pytest
 from penstock.control import DriverRow
 from penstock.local.parts import Broker, MariaDB
 from penstock.settings import PROJECT
-from penstock.streams import Topic
 from penstock.supervision import processes
-from penstock.testing import Record, create, latest, read, send
+from penstock.testing import Record, latest, read, send
+from tests.chaos.counted import Counted
 from tests.chaos.drivers import Drivers, drivers, signal_session
 from tests.plain import plain
 from tests.support import wait_until
@@ -44,39 +44,16 @@ def chaos(fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path) -> Iterator[Dr
 
 def test_quality_counts_each_record_once_through_kills(quality: Drivers) -> None:
     """Records of three topics, the last created on the way; SIGKILL of the whole driver at random moments."""
-    chance = random.Random(20260101)
-    expected: Counter[str] = Counter()
-    base = int(time.time() * 1000) - 60_000
-    names = ["first", "second"]
-    create(quality.bootstrap, *(Topic(n, partitions=2) for n in names))
-
-    def produce(count: int) -> None:
-        records = []
-        for _ in range(count):
-            topic, good = chance.choice(names), chance.random() < 0.8
-            at = base + chance.randrange(20_000)
-            value = '{"n":1}' if good else "{"
-            records.append(Record(topic, None, value, chance.randrange(2), timestamp=at))
-            status = "valid" if good else "invalid"
-            key = {"topic": topic, "window": at // 1000 * 1000, "status": status}
-            expected[json.dumps(key, separators=(",", ":"))] += 1
-        send(quality.bootstrap, records)
-
+    counted = Counted(quality.bootstrap, 20260101, "first", "second")
     d = quality.launch("quality")
     for kill in range(KILLS):
         if kill == KILLS // 2:
-            names.append("third")
-            create(quality.bootstrap, Topic("third", partitions=2))
-        produce(2000)
+            counted.add("third")
+        counted.produce(2000)
         # From the start of the session to behind a few batches.
-        d = killed(quality, d, produce, after=chance.uniform(2, 12))
-    produce(2000)
-
-    def counts() -> dict[str | None, int]:
-        return {k: int(v or 0) for k, v in latest(read(quality.bootstrap, "metrics")).items()}
-
-    wait_until(lambda: sum(counts().values()) >= expected.total(), every=1, what=f"all is counted: {d.log}")
-    assert counts() == dict(expected)
+        d = killed(quality, d, counted.produce, after=counted.chance.uniform(2, 12))
+    counted.produce(2000)
+    counted.check(d.log)
 
 
 def test_summaries_count_each_receipt_once_through_kills_of_both_stages(quality: Drivers) -> None:

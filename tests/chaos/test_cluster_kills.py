@@ -1,0 +1,117 @@
+"""A Spark cluster and three brokers: apps share it, and count each record once, whichever of its parts dies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from penstock.control import DriverRow
+from penstock.local.parts import Brokers, MariaDB
+from penstock.local.spark import Cluster, state
+from penstock.machine.process import free_port
+from penstock.settings import BROKERS, PROJECT, settings
+from penstock.supervision import processes
+from penstock.supervision.decide import decide
+from penstock.supervision.facts import facts_of
+from tests.chaos.counted import Counted
+from tests.chaos.drivers import Drivers, drivers
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
+
+
+@pytest.fixture
+def brokers(tmp_path: Path) -> Iterator[Brokers]:
+    first = free_port(2 * BROKERS)
+    with Brokers(tmp_path, [first + 2 * i for i in range(BROKERS)]) as made:
+        yield made
+
+
+@pytest.fixture
+def apps(brokers: Brokers, mariadb: MariaDB, tmp_path: Path) -> Iterator[Drivers]:
+    """Drivers of the shipped apps, each of which asks for two executors of one core."""
+    given = {"PENSTOCK_CLUSTER": "1", "PENSTOCK_REPLICATION": BROKERS, "PENSTOCK_SPARK_PORT": free_port(6)}
+    with drivers(brokers, mariadb, tmp_path, PROJECT, **given) as made:
+        yield made
+
+
+def executors(cluster: Cluster, app: str) -> int:
+    """How many executors an app has, as the workers tell it."""
+    found = state(cluster.master.page)
+    mine = {a["id"] for a in found.get("activeapps", ()) if a["name"] == f"penstock-{app}"}
+    return sum(
+        e["appid"] in mine for part in cluster.workers for e in state(worker_page(part.ports)).get("executors", ())
+    )
+
+
+def worker_page(ports: Mapping[str, int]) -> str:
+    return f"http://127.0.0.1:{ports['page']}"
+
+
+def test_an_app_for_which_nothing_is_left_says_so_and_goes_on_by_itself(apps: Drivers) -> None:
+    def queued(d: DriverRow) -> str:
+        row = apps.row(d.incarnation)
+        return (row.reason or "") if row.state == "queued" else ""
+
+    with Cluster(cores=1, memory="1g") as cluster:
+        first = apps.launch("quality")
+        apps.wait_running(first)
+        assert executors(cluster, "quality") == 2
+        second = apps.launch("metrics")
+        wait_until(lambda: queued(second), what=f"the second app is queued: {second.log}")
+        assert queued(second) == (
+            f"waits for executors: 2 cores, 1 with 512m each; {settings().own_master} has 2 workers with "
+            "0 cores and 512 MiB free, 0 cores and 512 MiB free"
+        )
+        facts = facts_of(apps.control, "metrics")
+        assert facts
+        assert decide(facts, settings()).do == "rest"
+        assert processes.terminate(apps.row(first.incarnation))
+        apps.wait_running(second, 180)
+        assert apps.row(second.incarnation).reason is None
+
+
+def test_records_are_counted_once_whichever_worker_or_broker_dies(apps: Drivers, brokers: Brokers) -> None:
+    with Cluster(cores=2, memory="2g") as cluster:
+        counted = Counted(apps.bootstrap, 20261124, "first", "second")
+        d = apps.launch("quality")
+        apps.wait_running(d, 180)
+
+        def goes_on() -> None:
+            counted.produce(3000)
+            counted.check(d.log)
+            assert apps.row(d.incarnation).state == "running"
+
+        goes_on()
+        # A worker with its executor; the other one has room for the next.
+        counted.produce(20_000)
+        cluster.workers[0].kill()
+        goes_on()
+        assert executors(cluster, "quality") == 2
+        cluster.workers[0].start()
+        cluster.workers[0].wait()
+        # The master; executors work on without it, and it knows them again.
+        counted.produce(20_000)
+        cluster.master.kill()
+        goes_on()
+        cluster.master.start()
+        cluster.master.wait()
+        wait_until(lambda: executors(cluster, "quality") == 2, what="the master knows the app again")
+        # One of three brokers.
+        counted.produce(20_000)
+        brokers.parts[0].kill()
+        goes_on()
+        brokers.parts[0].start()
+        brokers.parts[0].wait()
+        # Two of three: nothing can be written until one is back.
+        counted.produce(20_000)
+        for part in brokers.parts[:2]:
+            part.kill()
+        brokers.parts[1].start()
+        brokers.parts[1].wait()
+        goes_on()
+        brokers.parts[0].start()
+        brokers.parts[0].wait()
+        goes_on()
