@@ -45,10 +45,10 @@ class Executors:
                     # What was said before holds until the master has answered.
                     self.lacking = self.lacking or ""
                     self.lacking = self._missing()
-            except Py4JError:
+            except (Py4JError, KeyError):  # no answer, or one of another Spark's
                 if self._end.is_set():
                     return
-                self.lacking = f"{asks(self._asked)}; {self._master} does not answer"
+                self.lacking = f"{asks(self._asked)}; {self._master} does not say what is free"
             self._end.wait(LOOK_EVERY)
 
     def _missing(self) -> str:
@@ -62,7 +62,7 @@ class Executors:
             try:
                 workers.append(httpx.get(f"{page}/json/", timeout=5).json())
             except (httpx.HTTPError, ValueError):
-                return f"{asked}; {self._master} has workers, of which {page} does not say what is free"
+                return f"{asked}; worker {page} of {self._master} does not say what is free"
         if any(one["appid"] == self._id for worker in workers for one in worker["executors"]):
             return ""
         return f"{asked}; {self._master} has {free(workers, self._asked)}"

@@ -83,7 +83,7 @@ class Driver(ABC):
         self._reason = self._log = ""
         self._runs: dict[str, Run] = {}
         self._release = 0
-        self._placed = False
+        self._placed = True
         # What was reported last of what it lacks: that all is on its way is what a launch says already.
         self._told: str | None = ""
         self._leases = LeaseHolder(control, self._names, incarnation)
