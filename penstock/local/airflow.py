@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -13,8 +13,7 @@ import httpx
 
 from penstock.errors import LocalError
 from penstock.local.airflow_layout import USER, Layout
-from penstock.local.lifecycle import Lifecycle
-from penstock.local.part import Part, stop_together
+from penstock.local.part import Group, Part, stop_together
 from penstock.settings import settings
 
 
@@ -97,7 +96,7 @@ def healthy(url: str) -> set[str]:
     return set()
 
 
-class Airflow(Lifecycle):
+class Airflow(Group):
     """All of Airflow.
 
     home: where its data, logs and records are kept. Each process is a part of its own, to be killed and started alone.
@@ -136,14 +135,6 @@ class Airflow(Lifecycle):
         answer = httpx.post(f"{self.url}/auth/token", json={"username": USER, "password": self.password}, timeout=15)
         answer.raise_for_status()
         return str(answer.json()["access_token"])
-
-    def start(self) -> bool:
-        started = [part.start() for part in self.parts]
-        return any(started)
-
-    def wait(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
-        for part in self.parts:
-            part.wait(seconds, tick)
 
     def stop(self) -> bool:
         """Stop everything at once; True if something ran."""

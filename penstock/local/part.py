@@ -161,6 +161,27 @@ class Part(Lifecycle):
                 )
 
 
+class Group(Lifecycle):
+    """Several parts that are one thing to whoever uses it; each may be killed and started alone."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[Part]:
+        """In the order in which they start."""
+
+    def start(self) -> bool:
+        started = [part.start() for part in self.parts]
+        return any(started)
+
+    def wait(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
+        for part in self.parts:
+            part.wait(seconds, tick)
+
+    def stop(self) -> bool:
+        """Stop everything at once; True if something ran."""
+        return stop_together(self.parts)
+
+
 class Store(Part):
     """A part that streams write to."""
 

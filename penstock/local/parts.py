@@ -6,7 +6,7 @@ import base64
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,8 +14,7 @@ import pymysql
 
 from penstock.errors import LocalError
 from penstock.local import mariadb
-from penstock.local.lifecycle import Lifecycle
-from penstock.local.part import Part, owner_option, quietly, stop_together
+from penstock.local.part import Group, Part, owner_option, quietly
 from penstock.machine import files, jars, java, process
 from penstock.settings import settings
 
@@ -174,7 +173,7 @@ class Broker(Part):
         return [java.find().command, *options, logging, "-cp", jars.classpath("broker")]
 
 
-class Brokers(Lifecycle):
+class Brokers(Group):
     """Kafka brokers that are a quorum of controllers too: replication 3, of which 2 must have what is acknowledged.
 
     Each is a part of its own, to be killed and started alone. ports: of each the first; its controller takes the next.
@@ -183,24 +182,17 @@ class Brokers(Lifecycle):
     def __init__(self, home: Path | None = None, ports: Sequence[int] = (), *, heap: str = "320m") -> None:
         s = settings()
         chosen = list(ports) or s.broker_ports
-        self.parts = [
+        self._brokers = [
             Broker(home or s.home, port, heap=heap, number=n, ports=chosen) for n, port in enumerate(chosen, 1)
         ]
 
     @property
+    def parts(self) -> list[Broker]:
+        return self._brokers
+
+    @property
     def bootstrap(self) -> str:
         return ",".join(part.bootstrap for part in self.parts)
-
-    def start(self) -> bool:
-        started = [part.start() for part in self.parts]
-        return any(started)
-
-    def wait(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
-        for part in self.parts:
-            part.wait(seconds, tick)
-
-    def stop(self) -> bool:
-        return stop_together(self.parts)
 
 
 def _made_id() -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,7 @@ import httpx
 
 from penstock.engine.secured import secured
 from penstock.engine.session import LOGGING
-from penstock.local.lifecycle import Lifecycle
-from penstock.local.part import Part, quietly, stop_together
+from penstock.local.part import Group, Part, quietly
 from penstock.machine import files, process
 from penstock.settings import settings
 from penstock.supervision import launch
@@ -157,7 +156,7 @@ class Worker(Daemon):
         return any(w["port"] == mine and w["state"] == "ALIVE" for w in state(self.page).get("workers", ()))
 
 
-class Cluster(Lifecycle):
+class Cluster(Group):
     """A master and its workers. Each is a part of its own, to be killed and started alone.
 
     port: the master's; its page takes the next, and each worker two more.
@@ -185,16 +184,8 @@ class Cluster(Lifecycle):
     def url(self) -> str:
         return self.master.url
 
-    def start(self) -> bool:
-        started = [part.start() for part in self.parts]
-        return any(started)
-
-    def wait(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
-        for part in self.parts:
-            part.wait(seconds, tick)
-
     def stop(self) -> bool:
-        ran = stop_together(self.parts)
+        ran = super().stop()
         self.master.forget()
         return ran
 
