@@ -165,7 +165,6 @@ def test_executors_elsewhere_fetch_the_connector() -> None:
     assert "AOTCache" not in far["spark.executor.extraJavaOptions"]
     assert here["spark.driver.host"] == "127.0.0.1"
     assert "spark.driver.host" not in far
-    assert "spark.authenticate" not in here | far, "the secret is for the master of this home alone"
 
 
 # What is missing
