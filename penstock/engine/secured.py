@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from penstock.machine import secret
@@ -31,3 +32,13 @@ def secured(master: str, home: Path | None = None) -> dict[str, str]:
         given = settings().spark_secret.get_secret_value()
         found["spark.authenticate.secret"] = given or secret.kept((home or settings().home) / "spark.secret").hex()
     return found
+
+
+def main() -> None:
+    """Print the settings for a master, as a file for `--properties-file` has them."""
+    for key, value in secured(sys.argv[1]).items():
+        print(key, value)
+
+
+if __name__ == "__main__":
+    main()

@@ -230,15 +230,17 @@ def test_every_command_exists() -> None:
             case "penstock":
                 command = group.commands[rest[0]]
                 command.make_context(rest[0], rest[1:])  # a UsageError where an option does not exist
-            case "spark-class":
-                assert (Path(sys.executable).parent / program).exists()
+            case "docker/spark.sh":
+                assert (Path(sys.executable).parent / "spark-class").exists()
+                assert os.access(PROJECT / program, os.X_OK)
+                assert program in copied()
                 assert rest[0].replace(".", "/") + ".class" in classes
             case "python":
                 assert rest[0] in copied()
             case _:
                 assert program in copied()
                 assert os.access(PROJECT / program, os.X_OK)
-    assert seen == {"airflow", "penstock", "spark-class", "python", "docker/init.sh"}
+    assert seen == {"airflow", "penstock", "docker/spark.sh", "python", "docker/init.sh"}
 
 
 def test_who_deals_with_drivers_sees_the_same_processes() -> None:
