@@ -112,9 +112,9 @@ def test_the_environment_is_made_by_what_was_copied() -> None:
     assert copied_to == path.removesuffix("bootstrap.py")
 
 
-def test_the_first_script_is_valid_shell() -> None:
-    for script in DOCKER.glob("*.sh"):
-        subprocess.run(["sh", "-n", str(script)], check=True)
+def test_the_scripts_are_valid_shell() -> None:
+    for file in DOCKER.glob("*.sh"):
+        subprocess.run(["sh", "-n", str(file)], check=True)
     assert script() == [
         ["airflow", "db", "migrate"],
         ["penstock", "migrate"],
