@@ -42,8 +42,14 @@ def _seconds(given: object) -> object:
     return float(given) if isinstance(given, str) and re.fullmatch(r"\s*\d{1,12}(\.\d*)?\s*", given) else given
 
 
+def _absolute(given: str) -> str:
+    if given and not Path(given).is_absolute():
+        raise ValueError("parts and drivers run in folders of their own: give the whole path")
+    return given
+
+
 def _authority(given: str) -> str:
-    if given:
+    if _absolute(given):
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(given)
         except OSError as e:
@@ -51,6 +57,8 @@ def _authority(given: str) -> str:
     return given
 
 
+# A path; empty for none.
+Absolute = Annotated[str, AfterValidator(_absolute)]
 # The path of a CA's certificates; empty for none.
 Authority = Annotated[str, AfterValidator(_authority)]
 # Of a variable: ISO 8601 (`PT25M`), or seconds, which pydantic takes of numbers only.
@@ -95,8 +103,10 @@ class Settings(BaseSettings):
         "PLAINTEXT", description="how the brokers of `kafka_bootstrap` are reached"
     )
     kafka_ca: Authority = Field("", description="PEM file of the CAs of brokers; empty: those of the system")
-    kafka_certificate: str = Field("", description="PEM file of a client's certificate, for brokers that ask for one")
-    kafka_key: str = Field("", description="PEM file (PKCS#8) of that certificate's key")
+    kafka_certificate: Absolute = Field(
+        "", description="PEM file of a client's certificate, for brokers that ask for one"
+    )
+    kafka_key: Absolute = Field("", description="PEM file (PKCS#8) of that certificate's key")
     kafka_key_password: SecretStr = Field(SecretStr(""), description="of the key, if it has one")
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
     kafka_username: str = ""
@@ -230,6 +240,8 @@ class Settings(BaseSettings):
                 f"PENSTOCK_KAFKA_CA, _CERTIFICATE or _KEY is set, and PENSTOCK_KAFKA_SECURITY_PROTOCOL is {protocol}, "
                 "which is without TLS: set it to SSL or SASL_SSL"
             )
+        if self.control_ca and not self.control_url.get_secret_value():
+            raise ValueError("PENSTOCK_CONTROL_CA is of a database elsewhere: set PENSTOCK_CONTROL_URL")
         if bool(self.kafka_certificate) != bool(self.kafka_key):
             raise ValueError("PENSTOCK_KAFKA_CERTIFICATE and PENSTOCK_KAFKA_KEY go together")
         if self.kafka_certificate:
@@ -283,9 +295,10 @@ class Settings(BaseSettings):
     def placed(self, app: str) -> Placement:
         """What an app asks of a cluster."""
         own = self.placement.get(app, Placement())
+        cores = own.cores or self.app_cores
         return Placement(
-            cores=own.cores or self.app_cores,
-            executor_cores=own.executor_cores or self.executor_cores,
+            cores=cores,
+            executor_cores=min(cores, own.executor_cores or self.executor_cores),
             memory=own.memory or self.executor_memory,
         )
 
@@ -323,8 +336,9 @@ def executors_here(master: str) -> bool:
 def settings() -> Settings:
     """The settings of this process. SettingError, without the value of one that is secret."""
     folder = os.environ.get(SECRETS) or None
-    if folder and not Path(folder).is_dir():
-        raise SettingError(f"{SECRETS} is no folder", got=folder, fix="name the folder of the secrets, or unset it")
+    if folder and not (Path(folder).is_absolute() and Path(folder).is_dir()):
+        fix = "give the whole path of the folder of the secrets, or unset it"
+        raise SettingError(f"{SECRETS} is no folder", got=folder, fix=fix)
     try:
         return Settings(_secrets_dir=folder)
     except ValidationError as e:

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
-from py4j.protocol import Py4JError
-
 from penstock.engine import jvm
 from penstock.settings import Placement, settings
 
@@ -16,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOK_EVERY = 1.0
+# So many looks an executor that was started may take until it is there.
+STARTING = 60
 
 
 class Executors:
@@ -37,15 +37,19 @@ class Executors:
         self._end.set()
 
     def _watch(self) -> None:
+        coming = 0
         while not self._end.is_set():
             try:
                 if jvm.executors(self._spark):
-                    self.lacking = None
+                    self.lacking, coming = None, 0
                 else:
                     # What was said before holds until the master has answered.
                     self.lacking = self.lacking or ""
-                    self.lacking = self._missing()
-            except (Py4JError, KeyError):  # no answer, or one of another Spark's
+                    missing = self._missing()
+                    coming = 0 if missing else coming + 1
+                    never = f"{asks(self._asked)}; they are started and end, or do not reach the driver: see their logs"
+                    self.lacking = missing if coming < STARTING else never
+            except Exception:  # no answer, or one of another Spark's: whatever it is, the look goes on
                 if self._end.is_set():
                     return
                 self.lacking = f"{asks(self._asked)}; {self._master} does not say what is free"
@@ -54,7 +58,8 @@ class Executors:
     def _missing(self) -> str:
         import httpx  # most drivers compute themselves and need no client
 
-        asked, place = asks(self._asked), urlparse(self._master)
+        # Of several masters, one of which leads, the first is asked.
+        asked, place = asks(self._asked), urlparse(self._master.split(",")[0])
         if place.scheme != "spark" or not place.hostname or not place.port:
             return f"{asked} of {self._master}"
         workers = []

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from penstock.machine import secret
 from penstock.settings import settings
+from penstock.supervision import launch
 
 
 def secured(master: str, home: Path | None = None) -> dict[str, str]:
@@ -36,8 +37,7 @@ def secured(master: str, home: Path | None = None) -> dict[str, str]:
 
 def main() -> None:
     """Print the settings for a master, as a file for `--properties-file` has them."""
-    for key, value in secured(sys.argv[1]).items():
-        print(key, value)
+    print(launch.escaped(secured(sys.argv[1])), end="")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ JAVA_OPTIONS = (
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
 
-def _bytes(memory: str) -> int:
+def bytes_of(memory: str) -> int:
     """Of a size as Spark takes it, by itself in MiB; a wrong one is left to Spark to tell."""
     found = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
     return int(found[1]) << {"k": 10, "": 20, "m": 20, "g": 30, "t": 40}[found[2]] if found else 1 << 31
@@ -61,7 +61,7 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         "spark.driver.memory": s.driver_memory,
         # There are two copies of a batch's rows on their way to Python: what does not fit is to cost its batch, and
         # not the driver.
-        "spark.driver.maxResultSize": f"{_bytes(s.driver_memory) // 2}b",
+        "spark.driver.maxResultSize": f"{bytes_of(s.driver_memory) // 2}b",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": shlex.join(options),
@@ -114,7 +114,7 @@ def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequ
     conf = {
         # A standalone master gives an app that does not say how many it wants all cores that are free.
         "spark.cores.max": str(asked.cores),
-        "spark.executor.cores": str(min(asked.cores or 1, asked.executor_cores or 1)),
+        "spark.executor.cores": str(asked.executor_cores),
         "spark.executor.memory": str(asked.memory),
         "spark.executor.extraJavaOptions": shlex.join(options),
         # Their Python finds what the driver's does.
@@ -148,7 +148,8 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
     builder, temporary, file = SparkSession.builder, None, None
     # What spark-submit was given, the connection's master above all, is not to be overruled here.
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        if executors_here(settings().spark_master):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", settings().worker_python)
         os.environ.update(java.find().environment())
         # Else a killed JVM leaves some 20 MB for ever, and more where it shuffled.
@@ -156,7 +157,7 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
         options = [*(aot.options() if java_options is None else java_options), f"-Djava.io.tmpdir={temporary}"]
         conf = submit_conf(app, java_options=options)
         # The builder's settings go on the JVM's command line, which every user may read.
-        if hidden := {key: conf.pop(key) for key in secured(conf["spark.master"])}:
+        if hidden := {key: conf.pop(key) for key in {*secured(conf["spark.master"]), *settings().spark_conf} & {*conf}}:
             file = launch.properties(f"{app}-{os.getpid()}", hidden)
             os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(["--properties-file", str(file), "pyspark-shell"])
         for key, value in conf.items():

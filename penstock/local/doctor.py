@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Literal
@@ -14,11 +14,12 @@ from sqlalchemy import inspect
 
 from penstock.catalog import readable
 from penstock.control import connect, schema
+from penstock.engine.session import bytes_of
 from penstock.errors import PenstockError
 from penstock.kafka.admin import describe_topics
 from penstock.local.platform import GIB, NEEDED_DISK, Platform
 from penstock.machine import aot, jars, java, process
-from penstock.settings import misspelt, settings
+from penstock.settings import Placement, Settings, misspelt, settings
 from penstock.supervision import launch
 
 State = Literal["ok", "note", "fail"]
@@ -225,11 +226,29 @@ def _placed(platform: Platform) -> Iterator[Check]:
     cores = sum(one.cores or 0 for one in asked)
     offered = s.workers * s.worker_cores
     found = f"{s.own_master} with {s.workers} workers; {len(asked)} apps ask for {cores} of {offered} cores"
-    if cores > offered:
-        fix = "raise PENSTOCK_WORKER_CORES, or lower PENSTOCK_APP_CORES: an app for which none are left is queued"
-        yield Check("Spark cluster", "fail", found, fix)
-    else:
+    if _fit(asked, s):
         yield Check("Spark cluster", "ok", found)
+        return
+    found += f", which with their memory do not fit into workers of {s.worker_cores} cores and {s.worker_memory}"
+    fix = "raise PENSTOCK_WORKER_CORES or _MEMORY, or lower PENSTOCK_APP_CORES or PENSTOCK_EXECUTOR_MEMORY: an app for "
+    yield Check("Spark cluster", "fail", found, fix + "which nothing is left is queued")
+
+
+def _fit(asked: Sequence[Placement], s: Settings) -> bool:
+    """Whether workers take all executors, the largest first."""
+    left = [[s.worker_cores, bytes_of(s.worker_memory)] for _ in range(s.workers)]
+    executors = [
+        (one.executor_cores or 1, bytes_of(one.memory or ""))
+        for one in asked
+        for _ in range((one.cores or 0) // (one.executor_cores or 1))
+    ]
+    for cores, memory in sorted(executors, reverse=True):
+        place = next((one for one in left if one[0] >= cores and one[1] >= memory), None)
+        if place is None:
+            return False
+        place[0] -= cores
+        place[1] -= memory
+    return True
 
 
 def _airflow(platform: Platform) -> Iterator[Check]:

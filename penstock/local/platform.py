@@ -157,8 +157,10 @@ class Platform:
         private(self.settings.home)
         with self._alone():
             with report.step("Checking this machine") as step:
+                self._keep_to_it()
                 step.say(self._check())
-            self._keep_to_it()
+            if self.settings.cluster:
+                (self.settings.home / CLUSTER_MARK).touch()
             self._fetch(report)
             self._train(report)
             self._start_stores(report)
@@ -217,8 +219,6 @@ class Platform:
                 got=f"PENSTOCK_CLUSTER is off, and {mark} is there",
                 fix="leave PENSTOCK_CLUSTER out, choose another place by PENSTOCK_HOME, or give it up: `make clean`",
             )
-        if s.cluster:
-            mark.touch()
 
     def _fetch(self, report: Report) -> None:
         wanted: list[tuple[str, str]] = [("connector", "Spark's Kafka connector")]
@@ -342,6 +342,7 @@ class Platform:
                 # Brokers at once: the last of a quorum has nobody to hand over to.
                 ran = [stop_together(self.brokers)]
                 ran += [part.stop() for part in (self.mariadb, *self.stores) if part]
+                ran += [process.stop_recorded(self.settings.home / "run")]
                 step.say("" if any(ran) else "they did not run")
 
     def _stop_drivers(self, say: Callable[[str], None]) -> str:

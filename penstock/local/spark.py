@@ -20,9 +20,12 @@ from penstock.supervision import launch
 OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", f"-Dlog4j2.configurationFile={LOGGING}")
 CONF = {
     "spark.master.rest.enabled": "false",
+    # Its pages ask nobody who he is.
+    "spark.ui.killEnabled": "false",
+    "spark.master.ui.decommission.allow.mode": "DENY",
     # A worker that is paused is given up after this, seconds, and its apps get executors elsewhere.
     "spark.worker.timeout": "20",
-    # An app whose executors end again and again is the supervisor's to judge: ten ends would be the end of its driver.
+    # Ten executors that end would be the end of a driver, though its next one would find the same.
     "spark.deploy.maxExecutorRetries": "-1",
     "spark.worker.cleanup.enabled": "true",
     "spark.worker.cleanup.appDataTtl": str(2 * 24 * 3600),
@@ -58,7 +61,7 @@ class Daemon(Part):
 
     def prepare(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        files.write_private(self._properties, "".join(f"{key} {value}\n" for key, value in self.conf().items()))
+        files.write_private(self._properties, launch.escaped(self.conf()))
 
     @property
     def _properties(self) -> Path:

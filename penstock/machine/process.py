@@ -163,6 +163,16 @@ def stop_all(records: Sequence[Record], *, patience: float = 15.0) -> None:
     wait_for(lambda: all(gone(one.pid) for one in found), 5)
 
 
+def stop_recorded(folder: Path) -> bool:
+    """End what is still recorded in a folder, whatever the settings of today would start; True if something ran."""
+    found = {path.stem: record for path in folder.glob("*.json") if (record := read(folder, path.stem))}
+    ran = any(members(record) for record in found.values())
+    stop_all([*found.values()])
+    for name in found:
+        forget(folder, name)
+    return ran
+
+
 def members(record: Record) -> list[psutil.Process]:
     """What lives of a recorded process's session; its members may outlive their leader."""
     if record.boot != boot_id():

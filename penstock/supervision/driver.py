@@ -311,6 +311,8 @@ class Driver(ABC):
         self._leaving.set()
 
     def _drain(self) -> None:
+        # What ends with it is no news to the keeper.
+        self._leaving.set()
         reason = self._reason or ends.out_of_memory(self._log) or "failed"
         log.info("driver of %s drains: %s", self.app, reason)
         try:

@@ -74,9 +74,13 @@ def properties(app: str, conf: Mapping[str, str]) -> Path:
     path = settings().home / "run" / f"spark-{app}.conf"
     with files.owner_only():
         path.parent.mkdir(parents=True, exist_ok=True)
-    lines = [f"{key.translate(ESCAPED)}={value.translate(ESCAPED)}\n" for key, value in conf.items()]
-    files.write_private(path, "".join(lines))
+    files.write_private(path, escaped(conf))
     return path
+
+
+def escaped(conf: Mapping[str, str]) -> str:
+    """Settings as `java.util.Properties` reads them, a line each."""
+    return "".join(f"{key.translate(ESCAPED)}={value.translate(ESCAPED)}\n" for key, value in conf.items())
 
 
 def environment() -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from penstock.machine import aot, process
 from penstock.observe.health import FAILING
 from penstock.observe.states import STATES, Limits, driver_state
 from penstock.settings import CLUSTER_MARK, Placement, settings
+from tests.support import wait_until
 from tests.unit.meter_control import APP, filled
 from tests.unit.test_local_platform import Silent
 
@@ -120,6 +122,30 @@ def test_doctor_tells_what_of_the_cluster_does_not_run(monkeypatch: pytest.Monke
     assert found["Spark cluster"].fix == doctor.UNUSED
 
 
+@pytest.mark.parametrize(
+    ("asked", "fit"),
+    [
+        ([Placement(cores=2, executor_cores=1, memory="512m")] * 8, True),
+        ([Placement(cores=2, executor_cores=1, memory="512m")] * 9, False),
+        ([Placement(cores=1, executor_cores=1, memory="8g")], False),
+        ([Placement(cores=9, executor_cores=9, memory="1g")], False),
+        ([Placement(cores=2, executor_cores=1, memory="4g")] * 2, False),
+    ],
+)
+def test_doctor_tells_whether_all_apps_fit(asked: list[Placement], fit: bool) -> None:
+    assert doctor._fit(asked, settings()) is fit
+
+
+def test_down_stops_what_the_settings_of_today_would_not_start(home: Path) -> None:
+    record = process.spawn("spark-worker-4", ["sleep", "600"], run=home / "run", log=home / "x")
+    try:
+        Platform().down(Silent())
+        assert record.process() is None
+        assert process.read(home / "run", "spark-worker-4") is None
+    finally:
+        process.kill(record)
+
+
 def test_internal_topics_follow_the_number_of_brokers(tmp_path: Path) -> None:
     one = Broker(tmp_path, 5000).properties()
     three = Brokers(tmp_path, [5000, 5002, 5004]).parts[1].properties()
@@ -188,6 +214,35 @@ def worker(cores: int, used: int, memory: int, memory_used: int) -> dict[str, An
 )
 def test_what_a_cluster_has_left(workers: list[dict[str, Any]], cores: int, said: str) -> None:
     assert placing.free(workers, Placement(cores=4, executor_cores=cores, memory="1g")) == said
+
+
+def test_the_look_for_executors_goes_on_whatever_the_master_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, executors = list[tuple[str, int]](), 0
+
+    def pages(_: object, host: str, port: int) -> list[str]:
+        asked.append((host, port))
+        raise TypeError
+
+    monkeypatch.setattr(placing, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr("penstock.engine.jvm.executors", lambda _: executors)
+    monkeypatch.setattr("penstock.engine.jvm.worker_pages", pages)
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://h1:7077,h2:7078", applicationId="app-1"))
+    found = placing.Executors(spark, "shop")  # type: ignore[arg-type]
+    wait_until(lambda: "does not say what is free" in (found.lacking or ""), 20)
+    assert asked[0] == ("h1", 7077)
+    executors = 1
+    wait_until(lambda: found.lacking is None, 20)
+    found.close()
+
+
+def test_executors_that_never_come_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(placing.Executors, "_missing", lambda _: "")
+    monkeypatch.setattr("penstock.engine.jvm.executors", lambda _: 0)
+    spark = SimpleNamespace(sparkContext=SimpleNamespace(master=CLUSTER, applicationId="app-1"))
+    found = placing.Executors(spark, "shop")  # type: ignore[arg-type]
+    wait_until(lambda: "see their logs" in (found.lacking or ""), 20)
+    found.close()
 
 
 def test_a_queued_driver_says_what_it_waits_for_until_it_has_it(control: Control) -> None:

@@ -6,6 +6,7 @@ import re
 from importlib import import_module
 from pathlib import Path
 
+import certifi
 import pytest
 from pydantic import ValidationError
 from typer.testing import CliRunner
@@ -69,20 +70,23 @@ def test_a_control_database_that_is_none_is_told_without_its_password(
     )
 
 
-TOGETHER = {
+TOGETHER: dict[str, tuple[dict[str, str], str]] = {
     "KAFKA_CA": ({"KAFKA_CA": "/nowhere.pem"}, "PENSTOCK_KAFKA_CA: no PEM file of certificates"),
     "CONTROL_CA": ({"CONTROL_CA": __file__}, "PENSTOCK_CONTROL_CA: no PEM file of certificates"),
     "embedded": ({"KAFKA_SECURITY_PROTOCOL": "SSL"}, "set PENSTOCK_KAFKA_BOOTSTRAP"),
     "no user": ({"KAFKA_SECURITY_PROTOCOL": "SASL_SSL", "KAFKA_BOOTSTRAP": "b:1"}, "needs PENSTOCK_KAFKA_USERNAME"),
     "plain": ({"KAFKA_PASSWORD": "hidden"}, "PENSTOCK_KAFKA_SECURITY_PROTOCOL is PLAINTEXT, which sends neither"),
     "half": (
-        {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_BOOTSTRAP": "b:1", "KAFKA_KEY": "k"},
+        {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_BOOTSTRAP": "b:1", "KAFKA_KEY": "/k"},
         "PENSTOCK_KAFKA_CERTIFICATE and PENSTOCK_KAFKA_KEY go together",
     ),
     "no key": (
-        {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_BOOTSTRAP": "b:1", "KAFKA_KEY": "k", "KAFKA_CERTIFICATE": "c"},
+        {"KAFKA_SECURITY_PROTOCOL": "SSL", "KAFKA_BOOTSTRAP": "b:1", "KAFKA_KEY": "/k", "KAFKA_CERTIFICATE": "/c"},
         "are no certificate and its key, as PEM files: No such file",
     ),
+    "of parts elsewhere": ({"KAFKA_CA": "ca.pem"}, "PENSTOCK_KAFKA_CA: parts and drivers run in folders of their own"),
+    "embedded database": ({"CONTROL_CA": certifi.where()}, "PENSTOCK_CONTROL_CA is of a database elsewhere"),
+    "relative folder": ({"SECRETS_DIR": "secrets"}, "give the whole path of the folder of the secrets"),
     "folder": ({"SECRETS_DIR": "/nowhere"}, "PENSTOCK_SECRETS_DIR is no folder; got: /nowhere"),
 }
 
