@@ -47,6 +47,7 @@ from tests.backfills import (
     sums,
     total,
 )
+from tests.support import wait_until
 
 pytestmark = pytest.mark.integration
 
@@ -122,7 +123,8 @@ def test_cut_off_and_taken_up_again(
     with pytest.raises(KeyboardInterrupt):
         do(job(again(kept)), fresh_broker, told, behind=cut)
     assert told[-1].state == "stopped"
-    assert len(places(fresh_broker)) == at * 10
+    # A transaction that is committed is seen a moment later.
+    wait_until(lambda: len(places(fresh_broker)) == at * 10)
     holds(kept, endpoint, [event(1, PER_PART)])
     if at == 3:
         shutil.rmtree(home / "backfills")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +47,8 @@ STREAM = Stream(
 
 class Plan:
     """Stands for Spark: the plan of a table's frame, made once and executed in every batch."""
+
+    sparkContext = SimpleNamespace(defaultParallelism=2)  # noqa: N815
 
     def range(self, _start: int, end: int, _step: int, _partitions: int) -> Plan:
         self._numbers = range(end)
