@@ -244,7 +244,10 @@ def test_asked_to_end_while_spark_works(filling: Filling, works: str) -> None:
         one = psutil.Process(running.pid)
 
         def there() -> bool:
-            return any(works in " ".join(child.cmdline()) for child in _below(one))
+            try:
+                return any(works in " ".join(child.cmdline()) for child in _below(one))
+            except psutil.Error:  # one of them has just ended
+                return False
 
         wait_until(lambda: there() or running.poll() is not None, every=0.05, what=f"{works}: {filling.log}")
         time.sleep(random.Random(SEED).uniform(0, 2))
