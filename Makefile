@@ -15,7 +15,7 @@ STORES ?=
 CLUSTER ?=
 TESTS ?=
 # Most tests wait for servers.
-WORKERS ?= 3
+WORKERS ?= 4
 CHAOS ?= --kills 300 --outages 30 --hours 8
 HISTORIES ?= --histories 200 --kills 100 --outages 20
 SINKS ?= --kills 50 --outages 20
@@ -51,9 +51,9 @@ clean: env ## stop everything and remove the data
 doctor: env ## check Java, ports, versions, broker, database
 	@$(PENSTOCK) doctor
 
-# A file's tests run in one worker, in their order: they share servers. The long files come first, by their names.
+# Files run in one worker each, in their order (tests/conftest.py): they share servers. Long ones come first, by name.
 test: lint types ## ruff, mypy and all tests but the long ones (forty minutes); one folder: make test TESTS=tests/unit
-	.venv/bin/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+	.venv/bin/python -m pytest -n $(WORKERS) --no-loadscope-reorder $(TESTS)
 
 chaos: test-env ## fuzz, the long tests, then kill and cut a whole platform for hours and compare all it wrote; goes on where it was
 	FUZZ=10000 .venv/bin/python -m pytest tests/unit/test_records_fuzz.py tests/unit/test_declarations_fuzz.py \

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from penstock.control import Control, connect
 from penstock.engine.session import JAVA_OPTIONS
@@ -22,6 +24,20 @@ from penstock.testing import spark_session
 from tests import mysql
 from tests.mysql import MySQL
 from tests.support import wait_until
+
+BROWSER = "tests/browser/"
+
+
+class ByServers(LoadFileScheduling):  # type: ignore[misc]  # its module is not typed
+    """A file's tests run in one worker, and so do all of the browser: their Airflow takes long to start."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = str(super()._split_scope(nodeid))
+        return BROWSER if file.startswith(BROWSER) else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByServers:
+    return ByServers(config, log)
 
 
 @pytest.fixture(scope="session", autouse=True)
