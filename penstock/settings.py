@@ -115,6 +115,7 @@ class Settings(BaseSettings):
     mariadb_port: int = Field(13306, ge=1, le=65535)
     airflow_port: int = Field(18080, ge=1, le=65535)
     metrics_port: int = Field(19464, ge=1, le=65535, description="Prometheus endpoint of the meter")
+    metrics_host: str = Field("127.0.0.1", description="address it listens on")
     control_url: SecretStr = Field(
         SecretStr(""), description="SQLAlchemy URL of the control database; empty means the embedded MariaDB"
     )
@@ -185,6 +186,14 @@ class Settings(BaseSettings):
     executor_cores: int = Field(1, ge=1, description="cores of one executor")
     executor_memory: str = Field("512m", pattern=MEMORY, description="JVM heap of one executor")
     executor_python: str = Field("", description="Python of executors; empty means the driver's path of it")
+    executor_image: str = Field("", description="image of executors, where the master is Kubernetes")
+    executor_template: Absolute = Field(
+        "", description="file of a pod that executors are made after there; empty: none"
+    )
+    kubernetes_namespace: str = Field("default", description="namespace of executors there")
+    driver_host: str = Field(
+        "", description="name or address at which executors elsewhere reach this host; empty leaves it to Spark"
+    )
     placement: dict[str, Placement] = Field(
         {}, description="cores and memory of single apps, instead of the three above, as JSON"
     )

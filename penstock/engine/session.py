@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from penstock.engine.secured import secured
+from penstock.errors import SettingError
 from penstock.machine import aot, jars, java, scratch
-from penstock.settings import PROJECT, executors_here, settings
+from penstock.settings import PROJECT, Placement, executors_here, settings
 from penstock.supervision import launch
 
 if TYPE_CHECKING:
@@ -132,6 +133,29 @@ def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequ
     else:
         # Each executor fetches them from the driver.
         conf["spark.jars"] = ",".join(connector)
+        if s.driver_host:
+            conf["spark.driver.host"] = s.driver_host
+    if master.startswith("k8s://"):
+        conf |= _of_pods(asked)
+    return conf
+
+
+def _of_pods(asked: Placement) -> dict[str, str]:
+    """What Kubernetes is told of executors, which are pods there. SettingError without an image for them."""
+    s = settings()
+    if not s.executor_image:
+        fix = "name the image that holds Java, the environment and jobs/, as docker/Dockerfile makes it"
+        raise SettingError("executors in Kubernetes need PENSTOCK_EXECUTOR_IMAGE", got="none", fix=fix)
+    conf = {
+        # Kubernetes hands out executors, and knows no `spark.cores.max`.
+        "spark.executor.instances": str((asked.cores or 1) // (asked.executor_cores or 1)),
+        "spark.kubernetes.namespace": s.kubernetes_namespace,
+        "spark.kubernetes.container.image": s.executor_image,
+        # Beside the heap lie Python and its workers, which take more than a tenth of so small a heap.
+        "spark.executor.memoryOverhead": "512m",
+    }
+    if s.executor_template:
+        conf["spark.kubernetes.executor.podTemplateFile"] = s.executor_template
     return conf
 
 

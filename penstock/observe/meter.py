@@ -140,15 +140,15 @@ def run(to: Settings | None = None, stop: Event | None = None) -> None:
     )
     collector = PlatformCollector(moments, meter.latest, keep=4 * to.measure_every)
     delays = Delays(to.bootstrap, to.delays)
-    stop_serving = serve([collector, delays.histogram], to.metrics_port)
+    stop_serving = serve([collector, delays.histogram], to.metrics_port, to.metrics_host)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     sender.start()
     meter.start()
     delays.start()
     log.info(
-        "measuring every %g s: receipts to topic %s at %s, metrics at http://127.0.0.1:%d/metrics",
-        to.measure_every, RECEIPTS, to.bootstrap, to.metrics_port,
+        "measuring every %g s: receipts to topic %s at %s, metrics at http://%s:%d/metrics",
+        to.measure_every, RECEIPTS, to.bootstrap, to.metrics_host, to.metrics_port,
     )  # fmt: skip
     stop.wait()
     meter.stop()

@@ -1,0 +1,21 @@
+#!/bin/sh
+# An executor of Spark's in Kubernetes: Spark gives the pod these variables, and `executor` as its argument.
+set -eu
+
+set --
+# Options are numbered, and may hold blanks.
+i=0
+while option=$(printenv "SPARK_JAVA_OPT_$i"); do
+    set -- "$@" "$option"
+    i=$((i + 1))
+done
+exec "$JAVA_HOME/bin/java" "$@" "-Xms$SPARK_EXECUTOR_MEMORY" "-Xmx$SPARK_EXECUTOR_MEMORY" \
+    -cp "${SPARK_CLASSPATH:+$SPARK_CLASSPATH:}$(python -m pyspark.find_spark_home)/jars/*" \
+    org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \
+    --driver-url "$SPARK_DRIVER_URL" \
+    --executor-id "$SPARK_EXECUTOR_ID" \
+    --cores "$SPARK_EXECUTOR_CORES" \
+    --app-id "$SPARK_APPLICATION_ID" \
+    --hostname "$SPARK_EXECUTOR_POD_IP" \
+    --resourceProfileId "$SPARK_RESOURCE_PROFILE_ID" \
+    --podName "$SPARK_EXECUTOR_POD_NAME"
