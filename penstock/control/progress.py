@@ -78,9 +78,11 @@ class Progress(Database):
             return [dict(row) for row in c.execute(query).mappings()]
 
     def counts(self, since_ms: int) -> dict[str, Mapping[str, int]]:
-        """Of each stream the least of its counts `late` and `dead` in the history later than since_ms."""
-        h = s.history.c
-        query = select(h.name, func.min(h.late).label("late"), func.min(h.dead).label("dead"))
+        """Of each stream that counts any now, the least of its counts `late` and `dead` in the history later than
+        since_ms."""
+        h, p = s.history.c, s.progress.c
+        lately = s.history.join(s.progress, (h.name == p.name) & (h.at > since_ms))
+        query = select(h.name, func.min(h.late).label("late"), func.min(h.dead).label("dead")).select_from(lately)
         with self.begin() as c:
-            found = c.execute(query.where(h.at > since_ms).group_by(h.name)).mappings()
+            found = c.execute(query.where((p.late > 0) | (p.dead > 0)).group_by(h.name)).mappings()
             return {row["name"]: {"late": row["late"], "dead": row["dead"]} for row in found}

@@ -93,6 +93,11 @@ class Outside(threading.Thread):
         self.join()
         assert not self._lost, self._lost
 
+    def change(self) -> None:
+        """One test more or less of account 1, when nobody says anything any more."""
+        self._row("tests", {"id": 0}, {"account_id": 1, "enabled": 0})
+        assert self._producer.flush(120) == 0
+
     def _said(self) -> dict[str, Any]:
         labels = {name: self.chance.choice(of) for name, of in VALUES.items() if self.chance.random() < 0.8}
         account = self.chance.choice(["1", "1", "2"])
@@ -102,8 +107,9 @@ class Outside(threading.Thread):
         """How long until an agent's next word: soon mostly, almost too long, too long."""
         if self.calm.is_set() or self.chance.random() < 0.93:
             return EVERY
-        long = self.chance.choice([0, GRACE])
-        return self.chance.choice([AFTER - 1.5, AFTER + long + self.chance.uniform(0, 6)])
+        # Of those that are told of before they end, a batch lies between the two.
+        long = self.chance.choice([self.chance.uniform(0, 6), GRACE + self.chance.uniform(6, 20)])
+        return self.chance.choice([AFTER - 1.5, AFTER + long])
 
     def _checks_in(self, agent: str, at: int) -> None:
         if self.chance.random() < 0.05 and not self.calm.is_set():
@@ -171,6 +177,9 @@ class Seen:
     def alerts(self) -> Counter[tuple[Any, ...]]:
         names = ("account", "rule", "window_start", "window_end", "count", "value")
         return Counter(tuple(r[name] for name in names) for r in self.rows("alerts"))
+
+    def again(self) -> Counter[str]:
+        return Counter(r["agent"] for r in self.rows("check-ins-again"))
 
     def assigned(self) -> dict[str, tuple[str, list[int]]]:
         found = self.table("assignments")
@@ -272,6 +281,11 @@ def test_agents_through_kills(started: Drivers, broker: Broker) -> None:
 
         wait_until(right, every=0.5, what=f"no assignment is stale: {driver.log}")
         world.end()
+        before, known = seen.again(), model.agents(world.check_ins, int(time.time() * 1000))
+        world.change()
+        theirs = {agent for agent, one in known.items() if one["account"] == "1"}
+        what = f"the agents of an account are told again: {driver.log}"
+        wait_until(lambda: all(seen.again()[agent] > before[agent] for agent in theirs), every=1, what=what)
     end = int(time.time() * 1000) + 3_600_000
     gone = model.absences(world.check_ins, end)
     wait_until(lambda: len(seen.absences()) >= len(gone), every=1, what=f"all absences are told: {driver.log}")

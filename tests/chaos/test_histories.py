@@ -13,12 +13,12 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
 
 
 def test_each_topic_ends_as_its_table(tmp_path: Path, home: Path) -> None:  # noqa: ARG001
-    run = "--seed 3 --histories 6 --at-once 6 --kills 2 --outages 1 --engines mariadb,postgres,sqlite --home"
+    run = "--seed 3 --histories 3 --at-once 3 --kills 2 --outages 1 --engines mariadb,postgres,sqlite --home"
     code = main([*run.split(), str(tmp_path / "run")])
     found = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert found["mistakes"] == []
     assert code == 0
     # It did something.
-    assert found["histories"] == 6
-    assert found["operations"] > 100
-    assert found["records"] >= found["rows"] > 30
+    assert found["histories"] == 3
+    assert found["operations"] > 50
+    assert found["records"] >= found["rows"] > 15
