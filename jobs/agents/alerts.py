@@ -19,18 +19,19 @@ RULES = Table(
 )
 
 COUNTED = """FROM (
-  SELECT rule, began, ended, 1 AS count, value AS total FROM records
-  UNION ALL SELECT rule, began, ended, count, total FROM state)"""
+  SELECT rule, looks, began, ended, 1 AS count, value AS total FROM records
+  UNION ALL SELECT rule, looks, began, ended, count, total FROM state)"""
+# looks: which sessions the rule looks at, so that those of one metric are not counted with those of another.
 # A window is in the state until its end has passed; in the batches behind that one every session of it is late.
 WINDOWS = Fold(
     name="windows",
-    key=("rule", "began", "ended"),
+    key=("rule", "looks", "began", "ended"),
     state="count BIGINT, total DOUBLE, due BIGINT",
-    fold="SELECT rule, began, ended, sum(count)::BIGINT AS count, sum(total) AS total, ended AS due "
+    fold="SELECT rule, looks, began, ended, sum(count)::BIGINT AS count, sum(total) AS total, ended AS due "
     f"{COUNTED} WHERE ended > getvariable('time') GROUP BY ALL",
-    rows="SELECT rule, began, ended, sum(count)::BIGINT AS count, sum(total) / sum(count) AS value "
+    rows="SELECT rule, looks, began, ended, sum(count)::BIGINT AS count, sum(total) / sum(count) AS value "
     f"{COUNTED} WHERE ended <= getvariable('time') GROUP BY ALL ORDER BY ALL",
-    gives="rule BIGINT, began BIGINT, ended BIGINT, count BIGINT, value DOUBLE",
+    gives="rule BIGINT, looks STRING, began BIGINT, ended BIGINT, count BIGINT, value DOUBLE",
     due="due",
 )
 
@@ -46,8 +47,10 @@ def transform(sessions: DataFrame, rules: DataFrame) -> DataFrame:
         F.expr("try_cast(threshold AS DOUBLE)").alias("threshold"), F.expr("window_seconds * 1000").alias("length"),
         F.expr("coalesce(min_count, 1)").alias("min_count"),
         asks.alias("wants"),
-    )  # fmt: skip
-    asked = known.select("rule", F.col("account").alias("whose"), F.col("metric").alias("of"), "length", "wants")
+    ).withColumn("looks", _looks())  # fmt: skip
+    asked = known.select(
+        "rule", "looks", F.col("account").alias("whose"), F.col("metric").alias("of"), "length", "wants"
+    )
     each = sessions.select(
         "account", F.explode("metrics").alias("metric", "value"), "labels", "timestamp", "event_time"
     )
@@ -56,18 +59,25 @@ def transform(sessions: DataFrame, rules: DataFrame) -> DataFrame:
     )
     began = F.expr("timestamp - pmod(timestamp, length)")
     given = found.where(_matches()).select(
-        "rule", began.alias("began"), (began + F.col("length")).alias("ended"), "value", "event_time"
+        "rule", "looks", began.alias("began"), (began + F.col("length")).alias("ended"), "value", "event_time"
     )
-    closed = WINDOWS(given).withColumnRenamed("rule", "closed")
-    # By the rule as it is now; one that is gone, or has other windows, tells nothing.
+    closed = WINDOWS(given).withColumnsRenamed({"rule": "closed", "looks": "looked"})
+    # By the rule as it is now; one that is gone, looks at other sessions or has other windows tells nothing.
     broken = F.expr(
         "count >= min_count AND ended - began = length AND CASE comparison WHEN 'over' THEN value > threshold "
         "WHEN 'under' THEN value < threshold END"
     )
-    return closed.join(known, F.col("closed") == F.col("rule")).where(broken).select(
+    same = (F.col("closed") == F.col("rule")) & (F.col("looked") == F.col("looks"))
+    return closed.join(known, same).where(broken).select(
         "account", "rule", "metric", "comparison", "threshold", "value",
         "count", F.col("began").alias("window_start"), F.col("ended").alias("window_end"),
     )  # fmt: skip
+
+
+def _looks() -> Column:
+    """The same for the same sessions, in whatever order labels are written."""
+    wants = F.when(F.size("wants") > 0, F.array_sort(F.map_entries("wants")))
+    return F.md5(F.to_json(F.struct("account", "metric", wants.alias("wants"))))
 
 
 def _matches() -> Column:
