@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -212,7 +212,12 @@ def _offsets(
         found = client.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST)
         for at, future in found.items():
             try:
-                found_at[at.topic, at.partition] = answer(future, bootstrap).offset
+                offset = answer(future, bootstrap).offset
+                if offset != OFFSET_INVALID:
+                    found_at[at.topic, at.partition] = offset
+                # No error and no offset either: of several brokers the one that led has just died.
+                elif time.monotonic() < began + PATIENCE:
+                    left.add((at.topic, at.partition))
             except KafkaException as e:
                 if e.args[0].code() in STARTING and time.monotonic() < began + PATIENCE:
                     left.add((at.topic, at.partition))

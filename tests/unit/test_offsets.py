@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
 from penstock.kafka import admin
 
@@ -50,3 +50,14 @@ def test_a_client_that_knows_leaders_of_before_is_replaced(monkeypatch: pytest.M
         assert admin.admin("nowhere:1") is made[0], "the next one asks the new client at once"  # type: ignore[comparison-overlap]
     finally:
         admin.admin.cache_clear()
+
+
+def test_what_a_dead_leader_left_unsaid_is_no_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka was seen to answer so when one of three brokers died, with no error: the log would seem to be cut."""
+    unsaid, told = (Client(SimpleNamespace(offset=offset)) for offset in (OFFSET_INVALID, 1007))
+    monkeypatch.setattr(admin, "AdminClient", lambda _: told)
+    monkeypatch.setattr(admin, "RENEWED_AFTER", 0.0)
+    assert admin.end_offsets(unsaid, [("t", 0)], "nowhere:1") == {("t", 0): 1007}  # type: ignore[arg-type]
+    monkeypatch.setattr(admin, "PATIENCE", 0.0)
+    assert admin.end_offsets(unsaid, [("t", 0)], "nowhere:1") == {}  # type: ignore[arg-type]
+    admin.admin.cache_clear()
