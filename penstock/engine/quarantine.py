@@ -47,8 +47,21 @@ class Searched(Exception):
     """A batch is being taken apart."""
 
 
-# Classes of errors that no record causes: of the broker and the disk. The words may be a record's own.
-OUTSIDE = re.compile(r"org\.apache\.(kafka|spark\.sql\.kafka010)\..*|java\.io\.(IO|EOF|FileNotFound)Exception")
+# Classes of errors that no record causes: of the broker, the disk, and what executors fetch from each other. The words
+# may be a record's own.
+OUTSIDE = re.compile(
+    r"org\.apache\.(kafka|spark\.(sql\.kafka010|shuffle|storage|rpc))\..*|io\.netty\..*|java\.nio\.channels\..*"
+    r"|java\.io\.(IO|EOF|FileNotFound|UncheckedIO)Exception|java\.nio\.file\.(NoSuchFile|FileSystem|AccessDenied)Exception"
+    r"|java\.net\.(Connect|Socket|SocketTimeout|NoRouteToHost|UnknownHost)Exception"
+    r"|java\.util\.concurrent\.TimeoutException"
+)
+SPARK = "org.apache.spark.SparkException"
+# What Spark's own error begins with where executors were lost with their tasks or their shuffled rows.
+LOST = re.compile(
+    r"Job aborted due to stage failure: (Task \d+ in stage [\d.]+ failed \d+ times, most recent failure: Lost task "
+    r"[\d.]+ in stage [\d.]+ \(TID \d+\) \([^()]*\): ExecutorLostFailure \(|\w*Stage \d+ \([^()]*\) has failed the "
+    r"maximum allowable number of times)"
+)
 # Spark's reader of Kafka cannot get past a batch of the log that is broken.
 BROKEN = re.compile(r"fetching the next record from (?P<topic>\S+)-(?P<partition>\d+)\. If needed, please seek past")
 
@@ -282,4 +295,6 @@ class Quarantine:
 def _outside(error: Exception) -> bool:
     """Whether no record can be its cause."""
     found = jvm.causes(error)
-    return not found or full(error) or unreadable_state(error) or any(OUTSIDE.fullmatch(name) for name, _ in found)
+    if not found or full(error) or unreadable_state(error):
+        return True
+    return any(OUTSIDE.fullmatch(name) or (name == SPARK and LOST.match(text)) for name, text in found)

@@ -1,0 +1,38 @@
+"""Which errors are no record's: those of a cluster's parts are not searched for a record to blame."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.engine import quarantine
+
+SPARK = "org.apache.spark.SparkException"
+ABORTED = (
+    "Job aborted due to stage failure: Task 0 in stage 3.0 failed 4 times, most recent failure: Lost task 0.3 in stage "
+    "3.0 (TID 12) (127.0.0.1 executor 5): "
+)
+STAGE = (
+    "Job aborted due to stage failure: ResultStage 9 (toArrow at x.py:1) has failed the maximum allowable number of "
+    "times: 4. Most recent failure reason: x"
+)
+
+
+@pytest.mark.parametrize(
+    ("causes", "outside"),
+    [
+        # As a cluster said them when its parts were killed.
+        ([(SPARK, ABORTED), ("java.nio.file.NoSuchFileException", "blockmgr-1/1f/shuffle_108_314_0.index")], True),
+        ([(SPARK, f"{ABORTED}ExecutorLostFailure (executor 5 exited caused by one of the running tasks)")], True),
+        ([(SPARK, STAGE)], True),
+        ([(SPARK, "gone"), ("org.apache.spark.shuffle.FetchFailedException", "Failed to connect")], True),
+        ([(SPARK, "gone"), ("java.net.ConnectException", "Connection refused")], True),
+        ([], True),
+        # A record's own, whatever words it has.
+        ([(SPARK, ABORTED), ("org.apache.spark.SparkArithmeticException", "[DIVIDE_BY_ZERO] Division by zero")], False),
+        ([(SPARK, f"{ABORTED}org.x.Y: (executor 5): ExecutorLostFailure (")], False),
+        ([(SPARK, ABORTED), ("java.net.URISyntaxException", "Illegal character: NoSuchFileException")], False),
+    ],
+)  # fmt: skip
+def test_what_no_record_causes(monkeypatch: pytest.MonkeyPatch, causes: list[tuple[str, str]], outside: bool) -> None:
+    monkeypatch.setattr("penstock.engine.jvm.causes", lambda _: causes)
+    assert quarantine._outside(ValueError()) is outside
