@@ -18,6 +18,7 @@ from penstock.errors import ControlError
 from penstock.settings import settings
 from penstock.views.between import DEADLINE, FORWARDED, LAG, SILENT_MS, Away
 from penstock.views.plan import in_order
+from penstock.views.store import Late
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,8 @@ EVERY = 1.0
 COUNT_EVERY = 5.0
 # For so long one that did not answer is asked last.
 SUSPECT = 2.0
-# A forwarded request gets so long at most: another instance may have the partition too.
+# A forwarded request gets so long at most: another instance may have the partition too. A query that no other can
+# answer has all of its time.
 PATIENCE = 2.0
 CONNECTIONS = 32
 # Seconds that one waits for one of these: longer, and there is a queue before it.
@@ -137,12 +139,21 @@ class Peers:
         await self._session.close()
 
     async def ask(
-        self, number: int, method: str, path: str, deadline: float, *, content: bytes | None = None
+        self,
+        number: int,
+        method: str,
+        path: str,
+        deadline: float,
+        *,
+        content: bytes | None = None,
+        last: bool = False,
     ) -> Answer:
-        """What another instance answers. path: with what follows the `?`; deadline: monotonic. Away."""
-        left = min(PATIENCE, deadline - time.monotonic())
-        async with self._turn(number, left):
-            left = min(PATIENCE, deadline - time.monotonic())
+        """What another instance answers. path: with what follows the `?`; deadline: monotonic; last: of a query that
+        nobody else can answer. Away; Late if there is no time left."""
+        async with self._turn(number, deadline - time.monotonic()):
+            left = deadline - time.monotonic()
+            whole = last or left <= PATIENCE
+            left = left if whole else PATIENCE
             headers = {FORWARDED: self._directory.own.name, DEADLINE: str(max(1, int(left * 1000)))}
             if content is not None:
                 headers["content-type"] = "application/json"
@@ -156,6 +167,9 @@ class Peers:
                     answer = Answer(found.status, await found.read(), found.headers)
             except (ClientError, KeyError, OSError, ValueError) as e:
                 self._directory.suspect(number)
+                if whole and isinstance(e, TimeoutError):
+                    fix = "ask again, or give it more time"
+                    raise Late("another instance did not answer in time", got=f"views-{number}", fix=fix) from e
                 raise Away("an instance of the views does not answer", got=f"views-{number}: {type(e).__name__}") from e
         # An instance of other code may not have the view at all: that says nothing of a key.
         unknown = answer.status == 404 and LAG not in answer.headers

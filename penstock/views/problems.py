@@ -72,3 +72,14 @@ def of(status: int) -> dict[str, str]:
 
 def told(e: PenstockError, headers: dict[str, str] | None = None) -> Response:
     return problem(STATUS.get(type(e), 500), str(e), headers)
+
+
+def refused(status: int, content: bytes) -> PenstockError:
+    """What another instance says against a request that was sent on."""
+    try:
+        detail = str(orjson.loads(content)["detail"])
+    except (ValueError, KeyError, TypeError):
+        detail = f"status {status}"
+    if status == 504:
+        return Late(detail)
+    return Wrong(detail) if status in (400, 422) else NotReady(detail)

@@ -40,12 +40,13 @@ STOP = 20.0
 
 
 class Held(NamedTuple):
-    """One partition. next, end: offsets, the end as it was when it was asked for last; at: monotonic, when an end was
-    asked for that is reached since."""
+    """One partition. next, end: offsets, the end as it was when it was asked for last; at: monotonic, before an end was
+    asked for that is reached since; made: which of its files the store has it in."""
 
     next: int
     end: int
     at: float
+    made: int
 
 
 @dataclass
@@ -76,6 +77,7 @@ class ViewRun:
         """Partitions of the topic; 0 until they are known."""
         self.held: dict[int, Held] = {}
         """Those of this instance that can be answered for."""
+        self._mine: list[int] = []
         self.layout = Layout(served.view)
         self.store = Store(self.layout, root / f"{served.view.name}.db")
         self._instance, self._topic, self._bootstrap = served.instance, topic, bootstrap
@@ -134,6 +136,11 @@ class ViewRun:
         return replace(self.figures)
 
     @property
+    def ready(self) -> bool:
+        """Whether all that this instance keeps of it is loaded, which may be nothing."""
+        return self.count > 0 and self.held.keys() >= set(self._mine)
+
+    @property
     def holds(self) -> Holds:
         return {"count": self.count, "loaded": sorted(self.held)}
 
@@ -162,25 +169,24 @@ class ViewRun:
         self.store.close()
 
     def _keep(self, stopping: threading.Event) -> None:
-        now = look(self._topic.name, self._bootstrap, "view")
+        asked, now = time.monotonic(), look(self._topic.name, self._bootstrap, "view")
         mine = self._open(now)
         feed = TableFeed(self._table, self._bootstrap, {p: self.store.next[p] for p in mine})
         with closing(feed):
             while not stopping.is_set():
-                asked = time.monotonic()
                 if why := self._why_anew(now):
                     self._anew(now, mine, why)
                     return
-                busy = self._up_to(feed, {p: now.ends[p] for p in mine}, asked, stopping.is_set)
+                busy = self._up_to(feed, {p: now.ends[p] for p in mine}, (asked, now.at), stopping.is_set)
                 stopping.wait(EVERY if busy else IDLE)
                 if not stopping.is_set():
-                    now = look(self._topic.name, self._bootstrap, "view")
+                    asked, now = time.monotonic(), look(self._topic.name, self._bootstrap, "view")
 
     def _open(self, now: Now) -> list[int]:
         """Take up the store, or make it anew; the partitions that are this instance's."""
         s = settings()
         mine = kept_by(self._instance, len(now.ends), s.views_instances, s.views_standby)
-        self.held, self.count = {}, len(now.ends)
+        self.held, self._mine, self.count = {}, mine, len(now.ends)
         try:
             self.store.open()
         except Damaged as e:
@@ -208,9 +214,9 @@ class ViewRun:
         self.held, self.seen.rebuilt = {}, why
         self.store.begin(now.id, len(now.ends), now.at, {p: now.starts[p] for p in mine})
 
-    def _up_to(self, feed: TableFeed, ends: dict[int, int], asked: float, stopped: Callable[[], bool]) -> bool:
-        """Read to some ends, which were asked for then; whether there was anything new."""
-        began, wall, changed = time.monotonic(), int(time.time() * 1000), False
+    def _up_to(self, feed: TableFeed, ends: dict[int, int], at: tuple[float, int], stopped: Callable[[], bool]) -> bool:
+        """Read to some ends; whether there was anything new. at: before they were asked for, monotonic and ms."""
+        (asked, wall), began, changed = at, time.monotonic(), False
         self._note(ends)
         for taken in feed.to(ends, stopped):
             if taken.next != self.store.next:
@@ -225,7 +231,7 @@ class ViewRun:
             self.store.reached(wall)
             self._noted = asked
         self._read_at = wall
-        self.held = {p: Held(self.store.next[p], end, asked) for p, end in ends.items()}
+        self.held = {p: Held(self.store.next[p], end, asked, self.store.generation) for p, end in ends.items()}
         if not self._counted or (changed and asked - self._counted > COUNT_EVERY):
             ((self.seen.keys,),) = self.store.read("SELECT count(*) FROM rows")
             self._counted = asked

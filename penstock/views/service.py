@@ -12,9 +12,8 @@ from urllib.parse import quote
 
 import orjson
 
-from penstock.errors import PenstockError
 from penstock.settings import settings
-from penstock.views import criteria
+from penstock.views import criteria, problems
 from penstock.views.between import Away
 from penstock.views.criteria import Asked, Batch, Counts, Search, Wrong
 from penstock.views.peers import Answer, Directory, Peers
@@ -248,7 +247,7 @@ class Service:
     @property
     def ready(self) -> dict[str, bool]:
         """By view, whether all that this instance keeps of it is loaded."""
-        return {name: bool(run.held) for name, run in self.runs.items() if run.running}
+        return {name: run.ready for name, run in self.runs.items() if run.running}
 
     # Who answers
 
@@ -301,27 +300,30 @@ class Service:
         left, failed = list(partitions), set[int]()
         while left:
             plan: dict[int, list[int]] = defaultdict(list)
+            last = set[int]()
             for partition in left:
                 able = [number for number in self._order(run, partition) if number not in failed]
                 if not able:
                     raise self._nobody(run, left)
                 plan[able[0]].append(partition)
+                if len(able) == 1:
+                    last.add(able[0])
 
-            async def part(number: int, mine: list[int]) -> dict[str, Any] | None:
+            async def part(number: int, mine: list[int], last: bool) -> dict[str, Any] | None:
                 if number == self.number:
                     return await here(mine)
                 age = "" if caller.max_age_ms is None else f"?max_age_ms={caller.max_age_ms}"
                 path = f"/v1/views/{quote(run.view.name, safe='')}/{what}{age}"
                 try:
-                    answer = await self._peers.ask(number, "POST", path, caller.deadline, content=asks(mine))
+                    answer = await self._peers.ask(number, "POST", path, caller.deadline, content=asks(mine), last=last)
                 except Away:
                     return None
                 if answer.status != 200:
-                    raise _refused(answer)
+                    raise problems.refused(answer.status, answer.content)
                 given: dict[str, Any] = orjson.loads(answer.content)
                 return given
 
-            parts = await asyncio.gather(*(part(number, mine) for number, mine in plan.items()))
+            parts = await asyncio.gather(*(part(number, mine, number in last) for number, mine in plan.items()))
             left = []
             for (number, mine), one in zip(plan.items(), parts, strict=True):
                 if one is None:
@@ -352,8 +354,11 @@ class Service:
             raise NotReady(f"partition {e} is not ready here") from None
 
     def _fresh(self, run: ViewRun, held: Mapping[int, Held], caller: Caller) -> Fresh:
-        """How fresh what was just read is. held: before it was read; NotReady if it was taken away meanwhile."""
-        self._held(run, held)
+        """How fresh what was just read is. held: before it was read; NotReady if it was taken away meanwhile, though
+        it is there again."""
+        now = self._held(run, held)
+        if any(now[partition].made != one.made for partition, one in held.items()):
+            raise NotReady("the view was made anew meanwhile")
         fresh = self._of(held.values())
         caller.allows(fresh)
         return fresh
@@ -387,12 +392,3 @@ def _merged(parts: Sequence[Mapping[str, Any]], asked: Search) -> tuple[list[dic
         end = max(ends) if asked.descending else min(ends)
         rows = [row for row in rows if (place(row) >= end if asked.descending else place(row) <= end)]
     return rows[: asked.limit], more
-
-
-def _refused(answer: Answer) -> PenstockError:
-    """What another instance says against a request that was sent on."""
-    try:
-        detail = str(orjson.loads(answer.content)["detail"])
-    except (ValueError, KeyError, TypeError):
-        detail = f"status {answer.status}"
-    return Wrong(detail) if answer.status in (400, 422) else NotReady(detail)

@@ -14,6 +14,7 @@ from penstock.machine.process import free_port
 from penstock.views import peers
 from penstock.views.between import Away
 from penstock.views.peers import Answer, Directory, Peers
+from penstock.views.store import Late
 
 OK = "HTTP/1.1 200 OK\r\npenstock-lag: 3\r\ncontent-length: 2\r\n\r\n{}"
 Asks = Callable[[Peers, Directory, list[str]], Awaitable[None]]
@@ -95,13 +96,30 @@ def test_a_key_that_is_not_there_is_an_answer() -> None:
     asked("HTTP/1.1 404 Not Found\r\npenstock-lag: 0\r\ncontent-length: 0\r\n\r\n", ask)
 
 
+def test_a_query_that_no_other_can_answer_has_all_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And it is late behind that, which is no fault of an instance."""
+    monkeypatch.setattr(peers, "PATIENCE", 0.1)
+
+    async def ask(given: Peers, _: Directory, heads: list[str]) -> None:
+        with pytest.raises(Away):
+            await given.ask(2, "POST", "/v1/x", monotonic() + 60, content=b"{}")
+        with pytest.raises(Late):
+            await given.ask(2, "POST", "/v1/x", monotonic() + 0.5, content=b"{}", last=True)
+        for head, most in zip(heads, (100, 500), strict=True):
+            left = int(head.lower().partition("penstock-deadline-ms: ")[2].split()[0])
+            assert most / 2 < left <= most
+
+    asked("", ask)
+
+
 @pytest.mark.parametrize(("answer", "url"), [("", ""), ("no HTTP\r\n\r\n", ""), (OK, "http://127.0.0.1:{port}")])
-def test_who_does_not_answer_is_suspected(answer: str, url: str) -> None:
+def test_who_does_not_answer_is_suspected(answer: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def ask(given: Peers, directory: Directory, _: list[str]) -> None:
         with pytest.raises(Away, match="does not answer"):
-            await given.ask(2, "POST", "/v1/x", monotonic() + 0.3, content=b"{}")
+            await given.ask(2, "POST", "/v1/x", monotonic() + 60, content=b"{}")
         assert directory.doubtful(2)
 
+    monkeypatch.setattr(peers, "PATIENCE", 0.3)
     asked(answer, ask, url.format(port=free_port()))
 
 
@@ -110,7 +128,7 @@ def test_who_waits_behind_too_many_requests_is_turned_away(monkeypatch: pytest.M
 
     async def ask(given: Peers, _: Directory, heads: list[str]) -> None:
         async def one() -> Answer:
-            return await given.ask(2, "GET", "/v1/x", monotonic() + 2)
+            return await given.ask(2, "GET", "/v1/x", monotonic() + 60)
 
         found = await asyncio.gather(*(one() for _ in range(3)), return_exceptions=True)
         assert all(isinstance(one, Away) for one in found), found
