@@ -19,6 +19,7 @@ from penstock.views.store import CRITERIA
 # What a request may hold.
 TERMS, VALUES, ROWS, GROUPS, KEYS = 64, 1000, 1000, 10_000, 1000
 LONGEST = 4096
+TOGETHER = 100
 WORDS = {"eq": "=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 KEY = "key"
 
@@ -228,8 +229,10 @@ def _entries(found: Query, column: Column, name: str, part: str | None, word: st
         fix = f"ask by an entry, {column.field.name}.NAME, for one value or one of several"
         raise Wrong("a map is asked by its entries", got=f"{name} {word}"[:200], fix=fix)
     if values:
-        either = " OR ".join([f"instr({column.name}, ?) > 0"] * len(values))
-        found.add(f"({either})", *(entry(part, value) for value in values))
+        # SQLite takes expressions of a thousand levels, and each OR is one.
+        each = [f"instr({column.name}, ?) > 0"] * len(values)
+        groups = [" OR ".join(each[n : n + TOGETHER]) for n in range(0, len(each), TOGETHER)]
+        found.add(f"(({') OR ('.join(groups)}))", *(entry(part, value) for value in values))
     else:
         found.add("false")
 

@@ -74,6 +74,12 @@ def test_entries_of_maps_are_found_and_no_others(store: Store) -> None:
         assert found(store, {f"tags.{name}": value}) == wanted, (name, value)
 
 
+def test_an_entry_may_have_one_of_a_thousand_values(store: Store) -> None:
+    store.apply({0: rows({"key": "a", "tags": [("site", "s999")]}, {"key": "b", "tags": [("site", "s1000")]})}, {0: 2})
+    store.reached(1)
+    assert found(store, {"tags.site": [f"s{n}" for n in range(1000)]}) == ["a"]
+
+
 def test_values_of_each_type_are_compared(store: Store) -> None:
     from datetime import UTC, date, datetime
 
