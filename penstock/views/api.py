@@ -59,7 +59,7 @@ PROBLEMS: dict[int | str, dict[str, Any]] = {
 def caller_of(request: Request, max_age_ms: int | None = None) -> Caller:
     given, patience = request.headers.get(DEADLINE), PATIENCE
     if given is not None:
-        if not (given.isascii() and given.isdigit()) or not 0 < int(given[:9]) <= LONGEST * 1000:
+        if not (given.isascii() and given.isdigit() and len(given) < 10) or not 0 < int(given) <= LONGEST * 1000:
             raise Wrong(
                 f"{DEADLINE} is no such time", got=given[:40], fix=f"send 1 to {LONGEST * 1000:.0f} milliseconds"
             )

@@ -152,6 +152,19 @@ def test_an_instance_with_a_query_that_does_not_end_says_so_and_ends(service: Se
     asyncio.run(asked())
 
 
+@pytest.mark.parametrize(
+    "given", ["0", "30001", "-1", "1.5", "\xb2", "", "9" * 50, "0" * 8 + "1" + "9" * 20, "0" * 8 + "1" + "9" * 5000]
+)
+def test_a_deadline_is_a_number_of_milliseconds_that_may_be_asked_for(service: Service, given: str) -> None:
+    async def asked() -> int:
+        app = httpx.ASGITransport(api.made(service, ""), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=app, base_url="http://localhost") as client:
+            head = [(b"penstock-deadline-ms", given.encode("latin-1"))]
+            return (await client.get("/v1/views/shops/rows/a", headers=head)).status_code
+
+    assert asyncio.run(asked()) == 400
+
+
 def test_a_query_that_is_late_elsewhere_is_late(shops: ViewRun, service: Service) -> None:
     class Elsewhere:
         async def ask(self, *_: Any, last: bool, **__: Any) -> Any:
