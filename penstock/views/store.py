@@ -250,8 +250,8 @@ class Store:
     # Those that read
 
     def read(self, sql: str, given: Iterable[Any] = (), deadline: float | None = None, most: int = 0) -> Rows:
-        """Rows of a query, as they are in one transaction. deadline: monotonic; Late behind it. most: bytes of what is
-        second in them, behind which the rows end; 0 for all."""
+        """Rows of a query, as they are in one transaction. deadline: monotonic; Late behind it. most: bytes of keys
+        and values, first and second in them, behind which the rows end; 0 for all."""
         c = self._reader()
         if deadline is not None:
             until = deadline
@@ -290,7 +290,7 @@ def _bounded(cursor: sqlite3.Cursor, most: int) -> Rows:
     found, size = Rows(), 0
     for row in cursor:
         found.append(row)
-        size += len(row[1])
+        size += len(row[0]) + len(row[1])
         if size > most:
             found.cut = True
             cursor.close()
