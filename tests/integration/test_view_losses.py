@@ -12,10 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
+from penstock import catalog
 from penstock.declare.topic import Topic
 from penstock.kafka.admin import admin, ensure_topics
 from penstock.local.parts import Broker
-from tests.support import wait_until
+from penstock.views.plan import kept_by
+from tests.support import forget, wait_until
 from tests.viewing import PARTITIONS, TOPIC, Fleet, agent, serving
 
 pytestmark = pytest.mark.integration
@@ -104,6 +106,39 @@ def test_a_standby_copy_answers_at_once_when_an_owner_dies(fresh_broker: Broker,
         assert fleet.ask(1, "counts", {}).json()["total"] == len(NAMES)
         assert len(fleet.ask(1, "search", {"limit": 1000}).json()["rows"]) == len(NAMES)
     assert (load.wrong, load.refused) == ([], [])
+
+
+def test_partitions_that_come_to_another_instance_are_never_answered_wrong(
+    fresh_broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each key is right or refused, whichever instance is asked, while one of two knows of the other."""
+    with serving(tmp_path, fresh_broker.bootstrap, 2, PENSTOCK_VIEWS_INSTANCES=1) as fleet:
+        fleet.put(agent(name, value(n)) for n, name in enumerate(NAMES))
+        fleet.start(1)
+        fleet.known(1)
+        monkeypatch.setenv("PENSTOCK_VIEWS_INSTANCES", "2")
+        forget()
+        fleet.control.sync(catalog.load())
+        fleet.start(2)
+
+        def answered(number: int) -> int:
+            rows = {n: fleet.row(number, name) for n, name in enumerate(NAMES)}
+            assert all(found in (value(n), 503) for n, found in rows.items()), rows
+            return sum(found != 503 for found in rows.values())
+
+        assert (answered(1), answered(2)) == (len(NAMES), len(NAMES))
+        fleet.put([agent(NAMES[0], value(0)), agent("later", value(1))])
+        fleet.stop(1)
+        assert 0 < answered(2) < len(NAMES)
+        assert fleet.ask(2, "counts", {}).status_code == 503
+        fleet.start(1)
+        fleet.known(1, 2)
+        assert again(fleet) == 0
+        for number in (1, 2):
+            assert answered(number) == len(NAMES)
+            assert fleet.ask(number, "counts", {}).json()["total"] == len(NAMES) + 1
+            kept = {str(p) for p in kept_by(number, PARTITIONS, 2, 0)}
+            assert fleet.get(number, "/v1/views/fleet").json()["partitions"].keys() == kept
 
 
 def again(fleet: Fleet) -> int:
