@@ -29,6 +29,8 @@ CONNECTIONS, REQUESTS = 1024, 768
 HEAD_LIMIT = 64 * 1024
 # Seconds in which a head must be there, and in which what is written must be taken.
 HEAD_PATIENCE, READ_PATIENCE = 10.0, 10.0
+# Bytes that are written and not taken, of all connections.
+UNTAKEN = 128 << 20
 OPEN_TO_ALL = ("/v1/live", "/v1/ready")
 START = 20.0
 
@@ -82,12 +84,24 @@ class Bounded(HttpToolsProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         self._slow = self.loop.call_later(READ_PATIENCE, self.transport.abort)
+        self._spare()
 
     def resume_writing(self) -> None:
         super().resume_writing()
         if self._slow is not None:
             self._slow.cancel()
             self._slow = None
+
+    def _spare(self) -> None:
+        """Cut off those who have taken nothing for longest, where all together leave too much."""
+        slow = {one.transport: one._slow.when() for one in self.connections if isinstance(one, Bounded) and one._slow}
+        held = {transport: transport.get_write_buffer_size() for transport in sorted(slow, key=slow.__getitem__)}
+        left = sum(held.values())
+        for transport, size in held.items():
+            if left <= UNTAKEN:
+                break
+            transport.abort()
+            left -= size
 
     def _expect(self) -> None:
         self._unexpect()

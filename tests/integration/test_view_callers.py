@@ -110,6 +110,16 @@ def test_who_reads_slowly_is_cut_off_and_keeps_nobody_waiting(fleet: Fleet) -> N
         wait_until(lambda: not left(), what="slow readers are cut off")
 
 
+def test_answers_that_nobody_takes_do_not_fill_the_memory(fleet: Fleet) -> None:
+    body = json.dumps({"limit": 1000}).encode()
+    head = f"POST /v1/views/fleet/search HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
+    with contextlib.ExitStack() as stack, bounded(fleet):
+        for n in range(50):
+            one = stack.enter_context(connected(fleet))
+            one.sendall(f"{head}content-type: application/json\r\n\r\n".encode() + body)
+            assert one.recv(15) == b"HTTP/1.1 200 OK", n
+
+
 def test_five_hundred_callers_at_once_are_answered_or_told_to_come_again(fleet: Fleet) -> None:
     with bounded(fleet), contextlib.ExitStack() as stack:
         many = [stack.enter_context(connected(fleet)) for _ in range(500)]
