@@ -6,11 +6,13 @@ by looking for it; the three characters that would be mistaken are written as ot
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.declare.schema import Field
 from penstock.declare.view import View
@@ -21,6 +23,8 @@ from penstock.records.columns import connection
 
 RS, US, ESCAPE = "\x1e", "\x1f", "\x1c"
 ESCAPED = {ESCAPE: f"{ESCAPE}0", RS: f"{ESCAPE}1", US: f"{ESCAPE}2"}
+# A text, which may hold anything, or what DuckDB writes for a number that JSON does not have.
+ODD = re.compile(r'"(?:[^"\\]|\\.)*"|-?(?:NaN|Infinity)')
 INTEGERS = ("tinyint", "smallint", "int", "bigint")
 REALS = ("float", "double")
 
@@ -62,6 +66,9 @@ class Column:
                 return f"epoch_ms({given})"
             case "date":
                 return f"CAST({given} AS VARCHAR)"
+            case "float" | "double":
+                # What comes first or last without being a number has no place in an order.
+                return f"CASE WHEN isfinite({given}) THEN {given} END"
         return given
 
 
@@ -98,7 +105,15 @@ class Layout:
                 found: pa.Table = con.sql(self._sql).to_arrow_table()
             finally:
                 con.unregister("rows_in")
+        values = found["value"]
+        if pc.any(pc.match_substring_regex(values, "NaN|Infinity")).as_py():
+            found = found.set_column(1, "value", pa.array([_sound(value) for value in values.to_pylist()], pa.string()))
         return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def _sound(value: str) -> str:
+    """JSON in which numbers that are none are texts, as records have them."""
+    return ODD.sub(lambda one: one[0] if one[0].startswith('"') else f'"{one[0]}"', value)
 
 
 def _escaped(of: str) -> str:

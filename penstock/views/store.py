@@ -22,7 +22,7 @@ from penstock.engine.tablefiles import GONE
 from penstock.errors import PenstockError
 from penstock.views.layout import Layout
 
-VERSION = 1
+VERSION = 2
 # Pages of 4 kB that the write-ahead log may have before they are brought into the file.
 CHECKPOINT = 8000
 # kB of the file that a connection holds, and bytes of it that are mapped into memory.

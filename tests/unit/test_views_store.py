@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
 from penstock.declare.view import View
+from penstock.engine.tablefeed import Decoder
 from penstock.engine.tablefeed import layout as rows_layout
 from penstock.errors import DeclarationError, Wait
-from penstock.streams import Topic
+from penstock.streams import Table, Topic
 from penstock.views import criteria
 from penstock.views.criteria import Counts, Search, Wrong
 from penstock.views.layout import Layout
@@ -78,6 +81,27 @@ def test_an_entry_may_have_one_of_a_thousand_values(store: Store) -> None:
     store.apply({0: rows({"key": "a", "tags": [("site", "s999")]}, {"key": "b", "tags": [("site", "s1000")]})}, {0: 2})
     store.reached(1)
     assert found(store, {"tags.site": [f"s{n}" for n in range(1000)]}) == ["a"]
+
+
+def test_numbers_that_json_does_not_have_are_texts_as_they_were(tmp_path: Path) -> None:
+    view = View("v", VIEW.topic, "a DOUBLE, b FLOAT, m MAP<STRING,DOUBLE>, s STRING", by="a")
+    said = [
+        {"a": "NaN", "b": 1.5, "m": {"NaN": "-Infinity", "x": 1}, "s": 'of "NaN", -Infinity: \\"'},
+        {"a": "Infinity", "b": "-Infinity", "m": None, "s": None},
+        {"a": 2.0, "b": 0.5, "m": {}, "s": "Infinity"},
+    ]
+    records: list[tuple[bytes | None, bytes | None, int, int]] = []
+    records += [(str(n).encode(), json.dumps(one).encode(), 0, n) for n, one in enumerate(said)]
+    taken = Decoder(Table(Topic("shops", compacted=True), schema=view.schema)).taken(records, {0: 3})
+    assert len(taken.dead) == 0
+    made = Store(Layout(view), tmp_path / "v.db")
+    made.begin("id", 1, 5, {0: 0})
+    made.apply(taken.rows, {0: 3})
+    made.reached(6)
+    values = [text for _, text in made.read("SELECT key, value FROM rows ORDER BY key")]
+    assert [orjson.loads(text) for text in values] == said
+    assert found(made, {}, order="a") == ["2"]
+    assert found(made, {"a": None}) == ["0", "1"]
 
 
 def test_values_of_each_type_are_compared(store: Store) -> None:
