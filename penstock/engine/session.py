@@ -121,8 +121,17 @@ def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequ
         # Their Python finds what the driver's does.
         "spark.executorEnv.PYTHONPATH": os.pathsep.join(dict.fromkeys([str(s.project), str(PROJECT)])),
         # An executor that is lost is noticed by its closed connection; this is for one that hangs, or whose host does.
+        # Spark's own would look each minute whether one was silent for two.
         "spark.network.timeout": "60s",
-        "spark.executor.heartbeatInterval": "5s",
+        "spark.executor.heartbeatInterval": "3s",
+        "spark.storage.blockManagerHeartbeatTimeoutMs": "20s",
+        "spark.network.timeoutInterval": "2s",
+        # Whoever waits for shuffled rows of one that hangs asks the driver after this whether it is still there.
+        "spark.shuffle.io.connectionTimeout": "15s",
+        "spark.shuffle.io.retryWait": "1s",
+        # Executors on one host would read each other's files. A master that comes back gives ids a second time, and
+        # where those of the first lay they are looked for in vain, again and again.
+        "spark.shuffle.readHostLocalDisk": "false",
     }
     if executors_here(master):
         conf["spark.executor.extraClassPath"] = os.pathsep.join(connector)

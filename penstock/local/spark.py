@@ -23,8 +23,11 @@ CONF = {
     # Its pages ask nobody who he is.
     "spark.ui.killEnabled": "false",
     "spark.master.ui.decommission.allow.mode": "DENY",
-    # A worker that is paused is given up after this, seconds, and its apps get executors elsewhere.
-    "spark.worker.timeout": "20",
+    # A worker that is silent for so many seconds, twice as many at worst, is given up, and its apps get executors
+    # elsewhere. Before their drivers miss those executors: else the new ones would be started where the old ones hang.
+    "spark.worker.timeout": "10",
+    # Else a worker ends by itself when its master has been away for a quarter of an hour: then it looks each minute.
+    "spark.worker.maxRegistrationRetries": str(365 * 24 * 60),
     # Ten executors that end would be the end of a driver, though its next one would find the same.
     "spark.deploy.maxExecutorRetries": "-1",
     "spark.worker.cleanup.enabled": "true",
@@ -138,17 +141,18 @@ class Worker(Daemon):
         return self.folder / f"work-{self.number}"
 
     @property
-    def _scratch(self) -> Path:
+    def scratch(self) -> Path:
+        """Where executors keep their state and what they shuffle."""
         return self.folder / f"tmp-{self.number}"
 
     def prepare(self) -> None:
         super().prepare()
         # What executors that were killed have left.
-        shutil.rmtree(self._scratch, ignore_errors=True)
-        self._scratch.mkdir()
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.scratch.mkdir()
 
     def environment(self) -> dict[str, str]:
-        return super().environment() | {"SPARK_LOCAL_DIRS": str(self._scratch)}
+        return super().environment() | {"SPARK_LOCAL_DIRS": str(self.scratch)}
 
     def command(self) -> list[str]:
         gives = ["--cores", str(self.cores), "--memory", self.memory, "--work-dir", str(self.work)]

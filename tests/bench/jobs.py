@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +16,11 @@ from confluent_kafka import Consumer, TopicPartition
 
 from penstock import catalog
 from penstock.control import DriverRow
-from penstock.declare.outputs import Mark
-from penstock.declare.topic import COMMITS
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions
 from penstock.local import usage
 from penstock.local.parts import Broker, MariaDB
-from penstock.machine import aot
+from penstock.local.spark import Cluster
+from penstock.machine import aot, process
 from penstock.machine.process import free_port
 from penstock.settings import PROJECT
 from penstock.supervision import processes
@@ -30,6 +29,7 @@ from tests.bench.common import peak_memory
 from tests.bench.peers import Measured
 from tests.bench.steady import Course, following
 from tests.chaos.drivers import drivers
+from tests.chaos.marks import Marks
 from tests.support import wait_until
 
 RECEIPTS = "receipts"
@@ -69,6 +69,11 @@ def place() -> Iterator[Place]:
 
 def ours(at: Place, job: str, **settings: str) -> Measured:
     """One run of a job by Penstock, from the start of its driver's process. settings: PENSTOCK_* for it."""
+    return measured(at, job, settings)
+
+
+def measured(at: Place, job: str, settings: Mapping[str, str], cluster: Cluster | None = None) -> Measured:
+    """The same. cluster: where its executors are, whose processes count too."""
     app, names, _ = EVERY[job]
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
@@ -82,15 +87,20 @@ def ours(at: Place, job: str, **settings: str) -> Measured:
             began = time.time()
             driver = given.launch(app)
             course = Course()
+
+            def all_cpu() -> float:
+                return spent(driver) + sum(map(cpu_of, _processes(cluster)))
+
+            before = sum(map(cpu_of, _processes(cluster)))
             with (
-                peak_memory(lambda: usage.processes(driver)) as peak,
-                following(course, lambda: spent(driver), lambda: marks.offsets(names)),
+                peak_memory(lambda: [*usage.processes(driver), *_processes(cluster)]) as peak,
+                following(course, all_cpu, lambda: marks.offsets(names)),
             ):
                 source, done = read_by(job), began
                 for stream in streams:
-                    done = marks.wait(stream.name, source, ends(at, source))
+                    done = marks.wait([stream.name], source, ends(at, source))
                     source = stream.targets[0]
-                cpu = spent(driver)
+                cpu = all_cpu() - before
                 course.note(cpu, marks.offsets(names))
             marks.close()
             processes.kill(driver)
@@ -102,11 +112,19 @@ def ours(at: Place, job: str, **settings: str) -> Measured:
 
 def spent(driver: DriverRow) -> float:
     """CPU seconds of a driver's processes, those that have ended included."""
-    total = 0.0
-    for process in usage.processes(driver):
-        with suppress(psutil.NoSuchProcess):
-            total += sum(process.cpu_times()[:4])
-    return total
+    return sum(map(cpu_of, usage.processes(driver)))
+
+
+def cpu_of(one: psutil.Process) -> float:
+    with suppress(psutil.NoSuchProcess):
+        return float(sum(one.cpu_times()[:4]))
+    return 0.0
+
+
+def _processes(cluster: Cluster | None) -> list[psutil.Process]:
+    """Those of a cluster's daemons and of the executors that they started."""
+    records = [part.record for part in cluster.parts] if cluster else []
+    return [one for record in records if record for one in process.members(record)]
 
 
 def theirs(at: Place, job: str, **options: object) -> Measured:
@@ -124,46 +142,6 @@ def cached(at: Place, job: str) -> Callable[[], Measured]:
     cache = at.folder / f"{JOBS[job][2]}.aot"
     theirs(at, job, java_options=aot.training(cache))
     return lambda: theirs(at, job, java_options=aot.using(cache))
-
-
-class Marks:
-    """Follows the marks that streams leave in `penstock.commits`."""
-
-    def __init__(self, bootstrap: str) -> None:
-        self._consumer = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": "marks", "isolation.level": "read_committed"}
-        )
-        self._seen: dict[str, tuple[Mark, float]] = {}
-        now = end_offsets(admin(bootstrap), [(COMMITS.name, p) for p in range(COMMITS.partitions)], bootstrap)
-        self._consumer.assign([TopicPartition(topic, p, offset) for (topic, p), offset in now.items()])
-
-    def wait(self, stream: str, topic: str, wanted: dict[int, int], timeout: float = 900) -> float:
-        """When the stream had written all of a topic up to the wanted offsets, epoch seconds."""
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            if found := self._seen.get(stream):
-                mark, at = found
-                offsets = mark.offsets.get(topic, {})
-                if all(offsets.get(p, 0) >= end for p, end in wanted.items()):
-                    return at
-            message = self._consumer.poll(0.2)
-            if message is not None and not message.error():
-                key, value = message.key(), message.value()
-                assert isinstance(key, bytes)
-                self._seen[key.decode()] = Mark.read(value or b""), message.timestamp()[1] / 1000
-        raise SystemExit(f"{stream} did not come to the end of its input within {timeout:g} s")
-
-    def offsets(self, streams: Sequence[str]) -> dict[str, int]:
-        """How far each stream has come in its inputs, of those that have written a batch."""
-        seen = dict(self._seen)
-        return {
-            stream: sum(at for parts in seen[stream][0].offsets.values() for at in parts.values())
-            for stream in streams
-            if stream in seen
-        }
-
-    def close(self) -> None:
-        self._consumer.close()
 
 
 def ends(at: Place, topic: str) -> dict[int, int]:

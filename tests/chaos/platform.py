@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from confluent_kafka import KafkaError, Producer
+from confluent_kafka import KafkaError, Message, Producer
 
 from penstock.control import Actor, Control, DriverRow
 from penstock.local.airflow import Airflow
@@ -44,14 +44,18 @@ def call(airflow: Airflow, method: str, path: str, **body: Any) -> Any:
 
 
 class Numbers(threading.Thread):
-    """Writes records numbered 1, 2, 3 ... all the time; each at least once for certain, and once by idempotence."""
+    """Writes records numbered 1, 2, 3 ... all the time; each at least once for certain, and once by idempotence.
+
+    sent: how many there are already. acknowledged: the offset behind the last one, by partition.
+    """
 
     RATE = 50.0
 
-    def __init__(self, bootstrap: str) -> None:
+    def __init__(self, bootstrap: str, sent: int = 0) -> None:
         super().__init__(name="numbers", daemon=True)
-        self.sent = 0
+        self.sent = sent
         self.failed: list[str] = []
+        self.acknowledged: dict[int, int] = {}
         self._enough = threading.Event()
         self._producer = Producer(
             {
@@ -65,9 +69,11 @@ class Numbers(threading.Thread):
         )
 
     def _write(self, value: dict[str, int], partition: int = -1) -> None:
-        def delivered(error: KafkaError | None, _: object) -> None:
+        def delivered(error: KafkaError | None, message: Message) -> None:
             if error:
                 self.failed.append(str(error))
+            else:
+                self.acknowledged[message.partition() or 0] = (message.offset() or 0) + 1
 
         self._producer.produce(
             "numbers", json.dumps(value).encode(), str(value["n"]).encode(), partition, on_delivery=delivered

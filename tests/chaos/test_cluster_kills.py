@@ -1,11 +1,17 @@
-"""A Spark cluster and three brokers: apps share it, and count each record once, whichever of its parts dies."""
+"""A Spark cluster and three brokers: apps share it, and count each record once, whichever of its parts dies or hangs.
+
+What they do behind each fault is compared with all that was sent since the first; `tests.bench.recovery` measures how
+long it takes.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 from penstock.control import DriverRow
 from penstock.local.parts import Brokers, MariaDB
@@ -15,8 +21,10 @@ from penstock.settings import BROKERS, PROJECT, settings
 from penstock.supervision import processes
 from penstock.supervision.decide import decide
 from penstock.supervision.facts import facts_of
+from tests.chaos.clustered import STREAMS, TOPIC, Clustered, clustered, executors_of, pause, resume, suspend
 from tests.chaos.counted import Counted
 from tests.chaos.drivers import Drivers, drivers
+from tests.chaos.slowdisk import COMPILER, SlowDisk
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -115,3 +123,143 @@ def test_records_are_counted_once_whichever_worker_or_broker_dies(apps: Drivers,
         brokers.parts[0].start()
         brokers.parts[0].wait()
         goes_on()
+
+
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> SlowDisk | None:
+    return SlowDisk(tmp_path_factory.mktemp("disk")) if COMPILER else None
+
+
+@pytest.fixture(scope="module")
+def place(mariadb: MariaDB, disk: SlowDisk | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clustered]:
+    """One cluster for all of the following: each test leaves it as it was."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (disk.variables if disk else {}).items():
+            patch.setenv(name, value)
+        with clustered(mariadb, tmp_path_factory.mktemp("cluster")) as made:
+            yield made
+
+
+def test_a_worker_that_is_paused_for_a_moment_keeps_its_executors(place: Clustered) -> None:
+    place.settles()
+    before = place.executors()
+    host = place.host()
+    pause(host)
+    time.sleep(5)  # half of what a worker may be silent
+    resume(host)
+    place.goes_on()
+    assert place.executors() == before
+    place.exact()
+
+
+@pytest.mark.parametrize("returns", [True, False], ids=["and wakes up", "for ever"])
+def test_a_worker_that_is_lost_to_the_network_is_given_up(place: Clustered, returns: bool) -> None:
+    """What was started there in its place may still write when it wakes up."""
+    place.settles()
+    lost = place.host()
+    place.recovers(lambda: pause(lost))
+    place.settles()
+    assert lost.number not in place.executors().values()
+    place.exact()
+    if returns:
+        resume(lost)
+    else:
+        lost.kill()
+        place.back(lost)
+    wait_until(lambda: not executors_of(lost), what="what was given up has ended")
+    wait_until(lambda: place.alive() == 2, what="the master has both workers")
+    place.goes_on()
+    place.exact()
+
+
+def test_an_executor_that_hangs_is_replaced(place: Clustered) -> None:
+    """Its worker is well, so that the master sees nothing of it."""
+    place.settles()
+    host = place.host()
+    hung = {one.pid for one in executors_of(host)}
+    place.recovers(lambda: suspend(executors_of(host)))
+    wait_until(lambda: not hung & {one.pid for one in executors_of(host)}, what="those that hang are ended")
+    place.settles()
+    place.exact()
+
+
+def test_a_worker_dies_while_the_master_is_away(place: Clustered) -> None:
+    place.settles()
+    host = place.host()
+    place.recovers(place.cluster.master.kill)
+    host.kill()
+    place.back(place.cluster.master)
+    place.goes_on()
+    place.back(host)
+    place.settles()
+    # It gives ids of executors a second time: those of before must not be looked for.
+    failed = place.failures()
+    for _ in range(3):
+        place.goes_on()
+    assert place.failures() == failed
+    place.exact()
+
+
+def test_each_of_three_brokers_dies(place: Clustered) -> None:
+    for part in place.brokers.parts:
+        place.recovers(part.kill)
+        place.back(part)
+    place.exact()
+
+
+def test_a_broker_that_hangs_is_done_without(place: Clustered) -> None:
+    leader = place.leads()
+    place.recovers(lambda: pause(leader))
+    resume(leader)
+    place.replicate()
+    place.goes_on()
+    place.exact()
+
+
+def test_without_two_of_three_brokers_nothing_is_written_and_nothing_lost(place: Clustered) -> None:
+    place.goes_on()
+    for part in place.brokers.parts[:2]:
+        part.kill()
+    failed: list[int] = []
+    asked = {"bootstrap.servers": place.bootstrap, "acks": "all", "message.timeout.ms": 15_000, "log_level": 0}
+    producer = Producer(asked)
+    at = int(time.time() * 1000)
+    producer.produce(TOPIC, f'{{"n":0,"at":{at}}}', on_delivery=lambda e, _: failed.append(e.code() if e else 0))
+    producer.flush(60)
+    assert failed == [KafkaError._MSG_TIMED_OUT]
+    # Both say so themselves, and why.
+    wait_until(
+        lambda: {row.state for name, row in place.rows().items() if name in STREAMS} == {"failing"},
+        what="the streams say that they fail",
+    )
+    assert all(row.error for row in place.rows().values())
+    assert place.stands(10)
+    back, last = place.brokers.parts[1], place.brokers.parts[0]
+    back.start()
+    back.wait()
+    place.goes_on()
+    wait_until(lambda: {row.state for row in place.rows().values()} <= {"running", "idle"}, what="both are well again")
+    assert place.apps.row(place.driver.incarnation).state == "running", "by themselves"
+    place.back(last)
+    place.exact()
+
+
+@pytest.mark.skipif(not COMPILER, reason="there is no C compiler")
+@pytest.mark.parametrize("which", ["of a broker", "of a worker", "of the checkpoints"])
+def test_a_slow_disk_slows_and_harms_nothing(place: Clustered, disk: SlowDisk, which: str) -> None:
+    """Only what one broker, the executors of one worker, or all that keep checkpoints write there is slow."""
+    place.settles()
+    folder = {
+        "of a broker": place.leads().folder,
+        "of a worker": place.host().scratch,
+        "of the checkpoints": settings().home / "checkpoints",
+    }[which]
+    with disk.slow(folder, write_ms=5, sync_ms=200):
+        for _ in range(3):
+            place.goes_on()
+    place.exact()
+
+
+def test_final_windows_are_all_there_and_right(place: Clustered) -> None:
+    """The last test: it moves time."""
+    place.finish()

@@ -1,0 +1,228 @@
+"""A Spark cluster and three brokers of real processes, the app `chaos` on them, and numbers that flow through it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+from penstock.control import DriverRow, ProgressRow
+from penstock.kafka.admin import admin
+from penstock.local.part import Part
+from penstock.local.parts import Broker, Brokers, MariaDB
+from penstock.local.spark import Cluster, Worker, state
+from penstock.machine import process
+from penstock.machine.process import free_port
+from penstock.settings import BROKERS
+from penstock.testing import latest, read
+from tests.chaos.drivers import Drivers, drivers
+from tests.chaos.marks import Marks
+from tests.chaos.platform import APP, CHAOS, Numbers
+from tests.support import wait_until
+
+STREAMS = ("totals", "finals")
+TOPIC = "numbers"
+WINDOW_MS = 10_000
+# So many records of each partition behind what was acknowledged before a fault are sent behind it for certain.
+BEHIND = 10
+# Seconds within which streams go on behind any fault here, on a machine that has other work too.
+GOES_ON = 240.0
+
+
+class Clustered:
+    """The parts, and what may be asked of them and done to them in a test."""
+
+    def __init__(self, brokers: Brokers, cluster: Cluster, apps: Drivers) -> None:
+        self.brokers, self.cluster, self.apps = brokers, cluster, apps
+        self.bootstrap = brokers.bootstrap
+        self.numbers = Numbers(self.bootstrap)
+        self.marks = Marks(self.bootstrap)
+        self.driver: DriverRow
+
+    def launch(self) -> None:
+        self.driver = self.apps.launch(APP)
+        self.apps.wait_running(self.driver, 180)
+
+    def begin(self) -> None:
+        self.numbers.start()
+        self.launch()
+        self.goes_on()
+
+    def close(self) -> None:
+        if self.numbers.is_alive():
+            self.numbers.stop()
+        self.marks.close()
+
+    def current(self) -> DriverRow:
+        """The app's driver; the first, unless it was replaced."""
+        row = self.apps.control.app(APP)
+        assert row
+        return self.apps.row(row.incarnation or self.driver.incarnation)
+
+    def rows(self) -> dict[str, ProgressRow]:
+        """What each stream says of itself."""
+        return dict(self.apps.control.progress(APP))
+
+    def failures(self) -> int:
+        """How often their queries were started again."""
+        return sum(row.restarts for row in self.rows().values())
+
+    def executors(self) -> dict[str, int]:
+        """The executors of the app that runs, by their ids, with the number of the worker of each."""
+        active = {a["id"] for a in state(self.cluster.master.page).get("activeapps", ())}
+        return {
+            f"{e['appid']}/{e['id']}": part.number
+            for part in self.cluster.workers
+            for e in state(f"http://127.0.0.1:{part.ports['page']}").get("executors", ())
+            if e["appid"] in active
+        }
+
+    def host(self) -> Worker:
+        """A worker that has an executor."""
+        wait_until(self.executors, what="the app has an executor")
+        return self.cluster.workers[max(self.executors().values()) - 1]
+
+    def settles(self) -> None:
+        """Wait until the app has the two executors that it asks for."""
+        wait_until(lambda: len(self.executors()) == 2, what="the app has two executors")
+
+    def alive(self) -> int:
+        """How many workers the master knows to be alive."""
+        return sum(w["state"] == "ALIVE" for w in state(self.cluster.master.page).get("workers", ()))
+
+    def goes_on(self) -> None:
+        """Wait until both streams have committed what is sent from now on."""
+        self.recovers(lambda: None)
+
+    def recovers(self, strike: Callable[[], object]) -> float:
+        """Seconds from a fault until what was sent behind it is committed by both streams."""
+        wait_until(lambda: len(self.numbers.acknowledged) == 2, what="numbers are written")
+        wanted = {p: at + BEHIND for p, at in self.numbers.acknowledged.items()}
+        began = time.time()
+        strike()
+        self.marks.wait(STREAMS, TOPIC, wanted, GOES_ON)
+        return time.time() - began
+
+    def stands(self, seconds: float) -> bool:
+        """Whether neither stream commits anything for so long, from a moment on when what was on its way is out."""
+        while self.marks.next():
+            pass
+        before, end = self.marks.offsets(STREAMS), time.monotonic() + seconds
+        while time.monotonic() < end:
+            self.marks.next()
+        return self.marks.offsets(STREAMS) == before
+
+    def exact(self) -> None:
+        """Send nothing more for a while, and compare all that was ever sent with all that is written."""
+        self.numbers.finish()
+        assert not self.numbers.failed
+        sent = [json.loads(r.value or "") for r in read(self.bootstrap, TOPIC)]
+        assert sorted(s["n"] for s in sent if s["n"]) == list(range(1, self.numbers.sent + 1)), "lost or written twice"
+        wanted: defaultdict[int, dict[str, int]] = defaultdict(lambda: {"count": 0, "sum": 0})
+        for one in sent:
+            window = wanted[one["at"] // WINDOW_MS * WINDOW_MS]
+            window["count"] += 1
+            window["sum"] += one["n"]
+        wait_until(lambda: self._totals() == wanted, GOES_ON, every=1, what=f"all is counted once: {self.driver.log}")
+        finals = [(int(r.key or ""), json.loads(r.value or "")) for r in read(self.bootstrap, "finals")]
+        assert len(finals) == len(dict(finals)), "a final window was emitted twice"
+        assert dict(finals).items() <= wanted.items()
+        assert {(row.late, row.dead) for row in self.rows().values()} == {(0, 0)}
+        self.numbers = Numbers(self.bootstrap, self.numbers.sent)
+        self.numbers.start()
+
+    def _totals(self) -> Mapping[int, dict[str, int]]:
+        return {int(k or ""): json.loads(v or "") for k, v in latest(read(self.bootstrap, "totals")).items()}
+
+    def finish(self) -> None:
+        """Let time pass all windows, and compare the final ones too. No number may follow."""
+        self.exact()
+        self.numbers.finish()
+
+        def closed() -> bool:
+            self.numbers.close(later=150)
+            time.sleep(2)
+            totals = {start for start, row in self._totals().items() if row["sum"]}
+            return totals <= {int(r.key or "") for r in read(self.bootstrap, "finals")}
+
+        wait_until(closed, GOES_ON, what="all windows are final")
+        self.exact()
+
+    def leads(self) -> Broker:
+        """The broker that leads the first partition of the numbers."""
+        found = admin(self.bootstrap).list_topics(TOPIC, timeout=10).topics[TOPIC].partitions[0].leader
+        return self.brokers.parts[found - 1]
+
+    def back(self, part: Part) -> None:
+        """Start a part that was killed."""
+        part.start()
+        part.wait()
+        if part in self.brokers.parts:
+            self.replicate()
+
+    def replicate(self) -> None:
+        """Wait until each broker has all that it should."""
+        wait_until(self._replicated, what="all replicas are in sync")
+
+    def _replicated(self) -> bool:
+        found = admin(self.bootstrap).list_topics(timeout=10).topics.values()
+        return all(len(p.isrs) == len(p.replicas) for topic in found for p in topic.partitions.values())
+
+
+def pause(part: Part) -> None:
+    """SIGSTOP a part and all that it has started, as if its host were gone from the network."""
+    suspend(_members(part))
+
+
+def suspend(processes: Iterable[psutil.Process]) -> None:
+    for one in processes:
+        with suppress(psutil.NoSuchProcess):
+            one.suspend()
+
+
+def resume(part: Part) -> None:
+    for one in _members(part):
+        with suppress(psutil.NoSuchProcess):
+            one.resume()
+
+
+def executors_of(worker: Part) -> list[psutil.Process]:
+    """What a worker has started."""
+    return [one for one in _members(worker) if one != worker.running()]
+
+
+def _members(part: Part) -> list[psutil.Process]:
+    record = part.record
+    return process.members(record) if record else []
+
+
+@contextmanager
+def clustered(mariadb: MariaDB, home: Path, **more: object) -> Iterator[Clustered]:
+    """Brokers, master, two workers and the app, which has committed its first batches; nothing is left at the end.
+
+    more: PENSTOCK_* settings.
+    """
+    first = free_port(2 * BROKERS)
+    settings = {
+        "PENSTOCK_CLUSTER": "1",
+        "PENSTOCK_REPLICATION": BROKERS,
+        "PENSTOCK_SPARK_PORT": free_port(6),
+        "PENSTOCK_LEASE_TTL": 8,
+        **more,
+    }
+    with (
+        Brokers(home, [first + 2 * i for i in range(BROKERS)]) as brokers,
+        drivers(brokers, mariadb, home, CHAOS, **settings) as apps,
+        Cluster(cores=2, memory="2g") as cluster,
+    ):
+        made = Clustered(brokers, cluster, apps)
+        try:
+            made.begin()
+            yield made
+        finally:
+            made.close()
