@@ -54,7 +54,8 @@ def transform(sessions: DataFrame, rules: DataFrame) -> DataFrame:
     each = sessions.select(
         "account", F.explode("metrics").alias("metric", "value"), "labels", "timestamp", "event_time"
     )
-    found = each.where("value IS NOT NULL").join(
+    # Records may say NaN and infinity, and an average with one of them would be that.
+    found = each.where("abs(value) < double('Infinity')").join(
         asked, (F.col("account") == F.col("whose")) & (F.col("metric") == F.col("of"))
     )
     began = F.expr("timestamp - pmod(timestamp, length)")
