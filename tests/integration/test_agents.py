@@ -19,7 +19,9 @@ from penstock import catalog
 from penstock.capture import start
 from penstock.cli import app
 from penstock.declare.topic import COMMITS, POSITIONS
+from penstock.local import fleet_topics
 from penstock.local.demo import Demo
+from penstock.local.fleet import Plan
 from penstock.local.parts import Broker
 from penstock.settings import settings
 from penstock.supervision.heartbeats import Beater
@@ -175,3 +177,11 @@ def test_a_fleet_is_found(
     send(bootstrap, [Record("assignments", gone.key, json.dumps({**json.loads(gone.value or ""), "tests": []}))])
     assert "1 invented" in (told := fleet("--check", truth, code=1))
     assert "1 wrong" in told
+    now = int(time.time() * 1000)
+    fleet("--agents", "20", "--rate", "20", "--sessions", "5", "--for", "2s", "--seed", "4", "--truth", truth)
+    made, until = fleet_topics.read(Path(truth))
+    sent = [(json.loads(r.value or ""), r.timestamp) for r in read(bootstrap, "check-ins") if made.name in str(r.key)]
+    clocked = [(c["timestamp"], at) for c, at in sent]
+    assert len(clocked) == sum(len(step.check_ins) for step in Plan(made).steps()) >= 20
+    assert until == made.end
+    assert all(now <= said <= at for said, at in clocked), "none is sent before its time"
