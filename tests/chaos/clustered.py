@@ -58,12 +58,6 @@ class Clustered:
             self.numbers.stop()
         self.marks.close()
 
-    def current(self) -> DriverRow:
-        """The app's driver; the first, unless it was replaced."""
-        row = self.apps.control.app(APP)
-        assert row
-        return self.apps.row(row.incarnation or self.driver.incarnation)
-
     def rows(self) -> dict[str, ProgressRow]:
         """What each stream says of itself."""
         return dict(self.apps.control.progress(APP))
@@ -108,15 +102,6 @@ class Clustered:
         self.marks.wait(STREAMS, TOPIC, wanted, GOES_ON)
         return time.time() - began
 
-    def stands(self, seconds: float) -> bool:
-        """Whether neither stream commits anything for so long, from a moment on when what was on its way is out."""
-        while self.marks.next():
-            pass
-        before, end = self.marks.offsets(STREAMS), time.monotonic() + seconds
-        while time.monotonic() < end:
-            self.marks.next()
-        return self.marks.offsets(STREAMS) == before
-
     def exact(self) -> None:
         """Send nothing more for a while, and compare all that was ever sent with all that is written."""
         self.numbers.finish()
@@ -138,20 +123,6 @@ class Clustered:
 
     def _totals(self) -> Mapping[int, dict[str, int]]:
         return {int(k or ""): json.loads(v or "") for k, v in latest(read(self.bootstrap, "totals")).items()}
-
-    def finish(self) -> None:
-        """Let time pass all windows, and compare the final ones too. No number may follow."""
-        self.exact()
-        self.numbers.finish()
-
-        def closed() -> bool:
-            self.numbers.close(later=150)
-            time.sleep(2)
-            totals = {start for start, row in self._totals().items() if row["sum"]}
-            return totals <= {int(r.key or "") for r in read(self.bootstrap, "finals")}
-
-        wait_until(closed, GOES_ON, what="all windows are final")
-        self.exact()
 
     def leads(self) -> Broker:
         """The broker that leads the first partition of the numbers."""

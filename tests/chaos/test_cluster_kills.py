@@ -1,7 +1,6 @@
 """A Spark cluster and three brokers: apps share it, and count each record once, whichever of its parts dies or hangs.
 
-What they do behind each fault is compared with all that was sent since the first; `tests.bench.recovery` measures how
-long it takes.
+What they do behind each fault is compared with all that was sent since the first.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from confluent_kafka import KafkaError, Producer
 
 from penstock.control import DriverRow
 from penstock.local.parts import Brokers, MariaDB
@@ -21,10 +19,9 @@ from penstock.settings import BROKERS, PROJECT, settings
 from penstock.supervision import processes
 from penstock.supervision.decide import decide
 from penstock.supervision.facts import facts_of
-from tests.chaos.clustered import STREAMS, TOPIC, Clustered, clustered, executors_of, pause, resume, suspend
+from tests.chaos.clustered import Clustered, clustered, executors_of, pause, resume, suspend
 from tests.chaos.counted import Counted
 from tests.chaos.drivers import Drivers, drivers
-from tests.chaos.slowdisk import COMPILER, SlowDisk
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
@@ -126,18 +123,10 @@ def test_records_are_counted_once_whichever_worker_or_broker_dies(apps: Drivers,
 
 
 @pytest.fixture(scope="module")
-def disk(tmp_path_factory: pytest.TempPathFactory) -> SlowDisk | None:
-    return SlowDisk(tmp_path_factory.mktemp("disk")) if COMPILER else None
-
-
-@pytest.fixture(scope="module")
-def place(mariadb: MariaDB, disk: SlowDisk | None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clustered]:
+def place(mariadb: MariaDB, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clustered]:
     """One cluster for all of the following: each test leaves it as it was."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in (disk.variables if disk else {}).items():
-            patch.setenv(name, value)
-        with clustered(mariadb, tmp_path_factory.mktemp("cluster")) as made:
-            yield made
+    with clustered(mariadb, tmp_path_factory.mktemp("cluster")) as made:
+        yield made
 
 
 def test_a_worker_that_is_paused_for_a_moment_keeps_its_executors(place: Clustered) -> None:
@@ -214,52 +203,3 @@ def test_a_broker_that_hangs_is_done_without(place: Clustered) -> None:
     place.replicate()
     place.goes_on()
     place.exact()
-
-
-def test_without_two_of_three_brokers_nothing_is_written_and_nothing_lost(place: Clustered) -> None:
-    place.goes_on()
-    for part in place.brokers.parts[:2]:
-        part.kill()
-    failed: list[int] = []
-    asked = {"bootstrap.servers": place.bootstrap, "acks": "all", "message.timeout.ms": 15_000, "log_level": 0}
-    producer = Producer(asked)
-    at = int(time.time() * 1000)
-    producer.produce(TOPIC, f'{{"n":0,"at":{at}}}', on_delivery=lambda e, _: failed.append(e.code() if e else 0))
-    producer.flush(60)
-    assert failed == [KafkaError._MSG_TIMED_OUT]
-    # Both say so themselves, and why.
-    wait_until(
-        lambda: {row.state for name, row in place.rows().items() if name in STREAMS} == {"failing"},
-        what="the streams say that they fail",
-    )
-    assert all(row.error for row in place.rows().values())
-    assert place.stands(10)
-    back, last = place.brokers.parts[1], place.brokers.parts[0]
-    back.start()
-    back.wait()
-    place.goes_on()
-    wait_until(lambda: {row.state for row in place.rows().values()} <= {"running", "idle"}, what="both are well again")
-    assert place.apps.row(place.driver.incarnation).state == "running", "by themselves"
-    place.back(last)
-    place.exact()
-
-
-@pytest.mark.skipif(not COMPILER, reason="there is no C compiler")
-@pytest.mark.parametrize("which", ["of a broker", "of a worker", "of the checkpoints"])
-def test_a_slow_disk_slows_and_harms_nothing(place: Clustered, disk: SlowDisk, which: str) -> None:
-    """Only what one broker, the executors of one worker, or all that keep checkpoints write there is slow."""
-    place.settles()
-    folder = {
-        "of a broker": place.leads().folder,
-        "of a worker": place.host().scratch,
-        "of the checkpoints": settings().home / "checkpoints",
-    }[which]
-    with disk.slow(folder, write_ms=5, sync_ms=200):
-        for _ in range(3):
-            place.goes_on()
-    place.exact()
-
-
-def test_final_windows_are_all_there_and_right(place: Clustered) -> None:
-    """The last test: it moves time."""
-    place.finish()
