@@ -107,7 +107,9 @@ class Layout:
                 con.unregister("rows_in")
         values = found["value"]
         if pc.any(pc.match_substring_regex(values, "NaN|Infinity")).as_py():
-            found = found.set_column(1, "value", pa.array([_sound(value) for value in values.to_pylist()], pa.string()))
+            found = found.set_column(
+                1, "value", pa.array([_sound(str(value)) for value in values.to_pylist()], pa.string())
+            )
         return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
 
 
