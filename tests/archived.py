@@ -17,8 +17,6 @@ import pyarrow as pa
 
 from penstock.archive import records
 from penstock.archive.keeper import Keeper, Offsets
-from penstock.archive.place import ACCESS_KEY, Endpoint
-from penstock.archive.store import Object, Store
 from penstock.archive.streams import Archived
 from penstock.archive.writer import ArchiveWriter
 from penstock.declare.archive import Archive
@@ -26,6 +24,8 @@ from penstock.declare.outputs import Mark
 from penstock.errors import Wait
 from penstock.local.s3 import S3
 from penstock.machine.process import free_port
+from penstock.objects.place import ACCESS_KEY, Endpoint
+from penstock.objects.store import Object, Store
 
 T = TypeVar("T")
 looks = itertools.count()

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from penstock.archive.place import Endpoint
 from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
 from penstock.backfill.run import Outcome, run
 from penstock.backfill.writing import HEADER
 from penstock.local.parts import Broker
+from penstock.objects.place import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Rows, Topic, TopicOutput
 from penstock.testing import latest, read

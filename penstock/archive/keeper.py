@@ -27,9 +27,9 @@ from penstock.errors import LeaseLost, PenstockError, SinkError, Wait
 from penstock.kafka.admin import admin, answer, end_offsets, partitions
 
 if TYPE_CHECKING:
-    from penstock.archive.store import Store
     from penstock.archive.streams import Archived
     from penstock.archive.writer import ArchiveWriter
+    from penstock.objects.store import Store
 
 log = logging.getLogger(__name__)
 

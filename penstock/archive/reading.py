@@ -16,8 +16,8 @@ from penstock.archive import layout, records
 from penstock.archive.keeper import manifest_of
 from penstock.archive.layout import File, Manifest, Span, Spans, State, added
 from penstock.archive.states import latest
-from penstock.archive.store import Gone, Store
 from penstock.errors import SinkError
+from penstock.objects.store import Gone, Store
 
 RESTORE = "bring the object back from a version or backup of the bucket"
 

@@ -14,8 +14,8 @@ import secrets
 from dataclasses import replace
 
 from penstock.archive.layout import CLAIMS, STATES, State, claim_of, number_of
-from penstock.archive.store import Gone, Store
 from penstock.errors import LeaseLost, SinkError, Wait
+from penstock.objects.store import Gone, Store
 
 # A state that was just written is not read by those who found it in a list: so many are left for them.
 KEPT = 3

@@ -6,7 +6,6 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from penstock.archive import place
 from penstock.declare.archive import Archive
 from penstock.declare.inputs import RECORDS_OWN, Input
 from penstock.declare.lazy import F
@@ -15,6 +14,7 @@ from penstock.declare.promises import Each
 from penstock.declare.stream import Stream
 from penstock.declare.topic import Topic, name_of
 from penstock.errors import DeclarationError, SinkError
+from penstock.objects import place
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

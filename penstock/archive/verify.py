@@ -12,8 +12,8 @@ from penstock.archive import layout
 from penstock.archive.layout import State
 from penstock.archive.reading import RESTORE, hour_of, names, table
 from penstock.archive.states import latest
-from penstock.archive.store import Store
 from penstock.errors import SinkError
+from penstock.objects.store import Store
 
 OURS = re.compile(r"\d{8}-[0-9a-f]{8}-\d{9}\.parquet")
 

@@ -26,14 +26,15 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.archive import layout, place, records
+from penstock.archive import layout, records
 from penstock.archive.keeper import Keeper, reached_by
 from penstock.archive.layout import File, State
 from penstock.archive.states import Owned
-from penstock.archive.store import Store
 from penstock.archive.streams import Archived
 from penstock.declare.outputs import NOTHING, Mark
 from penstock.errors import LeaseLost, SinkError
+from penstock.objects import place
+from penstock.objects.store import Store
 
 if TYPE_CHECKING:
     from penstock.declare.outputs import Output, Owner

@@ -17,13 +17,13 @@ from penstock.archive import reading
 from penstock.archive.layout import HOUR, File, Span, State, added, begins
 from penstock.archive.reading import Hour
 from penstock.archive.states import latest
-from penstock.archive.store import Gone
 from penstock.archive.writer import store_of
 from penstock.backfill.job import Job, minute, ms
 from penstock.backfill.patience import Waits, patiently
 from penstock.backfill.source import Told, put
 from penstock.errors import BackfillError, NotYet
 from penstock.kafka.admin import admin, end_offsets, offsets_at, partitions
+from penstock.objects.store import Gone
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -11,9 +11,9 @@ from typing import ClassVar
 
 import httpx
 
-from penstock.archive.place import ACCESS_KEY, PART, SECRET
 from penstock.local.part import Store, quietly
 from penstock.machine import jars, java, secret
+from penstock.objects.place import ACCESS_KEY, PART, SECRET
 from penstock.settings import settings
 
 CONFIG = """s3proxy.endpoint=http://127.0.0.1:{port}

@@ -10,10 +10,10 @@ import os
 from collections.abc import Mapping
 from pkgutil import resolve_name
 
-from penstock.archive import place
 from penstock.errors import LocalError
 from penstock.local.part import Store
 from penstock.machine import process
+from penstock.objects import place
 from penstock.settings import Settings
 
 # By the name of the store, which is also the part's and that of its settings.

@@ -25,7 +25,6 @@ from confluent_kafka import Producer
 from penstock.archive import records
 from penstock.archive.keeper import Keeper, Offsets
 from penstock.archive.states import latest
-from penstock.archive.store import Store
 from penstock.archive.streams import Archived
 from penstock.archive.writer import ArchiveWriter
 from penstock.backfill.job import Job
@@ -34,6 +33,7 @@ from penstock.backfill.run import run
 from penstock.declare.outputs import Mark
 from penstock.local.parts import Broker
 from penstock.machine.process import free_port
+from penstock.objects.store import Store
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Topic
 from penstock.testing import create

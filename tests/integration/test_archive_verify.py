@@ -13,11 +13,11 @@ import pytest
 from penstock.archive import layout, reading, records, states
 from penstock.archive.keeper import manifest_of
 from penstock.archive.layout import Manifest
-from penstock.archive.store import Store
 from penstock.archive.verify import Verified, verify
 from penstock.archive.writer import ArchiveWriter
 from penstock.errors import SinkError
 from penstock.local.s3 import S3
+from penstock.objects.store import Store
 from tests import archived
 from tests.archived import where
 from tests.integration.test_archive_writer import HOUR, batch, give, keeper, output

@@ -13,13 +13,13 @@ import pytest
 from penstock.archive import layout, reading, records, states
 from penstock.archive.keeper import GRACE, Keeper
 from penstock.archive.reading import hour_of
-from penstock.archive.store import Store
 from penstock.archive.streams import Archived
 from penstock.archive.verify import verify
 from penstock.archive.writer import ArchiveWriter
 from penstock.declare.outputs import Mark
 from penstock.errors import LeaseLost, PenstockError, Wait
 from penstock.local.s3 import S3
+from penstock.objects.store import Store
 from tests import archived
 from tests.archived import Cut, Failing, where
 

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from penstock.archive import keeper, reading, records, writer
 from penstock.archive.states import latest
-from penstock.archive.store import Store
 from penstock.archive.streams import stream
 from penstock.archive.verify import verify
 from penstock.catalog import find
@@ -24,6 +23,7 @@ from penstock.declare.archive import Archive
 from penstock.declare.topic import COMMITS, Topic
 from penstock.local.parts import Broker
 from penstock.local.s3 import S3
+from penstock.objects.store import Store
 from penstock.settings import settings
 from penstock.testing import create, running
 from tests import archived

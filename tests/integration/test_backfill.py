@@ -15,7 +15,6 @@ import pytest
 from confluent_kafka import TopicPartition
 from pymongo import MongoClient
 
-from penstock.archive.place import Endpoint
 from penstock.backfill import documents, patience, writing
 from penstock.backfill import run as running
 from penstock.backfill.job import Job
@@ -24,6 +23,7 @@ from penstock.backfill.run import run
 from penstock.errors import BackfillError, DeclarationError, LeaseLost, SinkError, Wait
 from penstock.kafka.admin import admin, end_offsets
 from penstock.local.parts import Broker
+from penstock.objects.place import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Collection, Rows, TopicOutput
 from penstock.testing import Record, create, latest, read, send

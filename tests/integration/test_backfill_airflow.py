@@ -18,13 +18,13 @@ import httpx
 import pytest
 from confluent_kafka import TopicPartition
 
-from penstock.archive.store import Store
 from penstock.control import Actor
 from penstock.kafka.admin import admin, log_ends
 from penstock.local.airflow import Airflow
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine import process
 from penstock.machine.process import free_port
+from penstock.objects.store import Store
 from penstock.settings import PROJECT
 from penstock.streams import Archive, Topic
 from penstock.testing import create, read

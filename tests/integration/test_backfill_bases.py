@@ -20,13 +20,13 @@ from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS
 from jobs.presence.counts import STREAM
 from jobs.presence.kept import BASE, WALK_INS_ARCHIVE
 from penstock.archive import keeper
-from penstock.archive.place import Endpoint
 from penstock.archive.streams import stream
 from penstock.backfill.job import Job
 from penstock.backfill.run import Outcome, run
 from penstock.errors import NotYet
 from penstock.kafka.admin import admin, log_ends
 from penstock.local.parts import Broker
+from penstock.objects.place import Endpoint
 from penstock.settings import settings
 from penstock.testing import Record, create, latest, read, running, send
 from tests import archived

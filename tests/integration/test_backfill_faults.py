@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.archive import store as stores
-from penstock.archive.place import Endpoint
-from penstock.archive.store import Store
 from penstock.backfill import patience
 from penstock.backfill.progress import Figures
 from penstock.errors import NotYet, SinkError, Wait
 from penstock.local.parts import Broker
+from penstock.objects import store as stores
+from penstock.objects.place import Endpoint
+from penstock.objects.store import Store
 from penstock.streams import Archive
 from penstock.testing import create
 from tests import archived

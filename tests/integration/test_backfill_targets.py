@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from penstock.archive.place import Endpoint
 from penstock.backfill import rows as making
 from penstock.backfill import run as running
 from penstock.backfill import writing
@@ -20,6 +19,7 @@ from penstock.kafka.admin import admin
 from penstock.kafka.sizes import Batch, Message
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.local.parts import Broker
+from penstock.objects.place import Endpoint
 from penstock.streams import Archive, Topic
 from penstock.testing import Record, create, read, send
 from tests import archived

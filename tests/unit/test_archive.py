@@ -13,12 +13,12 @@ import pytest
 from penstock.archive import layout, records
 from penstock.archive.keeper import bins
 from penstock.archive.layout import Closed, File, Manifest, Span, State, added
-from penstock.archive.place import AWS, endpoint
-from penstock.archive.store import filesystem
 from penstock.archive.streams import stream
 from penstock.declare.archive import Archive
 from penstock.declare.topic import Topic
 from penstock.errors import DeclarationError, SinkError
+from penstock.objects.place import AWS, endpoint
+from penstock.objects.store import filesystem
 from penstock.settings import settings
 
 AT = datetime(2026, 1, 31, 23, 59, 59, 999_999, tzinfo=UTC)

@@ -15,8 +15,8 @@ from penstock.settings import PROJECT
 
 # What is imported where no Spark is, or where its start would be waited for: by DAG files, the page, the captures.
 WITHOUT_SPARK = (
-    "errors", "settings", "logs", "declare", "machine", "streams", "records", "control", "kafka", "sinks", "catalog",
-    "supervision", "capture", "observe", "cli",
+    "errors", "settings", "logs", "declare", "machine", "streams", "objects", "records", "control", "kafka", "sinks",
+    "catalog", "supervision", "capture", "observe", "cli",
 )  # fmt: skip
 # Run in a fresh interpreter: imports modules while Spark is banned, and says which of them wanted it.
 PROBE = """

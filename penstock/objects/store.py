@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from penstock.archive.place import AWS, Endpoint
 from penstock.errors import SinkError, Wait
+from penstock.objects.place import AWS, Endpoint
 
 # Seconds until it is asked again.
 PAUSE = 2.0

@@ -1,0 +1,1 @@
+"""Object stores: how the one of the settings is reached, and a bucket of it."""
