@@ -57,6 +57,15 @@ def _authority(given: str) -> str:
     return given
 
 
+def _checkpoints(given: str) -> str:
+    place = urlparse(given)
+    if place.scheme in ("s3", "s3n"):
+        raise ValueError("write s3a:// for an object store")
+    if place.scheme == "s3a" and not place.netloc:
+        raise ValueError("name a bucket: s3a://bucket/path")
+    return given
+
+
 # A path; empty for none.
 Absolute = Annotated[str, AfterValidator(_absolute)]
 # The path of a CA's certificates; empty for none.
@@ -167,7 +176,10 @@ class Settings(BaseSettings):
     beat_secret: SecretStr = Field(
         SecretStr(""), description="proves heartbeats; empty means the one that <home>/beat.secret keeps"
     )
-    checkpoints: str = Field("", description="URI or folder of checkpoints; empty means <home>/checkpoints")
+    checkpoints: Annotated[str, AfterValidator(_checkpoints)] = Field(
+        "",
+        description="folder of checkpoints, or `s3a://bucket/path` in the object store; empty means <home>/checkpoints",
+    )
     spark_master: str = Field("local[2]", description="Spark master; 2 cores by default, the one here with `cluster`")
     spark_secret: SecretStr = Field(
         SecretStr(""),

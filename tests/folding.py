@@ -52,10 +52,13 @@ class Folding:
     def _run(self, rows: Sequence[Row], watermark: int) -> folds.Folded:
         table = self._table(rows)
         layout = folds.layout(self.fold, table.schema)
-        part = Part(self.folder, layout, self.batch)
+        part = Part(self.folder, layout, keyed.was(self.folder, self.batch))
         due = part.due(self.fold.due, watermark) if self.fold.due else None
         found = folds.folded(self.fold, table, part.find, watermark, late=self.late_by is not None, due=due)
-        part.change(found.kept, found.gone, found.was, found.late, lambda kept: folds.ended(self.fold, kept, watermark))
+        made = part.change(
+            found.kept, found.gone, found.was, found.late, lambda kept: folds.ended(self.fold, kept, watermark)
+        )
+        made.write(self.folder / f"{self.batch}.json")
         return found
 
     def _table(self, rows: Sequence[Row]) -> pa.Table:

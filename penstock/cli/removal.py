@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlparse
@@ -16,11 +17,13 @@ from penstock.cli.streams import Note
 from penstock.control import connect
 from penstock.declare.declared import Place
 from penstock.declare.topic import ASIDE, COMMITS, POSITIONS, TOPIC_NAME
+from penstock.engine import s3a
 from penstock.errors import PenstockError
 from penstock.kafka import leftovers
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.marks import forget_mark
 from penstock.kafka.replay import REPLAYS
+from penstock.objects.store import Store
 from penstock.settings import settings
 
 # Beside the checkpoint: its tables, what it was before a reset, a reset that was not taken up, a rebuild that was not
@@ -59,7 +62,7 @@ def remove(
         group = f"penstock.{name}"
         there = partitions(client, settings().bootstrap)
         read = leftovers.read_by(settings().bootstrap, group, there)
-        folders = [found for suffix in FOLDERS if (found := _folder(f"{name}{suffix}")) is not None]
+        folders = _left(name)
         users = {topic: used_by(catalog, topic) for topic in there if not topic.startswith("__")}
         chosen = set(topics or ())
         _refuse(chosen, users)
@@ -77,8 +80,8 @@ def remove(
             return
         if checkpoint:
             leftovers.delete_group(client, group, settings().bootstrap)
-            for folder in folders:
-                shutil.rmtree(folder)
+            for goes in folders.values():
+                goes()
             if COMMITS.name in there:
                 # A mark without a checkpoint would stop a later stream of this name.
                 forget_mark(name, settings().bootstrap)
@@ -108,13 +111,29 @@ def _refuse(chosen: set[str], users: Mapping[str, list[str]]) -> None:
         raise PenstockError("these topics are used by others", got=", ".join(used), fix="leave them out")
 
 
-def _folder(name: str) -> Path | None:
-    place = urlparse(settings().checkpoint_root)
-    if place.scheme not in ("", "file"):
+def _left(name: str) -> dict[str, Callable[[], None]]:
+    """The folders of a stream's checkpoint that are there, with what removes each."""
+    root = settings().checkpoint_root
+    place = urlparse(root)
+    found: dict[str, Callable[[], None]] = {}
+    if s3a.is_far(root):
+        store = s3a.store(root)
+        for folder in (f"{name}{suffix}" for suffix in FOLDERS):
+            if keys := [one.key for one in store.objects(folder)]:
+                found[f"{root.rstrip('/')}/{folder}"] = partial(_deleted, store, keys)
+        # On this host's disk: tables, and files of folds' state that were brought from there.
+        beside = [*settings().home.glob(f"tables/*/{name}.tables"), *settings().home.glob(f"folds/*/{name}")]
+    elif place.scheme in ("", "file"):
+        beside = [Path(place.path) / f"{name}{suffix}" for suffix in FOLDERS]
+    else:
         raise PenstockError(
-            "the checkpoints are on no disk of this machine",
-            got=settings().checkpoint_root,
+            "the checkpoints are on no disk of this machine and in no object store",
+            got=root,
             fix=f"remove the folder {name} there with that store's own tools",
         )
-    found = Path(place.path) / name
-    return found if found.is_dir() else None
+    return found | {str(path): partial(shutil.rmtree, path) for path in beside if path.is_dir()}
+
+
+def _deleted(store: Store, keys: list[str]) -> None:
+    for key in keys:
+        store.delete(key)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from penstock.control.gaps import Gap
 from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner
 from penstock.declare.topic import ASIDE, COMMITS
-from penstock.engine import plans
-from penstock.engine.folding import Folds
+from penstock.engine import plans, s3a
+from penstock.engine.folding import folds_of
 from penstock.engine.gaps import Inputs
 from penstock.engine.giving import Giving, Store, joined
 from penstock.engine.jvm import Execution, turn
@@ -82,7 +82,7 @@ class Batches:
         self._rejects: Rejects
         self._book, self._inputs = book, Inputs(stream, bootstrap, checkpoint, book)
         self._watermark: Watermark
-        self.folds = Folds(stream.name, checkpoint.path)
+        self.folds = folds_of(stream.name, spark, checkpoint.path)
         self.portions = Portions(stream, spark, bootstrap, checkpoint)
         self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path, stands)
         # Held while a batch is written: a stop waits for it, so that no transaction is cut.
@@ -207,6 +207,7 @@ class Batches:
             if not todo:
                 # Its output is out already; the rows are consumed all the same, so that the state is committed.
                 self._quarantine.watch(batch, frame.write.format("noop").mode("append").save, stopping, written=True)
+                self.folds.keep(batch)
                 self._watermark.settle(batch, Execution.last(query))
                 self._checkpoint.sync()
                 log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
@@ -214,6 +215,7 @@ class Batches:
             ids = self._inputs.before(batch, self.committed, str(query.id))
             written = len(todo) < len(self._stores)
             rows = split(self._stream, self._quarantine.watch(batch, frame.toArrow, stopping, written=written))
+            self.folds.keep(batch)
             self._watermark.settle(batch, Execution.last(query))
             rejects = self._rejects.of(batch, Execution.last(query), late=self.folds.late(batch))
             rejects += self._quarantine.letters(batch, self._rejects.kept)
@@ -299,7 +301,9 @@ class Batches:
             self._checkpoint.fits(
                 self.committed,
                 stateful=stateful,
-                restores=lambda: plans.restores(self._stream, self._spark, self._bootstrap),
+                restores=lambda: (
+                    not s3a.is_far(self._checkpoint.path) and plans.restores(self._stream, self._spark, self._bootstrap)
+                ),
             )
         except Unmarked as e:
             query = self._checkpoint.query

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
-from penstock.engine import copies
-from penstock.engine.jvm import Folder
+from penstock.engine import copies, s3a
+from penstock.engine.hadoop import Folder
 from penstock.engine.offsetlog import Ends, Fit, Plan, Source, fitted, merged
 from penstock.engine.recovery import Recovery
 
@@ -64,6 +64,11 @@ class Checkpoint:
         self._synced: dict[str, set[str]] = {}
         self.copy = ""
         """Tells this folder from others that were copied from it."""
+
+    def ready(self) -> None:
+        """See that its object store can be reached, if it lies in one; Wait or SinkError says why not."""
+        if s3a.is_far(self.path):
+            s3a.store(self.path).ready()
 
     def fits(self, mark: Mark, *, stateful: bool, restores: Callable[[], bool] = lambda: False) -> None:
         """Mend what is missing in the log by the mark of what is written, and say so. The query must not run.

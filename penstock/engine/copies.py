@@ -17,7 +17,7 @@ from penstock.errors import Blocked
 
 if TYPE_CHECKING:
     from penstock.declare.outputs import Mark
-    from penstock.engine.jvm import Folder
+    from penstock.engine.hadoop import Folder
 
 FILE = "penstock.json"
 

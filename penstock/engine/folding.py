@@ -8,6 +8,7 @@ before the batch's output is made visible, and a copy of the checkpoint is a cop
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,15 +27,18 @@ from pyspark.sql.types import DataType, StructType
 
 from penstock.declare.promises import Folded
 from penstock.declare.schema import quoted
+from penstock.engine import farfolds, s3a
+from penstock.engine.farfolds import Far, FarFolds, Told
 from penstock.engine.recovery import damaged
 from penstock.errors import DeclarationError, PenstockError
 from penstock.records import folds, keyed
 from penstock.records.columns import EVENT_TIME
 from penstock.records.keyed import HASH, Damaged, Manifest, Part
+from penstock.settings import executors_here, settings
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.declare.fold import Fold
     from penstock.declare.stream import Stream
@@ -47,12 +51,13 @@ KEPT = 3
 
 @dataclass
 class Place:
-    """Where the folds of one plan keep their state; folder: nowhere if it is empty. late: whether rows behind the
-    watermark are left out. folds: those that the plan has, by name; keys: the columns that their keys are of; frames:
-    what they are given."""
+    """Where the folds of one plan keep their state: in a folder, in an object store, or, without either, nowhere. late:
+    whether rows behind the watermark are left out. folds: those that the plan has, by name; keys: the columns that
+    their keys are of; frames: what they are given."""
 
     folder: str
     late: bool
+    far: Far | None = field(default=None, kw_only=True)
     folds: dict[str, Fold] = field(default_factory=dict)
     keys: dict[str, StructType] = field(default_factory=dict)
     frames: dict[str, DataFrame] = field(default_factory=dict)
@@ -60,7 +65,7 @@ class Place:
     @property
     def rebuilds(self) -> bool:
         """Whether a state that is lost can be made anew."""
-        return any(fold.rebuilds for fold in self.folds.values())
+        return not self.far and any(fold.rebuilds for fold in self.folds.values())
 
 
 HERE: ContextVar[Place | None] = ContextVar("HERE", default=None)
@@ -70,22 +75,31 @@ HERE: ContextVar[Place | None] = ContextVar("HERE", default=None)
 def at(stream: Stream, checkpoint: str) -> Iterator[Place]:
     """Let the folds of the transforms that are called in here keep their state in a checkpoint.
 
-    DeclarationError, once there is one, if that is on no disk of this machine's.
+    DeclarationError, once there is one, if that is on no disk of this machine's and in no object store.
     """
     known = urlparse(checkpoint)
     late = isinstance(stream.promise, Folded) and stream.promise.late_by is not None
-    place = Place(f"{known.path}/folds" if known.scheme in ("", "file") else "", late)
+    far = farfolds.far(checkpoint, _cache(checkpoint)) if s3a.is_far(checkpoint) else None
+    place = Place(f"{known.path}/folds" if known.scheme in ("", "file") else "", late, far=far)
     before = HERE.set(place)
     try:
         yield place
     finally:
         HERE.reset(before)
-    if place.folds and not place.folder:
+    if place.folds and not (place.folder or place.far):
         raise DeclarationError(
-            f"stream {stream.name} folds, and the state of that lies on a disk of this machine's or a shared folder",
+            f"stream {stream.name} folds, and the state of that lies in a folder or in an object store",
             got=f"checkpoints in {checkpoint}",
-            fix="let PENSTOCK_CHECKPOINTS be such a folder",
+            fix="let PENSTOCK_CHECKPOINTS be a folder, or s3a://bucket/path",
         )
+
+
+def _cache(checkpoint: str) -> str:
+    """A folder for files of state that lies in an object store, on the disk of a worker: that of an executor elsewhere
+    is its own."""
+    root, _, stream = checkpoint.rpartition("/")
+    name = f"folds/{hashlib.sha256(root.encode()).hexdigest()[:12]}/{stream}"
+    return str(settings().home / name) if executors_here(settings().spark_master) else name
 
 
 @contextmanager
@@ -121,8 +135,9 @@ def applied(fold: Fold, frame: DataFrame) -> DataFrame:
     layout = DataType.fromDDL(", ".join(f"{quoted(f.name)} {f.type.ddl}" for f in fold.given))
     assert isinstance(layout, StructType)
     folder = f"{place.folder}/{fold.name}" if place.folder and frame.isStreaming else ""
+    far = place.far.below(fold.name) if place.far and frame.isStreaming else None
     records = to_arrow_schema(sent.schema, timezone="UTC")
-    return sent.mapInArrow(Step(fold, folder, place.late, records, _parts(frame)), layout)
+    return sent.mapInArrow(Step(fold, folder, place.late, records, _parts(frame), far), layout)
 
 
 def parted(fold: Fold, frame: DataFrame) -> DataFrame:
@@ -148,14 +163,15 @@ def lines(stream: Stream, found: Place) -> list[str]:
 
 @dataclass(frozen=True)
 class Step:
-    """What a worker does with the rows of its parts. folder: of the fold; without one there is no state. records: the
-    columns that come; parts: how many there are."""
+    """What a worker does with the rows of its parts. folder, far: of the fold; without either there is no state.
+    records: the columns that come; parts: how many there are."""
 
     fold: Fold
     folder: str
     late: bool
     records: pa.Schema
     parts: int
+    far: Far | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         held = list(batches)
@@ -168,7 +184,7 @@ class Step:
     def _numbers(self, found: npt.NDArray[np.int32]) -> list[int]:
         """The parts that have something to do in this task; where keys may be due, also one without rows."""
         numbers: list[int] = found.tolist()
-        if not (self.fold.due and self.folder):
+        if not (self.fold.due and (self.folder or self.far)):
             return numbers
         own = _task().partitionId() % self.parts
         # State comes of rows: so a plan that counts its tasks otherwise fails before anything is due.
@@ -182,16 +198,34 @@ class Step:
 
     def _folded(self, number: int, rows: pa.Table) -> pa.Table:
         layout = folds.layout(self.fold, rows.schema)
+        if self.far:
+            told = Told.of(_task(), self.fold.name)
+            before = told.was(self.far, number)
+            rows, made = self._changed(
+                rows, Part(self.far.brought(number, before.files), layout, before), told.watermark, told.time
+            )
+            if made:
+                self.far.keep(number, told.name(), before, made)
+            return rows
         if not self.folder:
             return folds.folded(self.fold, rows, lambda _: layout.empty_table(), 0, late=False).rows
         batch, watermark, time = self._now()
-        part = Part(Path(self.folder, str(number)), layout, batch)
+        folder = Path(self.folder, str(number))
+        rows, made = self._changed(rows, Part(folder, layout, keyed.was(folder, batch)), watermark, time)
+        if made:
+            made.write(folder / f"{batch}.json")
+        return rows
+
+    def _changed(self, rows: pa.Table, part: Part, watermark: int, time: int) -> tuple[pa.Table, Manifest | None]:
+        """The fold's rows for those of a part, and what the part is then, if it is another."""
         due = part.due(self.fold.due, time) if self.fold.due else None
         if not len(rows) and not due:
-            return folds.given(self.fold).empty_table()
+            return folds.given(self.fold).empty_table(), None
         found = folds.folded(self.fold, rows, part.find, watermark, late=self.late, due=due, time=time)
-        part.change(found.kept, found.gone, found.was, found.late, lambda rows: folds.ended(self.fold, rows, watermark))
-        return found.rows
+        made = part.change(
+            found.kept, found.gone, found.was, found.late, lambda rows: folds.ended(self.fold, rows, watermark)
+        )
+        return found.rows, made
 
     def _now(self) -> tuple[int, int, int]:
         """The batch, its watermark and how far time has come, epoch ms."""
@@ -212,6 +246,11 @@ def _task() -> TaskContext:
     context = TaskContext.get()
     assert context is not None
     return context
+
+
+def folds_of(stream: str, spark: SparkSession, checkpoint: str) -> Folds | FarFolds:
+    """The state of a stream's folds, wherever its checkpoint lies."""
+    return FarFolds(stream, spark, checkpoint) if s3a.is_far(checkpoint) else Folds(stream, checkpoint)
 
 
 class Folds:
@@ -274,6 +313,9 @@ class Folds:
                 "parts": known, "first": self._first[name],
             }  # fmt: skip
             keyed.put(folder / NOW, json.dumps(said), sync=True)
+
+    def keep(self, batch: Batch) -> None:
+        """What a batch made of the state lies where it belongs."""
 
     def late(self, batch: Batch) -> bool:
         """Whether rows of a batch, which is computed, came too late."""

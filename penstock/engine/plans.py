@@ -16,7 +16,7 @@ import pyspark
 
 from penstock import catalog
 from penstock.engine import folding, jvm, refusals, restoring, source, tablefeed
-from penstock.engine.jvm import Folder
+from penstock.engine.hadoop import Folder
 from penstock.engine.recovery import REBUILD
 from penstock.engine.session import open_session, session_for
 from penstock.errors import Blocked, PenstockError

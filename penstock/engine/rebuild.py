@@ -27,9 +27,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock.declare.schema import quoted
-from penstock.engine import copies, folding, plans, source
+from penstock.engine import copies, folding, plans, s3a, source
 from penstock.engine.checkpoint import RESET
-from penstock.engine.jvm import Folder
+from penstock.engine.hadoop import Folder
 from penstock.engine.offsetlog import Plan, commit
 from penstock.engine.rereading import Rereading, reread
 from penstock.engine.reset import Reset
@@ -118,6 +118,13 @@ def rebuild(stream: Stream, spark: SparkSession, bootstrap: str, root: str, stop
     began = time.monotonic()
     stopped()
     checkpoint = f"{root.rstrip('/')}/{stream.name}"
+    if s3a.is_far(checkpoint):
+        raise PenstockError(
+            f"the state of stream {stream.name} cannot be rebuilt in an object store",
+            got=checkpoint,
+            fix=f"put the folder back from a version or backup of the bucket; or begin anew: "
+            f"`penstock streams reset {stream.name} --to earliest`",
+        )
     with folding.at(stream, checkpoint) as place:
         rows = plans.rows(spark, stream, bootstrap, plans.empty(stream, spark))
     fold, lines = sole(stream, place), plans.lines(stream, rows, place)

@@ -18,7 +18,7 @@ from penstock.errors import Blocked
 
 if TYPE_CHECKING:
     from penstock.declare.outputs import Mark
-    from penstock.engine.jvm import Folder
+    from penstock.engine.hadoop import Folder
 
 # Spark's words, and where it reads state. A store that another thread has not yet left is not damaged.
 STATE = re.compile(

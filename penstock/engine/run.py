@@ -107,6 +107,7 @@ class StreamRun:
         """Start the query from its checkpoint; earlier writers of the same stream are fenced first."""
         self._becomes("starting")
         try:
+            self._checkpoint.ready()
             self._batches.open()
             self._through.anew()
             # What was read before may be gone by now, or another topic's.

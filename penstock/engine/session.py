@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
+from penstock.engine import s3a
 from penstock.engine.secured import secured
 from penstock.errors import SettingError
 from penstock.machine import aot, jars, java, scratch
@@ -53,6 +54,7 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         f"-Dlog4j2.configurationFile={LOGGING}",
         # A JVM whose memory was full has lost some of its threads, and looks well: the next driver is told why.
         "-XX:+ExitOnOutOfMemoryError",
+        *(s3a.JAVA_OPTIONS if s3a.is_far(s.checkpoint_root) else ()),
         *(aot.options() if java_options is None else java_options),
     ]
     connector = [str(path) for path in jars.jars_of("connector")]
@@ -105,6 +107,10 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         conf["spark.sql.streaming.checkpointFileManagerClass"] = (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         )
+    elif s3a.is_far(s.checkpoint_root):
+        # Behind all that is on the class path: what the JVM's cache was made for stays as it is.
+        fetched = [*filter(None, [conf.get("spark.jars")]), *map(str, s3a.libraries())]
+        conf |= {**s3a.conf(s.checkpoint_root), "spark.jars": ",".join(fetched)}
     return conf | secured(master) | s.spark_conf
 
 
@@ -190,7 +196,12 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
         options = [*(aot.options() if java_options is None else java_options), f"-Djava.io.tmpdir={temporary}"]
         conf = submit_conf(app, java_options=options)
         # The builder's settings go on the JVM's command line, which every user may read.
-        if hidden := {key: conf.pop(key) for key in {*secured(conf["spark.master"]), *settings().spark_conf} & {*conf}}:
+        secret = {
+            *secured(conf["spark.master"]),
+            *settings().spark_conf,
+            *(k for k in conf if k.startswith(s3a.HADOOP)),
+        }
+        if hidden := {key: conf.pop(key) for key in secret & {*conf}}:
             file = launch.properties(f"{app}-{os.getpid()}", hidden)
             os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(["--properties-file", str(file), "pyspark-shell"])
         for key, value in conf.items():

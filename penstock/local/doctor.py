@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Literal
+from urllib.parse import urlparse
+from uuid import uuid4
 
 import psutil
 from sqlalchemy import inspect
 
 from penstock.catalog import readable
 from penstock.control import connect, schema
+from penstock.engine import s3a
 from penstock.engine.session import bytes_of
 from penstock.errors import PenstockError
 from penstock.kafka.admin import describe_topics
@@ -38,7 +43,7 @@ class Check:
 
 
 def examine(platform: Platform) -> list[Check]:
-    """Every check; none of them changes anything."""
+    """Every check; none of them leaves anything changed."""
     checks: list[tuple[str, Callable[[Platform], Iterator[Check]]]] = [
         ("Java", _java),
         ("Spark", _spark),
@@ -51,6 +56,7 @@ def examine(platform: Platform) -> list[Check]:
         ("Broker", _broker),
         ("Control database", _control),
         ("Stores", _stores),
+        ("Checkpoints", _checkpoints),
         ("Spark cluster", _placed),
         ("Airflow", _airflow),
     ]
@@ -106,7 +112,8 @@ def _version(package: str) -> str:
 
 def _jars(platform: Platform) -> Iterator[Check]:
     stores = [part.name for part in platform.stores if part.name in jars.SETS]
-    for name in (*(("broker",) if platform.brokers else ()), "connector", *stores):
+    client = ("s3a",) if s3a.is_far(settings().checkpoint_root) else ()
+    for name in (*(("broker",) if platform.brokers else ()), "connector", *client, *stores):
         lacking = jars.missing(name)
         if lacking:
             yield Check(f"Jars of {name}", "fail", f"{len(lacking)} not fetched: {lacking[0]} …", "`make up` fetches")
@@ -206,6 +213,34 @@ def _stores(platform: Platform) -> Iterator[Check]:
             yield Check(label, "fail", f"{part.label} runs, but does not answer", f"see {part.log}")
         else:
             yield Check(label, "ok", f"answers at 127.0.0.1:{next(iter(part.ports.values()))}")
+
+
+def _checkpoints(_: Platform) -> Iterator[Check]:
+    """Whether what every stream needs can be written where it is wanted."""
+    root = settings().checkpoint_root
+    place = urlparse(root)
+    if s3a.is_far(root):
+        store, name = s3a.store(root), f"penstock-doctor-{uuid4().hex}"
+        store.put(name, name.encode())
+        try:
+            same = store.get(name) == name.encode()
+        finally:
+            store.delete(name)
+        if same:
+            yield Check("Checkpoints", "ok", f"{root} can be written, read and deleted from")
+        else:
+            yield Check("Checkpoints", "fail", f"{root} gives back other than was put", "see to the object store")
+        return
+    if place.scheme not in ("", "file"):
+        yield Check("Checkpoints", "note", f"whether {root} can be written shows when a stream starts")
+        return
+    folder = Path(place.path)
+    there = next(p for p in (folder, *folder.parents) if p.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        yield Check("Checkpoints", "ok", f"{folder} can be written")
+    else:
+        fix = "mount it, or give its rights, or choose another place by PENSTOCK_CHECKPOINTS"
+        yield Check("Checkpoints", "fail", f"{there} is no folder that can be written", fix)
 
 
 def _placed(platform: Platform) -> Iterator[Check]:

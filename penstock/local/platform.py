@@ -15,6 +15,7 @@ import psutil
 
 from penstock.catalog import BrokenFile, Catalog, survey
 from penstock.control import Actor, Control, connect
+from penstock.engine import s3a
 from penstock.errors import ControlError, LocalError, PenstockError, ReleaseRefused
 from penstock.kafka.admin import ensure_topics
 from penstock.local import mariadb, stores
@@ -224,6 +225,8 @@ class Platform:
         wanted: list[tuple[str, str]] = [("connector", "Spark's Kafka connector")]
         if self.brokers:
             wanted.insert(0, ("broker", "Kafka"))
+        if s3a.is_far(settings().checkpoint_root):
+            wanted.append(("s3a", "Spark's client of object stores"))
         for name, label in wanted:
             if jars.missing(name):
                 with report.step(f"Fetching {label}") as step:

@@ -22,7 +22,12 @@ FILE = "driver.aot"
 # Java warns of a few calling conventions that it has to make anew; a cache it cannot take is an error.
 QUIET = "-Xlog:aot=error,aot+codecache+stubs=error"
 # The run has a broker of its own and needs no cluster.
-ALONE = {"PENSTOCK_CLUSTER": "0", "PENSTOCK_SPARK_MASTER": "local[2]", "PENSTOCK_REPLICATION": "1"}
+ALONE = {
+    "PENSTOCK_CLUSTER": "0",
+    "PENSTOCK_SPARK_MASTER": "local[2]",
+    "PENSTOCK_REPLICATION": "1",
+    "PENSTOCK_CHECKPOINTS": "",
+}
 # Which environment a cache was made for.
 OWNER = "environment"
 

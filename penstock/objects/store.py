@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
@@ -52,7 +52,7 @@ class Store:
     """Objects below a prefix of one bucket. Nothing is asked before the first call."""
 
     def __init__(self, endpoint: Endpoint, bucket: str, prefix: str = "") -> None:
-        self.endpoint, self.bucket = endpoint, bucket
+        self.endpoint, self.bucket, self.prefix = endpoint, bucket, prefix
         self._root = "/".join(filter(None, (bucket, prefix)))
         self._fs = filesystem(endpoint)
 
@@ -141,8 +141,8 @@ class Store:
         )
 
 
-def filesystem(endpoint: Endpoint) -> fs.S3FileSystem:
-    """A client. SinkError if the endpoint is none."""
+def checked(endpoint: Endpoint) -> SplitResult:
+    """Its address, taken apart. SinkError if it is none."""
     where = urlsplit(endpoint.url)
     if endpoint.url != AWS and (where.scheme not in ("http", "https") or not where.netloc):
         raise SinkError(
@@ -150,6 +150,12 @@ def filesystem(endpoint: Endpoint) -> fs.S3FileSystem:
             got=endpoint.url,
             fix="set PENSTOCK_S3_URL=https://host:port, or s3:// for AWS itself",
         )
+    return where
+
+
+def filesystem(endpoint: Endpoint) -> fs.S3FileSystem:
+    """A client. SinkError if the endpoint is none."""
+    where = checked(endpoint)
     more: dict[str, Any] = {"allow_delayed_open": True}
     if endpoint.url != AWS:
         more |= {"scheme": where.scheme, "endpoint_override": where.netloc}

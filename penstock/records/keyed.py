@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -50,17 +50,34 @@ class Manifest:
     def read(cls, path: Path) -> Manifest:
         """Damaged if it cannot be read."""
         try:
-            body, _, crc = path.read_text().partition("\n")
-            if zlib.crc32(body.encode()) != int(crc):
-                raise ValueError("its checksum is another")
-            found = json.loads(body)
-            return cls(tuple(File(**file) for file in found.pop("files")), **found)
+            return cls.of(json.loads(unsealed(path.read_text())))
         except (OSError, ValueError, KeyError, TypeError) as e:
             raise Damaged("a manifest of a stream's state cannot be read", got=f"{path}: {e}") from e
 
+    @classmethod
+    def of(cls, told: Mapping[str, Any]) -> Manifest:
+        """What was told of it."""
+        found = dict(told)
+        return cls(tuple(File(**file) for file in found.pop("files")), **found)
+
+    def told(self) -> dict[str, Any]:
+        return asdict(self)
+
     def write(self, path: Path) -> None:
-        body = json.dumps(asdict(self))
-        put(path, f"{body}\n{zlib.crc32(body.encode())}\n")
+        put(path, sealed(json.dumps(self.told())))
+
+
+def sealed(body: str) -> str:
+    """A line of text with its checksum."""
+    return f"{body}\n{zlib.crc32(body.encode())}\n"
+
+
+def unsealed(text: str) -> str:
+    """The line; ValueError if its checksum is another."""
+    body, _, crc = text.partition("\n")
+    if zlib.crc32(body.encode()) != int(crc):
+        raise ValueError("its checksum is another")
+    return body
 
 
 def put(path: Path, text: str, *, sync: bool = False) -> None:
@@ -75,13 +92,12 @@ def put(path: Path, text: str, *, sync: bool = False) -> None:
 
 
 class Part:
-    """One part's folder, as one batch finds it. layout: `_hash`, the key's columns and what is kept."""
+    """One part's folder, as one batch finds it. layout: `_hash`, the key's columns and what is kept; before: what it
+    was behind the batch before."""
 
-    def __init__(self, folder: Path, layout: pa.Schema, batch: int) -> None:
-        self._folder, self._batch = folder, batch
+    def __init__(self, folder: Path, layout: pa.Schema, before: Manifest) -> None:
+        self._folder, self._before = folder, before
         self._layout = layout.append(pa.field(GONE, pa.bool_()))
-        before = [n for n in versions(folder) if n < batch]
-        self._before = Manifest.read(folder / f"{before[-1]}.json") if before else Manifest()
 
     def find(self, hashes: Hashes) -> pa.Table:
         """The rows of some hashes, which are sorted and of which none comes twice."""
@@ -110,8 +126,11 @@ class Part:
             newer.append(table)
         return pa.concat_tables(found or [self._layout.empty_table()]).drop_columns([GONE])
 
-    def change(self, rows: pa.Table, gone: Hashes, was: int, late: int, ended: Callable[[pa.Table], pa.Table]) -> None:
-        """Write what is kept of all keys of some hashes; of `gone` there are none any more.
+    def change(
+        self, rows: pa.Table, gone: Hashes, was: int, late: int, ended: Callable[[pa.Table], pa.Table]
+    ) -> Manifest:
+        """Write what is kept of all keys of some hashes, and say what the part then is; of `gone` there are none any
+        more.
 
         was: how many keys these hashes had. ended: rows without those that may be forgotten.
         """
@@ -135,13 +154,19 @@ class Part:
             made.add(files[-1])
         for passing in made - set(files):
             (self._folder / passing.name).unlink()
-        Manifest(tuple(files), keys, late).write(self._folder / f"{self._batch}.json")
+        return Manifest(tuple(files), keys, late)
 
     def _written(self, rows: pa.Table) -> File:
         path = self._folder / f"{uuid4().hex}.arrow"
         with path.open("wb") as out, pa.ipc.new_file(out, self._layout) as writer:
             writer.write_table(rows.combine_chunks(), max_chunksize=PIECE)
         return described(path, len(rows))
+
+
+def was(folder: Path, batch: int) -> Manifest:
+    """What a part was behind the batch before one; Damaged if that cannot be read."""
+    before = [n for n in versions(folder) if n < batch]
+    return Manifest.read(folder / f"{before[-1]}.json") if before else Manifest()
 
 
 def laid(folder: Path, layout: pa.Schema, batch: int, tables: Iterable[pa.Table]) -> Manifest:

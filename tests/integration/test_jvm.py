@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.engine import jvm, session
+from penstock.engine import hadoop, jvm, session
 from tests.support import wait_until
 
 pytestmark = pytest.mark.integration
@@ -152,7 +152,7 @@ def test_a_batch_moves_the_watermark_no_further_than_it_is_let(spark: SparkSessi
 
 def test_a_folder_is_written_whole(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
-    folder = jvm.Folder(spark, str(tmp_path))
+    folder = hadoop.Folder(spark, str(tmp_path))
     for text in ("one", "two"):
         folder.replace("offsets/1", text)
         assert folder.read("offsets/1") == text

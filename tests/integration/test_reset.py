@@ -17,7 +17,7 @@ from penstock.catalog import build
 from penstock.cli import app, ways_out
 from penstock.control import Actor, connect
 from penstock.declare.topic import COMMITS
-from penstock.engine import jvm
+from penstock.engine import hadoop
 from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.rewind import Plan, To, planned
 from penstock.engine.session import session_for
@@ -116,14 +116,14 @@ def test_updates_are_not_overwritten_by_smaller_counts_nor_dead_letters_sent_twi
     assert ran(STREAM, spark, bootstrap, tmp_path) == [(4, 1)]
     assert reset(STREAM, spark, bootstrap, tmp_path, {(EVENTS.name, 0): 3}).reset.floor == minute(2)
     # As if the driver died when the old checkpoint had stepped aside, and the new one was not in place.
-    move, moves = jvm.Folder.move, [1, 0]
+    move, moves = hadoop.Folder.move, [1, 0]
 
-    def dying(self: jvm.Folder, to: str) -> None:
+    def dying(self: hadoop.Folder, to: str) -> None:
         if not moves.pop(0):
             raise RuntimeError("killed")
         move(self, to)
 
-    monkeypatch.setattr(jvm.Folder, "move", dying)
+    monkeypatch.setattr(hadoop.Folder, "move", dying)
     with pytest.raises(RuntimeError, match="killed"), running(STREAM, spark, bootstrap, tmp_path):
         pass
     monkeypatch.undo()

@@ -204,7 +204,7 @@ def test_a_part_that_is_laid_is_found(tmp_path: Path) -> None:
     laid = keyed.laid(tmp_path / "0", layout, 3, tables)
     assert (laid.keys, list(keyed.newest(tmp_path))) == (4, [laid])
 
-    found = keyed.Part(tmp_path / "0", layout, 4).find(np.array([-5, 8], np.int64))
+    found = keyed.Part(tmp_path / "0", layout, keyed.was(tmp_path / "0", 4)).find(np.array([-5, 8], np.int64))
     assert sorted(found.to_pylist(), key=lambda row: row["_hash"]) == [
         {"_hash": -5, "who": "a"},
         {"_hash": 8, "who": "b"},

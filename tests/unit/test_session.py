@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine import session
+from penstock.engine import s3a, session
+from penstock.errors import SettingError, SinkError
 from penstock.settings import settings
 
 
@@ -45,9 +46,53 @@ def test_each_can_be_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_checkpoints_elsewhere_keep_sparks_own_manager(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PENSTOCK_CHECKPOINTS", "s3a://bucket/checkpoints")
+    monkeypatch.setenv("PENSTOCK_CHECKPOINTS", "hdfs://host/checkpoints")
     settings.cache_clear()
     assert "spark.sql.streaming.checkpointFileManagerClass" not in session.submit_conf("shop")
+
+
+def test_checkpoints_in_an_object_store_have_a_manager_and_a_client_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    libraries = [Path("/jars/client.jar"), Path("/jars/manager.jar")]
+    monkeypatch.setattr(s3a, "libraries", lambda: libraries)
+    before = session.submit_conf("shop")
+    for name, value in {"S3_URL": "https://store:9000", "S3_ACCESS_KEY": "me", "S3_SECRET_KEY": "word"}.items():
+        monkeypatch.setenv(f"PENSTOCK_{name}", value)
+    monkeypatch.setenv("PENSTOCK_CHECKPOINTS", "s3a://bucket/checkpoints")
+    settings.cache_clear()
+    conf = session.submit_conf("shop")
+    assert conf["spark.sql.streaming.checkpointFileManagerClass"] == "penstock.ConditionalCheckpointFileManager"
+    assert conf["spark.jars"] == "/jars/client.jar,/jars/manager.jar"
+    assert "spark.jars" not in before
+    # What its cache was made for.
+    assert conf["spark.driver.extraClassPath"] == before["spark.driver.extraClassPath"]
+    given = {name.removeprefix(s3a.HADOOP): value for name, value in conf.items() if name.startswith(s3a.HADOOP)}
+    assert (given["endpoint"], given["connection.ssl.enabled"]) == ("https://store:9000", "true")
+    assert (given["access.key"], given["secret.key"]) == ("me", "word")
+    assert not any("word" in value for name, value in conf.items() if not name.startswith(s3a.HADOOP))
+    far = session.submit_conf("shop", "spark://far:7077")["spark.jars"].split(",")
+    assert far == ["/jars/client.jar", "/jars/manager.jar"]
+
+
+def test_an_object_store_for_checkpoints_must_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(s3a, "libraries", list)
+    monkeypatch.setenv("PENSTOCK_CHECKPOINTS", "s3a://bucket/checkpoints")
+    settings.cache_clear()
+    with pytest.raises(SettingError, match="nobody has said where that is"):
+        session.submit_conf("shop")
+    monkeypatch.setenv("PENSTOCK_S3_URL", "store:9000")
+    settings.cache_clear()
+    with pytest.raises(SinkError, match="this is no endpoint"):
+        session.submit_conf("shop")
+
+
+@pytest.mark.parametrize(("given", "said"), [("s3://bucket/x", "write s3a://"), ("s3a:///x", "name a bucket")])
+def test_a_place_of_checkpoints_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, given: str, said: str) -> None:
+    monkeypatch.setenv("PENSTOCK_CHECKPOINTS", given)
+    settings.cache_clear()
+    with pytest.raises(SettingError, match=said):
+        settings()
 
 
 def test_only_a_master_elsewhere_has_spark_prove_itself(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,250 @@
+"""State of folds whose checkpoint lies in an object store, below `folds/<name>/`.
+
+A worker brings the files of its part that it lacks to a disk of its host, folds there as ever, puts what it made into
+the store and says so in `<part>/<batch>-<attempt>.json`. When all have, and before the batch's output is made visible,
+the driver puts one object, `<batch>.json`, which names the files of all parts: that is the commit of the state. No
+object is written over by another attempt, so what a try left that did not end is named by nothing, and is removed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from penstock.engine import s3a
+from penstock.engine.recovery import damaged
+from penstock.errors import PenstockError
+from penstock.objects.store import Gone, Store
+from penstock.records import keyed
+from penstock.records.arrowfiles import File, is_whole
+from penstock.records.keyed import Damaged, Manifest
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
+    from pyspark.sql import SparkSession
+
+    from penstock.engine.checkpoint import Batch
+    from penstock.engine.folding import Place
+    from penstock.objects.place import Endpoint
+
+T = TypeVar("T")
+# A local property: what the driver tells the tasks of a batch, as JSON.
+TOLD = "penstock.folds"
+# How many batches back a state stays readable: a checkpoint is at most one older than its mark.
+KEPT = 3
+# Requests of the driver that go out at once.
+AT_ONCE = 8
+ATTEMPT = re.compile(r"(\d+)/(\d+)-([0-9a-f]+)\.json")
+VERSION = re.compile(r"(\d+)\.json")
+
+
+@dataclass(frozen=True)
+class Far:
+    """Where one fold's state lies. cache: a folder for its files on the disk of whoever reads them."""
+
+    endpoint: Endpoint
+    bucket: str
+    prefix: str
+    cache: str
+    _whole: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    @cached_property
+    def store(self) -> Store:
+        return Store(self.endpoint, self.bucket, self.prefix)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A client is made by each process.
+        return {name: value for name, value in self.__dict__.items() if name != "store"} | {"_whole": set()}
+
+    def below(self, name: str) -> Far:
+        return Far(self.endpoint, self.bucket, f"{self.prefix}/{name}", f"{self.cache}/{name}")
+
+    def said(self, name: str) -> Any:
+        """What an object says; Gone if it is not there, Damaged if it cannot be read."""
+        return _checked(self.store.get(name), self.store.place(name))
+
+    def say(self, name: str, what: Any) -> None:
+        self.store.put(name, keyed.sealed(json.dumps(what)).encode())
+
+    def brought(self, part: int, files: Iterable[File]) -> Path:
+        """The folder of a part, with some of its files on this disk; Damaged if one is not as it was written."""
+        folder = Path(self.cache, str(part))
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            # A disk may have lost what it was given: it is looked through once by each process.
+            if file.name in self._whole or is_whole(folder, file):
+                self._whole.add(file.name)
+                continue
+            key = f"{part}/{file.name}"
+            fresh = folder / f".{file.name}.{uuid.uuid4().hex}"
+            try:
+                fresh.write_bytes(self.store.get(key))
+                fresh.rename(folder / file.name)
+            except Gone as e:
+                raise Damaged("a file of a stream's state is missing", got=self.store.place(key)) from e
+            finally:
+                fresh.unlink(missing_ok=True)
+            if not is_whole(folder, file):
+                raise Damaged("a file of a stream's state is changed", got=self.store.place(key))
+            self._whole.add(file.name)
+        return folder
+
+    def keep(self, part: int, name: str, before: Manifest, made: Manifest) -> None:
+        """Put what a part has become, the files first; what neither it nor what it was needs leaves this disk."""
+        folder = Path(self.cache, str(part))
+        for file in set(made.files) - set(before.files):
+            self.store.put(f"{part}/{file.name}", (folder / file.name).read_bytes())
+            self._whole.add(file.name)
+        self.say(f"{part}/{name}", made.told())
+        needed = {file.name for one in (before, made) for file in one.files}
+        for path in folder.glob("*.arrow"):
+            if path.name not in needed:
+                path.unlink(missing_ok=True)
+                self._whole.discard(path.name)
+
+
+def far(path: str, cache: str) -> Far:
+    """Of a checkpoint in an object store."""
+    store = s3a.store(f"{path}/folds")
+    return Far(store.endpoint, store.bucket, store.prefix, cache)
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a task is told. times: the watermark, and how far time has come, epoch ms. before: the object that says what
+    the parts were; empty for nothing."""
+
+    batch: int
+    attempt: str
+    watermark: int
+    time: int
+    before: str
+
+    @classmethod
+    def of(cls, task: TaskContext, fold: str) -> Told:
+        """PenstockError if the fold is computed outside its batch."""
+        number, said = task.getLocalProperty("streaming.sql.batchId"), task.getLocalProperty(TOLD)
+        told = cls(**json.loads(str(said))) if said else None
+        if number is None or told is None or int(str(number)) != told.batch:
+            raise PenstockError(
+                f"fold {fold} is computed outside its batch",
+                got=f"batch {number}, and the state is made ready for batch {told.batch if told else None}",
+                fix="leave its frame out of broadcast hints and subqueries",
+            )
+        return told
+
+    def was(self, far: Far, part: int) -> Manifest:
+        """What a part was behind the batch before."""
+        if not self.before:
+            return Manifest()
+        found = far.said(self.before)["parts"].get(str(part))
+        return Manifest.of(found) if found else Manifest()
+
+    def name(self) -> str:
+        return f"{self.batch}-{self.attempt}.json"
+
+
+class FarFolds:
+    """The state of a stream's folds in an object store, as its driver tends it; the calls are those of `Folds`."""
+
+    def __init__(self, stream: str, spark: SparkSession, path: str) -> None:
+        self._stream, self._spark, self._path = stream, spark, path
+        self._folds: dict[str, Far] = {}
+        # Behind which batch, and what each part was behind it and those before that are still kept.
+        self._known: dict[str, dict[int, dict[str, Manifest]]] = {}
+        self._attempt, self._late = "", False
+        self.kept: tuple[int, int] | None = None
+        """The keys and the bytes that are kept, since the last batch."""
+
+    def open(self, found: Place, done: int) -> None:
+        """Take up what is there, for the folds of a plan; Blocked if it is not whole. done: the last batch that ended,
+        -1 for none."""
+        self._folds, self._known = {}, {}
+        for name in found.folds:
+            of = far(self._path, "").below(name)
+            try:
+                self._known[name] = self._whole(of, done)
+            except Damaged as e:
+                raise damaged(self._stream, f"the state of fold {name}: {e}") from e
+            self._folds[name] = of
+
+    def _whole(self, of: Far, done: int) -> dict[int, dict[str, Manifest]]:
+        """What is kept, once it is seen to be whole behind the last batch that ended; the rest of it is removed."""
+        there = {one.key: one.size for one in of.store.objects("")}
+        wanted = [n for n in range(max(0, done - KEPT), done + 1) if f"{n}.json" in there]
+        if done >= 0 and done not in wanted:
+            raise Damaged("what says how far a stream's state has come is missing", got=of.store.place(f"{done}.json"))
+        known = {n: _parts(of.said(f"{n}.json")) for n in wanted}
+        for key, size in _files(known[done]).items() if done >= 0 else ():
+            if there.get(key) != size:
+                raise Damaged("a file of a stream's state is missing or changed", got=of.store.place(key))
+        named = {f"{n}.json" for n in wanted} | {key for parts in known.values() for key in _files(parts)}
+        _each(of.store.delete, there.keys() - named)
+        return known
+
+    def begin(self, batch: Batch) -> None:
+        """Make the state ready for a batch, as it was behind the one before."""
+        if not self._folds:
+            return
+        self._attempt = uuid.uuid4().hex
+        before = f"{batch.batch_id - 1}.json" if batch.batch_id else ""
+        told = Told(batch.batch_id, self._attempt, batch.watermark_ms, batch.plan.watermark_ms, before)
+        self._spark.sparkContext.setLocalProperty(TOLD, json.dumps(told.__dict__))
+
+    def keep(self, batch: Batch) -> None:
+        """Bring what a batch made of the state, which is computed, to the store as one."""
+        self._late, keys, size = False, 0, 0
+        for name, of in self._folds.items():
+            there = [one.key for one in of.store.objects("")]
+            said = {key: found for key in there if (found := ATTEMPT.fullmatch(key))}
+            mine = {key: found[1] for key, found in said.items() if found[3] == self._attempt}
+            made = dict(zip(mine.values(), map(Manifest.of, _each(of.said, mine)), strict=True))
+            known = self._known[name]
+            parts = {**known.get(batch.batch_id - 1, {}), **made}
+            of.say(f"{batch.batch_id}.json", {"parts": {part: one.told() for part, one in parts.items()}})
+            self._late |= any(one.late for one in made.values())
+            keys += sum(one.keys for one in parts.values())
+            size += sum(_files(parts).values())
+            known[batch.batch_id] = parts
+            old = [n for n in known if not batch.batch_id - KEPT <= n <= batch.batch_id]
+            gone = {key for n in old for key in _files(known.pop(n))}
+            needed = {key for parts in known.values() for key in _files(parts)}
+            unnamed = [key for key in there if (found := VERSION.fullmatch(key)) and int(found[1]) in old]
+            _each(of.store.delete, [*unnamed, *said, *(gone - needed)])
+        if self._folds:
+            self.kept = keys, size
+
+    def late(self, _: Batch) -> bool:
+        """Whether rows of a batch, whose state is kept, came too late."""
+        return self._late
+
+
+def _parts(said: Mapping[str, Any]) -> dict[str, Manifest]:
+    return {part: Manifest.of(one) for part, one in said["parts"].items()}
+
+
+def _files(parts: Mapping[str, Manifest]) -> dict[str, int]:
+    """The keys and sizes of the files of some parts."""
+    return {f"{part}/{file.name}": file.size for part, one in parts.items() for file in one.files}
+
+
+def _checked(text: bytes, place: str) -> Any:
+    with suppress(ValueError):
+        return json.loads(keyed.unsealed(text.decode()))
+    raise Damaged("a manifest of a stream's state cannot be read", got=place)
+
+
+def _each(work: Callable[[str], T], keys: Iterable[str]) -> list[T]:
+    """What some requests give, in order."""
+    if not (wanted := list(keys)):
+        return []
+    with ThreadPoolExecutor(min(AT_ONCE, len(wanted)), "folds") as pool:
+        return list(pool.map(work, wanted))

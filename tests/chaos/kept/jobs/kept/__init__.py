@@ -1,0 +1,1 @@
+"""Streams whose checkpoints are kept elsewhere, and moved."""

@@ -1,0 +1,58 @@
+"""Of numbers: each as it is, counts of windows in Spark's own state, and sums in the state of a fold."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from penstock.streams import Each, F, Fold, Folded, Input, Stream, Topic, TopicOutput, Updates
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+NUMBERS = Input(
+    Topic("numbers", partitions=2, beat_every=0, config={"retention.ms": "-1"}),
+    schema="n BIGINT NOT NULL, at BIGINT NOT NULL",
+    event_time="timestamp_millis(at)",
+)
+SUMS = Fold(
+    name="sums",
+    key=("who",),
+    state="total BIGINT",
+    fold="SELECT who, sum(n)::BIGINT + coalesce(any_value(state.total), 0) AS total"
+    " FROM records LEFT JOIN state USING (who) GROUP BY who",
+    rows="FROM folded",
+    gives="who BIGINT, total BIGINT",
+)
+
+
+def evens(numbers: DataFrame) -> DataFrame:
+    return numbers.where("n % 2 = 0").select("n")
+
+
+def digits(numbers: DataFrame) -> DataFrame:
+    rows = numbers.groupBy(F.window("event_time", "1 minute").alias("w"), (F.col("n") % 10).alias("digit"))
+    counts = rows.agg(F.count("*").alias("count"), F.sum("n").alias("sum"))
+    return counts.select(F.unix_millis("w.start").alias("start"), "digit", "count", "sum")
+
+
+def sums(numbers: DataFrame) -> DataFrame:
+    return SUMS(numbers.withColumn("who", F.col("n") % 3000))
+
+
+STREAMS = [
+    Stream(
+        name="evens", app="kept", inputs={"numbers": NUMBERS}, transform=evens, promise=Each(),
+        output=TopicOutput(Topic("evens", partitions=1), key="n", value=("n",)),
+    ),
+    Stream(
+        name="digits", app="kept", inputs={"numbers": NUMBERS}, transform=digits,
+        output=TopicOutput(Topic("digits", partitions=1, compacted=True), key=("start", "digit"),
+                           value=("count", "sum")),
+        promise=Updates(window=timedelta(minutes=1), late_by=timedelta(minutes=10)),
+    ),
+    Stream(
+        name="sums", app="kept", inputs={"numbers": NUMBERS}, transform=sums, shuffle_partitions=2, promise=Folded(),
+        output=TopicOutput(Topic("sums", partitions=1, compacted=True), key="who", value=("total",)),
+    ),
+]  # fmt: skip

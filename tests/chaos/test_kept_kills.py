@@ -1,0 +1,89 @@
+"""Checkpoints in an object store and in a shared folder: drivers die, and go on with their state on another host.
+
+Another host is another home: of the first nothing is left but what its checkpoint holds.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.local.parts import Broker, MariaDB
+from penstock.local.s3 import S3
+from penstock.supervision import processes
+from tests.archived import server, where
+from tests.chaos.keeping import APP, Keeping, elsewhere, keeping
+
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+
+KILLS = int(os.environ.get("KILLS", "3"))
+
+
+def variables(part: S3) -> dict[str, object]:
+    """Settings by which a driver reaches a store."""
+    at = where(part)
+    return {
+        "PENSTOCK_S3_URL": at.url, "PENSTOCK_S3_ACCESS_KEY": at.access_key, "PENSTOCK_S3_SECRET_KEY": at.secret_key,
+        "PENSTOCK_S3_MAKE_BUCKETS": "1",
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with server(tmp_path_factory.mktemp("store")) as part:
+        yield part
+
+
+@pytest.fixture
+def kept(fresh_broker: Broker, mariadb: MariaDB, store: S3, tmp_path: Path) -> Iterator[Keeping]:
+    place = f"s3a://state/{tmp_path.name}"
+    with keeping(fresh_broker, mariadb, tmp_path / "home", place, **variables(store)) as given:
+        yield given
+
+
+def moved(given: Keeping, tmp_path: Path) -> None:
+    """A driver dies with its host in the midst of its work, and another host goes on."""
+    given.send(4000)
+    first = given.drivers.launch(APP)
+    given.check(first.log)
+    given.send(4000)
+    assert processes.kill(first)
+    shutil.rmtree(tmp_path / "home")
+    with elsewhere(tmp_path / "other"):
+        second = given.drivers.launch(APP)
+        given.send(4000)
+        given.check(second.log)
+        assert processes.kill(second)
+
+
+def test_a_driver_goes_on_elsewhere_with_its_state_in_an_object_store(kept: Keeping, store: S3, tmp_path: Path) -> None:
+    moved(kept, tmp_path)
+    logs = [path.read_text() for path in tmp_path.glob("*/logs/*.log")]
+    assert logs
+    assert not [text for text in logs if store.secret_key in text]
+
+
+@pytest.mark.long
+def test_numbers_are_counted_once_through_kills_with_state_in_an_object_store(kept: Keeping) -> None:
+    driver, times = kept.drivers.launch(APP), []
+    for _ in range(KILLS):
+        kept.send(20_000)
+        # From the start of the session to behind a few batches.
+        time.sleep(kept.chance.uniform(4, 20))
+        driver, seconds = kept.recovered(driver)
+        times.append(seconds)
+    kept.check(driver.log)
+    print("seconds from each kill to a batch of each stream:", *(f"{one:.1f}" for one in times))
+
+
+@pytest.mark.long
+def test_a_driver_goes_on_elsewhere_with_its_state_in_a_shared_folder(
+    fresh_broker: Broker, mariadb: MariaDB, tmp_path: Path
+) -> None:
+    with keeping(fresh_broker, mariadb, tmp_path / "home", str(tmp_path / "shared")) as given:
+        moved(given, tmp_path)

@@ -1,0 +1,235 @@
+"""Checkpoints in a real object store: what is written there once, what is found missing, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from penstock.cli import removal
+from penstock.engine import s3a
+from penstock.engine.checkpoint import Batch
+from penstock.engine.farfolds import Far, FarFolds, Told, far
+from penstock.engine.folding import Place
+from penstock.errors import Blocked, PenstockError
+from penstock.local import doctor
+from penstock.local.platform import Platform
+from penstock.local.s3 import S3
+from penstock.machine import process
+from penstock.objects.store import Store
+from penstock.records.keyed import HASH, Damaged, Manifest, Part
+from penstock.settings import settings
+from tests.archived import server, where
+
+pytestmark = pytest.mark.integration
+
+ROOT = "s3a://state/checkpoints"
+LAYOUT = pa.schema({HASH: pa.int64(), "who": pa.string(), "total": pa.int64()})
+# Two writers that look before either has written, as a driver and one that wakes up behind its lease would.
+WRITERS = """
+import json, sys
+from py4j.protocol import Py4JJavaError
+from penstock.engine import jvm
+from penstock.engine.hadoop import Folder
+from penstock.engine.session import open_session
+spark = open_session("writers")
+at = spark._jvm.org.apache.hadoop.fs.Path
+manager = spark._jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(
+    at(sys.argv[1]), spark._jsparkSession.sessionState().newHadoopConf())
+said = []
+for overwrite in (False, True):
+    file = at(f"{sys.argv[1]}/{overwrite}")
+    writers = [manager.createAtomic(file, overwrite) for _ in range(2)]
+    given_up = manager.createAtomic(at(f"{sys.argv[1]}/given-up"), overwrite)
+    given_up.write(b"half")
+    given_up.cancel()
+    for text, writer in zip(("first", "second"), writers):
+        writer.write(text.encode())
+        try:
+            writer.close()
+            said.append("written")
+        except Py4JJavaError as e:
+            said.append(e.java_exception.getClass().getSimpleName())
+folder = Folder(spark, sys.argv[1])
+said += [folder.read("False"), folder.read("True"), folder.read_if_whole("missing"), sorted(folder.names("."))]
+folder.replace("False", "third")
+folder.move(f"{sys.argv[1]}.before")
+said += [folder.exists(), Folder(spark, f"{sys.argv[1]}.before").read("False")]
+sys.stdout.write("\\n" + json.dumps(said))
+jvm.end(spark)
+"""
+
+
+@pytest.fixture(scope="module")
+def part(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
+    with server(tmp_path_factory.mktemp("store")) as made:
+        yield made
+
+
+@pytest.fixture
+def store(part: S3, home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:  # noqa: ARG001
+    at = where(part)
+    given = {"S3_URL": at.url, "S3_ACCESS_KEY": at.access_key, "S3_SECRET_KEY": at.secret_key, "CHECKPOINTS": ROOT}
+    told(monkeypatch, **given)
+    made = Store(at, "state", "checkpoints")
+    made.ready()
+    for one in made.objects(""):
+        made.delete(one.key)
+    return made
+
+
+def told(monkeypatch: pytest.MonkeyPatch, **given: str) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(f"PENSTOCK_{name}", value)
+    settings.cache_clear()
+
+
+def found() -> doctor.Check:
+    [check] = [one for one in doctor.examine(Platform(settings())) if one.name == "Checkpoints"]
+    return check
+
+
+def test_of_two_writers_of_an_entry_the_store_takes_one(store: Store) -> None:
+    command = [sys.executable, "-c", WRITERS, f"{ROOT}/one/commits"]
+    done = subprocess.run(command, env={**os.environ}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said == [
+        "written", "FileAlreadyExistsException", "written", "written",
+        "first", "second", None, ["False", "True"], False, "third",
+    ]  # fmt: skip
+    assert store.endpoint.secret_key not in done.stdout + done.stderr
+
+
+def test_what_is_wrong_with_the_store_is_one_sentence(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (found().state, found().found) == ("ok", f"{ROOT} can be written, read and deleted from")
+    assert store.objects("") == []
+    told(monkeypatch, CHECKPOINTS="s3a://nowhere/checkpoints")
+    assert (found().state, found().found.split(";")[0]) == ("fail", "there is no bucket nowhere")
+    with pytest.raises(PenstockError, match="there is no bucket nowhere"):
+        s3a.store(f"{settings().checkpoint_root}/one").ready()
+    told(monkeypatch, CHECKPOINTS=ROOT, S3_SECRET_KEY="another")
+    assert found().state == "fail"
+    assert "refuses the access key" in found().found
+    with pytest.raises(PenstockError, match="refuses the access key"):
+        s3a.store(f"{ROOT}/one").ready()
+    told(monkeypatch, S3_URL=f"http://127.0.0.1:{process.free_port()}")
+    assert found().state == "fail"
+    assert "does not answer" in found().found
+
+
+def test_a_folder_that_cannot_be_written_is_told(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert (found().state, found().found) == ("ok", f"{home}/checkpoints can be written")
+    (tmp_path / "file").touch()
+    told(monkeypatch, CHECKPOINTS=str(tmp_path / "file" / "checkpoints"))
+    assert found().state == "fail"
+
+
+def test_what_a_stream_leaves_in_the_store_is_found_and_removed(store: Store, home: Path) -> None:
+    for key in ("gone/offsets/0", "gone/metadata", "gone.before/metadata", "gone-not/metadata"):
+        store.put(key, b"x")
+    beside = [home / "tables" / "1" / "gone.tables", home / "folds" / "1" / "gone"]
+    for folder in beside:
+        folder.mkdir(parents=True)
+    left = removal._left("gone")
+    assert left.keys() == {f"{ROOT}/gone", f"{ROOT}/gone.before", *map(str, beside)}
+    for goes in left.values():
+        goes()
+    assert [one.key for one in store.objects("")] == ["gone-not/metadata"]
+    assert not any(folder.exists() for folder in beside)
+
+
+class Fold:
+    """A fold's state as driver and worker tend it, without Spark between them."""
+
+    def __init__(self, cache: Path) -> None:
+        self.told: dict[str, str] = {}
+        spark = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=self.told.__setitem__))
+        self.driver = FarFolds("sums", cast("Any", spark), f"{ROOT}/sums")
+        self.worker: Far = far(f"{ROOT}/sums", str(cache)).below("sums")
+
+    def open(self, done: int) -> None:
+        self.driver.open(Place("", late=False, folds={"sums": cast("Any", None)}), done)
+
+    def batch(self, number: int, totals: dict[int, int], *, dies: bool = False) -> None:
+        """A batch that sets the totals of some keys in part 0; dies: before the driver has kept it."""
+        plan = SimpleNamespace(watermark_ms=0)
+        batch = Batch(number, 0, 0, {}, {}, cast("Any", plan), None)
+        self.driver.begin(batch)
+        [said] = self.told.values()
+        mine = Told(**json.loads(said))
+        before = mine.was(self.worker, 0)
+        part = Part(self.worker.brought(0, before.files), LAYOUT, before)
+        hashes = np.array(sorted(totals), np.int64)
+        was = len(part.find(hashes))
+        rows = pa.table(
+            {HASH: hashes, "who": [str(n) for n in hashes], "total": list(map(totals.__getitem__, sorted(totals)))},
+            schema=LAYOUT,
+        )
+        made = part.change(rows, np.empty(0, np.int64), was, 0, lambda rows: rows)
+        self.worker.keep(0, mine.name(), before, made)
+        if not dies:
+            self.driver.keep(batch)
+
+    def state(self, behind: int) -> dict[str, int]:
+        manifest = Manifest.of(self.worker.said(f"{behind}.json")["parts"]["0"])
+        hashes = np.arange(100, dtype=np.int64)
+        rows = Part(self.worker.brought(0, manifest.files), LAYOUT, manifest).find(hashes)
+        return dict(zip(rows["who"].to_pylist(), rows["total"].to_pylist(), strict=True))
+
+
+def test_the_state_of_a_fold_goes_on_elsewhere_behind_the_batch_that_ended(store: Store, tmp_path: Path) -> None:
+    here = Fold(tmp_path / "here")
+    here.open(-1)
+    for number in range(8):
+        here.batch(number, dict.fromkeys(range(number, 20), number))
+    assert here.driver.kept
+    assert here.driver.kept[0] == 20
+    wanted = {str(n): min(n, 7) for n in range(20)}
+    # A try that wrote its part, and whose driver died then.
+    here.batch(8, dict.fromkeys(range(20), 99), dies=True)
+    there = Fold(tmp_path / "there")
+    there.open(7)
+    assert there.state(7) == wanted
+    there.batch(8, {0: 100})
+    assert there.state(8) == {**wanted, "0": 100}
+    # Spark may have lost the end of the last batch: it runs again.
+    there.open(7)
+    there.batch(8, {0: 100})
+    assert there.state(8) == {**wanted, "0": 100}
+    # Of what is no more needed nothing is left.
+    names = [one.key for one in store.objects("sums/folds/sums")]
+    assert sorted(name.rpartition("/")[2] for name in names if name.count("/") == 3) == [
+        f"{n}.json" for n in range(5, 9)
+    ]
+    there.open(8)
+    known = {file.name for n in range(5, 9) for file in Manifest.of(there.worker.said(f"{n}.json")["parts"]["0"]).files}
+    files = {one.key.rpartition("/")[2] for one in store.objects("sums/folds/sums/0")}
+    assert files == known
+
+
+def test_state_that_is_missing_in_the_store_is_told(store: Store, tmp_path: Path) -> None:
+    here = Fold(tmp_path / "here")
+    here.open(-1)
+    here.batch(0, {1: 1})
+    with pytest.raises(Blocked, match="the checkpoint of stream sums is damaged"):
+        here.open(3)
+    [file] = [one for one in store.objects("sums/folds/sums/0") if one.key.endswith(".arrow")]
+    store.put(file.key, b"x" * file.size)
+    with pytest.raises(Damaged, match="is changed"):
+        Fold(tmp_path / "there").state(0)
+    store.delete(file.key)
+    with pytest.raises(Blocked, match="is damaged"):
+        here.open(0)
+    store.put("sums/folds/sums/0.json", b"{}\n1\n")
+    with pytest.raises(Blocked, match="cannot be read"):
+        here.open(0)
