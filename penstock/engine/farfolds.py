@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +41,8 @@ T = TypeVar("T")
 TOLD = "penstock.folds"
 # How many batches back a state stays readable: a checkpoint is at most one older than its mark.
 KEPT = 3
+# Bytes of a file that are held at once.
+PIECE = 1 << 23
 # Requests of the driver that go out at once.
 AT_ONCE = 8
 ATTEMPT = re.compile(r"(\d+)/(\d+)-([0-9a-f]+)\.json")
@@ -86,7 +89,8 @@ class Far:
             key = f"{part}/{file.name}"
             fresh = folder / f".{file.name}.{uuid.uuid4().hex}"
             try:
-                fresh.write_bytes(self.store.get(key))
+                with self.store.opened(key) as source, fresh.open("wb") as out:
+                    shutil.copyfileobj(source, out, PIECE)
                 fresh.rename(folder / file.name)
             except Gone as e:
                 raise Damaged("a file of a stream's state is missing", got=self.store.place(key)) from e
@@ -101,7 +105,8 @@ class Far:
         """Put what a part has become, the files first; what neither it nor what it was needs leaves this disk."""
         folder = Path(self.cache, str(part))
         for file in set(made.files) - set(before.files):
-            self.store.put(f"{part}/{file.name}", (folder / file.name).read_bytes())
+            with (folder / file.name).open("rb") as source, self.store.stream(f"{part}/{file.name}") as out:
+                shutil.copyfileobj(source, out, PIECE)
             self._whole.add(file.name)
         self.say(f"{part}/{name}", made.told())
         needed = {file.name for one in (before, made) for file in one.files}

@@ -231,6 +231,8 @@ class Platform:
             if jars.missing(name):
                 with report.step(f"Fetching {label}") as step:
                     jars.ensure(name, step.tick)
+        if s3a.is_far(settings().checkpoint_root):
+            s3a.libraries()
         if self.mariadb and not self.mariadb.running():
             with report.step("Looking for MariaDB") as step:
                 step.say(f"from {mariadb.find(step.tick).source}")

@@ -14,9 +14,11 @@ import pytest
 
 from penstock.control import DriverRow
 from penstock.local.parts import Broker, MariaDB
+from penstock.local.s3 import S3
 from penstock.settings import PROJECT, settings
 from penstock.supervision import processes
 from penstock.testing import Record, latest, read, send
+from tests.archived import where
 from tests.chaos.drivers import Drivers, drivers
 from tests.support import wait_until
 
@@ -81,6 +83,15 @@ class Keeping:
         self.send(1000)
         wait_until(ended, every=0.1, what=f"each stream ends a batch: {after.log}")
         return after, time.monotonic() - killed
+
+
+def variables(part: S3) -> dict[str, object]:
+    """Settings by which a driver reaches a store."""
+    at = where(part)
+    return {
+        "PENSTOCK_S3_URL": at.url, "PENSTOCK_S3_ACCESS_KEY": at.access_key, "PENSTOCK_S3_SECRET_KEY": at.secret_key,
+        "PENSTOCK_S3_MAKE_BUCKETS": "1",
+    }  # fmt: skip
 
 
 @contextmanager

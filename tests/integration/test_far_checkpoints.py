@@ -33,12 +33,14 @@ from tests.archived import server, where
 pytestmark = pytest.mark.integration
 
 ROOT = "s3a://state/checkpoints"
-LAYOUT = pa.schema({HASH: pa.int64(), "who": pa.string(), "total": pa.int64()})
+FIELDS: list[pa.Field[Any]] = [pa.field(HASH, pa.int64()), pa.field("who", pa.string()), pa.field("total", pa.int64())]
+LAYOUT = pa.schema(FIELDS)
 # Two writers that look before either has written, as a driver and one that wakes up behind its lease would.
 WRITERS = """
 import json, sys
 from py4j.protocol import Py4JJavaError
 from penstock.engine import jvm
+from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.hadoop import Folder
 from penstock.engine.session import open_session
 spark = open_session("writers")
@@ -64,6 +66,14 @@ said += [folder.read("False"), folder.read("True"), folder.read_if_whole("missin
 folder.replace("False", "third")
 folder.move(f"{sys.argv[1]}.before")
 said += [folder.exists(), Folder(spark, f"{sys.argv[1]}.before").read("False")]
+checkpoint = Checkpoint(spark, sys.argv[1], "sums")
+checkpoint.ready()
+for text in ("{}", '{"starts": {}}'):
+    checkpoint.ask_reset(text)
+    waits = checkpoint.reset_waiting()
+    checkpoint.step_aside()
+    said.append(checkpoint.reset_in_force() == waits == text and checkpoint.reset_waiting() is None)
+said.append(Folder(spark, f"{sys.argv[1]}/sums.before").read("penstock-reset.json"))
 sys.stdout.write("\\n" + json.dumps(said))
 jvm.end(spark)
 """
@@ -105,7 +115,7 @@ def test_of_two_writers_of_an_entry_the_store_takes_one(store: Store) -> None:
     said = json.loads(done.stdout.splitlines()[-1])
     assert said == [
         "written", "FileAlreadyExistsException", "written", "written",
-        "first", "second", None, ["False", "True"], False, "third",
+        "first", "second", None, ["False", "True"], False, "third", True, True, "{}",
     ]  # fmt: skip
     assert store.endpoint.secret_key not in done.stdout + done.stderr
 
@@ -172,7 +182,11 @@ class Fold:
         hashes = np.array(sorted(totals), np.int64)
         was = len(part.find(hashes))
         rows = pa.table(
-            {HASH: hashes, "who": [str(n) for n in hashes], "total": list(map(totals.__getitem__, sorted(totals)))},
+            {
+                HASH: hashes.tolist(),
+                "who": [str(n) for n in hashes],
+                "total": list(map(totals.__getitem__, sorted(totals))),
+            },
             schema=LAYOUT,
         )
         made = part.change(rows, np.empty(0, np.int64), was, 0, lambda rows: rows)
@@ -180,7 +194,7 @@ class Fold:
         if not dies:
             self.driver.keep(batch)
 
-    def state(self, behind: int) -> dict[str, int]:
+    def state(self, behind: int) -> dict[Any, Any]:
         manifest = Manifest.of(self.worker.said(f"{behind}.json")["parts"]["0"])
         hashes = np.arange(100, dtype=np.int64)
         rows = Part(self.worker.brought(0, manifest.files), LAYOUT, manifest).find(hashes)
