@@ -15,7 +15,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,6 +45,8 @@ KEPT = 3
 PIECE = 1 << 23
 # Requests of the driver that go out at once.
 AT_ONCE = 8
+# Files of parts that a disk was found to hold as they were written. A worker is used for many tasks.
+LOOKED_THROUGH: set[str] = set()
 ATTEMPT = re.compile(r"(\d+)/(\d+)-([0-9a-f]+)\.json")
 VERSION = re.compile(r"(\d+)\.json")
 
@@ -57,7 +59,6 @@ class Far:
     bucket: str
     prefix: str
     cache: str
-    _whole: set[str] = field(default_factory=set, compare=False, repr=False)
 
     @cached_property
     def store(self) -> Store:
@@ -65,7 +66,7 @@ class Far:
 
     def __getstate__(self) -> dict[str, Any]:
         # A client is made by each process.
-        return {name: value for name, value in self.__dict__.items() if name != "store"} | {"_whole": set()}
+        return {name: value for name, value in self.__dict__.items() if name != "store"}
 
     def below(self, name: str) -> Far:
         return Far(self.endpoint, self.bucket, f"{self.prefix}/{name}", f"{self.cache}/{name}")
@@ -82,9 +83,7 @@ class Far:
         folder = Path(self.cache, str(part))
         folder.mkdir(parents=True, exist_ok=True)
         for file in files:
-            # A disk may have lost what it was given: it is looked through once by each process.
-            if file.name in self._whole or is_whole(folder, file):
-                self._whole.add(file.name)
+            if _is_here(folder, file):
                 continue
             key = f"{part}/{file.name}"
             fresh = folder / f".{file.name}.{uuid.uuid4().hex}"
@@ -96,9 +95,8 @@ class Far:
                 raise Damaged("a file of a stream's state is missing", got=self.store.place(key)) from e
             finally:
                 fresh.unlink(missing_ok=True)
-            if not is_whole(folder, file):
+            if not _is_here(folder, file):
                 raise Damaged("a file of a stream's state is changed", got=self.store.place(key))
-            self._whole.add(file.name)
         return folder
 
     def keep(self, part: int, name: str, before: Manifest, made: Manifest) -> None:
@@ -107,13 +105,24 @@ class Far:
         for file in set(made.files) - set(before.files):
             with (folder / file.name).open("rb") as source, self.store.stream(f"{part}/{file.name}") as out:
                 shutil.copyfileobj(source, out, PIECE)
-            self._whole.add(file.name)
+            LOOKED_THROUGH.add(str(folder / file.name))
         self.say(f"{part}/{name}", made.told())
         needed = {file.name for one in (before, made) for file in one.files}
         for path in folder.glob("*.arrow"):
             if path.name not in needed:
                 path.unlink(missing_ok=True)
-                self._whole.discard(path.name)
+                LOOKED_THROUGH.discard(str(path))
+
+
+def _is_here(folder: Path, file: File) -> bool:
+    """Whether a file is on this disk as it was written; it is looked through once by each process."""
+    path = folder / file.name
+    if str(path) in LOOKED_THROUGH and path.exists():
+        return True
+    if is_whole(folder, file):
+        LOOKED_THROUGH.add(str(path))
+        return True
+    return False
 
 
 def far(path: str, cache: str) -> Far:

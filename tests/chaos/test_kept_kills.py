@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from penstock.local.parts import Broker, MariaDB
@@ -40,11 +41,14 @@ def kept(fresh_broker: Broker, mariadb: MariaDB, store: S3, tmp_path: Path) -> I
         yield given
 
 
-def moved(given: Keeping, tmp_path: Path) -> None:
-    """A driver dies with its host in the midst of its work, and another host goes on."""
+def moved(given: Keeping, tmp_path: Path, secret: str = "") -> None:
+    """A driver dies with its host in the midst of its work, and another host goes on. secret: on no command line."""
     given.send(4000)
     first = given.drivers.launch(APP)
     given.check(first.log)
+    members = list(processes.members(given.drivers.row(first.incarnation)))
+    assert members
+    assert not secret or not any(secret in word for one in members for word in psutil.Process(one.pid).cmdline())
     given.send(4000)
     assert processes.kill(first)
     shutil.rmtree(tmp_path / "home")
@@ -56,7 +60,7 @@ def moved(given: Keeping, tmp_path: Path) -> None:
 
 
 def test_a_driver_goes_on_elsewhere_with_its_state_in_an_object_store(kept: Keeping, store: S3, tmp_path: Path) -> None:
-    moved(kept, tmp_path)
+    moved(kept, tmp_path, store.secret_key)
     logs = [path.read_text() for path in tmp_path.glob("*/logs/*.log")]
     assert logs
     assert not [text for text in logs if store.secret_key in text]
