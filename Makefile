@@ -15,7 +15,7 @@ STORES ?=
 CLUSTER ?=
 TESTS ?=
 # Most tests wait for servers.
-WORKERS ?= 4
+WORKERS ?= 3
 CHAOS ?= --kills 300 --outages 30 --hours 8
 HISTORIES ?= --histories 200 --kills 100 --outages 20
 SINKS ?= --kills 50 --outages 20
