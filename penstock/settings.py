@@ -199,13 +199,9 @@ class Settings(BaseSettings):
     executor_memory: str = Field("512m", pattern=MEMORY, description="JVM heap of one executor")
     executor_python: str = Field("", description="Python of executors; empty means the driver's path of it")
     executor_image: str = Field("", description="image of executors, where the master is Kubernetes")
-    executor_template: Absolute = Field(
-        "", description="file of a pod that executors are made after there; empty: none"
-    )
+    executor_template: Absolute = Field("", description="file of a pod that they are made after there; empty: none")
     kubernetes_namespace: str = Field("default", description="namespace of executors there")
-    driver_host: str = Field(
-        "", description="name or address at which executors elsewhere reach this host; empty leaves it to Spark"
-    )
+    driver_host: str = Field("", description="where executors elsewhere reach this host; empty leaves it to Spark")
     placement: dict[str, Placement] = Field(
         {}, description="cores and memory of single apps, instead of the three above, as JSON"
     )
