@@ -103,6 +103,8 @@ def test_only_a_master_elsewhere_has_spark_prove_itself(home: Path, monkeypatch:
     assert conf["spark.authenticate"] == conf["spark.network.crypto.enabled"] == conf["spark.io.encryption.enabled"]
     assert conf["spark.authenticate.secret"] == (home / "spark.secret").read_text()
     assert (home / "spark.secret").stat().st_mode & 0o077 == 0
+    monkeypatch.setenv("PENSTOCK_EXECUTOR_IMAGE", "penstock:1")
+    settings.cache_clear()
     assert "spark.authenticate.secret" not in session.submit_conf("shop", "k8s://https://h:6443")
     monkeypatch.setenv("PENSTOCK_SPARK_SECRET", "given")
     settings.cache_clear()
