@@ -53,8 +53,10 @@ def _session_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _quick_jvms() -> Iterator[None]:
     """JVMs of tests live for minutes: what the second compiler makes of their code they would not live to use."""
+    first_only = "-XX:TieredStopAtLevel=1"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PENSTOCK_JAVA_OPTIONS", shlex.join([*JAVA_OPTIONS, "-XX:TieredStopAtLevel=1"]))
+        patch.setenv("PENSTOCK_JAVA_OPTIONS", shlex.join([*JAVA_OPTIONS, first_only]))
+        patch.setattr(Broker, "java_options", (*Broker.java_options, first_only))
         settings.cache_clear()
         yield
     settings.cache_clear()

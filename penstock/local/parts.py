@@ -40,6 +40,10 @@ class Broker(Part):
     name: str = "broker"
     label: str = "the Kafka broker"
     variable: ClassVar[str] = "PENSTOCK_KAFKA_PORT"
+    java_options: ClassVar[Sequence[str]] = (
+        "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData",
+        "-Djava.awt.headless=true",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -139,15 +143,7 @@ class Broker(Part):
         }
 
     def command(self) -> list[str]:
-        options = [
-            f"-Xms{_half(self.heap)}",
-            f"-Xmx{self.heap}",
-            "-XX:+UseG1GC",
-            "-XX:MaxGCPauseMillis=20",
-            "-XX:+ExitOnOutOfMemoryError",
-            "-XX:-UsePerfData",
-            "-Djava.awt.headless=true",
-        ]
+        options = [f"-Xms{_half(self.heap)}", f"-Xmx{self.heap}", *self.java_options]
         return [*self._java(options), "kafka.Kafka", str(self.folder / "server.properties")]
 
     def ready(self) -> bool:

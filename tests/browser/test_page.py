@@ -32,7 +32,7 @@ def dialog(view: View) -> Locator:
 
 
 def test_the_navigation_leads_to_all_streams_with_state_and_figures(visit: Visit, server: Server) -> None:
-    view = visit()
+    view = visit(form=True)
     expect(view.frame.locator("tr.stream")).to_have_count(sum(map(len, APPS.values())))
     for stream, state in {
         "topic-quality": "running", "assignments": "idle", "summaries": "failing", "walk-ins": "hung",
