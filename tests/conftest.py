@@ -16,6 +16,7 @@ from xdist.scheduler import LoadFileScheduling
 from penstock.control import Control, connect
 from penstock.engine.session import JAVA_OPTIONS
 from penstock.errors import LocalError
+from penstock.local.elasticsearch import Elasticsearch
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine import java, process
 from penstock.machine.process import free_port
@@ -56,7 +57,8 @@ def _quick_jvms() -> Iterator[None]:
     first_only = "-XX:TieredStopAtLevel=1"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PENSTOCK_JAVA_OPTIONS", shlex.join([*JAVA_OPTIONS, first_only]))
-        patch.setattr(Broker, "java_options", (*Broker.java_options, first_only))
+        for part in (Broker, Elasticsearch):
+            patch.setattr(part, "java_options", (*part.java_options, first_only))
         settings.cache_clear()
         yield
     settings.cache_clear()

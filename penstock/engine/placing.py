@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from penstock.settings import Placement, settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
 
 LOOK_EVERY = 1.0
 # So many looks an executor that was started may take until it is there.
@@ -49,10 +52,13 @@ class Executors:
                     coming = 0 if missing else coming + 1
                     never = f"{asks(self._asked)}; they are started and end, or do not reach the driver: see their logs"
                     self.lacking = missing if coming < STARTING else never
-            except Exception:  # no answer, or one of another Spark's: whatever it is, the look goes on
+            except Exception as e:  # no answer, or one of another Spark's: whatever it is, the look goes on
                 if self._end.is_set():
                     return
-                self.lacking = f"{asks(self._asked)}; {self._master} does not say what is free"
+                said = f"{asks(self._asked)}; {self._master} does not say what is free"
+                if said != self.lacking:
+                    log.warning("%s: %s", said, e)
+                self.lacking = said
             self._end.wait(LOOK_EVERY)
 
     def _missing(self) -> str:

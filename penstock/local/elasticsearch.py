@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
@@ -65,6 +65,10 @@ class Elasticsearch(Store):
     label: str = "the Elasticsearch server"
     variable: ClassVar[str] = "PENSTOCK_ELASTICSEARCH_PORT"
     patience: ClassVar[float] = 120.0
+    java_options: ClassVar[Sequence[str]] = (
+        "-XX:+UseSerialGC", "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData", "-Djava.awt.headless=true",
+        "-Dfile.encoding=UTF-8",
+    )  # fmt: skip
 
     def __init__(
         self, home: Path | None = None, *, port: int, heap: str = "384m", config: Mapping[str, str] | None = None
@@ -120,8 +124,7 @@ class Elasticsearch(Store):
             **self.config,
         }
         return [
-            java.at_least(JAVA).command, f"-Xms{self.heap}", f"-Xmx{self.heap}", "-XX:+UseSerialGC",
-            "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData", "-Djava.awt.headless=true", "-Dfile.encoding=UTF-8",
+            java.at_least(JAVA).command, f"-Xms{self.heap}", f"-Xmx{self.heap}", *self.java_options,
             f"-Djava.io.tmpdir={self.folder / 'tmp'}", f"-Des.path.home={self.folder}",
             "-Dio.netty.noUnsafe=true", "-Dio.netty.noKeySetOptimization=true", "-Dlog4j.shutdownHookEnabled=false",
             "--enable-native-access=ALL-UNNAMED", "--add-modules", "jdk.net,jdk.management",
