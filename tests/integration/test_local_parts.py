@@ -225,6 +225,7 @@ spark.stop()
 """
 
 
+@pytest.mark.long
 def test_without_a_java_broker_and_spark_run_on_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A machine without Java: a path with every program of this one but Java's.
     programs = tmp_path / "bin"
