@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.control.gaps import Gap
 from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner
 from penstock.declare.topic import ASIDE, COMMITS
-from penstock.engine import plans, s3a
+from penstock.engine import plans
 from penstock.engine.folding import folds_of
 from penstock.engine.gaps import Inputs
 from penstock.engine.giving import Giving, Store, joined
@@ -301,9 +301,7 @@ class Batches:
             self._checkpoint.fits(
                 self.committed,
                 stateful=stateful,
-                restores=lambda: (
-                    not s3a.is_far(self._checkpoint.path) and plans.restores(self._stream, self._spark, self._bootstrap)
-                ),
+                restores=lambda: plans.restores(self._stream, self._spark, self._bootstrap),
             )
         except Unmarked as e:
             query = self._checkpoint.query

@@ -65,6 +65,11 @@ class Checkpoint:
         self.copy = ""
         """Tells this folder from others that were copied from it."""
 
+    @property
+    def restores(self) -> bool:
+        """Whether state that was made anew can be put here."""
+        return not s3a.is_far(self.path)
+
     def ready(self) -> None:
         """See that its object store can be reached, if it lies in one; Wait or SinkError says why not."""
         if s3a.is_far(self.path):
@@ -79,7 +84,10 @@ class Checkpoint:
         self._last, self._synced = None, {}
         self.copy = copies.taken(self._stream, self._folder, mark)
         anew = self.reset_in_force() is not None
-        look = Recovery(self._stream, self._folder, mark, stateful=stateful, anew=anew, restores=restores)
+        look = Recovery(
+            self._stream, self._folder, mark, stateful=stateful, anew=anew,
+            restores=lambda: self.restores and restores(),
+        )  # fmt: skip
         for said in look.run():
             log.warning("the checkpoint of stream %s is mended: %s", self._stream, said)
 

@@ -26,7 +26,7 @@ from penstock.errors import PenstockError
 from penstock.objects.store import Gone, Store
 from penstock.records import keyed
 from penstock.records.arrowfiles import File, is_whole
-from penstock.records.keyed import Damaged, Manifest
+from penstock.records.keyed import KEPT, Damaged, Manifest
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # A local property: what the driver tells the tasks of a batch, as JSON.
 TOLD = "penstock.folds"
-# How many batches back a state stays readable: a checkpoint is at most one older than its mark.
-KEPT = 3
 # Bytes of a file that are held at once.
 PIECE = 1 << 23
 # Requests of the driver that go out at once.

@@ -33,7 +33,7 @@ from penstock.engine.recovery import damaged
 from penstock.errors import DeclarationError, PenstockError
 from penstock.records import folds, keyed
 from penstock.records.columns import EVENT_TIME
-from penstock.records.keyed import HASH, Damaged, Manifest, Part
+from penstock.records.keyed import HASH, KEPT, Damaged, Manifest, Part
 from penstock.settings import executors_here, settings
 
 if TYPE_CHECKING:
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from penstock.engine.checkpoint import Batch
 
 NOW, PART = "now.json", "_part"
-# How many batches back a state stays readable: a checkpoint is at most one older than its mark.
-KEPT = 3
 
 
 @dataclass

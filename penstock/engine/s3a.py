@@ -18,9 +18,11 @@ from penstock.objects.place import AWS, Endpoint, endpoint
 from penstock.objects.store import Store, checked
 
 SCHEME, HADOOP = "s3a", "spark.hadoop.fs.s3a."
+# What writes the files of a checkpoint.
+WRITER = "penstock.ConditionalCheckpointFileManager"
 # Spark looks through the text of an error by a pattern that takes a frame for each letter, and these texts are long.
 JAVA_OPTIONS = ("-Xss16m",)
-MANAGER = Path(__file__).parent / "java" / "ConditionalCheckpointFileManager.java"
+MANAGER = Path(__file__).parent / "java" / f"{WRITER.rpartition('.')[2]}.java"
 
 
 def is_far(path: str) -> bool:
@@ -63,7 +65,7 @@ def libraries() -> list[Path]:
 
 
 def conf(path: str) -> dict[str, str]:
-    """Spark's settings for checkpoints below a path of an object store; the keys that begin as `HADOOP` hold secrets.
+    """How Spark reaches an object store with checkpoints below a path. It may hold secrets.
 
     SettingError or SinkError if it is not said how that is reached.
     """
@@ -96,7 +98,4 @@ def conf(path: str) -> dict[str, str]:
         }
     else:
         told["aws.credentials.provider"] = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
-    return {
-        "spark.sql.streaming.checkpointFileManagerClass": f"penstock.{MANAGER.stem}",
-        **{f"{HADOOP}{name}": value for name, value in told.items()},
-    }
+    return {f"{HADOOP}{name}": value for name, value in told.items()}

@@ -33,6 +33,7 @@ JAVA_OPTIONS = (
     "-Dlog4j2.formatMsgNoLookups=true",
 )
 LOGGING = Path(__file__).with_name("log4j2.properties")
+CHECKPOINT_WRITER = "spark.sql.streaming.checkpointFileManagerClass"
 
 
 def bytes_of(memory: str) -> int:
@@ -46,6 +47,14 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
 
     master: that of the settings if none is given. java_options: more for the JVM, instead of those for its cache.
     """
+    shown, hidden = _submit_conf(app, master, java_options)
+    return shown | hidden
+
+
+def _submit_conf(
+    app: str, master: str | None, java_options: Sequence[str] | None
+) -> tuple[dict[str, str], dict[str, str]]:
+    """Those that every user may read, and those that may be secrets."""
     s = settings()
     master = master or s.spark_master
     chosen = shlex.split(s.java_options) or JAVA_OPTIONS
@@ -101,17 +110,20 @@ def submit_conf(app: str, master: str | None = None, java_options: Sequence[str]
         conf |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     if not master.startswith("local"):
         conf |= _of_executors(app, master, chosen, connector)
+    hidden: dict[str, str] = {}
     if urlparse(s.checkpoint_root).scheme in ("", "file"):
         # The default manager forks two processes per file on a local disk. It guards less against two writers: the
         # lease and the fenced producer do that here.
-        conf["spark.sql.streaming.checkpointFileManagerClass"] = (
+        conf[CHECKPOINT_WRITER] = (
             "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
         )
     elif s3a.is_far(s.checkpoint_root):
         # Behind all that is on the class path: what the JVM's cache was made for stays as it is.
         fetched = [*filter(None, [conf.get("spark.jars")]), *map(str, s3a.libraries())]
-        conf |= {**s3a.conf(s.checkpoint_root), "spark.jars": ",".join(fetched)}
-    return conf | secured(master) | s.spark_conf
+        conf |= {CHECKPOINT_WRITER: s3a.WRITER, "spark.jars": ",".join(fetched)}
+        hidden = s3a.conf(s.checkpoint_root)
+    hidden |= secured(master) | s.spark_conf
+    return {key: value for key, value in conf.items() if key not in hidden}, hidden
 
 
 def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequence[str]) -> dict[str, str]:
@@ -194,14 +206,9 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
         # Else a killed JVM leaves some 20 MB for ever, and more where it shuffled.
         temporary = scratch.own(settings().home / "tmp")
         options = [*(aot.options() if java_options is None else java_options), f"-Djava.io.tmpdir={temporary}"]
-        conf = submit_conf(app, java_options=options)
         # The builder's settings go on the JVM's command line, which every user may read.
-        secret = {
-            *secured(conf["spark.master"]),
-            *settings().spark_conf,
-            *(k for k in conf if k.startswith(s3a.HADOOP)),
-        }
-        if hidden := {key: conf.pop(key) for key in secret & {*conf}}:
+        conf, hidden = _submit_conf(app, None, options)
+        if hidden:
             file = launch.properties(f"{app}-{os.getpid()}", hidden)
             os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join(["--properties-file", str(file), "pyspark-shell"])
         for key, value in conf.items():

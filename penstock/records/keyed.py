@@ -28,6 +28,8 @@ from penstock.errors import PenstockError
 from penstock.records.arrowfiles import File, described, is_whole, mapped
 
 HASH, GONE = "_hash", "_gone"
+# How many batches back a state stays readable: a checkpoint is at most one older than its mark.
+KEPT = 3
 # Rows of one piece of a file: text of more would not fit into an array of Arrow's.
 PIECE = 1_000_000
 
