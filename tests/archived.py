@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import base64
+import hmac
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from email.utils import formatdate
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any, Literal, TypeVar
 
+import httpx
 import pyarrow as pa
 
 from penstock.archive import records
@@ -41,6 +45,21 @@ def server(folder: Path) -> Iterator[S3]:
 def where(part: S3) -> Endpoint:
     """How a client reaches it."""
     return Endpoint(part.url, "us-east-1", ACCESS_KEY, part.secret_key, True)
+
+
+def created(endpoint: Endpoint, bucket: str, key: str, data: bytes) -> bool:
+    """Put an object where there is none; whether there was none."""
+    at = formatdate(usegmt=True)
+    signed = hmac.new(endpoint.secret_key.encode(), f"PUT\n\n\n{at}\n/{bucket}/{key}".encode(), "sha1").digest()
+    head = {
+        "Date": at, "If-None-Match": "*",
+        "Authorization": f"AWS {endpoint.access_key}:{base64.b64encode(signed).decode()}",
+    }  # fmt: skip
+    answer = httpx.put(f"{endpoint.url}/{bucket}/{key}", content=data, headers=head)
+    if answer.status_code == httpx.codes.PRECONDITION_FAILED:
+        return False
+    answer.raise_for_status()
+    return True
 
 
 def holds(archive: Archive, endpoint: Endpoint, given: Sequence[Mapping[str, Any]], *, close: bool = True) -> None:

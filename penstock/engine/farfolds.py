@@ -2,8 +2,11 @@
 
 A worker brings the files of its part that it lacks to a disk of its host, folds there as ever, puts what it made into
 the store and says so in `<part>/<batch>-<attempt>.json`. When all have, and before the batch's output is made visible,
-the driver puts one object, `<batch>.json`, which names the files of all parts: that is the commit of the state. No
-object is written over by another attempt, so what a try left that did not end is named by nothing, and is removed.
+the driver puts one object, `<batch>.json`, which names the files of all parts: that is the commit of the state. It is
+a conditional write, as those of Spark's logs are: of two drivers the store takes the first, and the other's batch
+fails. No object is written over by another attempt, so what a try left that did not end is named by nothing, and is
+removed, by whoever opens the state or has kept a batch of it. Who opens it says so first: so one that was paused sees
+that parts it looks for may be gone.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.engine import s3a
 from penstock.engine.recovery import damaged
-from penstock.errors import PenstockError
+from penstock.errors import LeaseLost, PenstockError
 from penstock.objects.store import Gone, Store
 from penstock.records import keyed
 from penstock.records.arrowfiles import File, is_whole
@@ -47,6 +50,8 @@ AT_ONCE = 8
 LOOKED_THROUGH: set[str] = set()
 ATTEMPT = re.compile(r"(\d+)/(\d+)-([0-9a-f]+)\.json")
 VERSION = re.compile(r"(\d+)\.json")
+# Who tends the state. In a list it comes behind the parts.
+OPENED = "opened-"
 
 
 @dataclass(frozen=True)
@@ -72,9 +77,6 @@ class Far:
     def said(self, name: str) -> Any:
         """What an object says; Gone if it is not there, Damaged if it cannot be read."""
         return _checked(self.store.get(name), self.store.place(name))
-
-    def say(self, name: str, what: Any) -> None:
-        self.store.put(name, keyed.sealed(json.dumps(what)).encode())
 
     def brought(self, part: int, files: Iterable[File]) -> Path:
         """The folder of a part, with some of its files on this disk; Damaged if one is not as it was written."""
@@ -104,7 +106,7 @@ class Far:
             with (folder / file.name).open("rb") as source, self.store.stream(f"{part}/{file.name}") as out:
                 shutil.copyfileobj(source, out, PIECE)
             LOOKED_THROUGH.add(str(folder / file.name))
-        self.say(f"{part}/{name}", made.told())
+        self.store.put(f"{part}/{name}", _said(made.told()).encode())
         needed = {file.name for one in (before, made) for file in one.files}
         for path in folder.glob("*.arrow"):
             if path.name not in needed:
@@ -167,12 +169,13 @@ class Told:
 class FarFolds:
     """The state of a stream's folds in an object store, as its driver tends it; the calls are those of `Folds`."""
 
-    def __init__(self, stream: str, spark: SparkSession, path: str) -> None:
-        self._stream, self._spark, self._path = stream, spark, path
+    def __init__(self, stream: str, spark: SparkSession, path: str, create: Callable[[str, str], bool]) -> None:
+        """create: puts a text under a name of the checkpoint where there is nothing; whether there was nothing."""
+        self._stream, self._spark, self._path, self._create = stream, spark, path, create
         self._folds: dict[str, Far] = {}
         # Behind which batch, and what each part was behind it and those before that are still kept.
         self._known: dict[str, dict[int, dict[str, Manifest]]] = {}
-        self._attempt, self._late = "", False
+        self._attempt, self._late, self._opened = "", False, ""
         self.kept: tuple[int, int] | None = None
         """The keys and the bytes that are kept, since the last batch."""
 
@@ -180,6 +183,7 @@ class FarFolds:
         """Take up what is there, for the folds of a plan; Blocked if it is not whole. done: the last batch that ended,
         -1 for none."""
         self._folds, self._known = {}, {}
+        self._opened = f"{OPENED}{uuid.uuid4().hex}"
         for name in found.folds:
             of = far(self._path, "").below(name)
             try:
@@ -190,6 +194,7 @@ class FarFolds:
 
     def _whole(self, of: Far, done: int) -> dict[int, dict[str, Manifest]]:
         """What is kept, once it is seen to be whole behind the last batch that ended; the rest of it is removed."""
+        of.store.put(self._opened, b"")
         there = {one.key: one.size for one in of.store.objects("")}
         wanted = [n for n in range(max(0, done - KEPT), done + 1) if f"{n}.json" in there]
         if done >= 0 and done not in wanted:
@@ -198,7 +203,8 @@ class FarFolds:
         for key, size in _files(known[done]).items() if done >= 0 else ():
             if there.get(key) != size:
                 raise Damaged("a file of a stream's state is missing or changed", got=of.store.place(key))
-        named = {f"{n}.json" for n in wanted} | {key for parts in known.values() for key in _files(parts)}
+        named = {self._opened, *(f"{n}.json" for n in wanted)}
+        named |= {key for parts in known.values() for key in _files(parts)}
         _each(of.store.delete, there.keys() - named)
         return known
 
@@ -216,12 +222,16 @@ class FarFolds:
         self._late, keys, size = False, 0, 0
         for name, of in self._folds.items():
             there = [one.key for one in of.store.objects("")]
+            if [key for key in there if key.startswith(OPENED)] != [self._opened]:
+                raise self._lost(batch, of.store.place(""))
             said = {key: found for key in there if (found := ATTEMPT.fullmatch(key))}
             mine = {key: found[1] for key, found in said.items() if found[3] == self._attempt}
             made = dict(zip(mine.values(), map(Manifest.of, _each(of.said, mine)), strict=True))
             known = self._known[name]
             parts = {**known.get(batch.batch_id - 1, {}), **made}
-            of.say(f"{batch.batch_id}.json", {"parts": {part: one.told() for part, one in parts.items()}})
+            state = _said({"parts": {part: one.told() for part, one in parts.items()}})
+            if not self._create(f"folds/{name}/{batch.batch_id}.json", state):
+                raise self._lost(batch, of.store.place(f"{batch.batch_id}.json"))
             self._late |= any(one.late for one in made.values())
             keys += sum(one.keys for one in parts.values())
             size += sum(_files(parts).values())
@@ -230,9 +240,18 @@ class FarFolds:
             gone = {key for n in old for key in _files(known.pop(n))}
             needed = {key for parts in known.values() for key in _files(parts)}
             unnamed = [key for key in there if (found := VERSION.fullmatch(key)) and int(found[1]) in old]
-            _each(of.store.delete, [*unnamed, *said, *(gone - needed)])
+            # Those of later batches are of a driver that has come in this one's place.
+            tried = [key for key, found in said.items() if int(found[2]) <= batch.batch_id]
+            _each(of.store.delete, [*unnamed, *tried, *(gone - needed)])
         if self._folds:
             self.kept = keys, size
+
+    def _lost(self, batch: Batch, place: str) -> LeaseLost:
+        return LeaseLost(
+            f"stream {self._stream}: another driver keeps its state, so that of batch {batch.batch_id} is not kept",
+            got=place,
+            fix="nothing: this one gives way, or runs the batch again if it is the other that has lost its lease",
+        )
 
     def late(self, _: Batch) -> bool:
         """Whether rows of a batch, whose state is kept, came too late."""
@@ -246,6 +265,10 @@ def _parts(said: Mapping[str, Any]) -> dict[str, Manifest]:
 def _files(parts: Mapping[str, Manifest]) -> dict[str, int]:
     """The keys and sizes of the files of some parts."""
     return {f"{part}/{file.name}": file.size for part, one in parts.items() for file in one.files}
+
+
+def _said(what: Any) -> str:
+    return keyed.sealed(json.dumps(what))
 
 
 def _checked(text: bytes, place: str) -> Any:

@@ -29,6 +29,7 @@ from penstock.declare.promises import Folded
 from penstock.declare.schema import quoted
 from penstock.engine import farfolds, s3a
 from penstock.engine.farfolds import Far, FarFolds, Told
+from penstock.engine.hadoop import Folder
 from penstock.engine.recovery import damaged
 from penstock.errors import DeclarationError, PenstockError
 from penstock.records import folds, keyed
@@ -248,7 +249,9 @@ def _task() -> TaskContext:
 
 def folds_of(stream: str, spark: SparkSession, checkpoint: str) -> Folds | FarFolds:
     """The state of a stream's folds, wherever its checkpoint lies."""
-    return FarFolds(stream, spark, checkpoint) if s3a.is_far(checkpoint) else Folds(stream, checkpoint)
+    if not s3a.is_far(checkpoint):
+        return Folds(stream, checkpoint)
+    return FarFolds(stream, spark, checkpoint, Folder(spark, checkpoint).create)
 
 
 class Folds:

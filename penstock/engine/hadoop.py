@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import is_instance_of
@@ -22,6 +23,7 @@ class Folder:
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
         self.path = path
+        self._spark = spark
         self._jvm = jvm
         self._gateway: Any = spark.sparkContext._gateway
         self._folder = jvm.org.apache.hadoop.fs.Path(path)
@@ -105,6 +107,27 @@ class Folder:
         self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._fs.getUri()).rename(
             self._fs.makeQualified(fresh), self._fs.makeQualified(self._at(name)), how
         )
+
+    def create(self, name: str, text: str) -> bool:
+        """Put a text where there is no file, as Spark does with entries of its logs; whether there was none."""
+        try:
+            out = self._manager.createAtomic(self._at(name), False)
+            try:
+                out.write(text.encode())
+                out.close()
+            finally:
+                out.cancel()
+        except Py4JJavaError as e:
+            if is_instance_of(self._gateway, e.java_exception, "org.apache.hadoop.fs.FileAlreadyExistsException"):
+                return False
+            raise
+        return True
+
+    @cached_property
+    def _manager(self) -> Any:
+        session: Any = self._spark._jsparkSession
+        managers = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+        return managers.create(self._folder, session.sessionState().newHadoopConf())
 
     def _at(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._folder, name)

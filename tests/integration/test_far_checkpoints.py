@@ -20,7 +20,7 @@ from penstock.engine import s3a
 from penstock.engine.checkpoint import Batch
 from penstock.engine.farfolds import Far, FarFolds, Told, far
 from penstock.engine.folding import Place
-from penstock.errors import Blocked, PenstockError
+from penstock.errors import Blocked, LeaseLost, PenstockError
 from penstock.local import doctor
 from penstock.local.platform import Platform
 from penstock.local.s3 import S3
@@ -28,7 +28,7 @@ from penstock.machine import process
 from penstock.objects.store import Store
 from penstock.records.keyed import HASH, Damaged, Manifest, Part
 from penstock.settings import settings
-from tests.archived import server, where
+from tests.archived import created, server, where
 
 pytestmark = pytest.mark.integration
 
@@ -63,6 +63,7 @@ for overwrite in (False, True):
             said.append(e.java_exception.getClass().getSimpleName())
 folder = Folder(spark, sys.argv[1])
 said += [folder.read("False"), folder.read("True"), folder.read_if_whole("missing"), sorted(folder.names("."))]
+said += [folder.create("once", text) for text in ("mine", "another's")] + [folder.read("once")]
 folder.replace("False", "third")
 folder.move(f"{sys.argv[1]}.before")
 said += [folder.exists(), Folder(spark, f"{sys.argv[1]}.before").read("False")]
@@ -115,7 +116,7 @@ def test_of_two_writers_of_an_entry_the_store_takes_one(store: Store) -> None:
     said = json.loads(done.stdout.splitlines()[-1])
     assert said == [
         "written", "FileAlreadyExistsException", "written", "written",
-        "first", "second", None, ["False", "True"], False, "third", True, True, "{}",
+        "first", "second", None, ["False", "True"], True, False, "mine", False, "third", True, True, "{}",
     ]  # fmt: skip
     assert store.endpoint.secret_key not in done.stdout + done.stderr
 
@@ -161,16 +162,20 @@ def test_what_a_stream_leaves_in_the_store_is_found_and_removed(store: Store, ho
 class Fold:
     """A fold's state as driver and worker tend it, without Spark between them."""
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, store: Store, cache: Path) -> None:
         self.told: dict[str, str] = {}
+        prefix = f"{store.prefix}/sums"
         spark = SimpleNamespace(sparkContext=SimpleNamespace(setLocalProperty=self.told.__setitem__))
-        self.driver = FarFolds("sums", cast("Any", spark), f"{ROOT}/sums")
+        self.driver = FarFolds(
+            "sums", cast("Any", spark), f"{ROOT}/sums",
+            lambda name, text: created(store.endpoint, store.bucket, f"{prefix}/{name}", text.encode()),
+        )  # fmt: skip
         self.worker: Far = far(f"{ROOT}/sums", str(cache)).below("sums")
 
     def open(self, done: int) -> None:
         self.driver.open(Place("", late=False, folds={"sums": cast("Any", None)}), done)
 
-    def batch(self, number: int, totals: dict[int, int], *, dies: bool = False) -> None:
+    def batch(self, number: int, totals: dict[int, int], *, dies: bool = False) -> Batch:
         """A batch that sets the totals of some keys in part 0; dies: before the driver has kept it."""
         plan = SimpleNamespace(watermark_ms=0)
         batch = Batch(number, 0, 0, {}, {}, cast("Any", plan), None)
@@ -193,6 +198,7 @@ class Fold:
         self.worker.keep(0, mine.name(), before, made)
         if not dies:
             self.driver.keep(batch)
+        return batch
 
     def state(self, behind: int) -> dict[Any, Any]:
         manifest = Manifest.of(self.worker.said(f"{behind}.json")["parts"]["0"])
@@ -202,7 +208,7 @@ class Fold:
 
 
 def test_the_state_of_a_fold_goes_on_elsewhere_behind_the_batch_that_ended(store: Store, tmp_path: Path) -> None:
-    here = Fold(tmp_path / "here")
+    here = Fold(store, tmp_path / "here")
     here.open(-1)
     for number in range(8):
         here.batch(number, dict.fromkeys(range(number, 20), number))
@@ -211,7 +217,7 @@ def test_the_state_of_a_fold_goes_on_elsewhere_behind_the_batch_that_ended(store
     wanted = {str(n): min(n, 7) for n in range(20)}
     # A try that wrote its part, and whose driver died then.
     here.batch(8, dict.fromkeys(range(20), 99), dies=True)
-    there = Fold(tmp_path / "there")
+    there = Fold(store, tmp_path / "there")
     there.open(7)
     assert there.state(7) == wanted
     there.batch(8, {0: 100})
@@ -222,17 +228,60 @@ def test_the_state_of_a_fold_goes_on_elsewhere_behind_the_batch_that_ended(store
     assert there.state(8) == {**wanted, "0": 100}
     # Of what is no more needed nothing is left.
     names = [one.key for one in store.objects("sums/folds/sums")]
-    assert sorted(name.rpartition("/")[2] for name in names if name.count("/") == 3) == [
-        f"{n}.json" for n in range(5, 9)
-    ]
+    top = sorted(name.rpartition("/")[2] for name in names if name.count("/") == 3)
+    assert top[:-1] == [f"{n}.json" for n in range(5, 9)]
+    assert top[-1].startswith("opened-")
     there.open(8)
     known = {file.name for n in range(5, 9) for file in Manifest.of(there.worker.said(f"{n}.json")["parts"]["0"]).files}
     files = {one.key.rpartition("/")[2] for one in store.objects("sums/folds/sums/0")}
     assert files == known
 
 
+@pytest.mark.parametrize("wakes_first", [False, True], ids=["behind its heir", "before it"])
+def test_of_two_drivers_that_keep_a_batch_of_a_fold_the_first_counts(
+    store: Store, tmp_path: Path, wakes_first: bool
+) -> None:
+    """One is paused when its workers have put their parts, and wakes up behind the other's batch, or in the midst."""
+    sleeper, heir = Fold(store, tmp_path / "sleeper"), Fold(store, tmp_path / "heir")
+    sleeper.open(-1)
+    sleeper.batch(0, {1: 0, 2: 0})
+    late = sleeper.batch(1, {1: 1}, dies=True)
+    heir.open(0)
+    heir.batch(1, {1: 1})
+    # Of the heir's next batch the parts are there.
+    ahead = heir.batch(2, {2: 2}, dies=True)
+    with pytest.raises(LeaseLost, match="another driver keeps its state, so that of batch 1 is not kept"):
+        sleeper.driver.keep(late)
+    heir.driver.keep(ahead)
+    assert (heir.state(1), heir.state(2)) == ({"1": 1, "2": 0}, {"1": 1, "2": 2})
+    # One that is paused when it has seen that the state is its own.
+    heir.open(2)
+    late = heir.batch(3, {1: 3}, dies=True)
+    third = Fold(store, tmp_path / "third")
+    create, mine = heir.driver._create, list[Batch]()
+
+    def paused(name: str, text: str) -> bool:
+        third.open(2)
+        mine.append(third.batch(3, {1: 3}, dies=wakes_first))
+        return create(name, text)
+
+    heir.driver._create = paused
+    if not wakes_first:
+        with pytest.raises(LeaseLost):
+            heir.driver.keep(late)
+    else:
+        heir.driver.keep(late)
+        with pytest.raises(LeaseLost):
+            third.driver.keep(mine[0])
+        third.open(2)
+        third.batch(3, {1: 3})
+    third.batch(4, {2: 4})
+    assert third.state(4) == {"1": 3, "2": 4}
+    third.open(4)
+
+
 def test_state_that_is_missing_in_the_store_is_told(store: Store, tmp_path: Path) -> None:
-    here = Fold(tmp_path / "here")
+    here = Fold(store, tmp_path / "here")
     here.open(-1)
     here.batch(0, {1: 1})
     with pytest.raises(Blocked, match="the checkpoint of stream sums is damaged"):
@@ -240,7 +289,7 @@ def test_state_that_is_missing_in_the_store_is_told(store: Store, tmp_path: Path
     [file] = [one for one in store.objects("sums/folds/sums/0") if one.key.endswith(".arrow")]
     store.put(file.key, b"x" * file.size)
     with pytest.raises(Damaged, match="is changed"):
-        Fold(tmp_path / "there").state(0)
+        Fold(store, tmp_path / "there").state(0)
     store.delete(file.key)
     with pytest.raises(Blocked, match="is damaged"):
         here.open(0)
