@@ -165,6 +165,10 @@ class Checkpoint:
 
     def step_aside(self) -> None:
         """Make room for the reset that waits; what is there is kept until the next one. The query must not run."""
+        if self.reset_in_force() == self.reset_waiting():
+            # It has taken its place, and the driver died before what it was copied from was gone.
+            self._waiting.remove()
+            return
         if self._folder.exists():
             self._folder.move(f"{self.path}.before")
         self._waiting.move(self.path)

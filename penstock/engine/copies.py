@@ -32,7 +32,9 @@ def taken(stream: str, folder: Folder, mark: Mark) -> str:
     if kept.get("place") != here:
         # The last mark may be that of the one this was copied from, until this one writes; or that of the one before.
         known = (kept.get("copy", ""), kept.get("from", ""))
-        wrote = mark.checkpoint if mark.checkpoint in known else known[0]
+        # Where that was lost, the mark says whether it was written from this place.
+        own = not kept and mark.checkpoint.rpartition(" ")[0] == here
+        wrote = mark.checkpoint if own or mark.checkpoint in known else known[0]
         kept = _put(folder, here, wrote)
     if mark.checkpoint and mark.checkpoint not in (kept["copy"], kept["from"]) and _same_query(folder, mark):
         raise Blocked(

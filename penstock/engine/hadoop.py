@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 
-from penstock.engine.s3a import is_far
+from penstock.engine.s3a import is_far, store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+# Requests to an object store that go out at once.
+AT_ONCE = 8
 
 
 class Folder:
@@ -34,11 +39,24 @@ class Folder:
         return bool(self._fs.exists(self._folder))
 
     def move(self, to: str) -> None:
-        """Let the folder take a place, whatever is there."""
+        """Let the folder take a place beside it, whatever is there; in an object store it is copied, then deleted."""
         place = self._jvm.org.apache.hadoop.fs.Path(to)
         self._fs.delete(place, True)
-        if not self._fs.rename(self._folder, place):
+        if self._far:
+            self._copy(to)
+            self.remove()
+        elif not self._fs.rename(self._folder, place):
             raise OSError(f"{self._folder.toString()} could not be moved to {to}")
+
+    def _copy(self, to: str) -> None:
+        # Hadoop's client would copy folders that are empty too, and a store that keeps objects in files has no ETag
+        # of those.
+        parent, _, name = self.path.rpartition("/")
+        beside, target = store(parent), to.rpartition("/")[2]
+        keys = [one.key for one in beside.objects(name)]
+        with ThreadPoolExecutor(AT_ONCE, "copies") as pool:
+            for _ in pool.map(lambda key: beside.copy(key, f"{target}{key.removeprefix(name)}"), keys):
+                pass
 
     def names(self, name: str) -> list[str]:
         """What lies in a folder below this one; nothing if it is not there."""

@@ -9,6 +9,9 @@ def root_message(cause: BaseException | None) -> str:
         return "the query ended by itself"
     lines = str(cause).splitlines()
     found = next((line.strip() for line in lines if line.strip()), type(cause).__name__)
+    if found.startswith("An error occurred while calling "):
+        # What it was stands behind the call.
+        found = next((line.removeprefix(": ") for line in lines if line.startswith(": ")), found)
     behind_traceback = False
     for line in lines:
         if "Traceback (most recent call last):" in line:

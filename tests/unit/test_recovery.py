@@ -249,6 +249,17 @@ def test_a_checkpoint_that_is_moved_goes_on_and_the_copy_left_behind_does_not() 
     assert moved(here, "s3://a/s", replace(mark(6), query="another", checkpoint=last)) == first
 
 
+def test_a_checkpoint_that_lost_its_name_goes_on_where_it_wrote_last_and_nowhere_else() -> None:
+    first = moved(checkpoint(5, 5), "s3://a/s", mark(5))
+    lost = checkpoint(5, 5)
+    again = moved(lost, "s3://a/s", replace(mark(5), checkpoint=first))
+    assert again != first
+    # Before it has written another batch.
+    assert moved(lost, "s3://a/s", replace(mark(5), checkpoint=first)) == again
+    with pytest.raises(Blocked, match="goes on from a copy"):
+        moved(checkpoint(5, 5), "s3://b/s", replace(mark(5), checkpoint=first))
+
+
 @pytest.mark.parametrize(
     ("said", "state"),
     [

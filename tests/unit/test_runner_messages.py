@@ -33,6 +33,10 @@ BROKEN = "BrokerError: stream a could not commit a batch; got: timed out"
         (RuntimeError(PYTHON.replace("    raise e\n", "    raise e\nTraceback (most recent call last):\n")), BROKEN),
         (RuntimeError(JAVA), "java.io.IOException: No space left on device"),
         (ValueError("plain"), "plain"),
+        (
+            RuntimeError("An error occurred while calling o4.rename.\n: java.io.IOException: no\n\tat x"),
+            "java.io.IOException: no",
+        ),
         (KeyError(), "KeyError"),
     ],
 )

@@ -1,0 +1,182 @@
+"""A process whose checkpoints lie in an object store, and which runs streams as it is told.
+
+Each line of its input is one thing to do, as JSON, each of its output what came of it. The settings say where the store
+is, and only a process that was started with them has the client for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from penstock.control import ProgressRow
+from penstock.control.gaps import Memory
+from penstock.engine import hadoop, jvm
+from penstock.engine.checkpoint import Checkpoint
+from penstock.engine.rewind import planned
+from penstock.engine.run import StreamRun
+from penstock.engine.session import open_session, session_for
+from penstock.errors import PenstockError
+from penstock.settings import PROJECT, settings
+from penstock.streams import F, Fold, Folded, Stream, Topic, TopicOutput
+from penstock.testing import read, send
+from tests.integration.test_checkpoints import COUNTS, EACH, GIVEN, OUT, events
+from tests.support import tended, wait_until
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+SUMS = Fold(
+    name="sums",
+    key=("key",),
+    state="total BIGINT",
+    fold="SELECT key, sum(n)::BIGINT + coalesce(any_value(state.total), 0) AS total"
+    " FROM records LEFT JOIN state USING (key) GROUP BY key",
+    rows="FROM folded",
+    gives="key STRING, total BIGINT",
+)
+
+
+def summed(events: DataFrame) -> DataFrame:
+    return SUMS(events.withColumn("key", F.lit("all"))).withColumnRenamed("total", "n")
+
+
+TOTALS = Stream(
+    "sums", "tests", {"events": GIVEN}, summed,
+    TopicOutput(Topic(OUT.name, partitions=1, compacted=True), key="key", value="n"), Folded(), shuffle_partitions=2,
+)  # fmt: skip
+STREAMS = {stream.name: stream for stream in (EACH, COUNTS, TOTALS)}
+
+
+class Far:
+    """The process, as a test speaks with it."""
+
+    def __init__(self, running: subprocess.Popen[str]) -> None:
+        self._running = running
+
+    def do(self, what: str, stream: str, **more: Any) -> dict[str, Any]:
+        assert self._running.stdin
+        assert self._running.stdout
+        print(json.dumps({"what": what, "stream": stream, **more}), file=self._running.stdin, flush=True)
+        for line in self._running.stdout:
+            if line.startswith("{"):
+                found: dict[str, Any] = json.loads(line)
+                assert "fault" not in found, found["fault"]
+                return found
+        raise AssertionError(f"the process has ended, with {self._running.wait()}")
+
+
+@contextmanager
+def far(bootstrap: str, **given: object) -> Iterator[Far]:
+    """given: PENSTOCK_* settings."""
+    env = {**os.environ, "PENSTOCK_KAFKA_BOOTSTRAP": bootstrap, **{k: str(v) for k, v in given.items()}}
+    command = [sys.executable, "-m", "tests.far"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=env, cwd=PROJECT, stdin=pipe, stdout=pipe, text=True) as running:
+        try:
+            yield Far(running)
+        finally:
+            assert running.stdin
+            running.stdin.close()
+            running.wait(60)
+
+
+class Runs:
+    """What the process does."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark, self._bootstrap = spark, settings().bootstrap
+
+    def batches(self, stream: Stream, root: str, numbers: list[int]) -> dict[str, Any]:
+        """Numbers that are sent, each once the one before is written: a batch each."""
+        run = self._run(stream, root)
+        send(self._bootstrap, events(numbers[0]))
+        run.start()
+        try:
+            run.settle()
+            for n in numbers[1:]:
+                send(self._bootstrap, events(n))
+                run.settle()
+        finally:
+            run.stop()
+        return {}
+
+    def run(self, stream: Stream, root: str, rows: int, accepts: bool = False) -> dict[str, Any]:
+        """A stream until its output has so many rows in all, or it is blocked; accepts: whether gaps are."""
+        book = Memory()
+        run = self._run(stream, root, book)
+
+        def through() -> bool:
+            if accepts:
+                book.accepted |= {(stream.name, gap) for gap in book.asked.get(stream.name, ())}
+            blocked = run.figures.state == "blocked" and not accepts
+            return blocked or len(read(self._bootstrap, OUT.name)) >= rows
+
+        try:
+            wait_until(lambda: tended(run.tend, through), 60, what="the rows are written")
+            if run.figures.state != "blocked":
+                run.settle()
+            return {"state": run.figures.state, "error": run.figures.error}
+        finally:
+            run.stop()
+
+    def reset(self, stream: Stream, root: str, to: str) -> dict[str, Any]:
+        session = session_for(self._spark, stream)
+        checkpoint = Checkpoint(session, root, stream.name)
+        plan = planned(stream, session, self._bootstrap, checkpoint, "latest" if to == "latest" else "earliest")
+        if not plan.against:
+            checkpoint.ask_reset(plan.reset.text())
+        return {"against": plan.against, "again": plan.again}
+
+    def dies(self, stream: Stream, root: str, moves: int) -> dict[str, Any]:
+        """A start that ends when so many folders were moved."""
+        move, left = hadoop.Folder.move, [moves]
+
+        def moved(folder: hadoop.Folder, to: str) -> None:
+            if not left[0]:
+                raise RuntimeError("killed")
+            left[0] -= 1
+            move(folder, to)
+
+        run = self._run(stream, root)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hadoop.Folder, "move", moved)
+            try:
+                run.start()
+            except RuntimeError as e:
+                return {"error": str(e)}
+        run.stop()
+        raise AssertionError("it started")
+
+    def _run(self, stream: Stream, root: str, book: Memory | None = None) -> StreamRun:
+        figures = ProgressRow(stream.name, stream.app, "test")
+        return StreamRun(replace(stream, every=0.0), self._spark, self._bootstrap, root, figures, book)
+
+
+def main() -> None:
+    spark = open_session("far")
+    runs = Runs(spark)
+    for line in sys.stdin:
+        given = json.loads(line)
+        what, stream = getattr(runs, given.pop("what")), STREAMS[given.pop("stream")]
+        try:
+            found = what(stream, **given)
+        except PenstockError as e:
+            found = {"state": type(e).__name__, "error": str(e)}
+        except Exception:
+            found = {"fault": traceback.format_exc()}
+        print(f"\n{json.dumps(found)}", flush=True)
+    jvm.end(spark)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,191 @@
+"""Streams whose checkpoint in an object store lost objects, is older than what was written, was copied, or is reset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from penstock.declare.topic import COMMITS
+from penstock.kafka.admin import admin
+from penstock.local.parts import Broker
+from penstock.objects.store import Store
+from penstock.testing import create, send
+from tests.archived import server, where
+from tests.far import Far, far
+from tests.integration.test_checkpoints import EVENTS, OUT, events, values
+from tests.support import wait_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
+
+ROOT = "s3a://state/here"
+# What each stream makes of 1, 2, 3 and 4, one by one.
+WRITES = {"each": [1, 2, 3, 4], "counts": [1, 2, 3, 4], "sums": [1, 3, 6, 10]}
+
+
+class Place(NamedTuple):
+    """The process, its broker without records, and the store without objects."""
+
+    far: Far
+    bootstrap: str
+    store: Store
+
+    def three_batches(self, stream: str) -> None:
+        self.far.do("batches", stream, root=ROOT, numbers=[1, 2, 3])
+        assert values(self.bootstrap) == WRITES[stream][:3]
+
+    def fourth(self, stream: str, root: str = ROOT) -> None:
+        """Another number, which is written as if nothing had been."""
+        send(self.bootstrap, events(4))
+        found = self.far.do("run", stream, root=root, rows=4)
+        assert found["state"] != "blocked", found
+        assert values(self.bootstrap) == WRITES[stream]
+
+    def below(self, prefix: str) -> set[str]:
+        """The objects of a folder and of those below it, by their keys behind its name."""
+        return {one.key.removeprefix(prefix) for one in self.store.objects(prefix.rstrip("/"))}
+
+    def copy(self, prefix: str, to: str) -> None:
+        for key in self.below(prefix):
+            self.store.put(f"{to}{key}", self.store.get(f"{prefix}{key}"))
+
+
+@pytest.fixture(scope="module")
+def process(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Far, Store]]:
+    with server(tmp_path_factory.mktemp("store")) as part:
+        at = where(part)
+        store = Store(at, "state")
+        store.ready()
+        given = {
+            "PENSTOCK_S3_URL": at.url, "PENSTOCK_S3_ACCESS_KEY": at.access_key, "PENSTOCK_S3_SECRET_KEY": at.secret_key,
+            "PENSTOCK_CHECKPOINTS": ROOT, "PENSTOCK_HOME": tmp_path_factory.mktemp("far"),
+        }  # fmt: skip
+        with far(broker.bootstrap, **given) as made:
+            yield made, store
+
+
+@pytest.fixture
+def place(process: tuple[Far, Store], fresh_broker: Broker) -> Place:
+    made, store = process
+    create(fresh_broker.bootstrap, EVENTS, OUT, COMMITS)
+    for one in store.objects(""):
+        store.delete(one.key)
+    return Place(made, fresh_broker.bootstrap, store)
+
+
+@pytest.mark.parametrize("stream", ["each", "counts", "sums"])
+@pytest.mark.parametrize("how", ["missing", "empty"])
+def test_objects_that_are_lost_are_put_back(place: Place, stream: str, how: str) -> None:
+    place.three_batches(stream)
+    for name in ("metadata", "offsets/2", "commits/1", "commits/2", "sources/0/0", "penstock.json"):
+        place.store.delete(f"here/{stream}/{name}")
+        if how == "empty":
+            place.store.put(f"here/{stream}/{name}", b"")
+    place.fourth(stream)
+
+
+@pytest.mark.parametrize("stream", ["each", "counts", "sums"])
+def test_a_first_batch_that_was_cut_off_begins_anew(place: Place, stream: str) -> None:
+    """Its plan is not whole, and state that it had begun lies there."""
+    folder = f"here/{stream}"
+    for name in (f"{folder}/offsets/0", f"{folder}/state/0/0/1.changelog", f"{folder}/folds/sums/0/0-1a.json"):
+        place.store.put(name, b"")
+    place.three_batches(stream)
+    place.fourth(stream)
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("stream", ["each", "counts", "sums"])
+def test_a_checkpoint_put_back_goes_on_where_it_can(place: Place, stream: str, batches: int) -> None:
+    """What the mark tells of is put back and run again for its state."""
+    place.three_batches(stream)
+    for log in ("offsets", "commits"):
+        for n in range(batches, 3):
+            place.store.delete(f"here/{stream}/{log}/{n}")
+    place.fourth(stream)
+
+
+@pytest.mark.parametrize("stream", ["counts", "sums"])
+def test_an_older_checkpoint_whose_state_lacks_what_was_read_stops_the_stream(place: Place, stream: str) -> None:
+    place.three_batches(stream)
+    for key in place.below(f"here/{stream}/"):
+        if key.startswith(("offsets/", "commits/")):
+            place.store.delete(f"here/{stream}/{key}")
+    found = place.far.do("run", stream, root=ROOT, rows=4)
+    assert (found["state"], "in doubt are offsets events[0] 0 to 3" in found["error"]) == ("blocked", True)
+
+
+@pytest.mark.parametrize(
+    ("stream", "lost"),
+    [("counts", "state/0/0/3.changelog"), ("counts", "state/"), ("sums", "folds/sums/2.json"), ("sums", "folds/")],
+    ids=["a change", "all", "what names a fold's files", "all of a fold"],
+)
+def test_state_that_is_lost_stops_the_stream(place: Place, stream: str, lost: str) -> None:
+    place.three_batches(stream)
+    prefix = f"here/{stream}/"
+    for key in place.below(prefix):
+        if key.startswith(lost):
+            place.store.delete(f"{prefix}{key}")
+    send(place.bootstrap, events(4))
+    found = place.far.do("run", stream, root=ROOT, rows=4)
+    assert found["state"] == "blocked"
+    assert f"the checkpoint of stream {stream} is damaged" in found["error"]
+    # There is no rebuild in an object store.
+    assert "rebuild" not in found["error"]
+    assert f"penstock streams reset {stream}" in found["error"]
+    assert values(place.bootstrap) == WRITES[stream][:3]
+
+
+@pytest.mark.parametrize("stream", ["each", "counts", "sums"])
+def test_of_two_copies_the_one_left_behind_stops(place: Place, stream: str) -> None:
+    place.three_batches(stream)
+    place.copy(f"here/{stream}/", f"there/{stream}/")
+    place.fourth(stream, "s3a://state/there")
+    send(place.bootstrap, events(5))
+    found = place.far.do("run", stream, root=ROOT, rows=5)
+    assert (found["state"], "goes on from a copy of this checkpoint" in found["error"]) == ("blocked", True)
+    assert "s3a://state/there" in found["error"]
+    assert values(place.bootstrap) == WRITES[stream]
+    found = place.far.do("run", stream, root="s3a://state/there", rows=5)
+    assert values(place.bootstrap) == [*WRITES[stream], {"sums": 15}.get(stream, 5)]
+
+
+@pytest.mark.parametrize("stream", ["each", "counts", "sums"])
+def test_a_checkpoint_without_its_marks_goes_on_once_somebody_says_so(place: Place, stream: str) -> None:
+    place.three_batches(stream)
+    client = admin(place.bootstrap)
+    client.delete_topics([COMMITS.name])[COMMITS.name].result(30)
+    wait_until(lambda: COMMITS.name not in client.list_topics(timeout=10).topics)
+    create(place.bootstrap, COMMITS)
+    found = place.far.do("run", stream, root=ROOT, rows=4)
+    assert (found["state"], "no mark of what is written" in found["error"]) == ("blocked", True)
+    send(place.bootstrap, events(4))
+    found = place.far.do("run", stream, root=ROOT, rows=4, accepts=True)
+    assert values(place.bootstrap) == WRITES[stream]
+
+
+# What three numbers that are read again at once give, and a fourth behind them.
+AGAIN = {"each": [1, 2, 3, 4], "counts": [3, 4], "sums": [6, 10]}
+
+
+@pytest.mark.parametrize("dies", [None, 0, 1, "copied"])
+@pytest.mark.parametrize("stream", ["each", "counts", "sums"])
+def test_a_reset_begins_anew_whatever_dies_in_between(place: Place, stream: str, dies: int | str | None) -> None:
+    """Nothing is moved by one request: what is to be moved is copied, then deleted."""
+    place.three_batches(stream)
+    was = place.below(f"here/{stream}/")
+    assert place.far.do("reset", stream, root=ROOT, to="earliest") == {"against": [], "again": 3}
+    if dies is not None:
+        done = place.far.do("dies", stream, root=ROOT, moves=1 if dies == "copied" else dies)
+        assert done == {"error": "killed"}
+    if dies == "copied":
+        place.copy(f"here/{stream}.reset/", f"here/{stream}/")
+    count = len(AGAIN[stream])
+    found = place.far.do("run", stream, root=ROOT, rows=3 + count - 1)
+    assert found["state"] != "blocked", found
+    send(place.bootstrap, events(4))
+    place.far.do("run", stream, root=ROOT, rows=3 + count)
+    assert values(place.bootstrap) == WRITES[stream][:3] + AGAIN[stream]
+    assert place.below(f"here/{stream}.before/") == was
+    assert not place.below(f"here/{stream}.reset/")
