@@ -20,7 +20,7 @@ from penstock.engine.tables import Tables
 from penstock.engine.tagged import encoded
 from penstock.engine.through import Through
 from penstock.engine.words import root_message
-from penstock.errors import Blocked, Wait
+from penstock.errors import Blocked, BrokerError, Wait
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,6 +39,11 @@ BACKOFF = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 BLOCKED_FOR = 30.0
 # A batch that closes windows is planned by now, in seconds behind the one that moved time.
 NEXT_BATCH = 1.0
+# Seconds without a word on how far its topics reach after which a stream that is up is failing: Spark asks for minutes
+# before it gives up.
+SILENT = 15.0
+# The driver asks every fifth time that it looks after its streams. Held up by one of them, it has asked nobody.
+LOOKS = 6
 
 
 class StreamRun:
@@ -79,6 +84,7 @@ class StreamRun:
         # It failed or was blocked, and since then neither has a batch ended well nor was there nothing to read.
         self._ill = False
         self._catching_up = threading.Lock()
+        self._heard_at, self._looks, self._unheard = time.monotonic(), 0, False
 
     @property
     def figures(self) -> ProgressRow:
@@ -110,6 +116,7 @@ class StreamRun:
             self._checkpoint.ready()
             self._batches.open()
             self._through.anew()
+            self._heard()
             # What was read before may be gone by now, or another topic's.
             begins = source.begins(self.stream, self._batches.committed.offsets, self._bootstrap)
             self.offsets = begins or self.offsets
@@ -186,6 +193,7 @@ class StreamRun:
     def tend(self) -> None:
         """Start what should run and restart what failed. LeaseLost from the output comes through to the caller."""
         self._tended = True
+        self._looks += 1
         if (query := self._query) is not None:
             if query.isActive:
                 if not self._is_through():
@@ -314,15 +322,39 @@ class StreamRun:
                     self._figures.set(state="idle")
 
     def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
+        if all((t, p) in stable and (t, p) in ends for t, parts in offsets.items() for p in parts):
+            self._heard()
         if self.figures.state != "loading":
             self._figures.lag(offsets, ends, stable)
             if self.active and self.offsets:
                 self._through.measured(at, stable, self.offsets)
 
+    def _heard(self) -> None:
+        """Take in that the broker answers for all that it reads."""
+        self._heard_at, self._looks = time.monotonic(), 0
+
+    def _listen(self) -> None:
+        """Say so if the broker has not answered for long: a batch that waits for it, or is not planned, fails late."""
+        silent_for = time.monotonic() - max(self._heard_at, self._wrote_at)
+        if self.active and self._looks > LOOKS and silent_for > SILENT:
+            if self.figures.state in ("idle", "running"):
+                self._unheard = True
+                self._stands(
+                    BrokerError(
+                        f"stream {self.stream.name} waits for the broker, which does not say how far its topics reach",
+                        fix="nothing, once enough brokers are back: it goes on by itself",
+                    )
+                )
+        elif self._unheard:
+            self._unheard = False
+            if self.figures.state == "failing" and not self._ill:
+                self._stands(None)
+
     def report(self) -> ProgressRow:
         """The figures as they stand: a copy, with the rate over the last seconds."""
         self._catch_up()
         self._rest()
+        self._listen()
         self._figures.set(behind_ms=self._through.behind_ms, store=self._batches.stored)
         if kept := self._batches.folds.kept:
             self._figures.set(state_rows=kept[0], state_bytes=kept[1])

@@ -19,7 +19,7 @@ State = Literal[
 STATES: dict[State, str] = {
     "hung": "The driver is there but has shown no sign of life for longer than it may; the supervisor kills it.",
     "down": "Wanted, but no driver runs; the supervisor launches the next one.",
-    "failing": "The query ended with an error; it is tried again, the last error says why.",
+    "failing": "The query ended with an error and is tried again, or waits for the broker; the last error says why.",
     "blocked": "It stopped by itself because going on would lose or falsify something; the reason says what, and which "
     "command goes on.",
     "waiting": "Its store is away, is slow or asks to wait; it holds its offsets, and goes on by itself.",

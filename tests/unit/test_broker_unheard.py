@@ -1,0 +1,68 @@
+"""A stream that is up, and whose broker says nothing any more."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from penstock.control import ProgressRow
+from penstock.engine import run
+from penstock.engine.figures import Figures
+from penstock.engine.run import StreamRun
+from penstock.engine.through import Through
+
+ENDS = {("a", 0): 5, ("a", 1): 7}
+
+
+@pytest.fixture
+def stream(monkeypatch: pytest.MonkeyPatch) -> StreamRun:
+    """One that has just heard of both partitions of its topic, and whose query is up."""
+    monkeypatch.setattr(run, "SILENT", 0.05)
+    made: Any = StreamRun.__new__(StreamRun)
+    made.stream = SimpleNamespace(name="s")
+    made.offsets = {"a": {0: 5, 1: 7}}
+    made._figures, made._through = Figures(ProgressRow("s", "app", "i", state="idle")), Through(None, waits=False)
+    made._query, made._ill, made._tended, made._unheard = SimpleNamespace(isActive=True), False, True, False
+    made._wrote_at = 0.0
+    made._heard()
+    return cast("StreamRun", made)
+
+
+def looked(stream: StreamRun, times: int) -> str:
+    """Its state when its driver has looked after it so many times more, and the time has passed."""
+    stream._looks += times
+    time.sleep(0.1)
+    stream._listen()
+    return stream.figures.state
+
+
+def test_a_stream_whose_broker_is_silent_fails_until_it_is_heard_again(stream: StreamRun) -> None:
+    assert looked(stream, run.LOOKS + 1) == "failing"
+    assert "waits for the broker, which does not say how far its topics reach" in (stream.figures.error or "")
+    # Of one partition it hears nothing.
+    stream.lag(stream.offsets, {("a", 0): 5}, ENDS, 0.0)
+    assert looked(stream, 0) == "failing"
+    stream.lag(stream.offsets, ENDS, ENDS, 0.0)
+    stream._listen()
+    assert stream.figures.state == "idle"
+
+
+def test_a_driver_that_asked_nobody_and_a_stream_that_writes_tell_nothing_of_the_broker(stream: StreamRun) -> None:
+    """Another stream of its app may have held the driver up."""
+    assert looked(stream, run.LOOKS) == "idle"
+    stream._looks += 1
+    stream._wrote_at = time.monotonic()
+    stream._listen()
+    assert stream.figures.state == "idle"
+
+
+def test_what_its_query_failed_with_stays_the_reason(stream: StreamRun) -> None:
+    assert looked(stream, run.LOOKS + 1) == "failing"
+    stream._ill = True
+    stream._figures.set(error="no")
+    stream.lag(stream.offsets, ENDS, ENDS, 0.0)
+    stream._listen()
+    assert (stream.figures.state, stream.figures.error) == ("failing", "no")
