@@ -60,6 +60,10 @@ class Blocked(PenstockError):
     """
 
 
+class ClusterError(PenstockError):
+    """The master of a Spark cluster refused or did not answer."""
+
+
 class ReleaseRefused(PenstockError):
     """The code as it lies on the disk would not run, or not go on with the state there is; nothing was released."""
 

@@ -181,6 +181,7 @@ class Settings(BaseSettings):
         description="folder of checkpoints, or `s3a://bucket/path` in the object store; empty means <home>/checkpoints",
     )
     spark_master: str = Field("local[2]", description="Spark master; 2 cores by default, the one here with `cluster`")
+    deploy: Literal["client", "cluster"] = Field("client", description="`cluster`: drivers of streams live on workers")
     spark_secret: SecretStr = Field(
         SecretStr(""),
         description="what Spark's processes on several hosts know each other by; empty means what <home>/spark.secret "

@@ -41,7 +41,7 @@ class StreamsTrigger(BaseTrigger):
 
     owner: the task instance that waits; until: epoch seconds at which the run ends, whoever restarts meanwhile; ill:
     streams that failed, were blocked or waited already when the run began.
-    The event is `{"do": "clear" | "launch" | "release" | "ill" | "epoch", "why": text, "evidence": fields of
+    The event is `{"do": "clear" | "launch" | "release" | "place" | "ill" | "epoch", "why": text, "evidence": fields of
     supervision.facts.Evidence}`.
     """
 
@@ -69,7 +69,7 @@ class StreamsTrigger(BaseTrigger):
                 fresh = await asyncio.to_thread(illness.look)
             except ControlError as e:
                 step, says, fresh = None, f"nothing is known, so nothing is done: {e}", ""
-            if step and step.do in ("clear", "launch", "release"):
+            if step and step.do in ("clear", "launch", "release", "place"):
                 self.log.info("app %s: %s is due: %s", self.app, step.do, step.why)
                 yield _event({"do": step.do, "why": step.why, "evidence": asdict(watch.evidence)})
                 return

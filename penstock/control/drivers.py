@@ -83,6 +83,14 @@ class Drivers(Database):
         with self.begin() as c:
             c.execute(update(s.driver).where(mine).values(beat_at=s.now_ms(), **state))
 
+    def driver_waits(self, incarnation: str, lacking: str | None) -> None:
+        """Say of a driver that has not begun what its cluster lacks for it; None: it is being started."""
+        mine = (s.driver.c.incarnation == incarnation) & s.driver.c.pid.is_(None)
+        mine &= s.driver.c.state.in_(("launching", "queued"))
+        state = "queued" if lacking else "launching"
+        with self.begin() as c:
+            c.execute(update(s.driver).where(mine).values(beat_at=s.now_ms(), state=state, reason=lacking))
+
     def driver_beat(self, incarnation: str) -> None:
         """Say that the driver is alive, its JVM included."""
         self.driver_set(incarnation, beat_at=s.now_ms())

@@ -18,6 +18,8 @@ class Actor:
 
 @dataclass(frozen=True)
 class DriverRow:
+    """A driver. master, submission: of one that a cluster runs, its master and what that calls it."""
+
     incarnation: str
     app: str
     host: str
@@ -32,6 +34,13 @@ class DriverRow:
     ended_at: int | None
     reason: str | None
     log: str
+    master: str | None = None
+    submission: str | None = None
+
+    @property
+    def named(self) -> str:
+        """What its cluster or its host calls it."""
+        return self.submission or f"pid {self.pid}"
 
 
 @dataclass(frozen=True)

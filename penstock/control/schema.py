@@ -88,6 +88,9 @@ driver = Table(
     Column("ended_at", BigInteger),
     Column("reason", Text),  # why it ended, or what it waits for
     Column("log", String(500), nullable=False),
+    # Of a driver that a cluster runs: the cluster's master, and what that calls it.
+    Column("master", String(500)),
+    Column("submission", String(120)),
 )
 
 lease = Table(

@@ -187,7 +187,7 @@ def _of_pods(asked: Placement) -> dict[str, str]:
 
 
 def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSession:
-    """The session of this process; under spark-submit the JVM is there already, else it is started.
+    """The session of this process; under spark-submit, and in a cluster, the JVM is there already, else it is started.
 
     java_options: as for `submit_conf`.
     """
@@ -214,6 +214,10 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
         for key, value in conf.items():
             builder = builder.config(key, value)
         os.environ.setdefault("SPARK_LOCAL_DIRS", str(temporary))
+    elif settings().deploy == "cluster":
+        # The JVM that a worker started knows of nothing yet: no secret stood on its command line.
+        for key, value in submit_conf(app).items():
+            builder = builder.config(key, value)
     try:
         spark = builder.getOrCreate()
     finally:

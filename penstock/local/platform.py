@@ -33,7 +33,7 @@ from penstock.observe.states import Limits
 from penstock.observe.views import Overview
 from penstock.settings import CLUSTER_MARK, Settings, settings
 from penstock.supervision import launch
-from penstock.supervision import processes as drivers
+from penstock.supervision import places as drivers
 from penstock.supervision.releases import release
 
 GIB = 1024**3

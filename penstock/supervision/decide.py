@@ -23,13 +23,18 @@ BACKOFF = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 60.0)
 # A driver reports each of its streams every few seconds: one that it has not reported for so long is new to it.
 LACKING = 20.0
 
-Do = Literal["rest", "wait", "clear", "launch", "release"]
+# A cluster is asked by a process that starts a JVM.
+SUBMIT_TIMEOUT = 80.0
+# How often it is written down anew what a driver without a place waits for.
+TELL_EVERY = 60.0
+
+Do = Literal["rest", "wait", "clear", "launch", "release", "place"]
 
 
 @dataclass(frozen=True)
 class Step:
     """What to do next and why. clear: end what is left of the current driver; release: ask for one that knows all that
-    is wanted; wait: seconds until a launch is due."""
+    is wanted; place: write down what a cluster's driver waits for; wait: seconds until a launch is due."""
 
     do: Do
     why: str
@@ -43,7 +48,19 @@ def decide(f: Facts, s: Settings) -> Step:
             return Step("rest", "not wanted")
         left, why = _backoff(f)
         return Step("wait", f"{why}; next launch in {left:.0f} s", left) if left > 0 else Step("launch", why)
-    return _fault(f, f.driver, s) or _condition(f, f.driver)
+    return _unplaced(f, f.driver) or _fault(f, f.driver, s) or _condition(f, f.driver)
+
+
+def _unplaced(f: Facts, d: DriverRow) -> Step | None:
+    """Of a driver that its cluster has no room for, or had none until now."""
+    if f.waits:
+        if f.leaving:
+            return Step("clear", "it is not wanted any more, and never had a place")
+        told = d.state == "queued" and (d.reason == f.waits or f.now - d.beat_at < TELL_EVERY * 1000)
+        return Step("rest" if told else "place", f.waits)
+    if d.submission and d.pid is None and d.state == "queued" and f.alive:
+        return Step("place", "its cluster starts it")
+    return None
 
 
 def _fault(f: Facts, d: DriverRow, s: Settings) -> Step | None:
@@ -53,9 +70,11 @@ def _fault(f: Facts, d: DriverRow, s: Settings) -> Step | None:
         return Step("clear", "its process is gone")
     if f.headless:
         return Step("clear", "its JVM is gone, others of its session are left")
-    if d.pid is None and (f.now - d.launched_at) / 1000 > RECORD_TIMEOUT:
-        return Step("clear", f"no process was recorded within {RECORD_TIMEOUT:.0f} s: its launcher died")
-    patience = max(START_TIMEOUT, s.stuck_after) if d.state == "launching" else s.stuck_after
+    recorded = SUBMIT_TIMEOUT if d.master else RECORD_TIMEOUT
+    if d.pid is None and d.submission is None and (f.now - d.launched_at) / 1000 > recorded:
+        return Step("clear", f"no process was recorded within {recorded:.0f} s: its launcher died")
+    starts = d.state == "launching" or d.pid is None
+    patience = max(START_TIMEOUT, s.stuck_after) if starts else s.stuck_after
     if silence > patience and seen.beat_at == d.beat_at and seen.silent >= min(CONFIRM, s.stuck_after):
         return Step("clear", f"hung: no sign of life for {silence:.0f} s")
     if f.leaving and seen.leaving > s.drain_timeout:

@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import ClassVar, NoReturn, Protocol
 
 from penstock import catalog, logs
@@ -21,7 +22,7 @@ from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
 from penstock.kafka.admin import Ends, admin, end_offsets, log_ends
 from penstock.kafka.transactions import TIMEOUT
 from penstock.settings import misspelt, settings
-from penstock.supervision import ends, processes
+from penstock.supervision import ends, placed, processes
 from penstock.supervision.leases import LeaseHolder
 from penstock.supervision.unreadable import Unreadable
 
@@ -70,6 +71,8 @@ class Driver(ABC):
 
     HEART: ClassVar[str] = "the process"
     """What `pulse` asks."""
+    in_cluster = False
+    """Whether a cluster runs it."""
 
     def __init__(self, app: str, incarnation: str, control: Control) -> None:
         self.app = app
@@ -119,9 +122,14 @@ class Driver(ABC):
         parser = argparse.ArgumentParser(description=cls.__doc__)
         parser.add_argument("--app", required=True)
         parser.add_argument("--incarnation", required=True)
+        parser.add_argument("--placed", type=Path, metavar="LOG")
         given = parser.parse_args()
+        if given.placed:
+            placed.begin(given.placed)
         logs.setup(f"driver-{given.app}")
-        return cls(given.app, given.incarnation, connect()).run()
+        driver = cls(given.app, given.incarnation, connect())
+        driver.in_cluster = given.placed is not None
+        return driver.run()
 
     def run(self) -> int:
         """Until told to leave; the process's exit code."""
@@ -137,10 +145,11 @@ class Driver(ABC):
             log.error("driver of %s leaves: %s", self.app, why)
             self._control.driver_ended(self.incarnation, why)
             return NOTHING_TO_RUN
-        self._release, self._log = row.release_seq, row.log
+        where = placed.whereabouts(row.log) if self.in_cluster else {}
+        self._release, self._log = row.release_seq, where.get("log", row.log)
         pid, started = processes.session()
         # The launcher records them too, but it may have died in between.
-        self._control.driver_set(self.incarnation, pid=pid, pid_started=started)
+        self._control.driver_set(self.incarnation, pid=pid, pid_started=started, **where)
         try:
             self._leases.take()
         except LeaseHeld as e:

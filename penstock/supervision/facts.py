@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.control import AppRow, Control, Desired, DriverRow
-from penstock.supervision import processes
+from penstock.supervision import places
 
 # What is recorded of a release that the supervisor asked for by itself and that was refused; for so many ms it is then
 # not asked for again.
@@ -33,7 +33,8 @@ class Facts:
     """All that a decision is made of.
 
     recent: the app's drivers, newest first, while it has none that lives; now: the database's clock, epoch ms; lacks:
-    wanted streams that the running driver does not know, unless a release for them was refused lately.
+    wanted streams that the running driver does not know, unless a release for them was refused lately; waits: what a
+    driver waits for that a cluster has not started yet.
     """
 
     app: AppRow
@@ -45,6 +46,7 @@ class Facts:
     now: int
     evidence: Evidence = Evidence()
     lacks: Sequence[str] = ()
+    waits: str | None = None
 
     @property
     def leaving(self) -> bool:
@@ -63,10 +65,13 @@ def facts_of(control: Control, app: str, evidence: Evidence | None = None) -> Fa
     recent = control.drivers(app, live=False) if gone else []
     desired = control.desired(app)
     now = control.now()
-    alive = processes.alive(driver) if driver else None
-    headless = bool(alive and driver and processes.headless(driver))
+    alive = None if gone or driver is None else places.alive(driver, now)
+    headless = bool(alive and driver and places.headless(driver))
+    waits = places.lacking(driver, now) if driver else None
     lacks = _lacking(control, driver, desired, now) if driver and driver.state == "running" else []
-    return Facts(row, "on" in desired.values(), driver, alive, headless, recent, now, evidence or Evidence(), lacks)
+    return Facts(
+        row, "on" in desired.values(), driver, alive, headless, recent, now, evidence or Evidence(), lacks, waits
+    )
 
 
 def _lacking(control: Control, driver: DriverRow, desired: Mapping[str, Desired], now: int) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from penstock.control import Control, Lease
 from penstock.errors import ControlError
 from penstock.settings import settings
-from penstock.supervision import processes
+from penstock.supervision import places
 
 
 class LeaseHolder:
@@ -26,9 +26,9 @@ class LeaseHolder:
             row = self._control.driver(holder)
             if row is None:
                 continue
-            if processes.alive(row) is False:
+            if places.alive(row) is False:
                 dead.append(holder)
-            elif self._expired(holder, leases) and processes.kill(row):
+            elif self._expired(holder, leases) and places.kill(row):
                 # It missed its lease, so it was hung or paused: it must not wake up beside this driver.
                 dead.append(holder)
         for holder in dead:

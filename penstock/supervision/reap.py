@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from penstock.control import Actor, AppRow, Control, DriverRow
 from penstock.settings import settings
-from penstock.supervision import ends, processes
+from penstock.supervision import ends, places
 from penstock.supervision.decide import START_TIMEOUT
 
 log = logging.getLogger(__name__)
@@ -17,17 +17,20 @@ log = logging.getLogger(__name__)
 def clear(control: Control, d: DriverRow, why: str, actor: Actor) -> bool:
     """End a driver: kill what is left of its session, mark it ended, record it. False if its processes do not go.
 
-    On another host nothing can be killed: the lease and the fencing of its transactions keep it harmless.
+    On another host, and in a cluster whose master is away, nothing can be killed: the lease and the fencing of its
+    transactions keep it harmless.
     """
-    there = processes.alive(d)
-    if there and not processes.kill(d):
+    there = places.alive(d)
+    if there and not places.kill(d) and places.alive(d):
         return False
     row = control.driver(d.incarnation)
     if row is None or row.state == "ended":
         return True
-    why = ends.out_of_memory(d.log) or why
+    why = ends.out_of_memory(row.log) or why
+    if places.alive(d) is None and (unsure := places.unsure(d)):
+        why = f"{why}; {unsure}"
     control.driver_ended(d.incarnation, why)
-    control.record(actor, "kill" if there else "end", d.app, f"driver {d.incarnation[:8]}, pid {d.pid}: {why}")
+    control.record(actor, "kill" if there else "end", d.app, f"driver {d.incarnation[:8]}, {d.named}: {why}")
     log.warning("app %s: driver %s ended: %s", d.app, d.incarnation[:8], why)
     return True
 
@@ -47,10 +50,10 @@ def stop(control: Control, app: str, owner: str, why: str, patience: float = 20.
     if d is None:
         return False
     actor = Actor(owner, "supervisor")
-    control.record(actor, "terminate", app, f"driver {d.incarnation[:8]}, pid {d.pid}: {why}")
-    processes.terminate(d)
+    control.record(actor, "terminate", app, f"driver {d.incarnation[:8]}, {d.named}: {why}")
+    places.terminate(d)
     deadline = time.monotonic() + patience
-    while processes.alive(d) and time.monotonic() < deadline:
+    while places.alive(d) and time.monotonic() < deadline:
         time.sleep(0.1)
     still = mine()
     return still is not None and still.incarnation == d.incarnation and clear(control, still, why, actor)
@@ -67,14 +70,14 @@ def reap(control: Control, declared: set[str], actor: Actor) -> Iterator[str]:
     for d in control.drivers():
         why = _ownerless(control, d, apps.get(d.app), declared, wanted, now)
         if why and clear(control, d, why, actor):
-            yield f"app {d.app}: driver {d.incarnation[:8]}, pid {d.pid}: {why}"
+            yield f"app {d.app}: driver {d.incarnation[:8]}, {d.named}: {why}"
 
 
 def _ownerless(
     control: Control, d: DriverRow, app: AppRow | None, declared: set[str], wanted: set[str], now: int
 ) -> str:
     s = settings()
-    alive = processes.alive(d)
+    alive = places.alive(d, now)
     silence = (now - d.beat_at) / 1000
     if alive is False:
         return "its process is gone"

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 
 from penstock.control import Actor, Control, DriverRow
 from penstock.errors import ControlError, PenstockError, ReleaseRefused
 from penstock.settings import settings
-from penstock.supervision import launch, processes
+from penstock.supervision import launch, places, processes
+from penstock.supervision.cluster import Submission
 from penstock.supervision.decide import Step, decide
 from penstock.supervision.facts import REFUSE, Evidence, Facts, facts_of
 from penstock.supervision.reap import clear
@@ -20,10 +23,13 @@ log = logging.getLogger(__name__)
 class Supervisor:
     """Acts for one app on behalf of an owner.
 
-    owner: who answers for the driver, e.g. a task instance. command: the command line that runs a given incarnation.
+    owner: who answers for the driver, e.g. a task instance. command: what runs a given incarnation: a command line, or
+    what a cluster is to start.
     """
 
-    def __init__(self, control: Control, app: str, owner: str, command: Callable[[str], Sequence[str]]) -> None:
+    def __init__(
+        self, control: Control, app: str, owner: str, command: Callable[[str], Sequence[str] | Submission]
+    ) -> None:
         self.control, self.app, self.owner, self.command = control, app, owner, command
         self.actor = Actor(owner, "supervisor")
 
@@ -42,6 +48,10 @@ class Supervisor:
                     self._launch(found, step.why)
                 case "release":
                     return self._release(step.why)
+                case "place" if found.driver:
+                    self.control.driver_waits(found.driver.incarnation, found.waits)
+                    self._adopt(found)
+                    return Step("rest", step.why)
                 case _:
                     self._adopt(found)
                     if step.do == "wait":
@@ -61,7 +71,7 @@ class Supervisor:
         d = f.driver
         if d and d.state != "ended" and d.owner != self.owner:
             self.control.driver_set(d.incarnation, owner=self.owner)
-            self.control.record(self.actor, "adopt", self.app, f"driver {d.incarnation[:8]}, pid {d.pid}")
+            self.control.record(self.actor, "adopt", self.app, f"driver {d.incarnation[:8]}, {d.named}")
 
     def _launch(self, f: Facts, why: str) -> None:
         path = launch.new_log(self.app)
@@ -76,7 +86,7 @@ class Supervisor:
         if incarnation is None:
             return
         try:
-            pid, started = launch.start(self.command(incarnation), log=path)
+            row = self._started(incarnation, path)
         except PenstockError as e:
             self._failed(incarnation, e)
             return
@@ -84,14 +94,24 @@ class Supervisor:
             self._failed(incarnation, e)
             raise
         try:
-            self.control.driver_set(incarnation, pid=pid, pid_started=started)
-            self.control.record(self.actor, "launch", self.app, f"driver {incarnation[:8]}, pid {pid}; {why}")
+            where = ("submission",) if row.submission else ("pid", "pid_started")
+            self.control.driver_set(incarnation, **{name: getattr(row, name) for name in where})
+            self.control.record(self.actor, "launch", self.app, f"driver {incarnation[:8]}, {row.named}; {why}")
         except ControlError:
             # Nobody would know of it. The row is ended later, as one whose launcher died.
-            nameless = self._row(incarnation, pid, started)
-            processes.kill(nameless)
+            places.kill(row)
             raise
-        log.info("app %s: launched driver %s, pid %d, log %s (%s)", self.app, incarnation[:8], pid, path, why)
+        log.info("app %s: launched driver %s, %s, log %s (%s)", self.app, incarnation[:8], row.named, path, why)
+
+    def _started(self, incarnation: str, log: Path) -> DriverRow:
+        """Start a driver; a row that says no more than where it is."""
+        what = self.command(incarnation)
+        if isinstance(what, Submission):
+            # A cluster takes longer to be asked: whoever looks meanwhile shall not take the launcher for dead.
+            self.control.driver_set(incarnation, master=what.master)
+            return replace(self._row(incarnation), master=what.master, submission=what.submit(log))
+        pid, started = launch.start(what, log=log)
+        return replace(self._row(incarnation), pid=pid, pid_started=started)
 
     def _failed(self, incarnation: str, e: Exception) -> None:
         why = f"it could not be launched: {e}"
@@ -99,9 +119,9 @@ class Supervisor:
         self.control.driver_ended(incarnation, why)
         self.control.record(self.actor, "end", self.app, f"driver {incarnation[:8]}: {why}")
 
-    def _row(self, incarnation: str, pid: int, started: float) -> DriverRow:
+    def _row(self, incarnation: str) -> DriverRow:
         return DriverRow(
-            incarnation=incarnation, app=self.app, host=processes.host(), pid=pid, pid_started=started, release_seq=0,
+            incarnation=incarnation, app=self.app, host=processes.host(), pid=None, pid_started=None, release_seq=0,
             spec_hash="", owner=self.owner, state="launching", launched_at=0, beat_at=0, ended_at=None, reason=None,
             log="",
         )  # fmt: skip

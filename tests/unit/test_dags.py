@@ -187,6 +187,7 @@ def test_the_command_is_the_providers(control: Control, monkeypatch: pytest.Monk
     )
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "spark://h:7077"}')
     command = SuperviseStreams(task_id="t", app="chaos")._command("i9")
+    assert isinstance(command, list)
     assert command[:4] == ["spark-submit", "--load-spark-defaults", "--master", "spark://h:7077"]
     file = Path(command[command.index("--properties-file") + 1])
     assert file.read_text() == "a=spark\\://h\\:7077\n"

@@ -1,0 +1,50 @@
+"""A supervisor of another host, as far as it can tell: a process of its own, by another host's name, with a home of its
+own. It knows the control database and the master's address.
+
+`python -m tests.elsewhere APP NAME`, with the platform's settings in its environment; runs until it is killed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from penstock.control import connect
+from penstock.engine.session import submit_conf
+from penstock.errors import PenstockError
+from penstock.settings import settings
+from penstock.supervision import processes
+from penstock.supervision.cluster import Submission
+from penstock.supervision.supervisor import Supervisor
+from penstock.supervision.watch import Watch
+
+
+def submission(app: str, incarnation: str) -> Submission:
+    """A driver as Airflow would have it started."""
+    master = settings().spark_master
+    return Submission(app, incarnation, master, submit_conf(app, master))
+
+
+def main() -> None:
+    app, name = sys.argv[1:]
+    processes.host = lambda: f"{name}/boot/namespace"  # type: ignore[assignment]
+    control = connect()
+    watch = Watch(control, app)
+    supervisor = Supervisor(control, app, name, lambda incarnation: submission(app, incarnation))
+    said, acts = "", True
+    while True:
+        try:
+            # The first tick adopts, as a run of Airflow's does when it begins.
+            step = supervisor.tick(watch.evidence) if acts else watch.look()
+            acts = step.do in ("clear", "launch", "release", "place")
+            says = f"{step.do}: {step.why}"
+        except PenstockError as e:
+            says, acts = str(e), False
+        if says != said:
+            print(f"{time.time():.1f} {app}: {says}", flush=True)
+            said = says
+        time.sleep(0.5)
+
+
+if __name__ == "__main__":
+    main()
