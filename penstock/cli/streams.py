@@ -296,8 +296,9 @@ def _app_facts(a: AppView) -> Facts:
     facts += [("release", str(a.release_seq)), ("driver restarts", f"{a.restarts:,}")]
     if d := a.driver:
         pid = "-" if d.pid is None else str(d.pid)
+        within = f", {d.submission} of the cluster" if d.submission else ""
         facts += [
-            ("driver", f"{d.incarnation}, {d.state}, pid {pid} on {d.host}"),
+            ("driver", f"{d.incarnation}, {d.state}, pid {pid} on {d.host}{within}"),
             ("driver heard", f"{duration(d.beat_age_ms)} ago"),
             ("log", d.log),
         ]

@@ -258,9 +258,11 @@ def _placed(platform: Platform) -> Iterator[Check]:
         yield Check("Spark cluster", "fail", found, f"see {logs}")
         return
     asked, s = [settings().placed(app) for app in readable()[0].apps if launch.plain(app, "") is None], settings()
-    cores = sum(one.cores or 0 for one in asked)
+    in_cluster = s.deploy == "cluster"
+    cores = sum(one.cores or 0 for one in asked) + len(asked) * in_cluster
     offered = s.workers * s.worker_cores
-    found = f"{s.own_master} with {s.workers} workers; {len(asked)} apps ask for {cores} of {offered} cores"
+    whose = "apps and their drivers" if in_cluster else "apps"
+    found = f"{s.own_master} with {s.workers} workers; {len(asked)} {whose} ask for {cores} of {offered} cores"
     if _fit(asked, s):
         yield Check("Spark cluster", "ok", found)
         return
@@ -270,14 +272,15 @@ def _placed(platform: Platform) -> Iterator[Check]:
 
 
 def _fit(asked: Sequence[Placement], s: Settings) -> bool:
-    """Whether workers take all executors, the largest first."""
+    """Whether workers take all executors, and drivers that live there, the largest first."""
     left = [[s.worker_cores, bytes_of(s.worker_memory)] for _ in range(s.workers)]
     executors = [
         (one.executor_cores or 1, bytes_of(one.memory or ""))
         for one in asked
         for _ in range((one.cores or 0) // (one.executor_cores or 1))
     ]
-    for cores, memory in sorted(executors, reverse=True):
+    drivers = [(1, bytes_of(s.driver_memory))] * (len(asked) if s.deploy == "cluster" else 0)
+    for cores, memory in sorted(executors + drivers, reverse=True):
         place = next((one for one in left if one[0] >= cores and one[1] >= memory), None)
         if place is None:
             return False

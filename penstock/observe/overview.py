@@ -95,6 +95,7 @@ def _driver(row: DriverRow, now: int) -> DriverView:
         None if row.ended_at is None else max(0, now - row.ended_at),
         row.reason,
         row.spec_hash,
+        row.submission,
     )
 
 

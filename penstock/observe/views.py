@@ -90,6 +90,8 @@ class DriverView:
     reason: str | None
     spec_hash: str
     """Of the code it was made of."""
+    submission: str | None = None
+    """What its cluster calls it, if one runs it."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 from urllib.parse import urlparse
 
@@ -111,34 +111,57 @@ class Seen:
 
 
 _seen: dict[str, tuple[float, Seen]] = {}
-_lock = Lock()
+_asked: set[str] = set()
+_lock, _one_at_a_time = Lock(), Lock()
 
 
-def look(d: DriverRow, age: float = LOOK_EVERY) -> Seen:
-    """What its master says of a driver, or said up to `age` seconds ago."""
+def look(d: DriverRow, age: float = LOOK_EVERY, *, wait: bool = True) -> Seen:
+    """What its master says of a driver, or said up to `age` seconds ago.
+
+    wait: else it is asked beside, and what it said last is all that is known; an empty state before it has answered.
+    """
     key = f"{d.submission} {d.master}"
+    at, found = _seen.get(key, (0.0, Seen("", "its master was not asked yet")))
+    if at and time.monotonic() - at < age:
+        return found
+    if wait:
+        return _look(d, age)
     with _lock:
-        at, found = _seen.get(key, (0.0, Seen("")))
+        if key not in _asked:
+            _asked.add(key)
+            Thread(target=_look_beside, args=(d, age), name=f"look-{d.submission}", daemon=True).start()
+    return found
+
+
+def _look_beside(d: DriverRow, age: float) -> None:
+    try:
+        _look(d, age)
+    finally:
+        with _lock:
+            _asked.discard(f"{d.submission} {d.master}")
+
+
+def _look(d: DriverRow, age: float) -> Seen:
+    # Each question starts a JVM.
+    with _one_at_a_time:
+        at, found = _seen.get(f"{d.submission} {d.master}", (0.0, Seen("")))
         if at and time.monotonic() - at < age:
             return found
-        try:
-            said = _ask("look", d.master or "", id=d.submission)
-            found = Seen(said["state"], said["why"], said["free"])
-        except ClusterError as e:
-            found = Seen("", str(e))
-        _seen[key] = (time.monotonic(), found)
-        return found
+        return _heard(d, "look")
 
 
 def kill(d: DriverRow) -> Seen:
     """Have a driver killed by its worker; what its master says then, which may be that it runs on."""
+    return _heard(d, "kill")
+
+
+def _heard(d: DriverRow, do: str) -> Seen:
     try:
-        said = _ask("kill", d.master or "", id=d.submission)
-        found = Seen(said["state"], said["why"])
+        said = _ask(do, d.master or "", id=d.submission)
+        found = Seen(said["state"], said["why"], said["free"])
     except ClusterError as e:
         found = Seen("", str(e))
-    with _lock:
-        _seen[f"{d.submission} {d.master}"] = (time.monotonic(), found)
+    _seen[f"{d.submission} {d.master}"] = (time.monotonic(), found)
     return found
 
 

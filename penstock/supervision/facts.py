@@ -55,8 +55,11 @@ class Facts:
         return d is not None and (not self.wanted or d.release_seq < self.app.release_seq or d.state == "draining")
 
 
-def facts_of(control: Control, app: str, evidence: Evidence | None = None) -> Facts | None:
-    """The facts about an app as they are now; None if the control database does not know it."""
+def facts_of(control: Control, app: str, evidence: Evidence | None = None, *, wait: bool = True) -> Facts | None:
+    """The facts about an app as they are now; None if the control database does not know it.
+
+    wait: for what a cluster says of its driver, which takes seconds.
+    """
     row = control.app(app)
     if row is None:
         return None
@@ -65,9 +68,9 @@ def facts_of(control: Control, app: str, evidence: Evidence | None = None) -> Fa
     recent = control.drivers(app, live=False) if gone else []
     desired = control.desired(app)
     now = control.now()
-    alive = None if gone or driver is None else places.alive(driver, now)
+    alive = None if gone or driver is None else places.alive(driver, now, wait=wait)
     headless = bool(alive and driver and places.headless(driver))
-    waits = places.lacking(driver, now) if driver else None
+    waits = places.lacking(driver, now, wait=wait) if driver else None
     lacks = _lacking(control, driver, desired, now) if driver and driver.state == "running" else []
     return Facts(
         row, "on" in desired.values(), driver, alive, headless, recent, now, evidence or Evidence(), lacks, waits

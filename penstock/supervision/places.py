@@ -7,17 +7,18 @@ from penstock.settings import settings
 from penstock.supervision import cluster, processes
 
 
-def alive(d: DriverRow, now: int | None = None) -> bool | None:
+def alive(d: DriverRow, now: int | None = None, *, wait: bool = True) -> bool | None:
     """Whether anything of a driver lives; None if that cannot be known.
 
-    now: the database's clock; a cluster's driver that has beaten of late is not asked for then.
+    now: the database's clock; a cluster's driver that has beaten of late is not asked for then. wait: for the answer of
+    a master; else what it said last counts.
     """
     if d.submission is None:
         return processes.alive(d)
     silence = None if now is None else (now - d.beat_at) / 1000
     if silence is not None and silence < _silent():
         return True
-    seen = cluster.look(d)
+    seen = cluster.look(d, wait=wait)
     if seen.over:
         return False
     if seen.lost:
@@ -26,11 +27,13 @@ def alive(d: DriverRow, now: int | None = None) -> bool | None:
     return True if seen.state else None
 
 
-def lacking(d: DriverRow, now: int) -> str | None:
+def lacking(d: DriverRow, now: int, *, wait: bool = True) -> str | None:
     """What a cluster's driver that has not begun waits for; None for any other, and if it waits for nothing."""
     if d.submission is None or d.pid is not None or d.state == "ended":
         return None
-    return cluster.look(d).lacking(d) if (now - d.launched_at) / 1000 > _silent() else None
+    if (now - d.launched_at) / 1000 < _silent():
+        return None
+    return cluster.look(d, wait=wait).lacking(d)
 
 
 def _silent() -> float:

@@ -31,7 +31,8 @@ class Watch:
     def look(self) -> Step:
         """The step that is due. ControlError while the database is away: nothing is known then."""
         try:
-            found = facts_of(self.control, self.app)
+            # Whoever looks must look again soon, or what it saw before counts for nothing.
+            found = facts_of(self.control, self.app, wait=False)
         except ControlError:
             self._looked = None
             raise

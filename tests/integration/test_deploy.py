@@ -15,11 +15,14 @@ from penstock.control import Actor, DriverRow
 from penstock.local.parts import Brokers, MariaDB
 from penstock.local.spark import Cluster, Worker
 from penstock.machine.process import free_port
-from penstock.supervision import launch
-from tests.chaos.clustered import Clustered
+from penstock.supervision import cluster, launch
+from penstock.supervision.supervisor import Supervisor
+from tests.chaos.clustered import Clustered, pause, resume, suspend
 from tests.chaos.drivers import Drivers, drivers
 from tests.chaos.platform import APP, CHAOS
-from tests.support import wait_until
+from tests.elsewhere import submission
+from tests.support import forget, wait_until
+from tests.unit.supervised import Platform
 
 pytestmark = pytest.mark.integration
 
@@ -29,8 +32,8 @@ ME = Actor("deploy test", "cli")
 class Deployed(Clustered):
     """The app in a cluster, and supervisors of it."""
 
-    def __init__(self, brokers: Brokers, cluster: Cluster, apps: Drivers, home: Path) -> None:
-        super().__init__(brokers, cluster, apps)
+    def __init__(self, brokers: Brokers, made: Cluster, apps: Drivers, home: Path) -> None:
+        super().__init__(brokers, made, apps)
         self._home = home
         self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -62,7 +65,7 @@ class Deployed(Clustered):
                 return None
             return d if not owner or d.owner == owner else None
 
-        made = wait_until(found, 120, what=f"a driver runs in the cluster: {self._home}")
+        made = wait_until(found, 180, what=f"a driver runs in the cluster: {self._home}")
         assert made
         return made
 
@@ -121,7 +124,9 @@ def test_a_supervisors_host_is_lost_and_then_the_drivers_worker(mariadb: MariaDB
     with deployed(mariadb, tmp_path) as place:
         first = place.driver
         assert (first.submission or "").startswith("driver-")
-        assert "running" in Path(first.log).read_text() or Path(first.log).stat().st_size
+        said = Path(first.log).read_text()
+        assert "penstock" in said, "Python's records"
+        assert " spark " in said, "and the JVM's are in the file that its launcher named"
         everyone = [word for p in psutil.process_iter(["cmdline"]) for word in p.info["cmdline"] or []]
         assert not [word for word in everyone if "of this test" in word], "every user may read a command line"
         place.lose("one")
@@ -132,7 +137,86 @@ def test_a_supervisors_host_is_lost_and_then_the_drivers_worker(mariadb: MariaDB
         place.worker_of(first).kill()
         second = place.running(other_than=first)
         assert place.worker_of(second).number != place.worker_of(first).number
-        assert not any(one.is_running() and one.status() != psutil.STATUS_ZOMBIE for one in left)
+        assert all(gone(one) for one in left)
         place.driver = second
         place.goes_on()
         place.exact()
+
+
+def gone(one: psutil.Process) -> bool:
+    return not one.is_running() or one.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.long
+@pytest.mark.timeout(900)
+def test_it_is_drained_killed_while_it_hangs_and_fenced_from_another_host(mariadb: MariaDB, tmp_path: Path) -> None:
+    with deployed(mariadb, tmp_path) as place:
+        control = place.apps.control
+        first = place.driver
+        place.lose("one")
+        place.supervise("two")
+        place.running(owner="two")
+        control.release(APP, ME, "new code")
+        second = place.running(other_than=first)
+        assert (place.apps.row(first.incarnation).reason or "").startswith("release"), "it drained by itself"
+        wait_until(lambda: cluster.look(first, 0).state == "FINISHED", 30, what="its JVM ends with it")
+        place.goes_on()
+
+        hung = place.processes_of(second)
+        suspend(hung)
+        third = place.running(other_than=second)
+        assert (place.apps.row(second.incarnation).reason or "").startswith("hung")
+        assert all(gone(one) for one in hung), "its worker killed the JVM, and that took Python along"
+        assert "kill" in place.told()
+        place.goes_on()
+
+        # As if its whole host hung: nobody can kill it, and nobody knows.
+        sleepers, worker = place.processes_of(third), place.worker_of(third)
+        suspend(sleepers)
+        pause(worker)
+        place.driver = place.running(other_than=third)
+        assert place.worker_of(place.driver) != worker
+        resume(worker)
+        for one in sleepers:
+            one.resume()
+        wait_until(lambda: all(gone(one) for one in sleepers), what="it sees that it has an heir and ends")
+        place.goes_on()
+        place.exact()
+
+
+def test_without_room_it_is_queued_and_without_a_master_it_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = free_port(4)
+    for name, value in {"HOME": tmp_path, "SPARK_MASTER": f"spark://127.0.0.1:{port}", "DRIVER_MEMORY": "2g"}.items():
+        monkeypatch.setenv(f"PENSTOCK_{name}", str(value))
+    forget()
+    p = Platform(tmp_path)
+    supervisor = Supervisor(p.control, "a", "one", lambda incarnation: submission("a", incarnation))
+    try:
+        with Cluster(port=port, workers=1, cores=1, memory="1g") as made:
+            supervisor.tick()
+            d = p.driver()
+            assert (d.state, d.pid, d.master) == ("launching", None, made.url)
+
+            def queued() -> bool:
+                supervisor.tick()
+                return p.driver().state == "queued"
+
+            wait_until(queued, 60)
+            assert p.driver().reason == (
+                f"waits for a worker with room for its driver; {made.url} has 1 workers with 1 cores and 1024 MiB free"
+            )
+            p.control.set_desired(["s"], "off", ME)
+            wait_until(lambda: supervisor.tick().why == "not wanted", 60)
+            assert (p.driver().state, cluster.look(d, 0).state) == ("ended", "KILLED"), "it is taken back"
+        p.control.set_desired(["s"], "on", ME)
+        supervisor.tick()
+        last = p.driver()
+        assert last.state == "ended"
+        assert f"the Spark master {made.url} did not do what was asked (submit a driver)" in (last.reason or "")
+        assert "does not answer" in (last.reason or "")
+    finally:
+        p.close()
+        monkeypatch.undo()
+        forget()

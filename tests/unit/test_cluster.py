@@ -136,6 +136,14 @@ def test_doctor_tells_whether_all_apps_fit(asked: list[Placement], fit: bool) ->
     assert doctor._fit(asked, settings()) is fit
 
 
+@pytest.mark.parametrize(("memory", "fit"), [("1g", True), ("4g", False)])
+def test_drivers_that_live_on_workers_are_counted(memory: str, fit: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = [Placement(cores=1, executor_cores=1, memory="3g")] * 3
+    for deploy, found in (("client", True), ("cluster", fit)):
+        given(monkeypatch, DEPLOY=deploy, DRIVER_MEMORY=memory)
+        assert doctor._fit(asked, settings()) is found
+
+
 def test_down_stops_what_the_settings_of_today_would_not_start(home: Path) -> None:
     record = process.spawn("spark-worker-4", ["sleep", "600"], run=home / "run", log=home / "x")
     try:

@@ -1,0 +1,151 @@
+"""Drivers that a cluster runs, as supervision sees them; tests/integration/test_deploy.py has a real cluster."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.control import DriverRow
+from penstock.errors import SettingError
+from penstock.supervision import cluster, places
+from penstock.supervision.cluster import Seen, Submission
+from tests.support import forget
+from tests.unit.supervised import ME, Platform
+
+MASTER = "spark://nowhere:7077"
+
+
+@pytest.fixture
+def p(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("PENSTOCK_HOME", str(tmp_path))
+    forget()
+    made = Platform(tmp_path)
+    yield made
+    made.close()
+    monkeypatch.undo()
+    forget()
+
+
+def placed(p: Platform, **values: Any) -> DriverRow:
+    """A driver in a cluster, not yet begun."""
+    incarnation = p.control.claim("a", None, host="h", spec_hash="", owner="one", log="/none")
+    assert incarnation
+    p.control.driver_set(incarnation, master=MASTER, submission="driver-1", **values)
+    return p.driver()
+
+
+def says(monkeypatch: pytest.MonkeyPatch, d: DriverRow, seen: Seen) -> None:
+    """What its master has said a moment ago."""
+    monkeypatch.setitem(cluster._seen, f"{d.submission} {d.master}", (time.monotonic() + 60, seen))
+
+
+def test_what_the_master_says_of_a_silent_driver(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = placed(p, pid=1, state="running")
+    now = p.control.now()
+    assert places.alive(d, now) is True, "it beats: nobody is asked"
+    later = now + 7_000
+    for seen, alive in (
+        (Seen("RUNNING"), True), (Seen("SUBMITTED"), True), (Seen("FAILED"), False), (Seen("KILLED"), False),
+        (Seen("FINISHED"), False), (Seen("", "away"), None), (Seen("ERROR"), None), (Seen("MISSING"), None),
+    ):  # fmt: skip
+        says(monkeypatch, d, seen)
+        assert places.alive(d, later) is alive, seen
+    assert places.alive(d, now + 16_000) is False, "of a lost one the lease has run out"
+    says(monkeypatch, d, Seen("", "away"))
+    assert places.alive(d, now + 16_000) is None, "a master that is away says nothing"
+    assert "away" in places.unsure(d)
+    assert not places.headless(d)
+
+
+def test_a_driver_without_a_place_is_queued_and_not_given_up(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = placed(p)
+    p.age(d.incarnation, 300)
+    says(monkeypatch, d, Seen("SUBMITTED", free="1 workers with 0 cores free"))
+    assert p.supervisor().tick().do == "rest"
+    d = p.driver()
+    assert (d.state, d.reason) == (
+        "queued",
+        f"waits for a worker with room for its driver; {MASTER} has 1 workers with 0 cores free",
+    )
+    p.age(d.incarnation, 300)
+    assert p.supervisor().tick().do == "rest"
+    assert p.driver().incarnation == d.incarnation
+    assert p.launched == []
+    says(monkeypatch, d, Seen("RUNNING"))
+    p.supervisor().tick()
+    d = p.driver()
+    assert (d.state, d.reason) == ("launching", None), "its time to start begins now"
+    assert p.control.now() - d.beat_at < 5_000
+
+
+def test_one_that_waits_and_is_not_wanted_any_more_is_taken_back(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = placed(p)
+    p.age(d.incarnation, 30)
+    says(monkeypatch, d, Seen("SUBMITTED", free="no live workers"))
+    p.control.set_desired(["s"], "off", ME)
+    killed = []
+
+    def kill(row: DriverRow) -> Seen:
+        killed.append(row.submission)
+        says(monkeypatch, d, Seen("KILLED"))
+        return Seen("KILLED")
+
+    monkeypatch.setattr(cluster, "kill", kill)
+    assert p.supervisor().tick().do == "rest"
+    assert killed == ["driver-1"]
+    assert p.driver().state == "ended"
+
+
+def test_a_master_that_is_away_is_said_and_waited_for(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    d = placed(p, pid=1, state="running")
+    p.age(d.incarnation, 100)
+    d = p.driver()
+    says(monkeypatch, d, Seen("", "the Spark master does not answer"))
+    from penstock.supervision.reap import clear
+
+    assert clear(p.control, d, "hung", ME)
+    assert p.driver().reason == "hung; driver-1 may be left: the Spark master does not answer"
+
+
+def test_what_a_driver_is_given(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    for name, value in {
+        "PENSTOCK_DRIVER_HOST": "here", "PENSTOCK_LEASE_TTL": "9", "AIRFLOW_CONN_DEMO": "x", "AWS_REGION": "y",
+        "AIRFLOW_HOME": "/a", "HOSTNAME": "here", "PYSPARK_GATEWAY_PORT": "1", "SPARK_LOCAL_IP": "10.0.0.1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    given = Submission("a", "i", MASTER, {}).environment()
+    assert {"PENSTOCK_LEASE_TTL", "AIRFLOW_CONN_DEMO", "AWS_REGION", "JAVA_HOME", "PYTHONPATH"} <= given.keys()
+    assert not {"PENSTOCK_DRIVER_HOST", "AIRFLOW_HOME", "HOSTNAME", "PYSPARK_GATEWAY_PORT", "SPARK_LOCAL_IP"} & {*given}
+    assert (given["PENSTOCK_SPARK_MASTER"], given["PENSTOCK_DEPLOY"]) == (MASTER, "cluster")
+    assert given["PATH"].split(os.pathsep)
+
+
+def test_only_a_standalone_master_takes_drivers() -> None:
+    with pytest.raises(SettingError, match=r"is for a standalone master; got: yarn; to mend it: set PENSTOCK_SPARK_MA"):
+        Submission("a", "i", "yarn", {}).submit(Path("/none"))
+
+
+@pytest.mark.parametrize(("given", "found"), [("768m", 768), ("2g", 2048), ("512", 512), ("1048576k", 1024)])
+def test_memory_in_mebibytes(given: str, found: int) -> None:
+    assert cluster._mebibytes(given) == found
+
+
+def test_the_operator_gives_it_to_the_cluster(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    from penstock_operators import SuperviseStreams
+
+    from penstock.engine import session
+
+    monkeypatch.setenv("PENSTOCK_DEPLOY", "cluster")
+    monkeypatch.setattr(session, "submit_conf", lambda app, master: {"spark.app.name": app, "a": master})
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "spark://h:7077"}')
+    forget()
+    found = SuperviseStreams(task_id="t", app="chaos")._command("i9")
+    assert found == Submission("chaos", "i9", "spark://h:7077", {"spark.app.name": "chaos", "a": "spark://h:7077"})
+    for app, module in (("captures", "penstock.capture.driver"), ("views-1", "penstock.views.driver")):
+        words = SuperviseStreams(task_id="t", app=app)._command("i9")
+        assert isinstance(words, list)
+        assert module in words, "these are no Spark applications, and stay with their supervisor"
