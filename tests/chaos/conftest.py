@@ -16,7 +16,7 @@ def _fast_start() -> None:
     aot.ensure()
 
 
-@pytest.fixture(scope="module")
-def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
-    with started(tmp_path_factory.mktemp("platform")) as given:
+@pytest.fixture(scope="module", params=["client", "cluster"])
+def platform(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
+    with started(tmp_path_factory.mktemp("platform"), request.param) as given:
         yield given

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, Message, Producer
 from penstock.control import Actor, Control, DriverRow
 from penstock.local.airflow import Airflow
 from penstock.local.parts import Broker, MariaDB
+from penstock.local.spark import Cluster
 from penstock.machine.process import free_port
 from penstock.settings import PROJECT
 from penstock.supervision import processes
@@ -34,6 +35,10 @@ PATIENCE = {
     "AIRFLOW__SCHEDULER__SCHEDULER_HEALTH_CHECK_THRESHOLD": "20",
     "AIRFLOW__SCHEDULER__ORPHANED_TASKS_CHECK_INTERVAL": "10",
 }
+
+
+# The class of a driver's JVM that a worker started.
+WRAPPER = "org.apache.spark.deploy.worker.DriverWrapper"
 
 
 def call(airflow: Airflow, method: str, path: str, **body: Any) -> Any:
@@ -119,7 +124,10 @@ class Platform:
         return d if d and d.incarnation != before.incarnation and d.pid else None
 
     def drivers(self) -> set[int]:
-        """Sessions of every driver process of this platform's app, whatever the control database says."""
+        """Sessions of every driver process of this platform's app, whatever the control database says.
+
+        Of one in a cluster it is Python's: its JVM is a worker's, and ends with that.
+        """
         known = {d.incarnation for d in self.control.drivers(live=False)}
         found = set()
         for entry in Path("/proc").iterdir():
@@ -129,7 +137,9 @@ class Platform:
                     session = os.getsid(int(entry.name))
                 except OSError:
                     continue
-                if "--incarnation" in words[:-1] and words[words.index("--incarnation") + 1] in known:
+                if WRAPPER in words or "--incarnation" not in words[:-1]:
+                    continue
+                if words[words.index("--incarnation") + 1] in known:
                     found.add(session)
         return found
 
@@ -190,8 +200,8 @@ class Platform:
 
 
 @contextmanager
-def started(home: Path) -> Iterator[Platform]:
-    """The whole platform, with numbers flowing; nothing of it is left at the end."""
+def started(home: Path, deploy: str = "client") -> Iterator[Platform]:
+    """The whole platform, with numbers flowing; nothing of it is left at the end. deploy: where the driver lives."""
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
         mariadb = stack.enter_context(MariaDB(home=home, port=free_port()))
@@ -202,7 +212,13 @@ def started(home: Path) -> Iterator[Platform]:
             "PENSTOCK_DRAIN_TIMEOUT": 30,
             **PATIENCE,
         }
+        if deploy == "cluster":
+            port = free_port(6)
+            given |= {"PENSTOCK_DEPLOY": deploy, "PENSTOCK_SPARK_MASTER": f"spark://127.0.0.1:{port}"}
+            given |= {"PENSTOCK_SPARK_PORT": port, "PENSTOCK_APP_CORES": 1}
         control = stack.enter_context(deployed(CHAOS, broker, mariadb, home, **given))
+        if deploy == "cluster":
+            stack.enter_context(Cluster(cores=2, memory="2g"))
         numbers = Numbers(broker.bootstrap)
         numbers.start()
         airflow = stack.enter_context(Airflow(home, free_port(), CHAOS))

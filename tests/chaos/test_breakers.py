@@ -1,4 +1,5 @@
-"""Every known breaker against real parts: after each there is one driver, and the streams go on.
+"""Every known breaker against real parts: after each there is one driver, and the streams go on. Once with the driver
+on the supervisor's host, and once with it in a cluster.
 
 One run of numbered records goes through all of it. The sums at the end show that none is lost or counted twice.
 """
@@ -13,9 +14,12 @@ import pytest
 
 from penstock.engine.session import submit_conf
 from penstock.local.part import Part
+from penstock.settings import settings
 from penstock.supervision import launch, processes
+from penstock.supervision.cluster import Submission
 from penstock.supervision.supervisor import Supervisor
 from tests.chaos.platform import APP, Platform, pause
+from tests.elsewhere import submission
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(600)]
@@ -100,7 +104,9 @@ def test_two_launches_at_once(platform: Platform) -> None:
     before = platform.works()
     known = launched(platform)
 
-    def command(incarnation: str) -> Sequence[str]:
+    def command(incarnation: str) -> Sequence[str] | Submission:
+        if settings().deploy == "cluster":
+            return submission(APP, incarnation)
         conf = [word for key, value in submit_conf(APP).items() for word in ("--conf", f"{key}={value}")]
         return ["spark-submit", *conf, str(launch.DRIVER), *launch.arguments(APP, incarnation)]
 

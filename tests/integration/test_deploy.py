@@ -197,7 +197,8 @@ def test_without_room_it_is_queued_and_without_a_master_it_says_so(
         with Cluster(port=port, workers=1, cores=1, memory="1g") as made:
             supervisor.tick()
             d = p.driver()
-            assert (d.state, d.pid, d.master) == ("launching", None, made.url)
+            assert (d.pid, d.master) == (None, made.url)
+            assert d.state in ("launching", "queued")
 
             def queued() -> bool:
                 supervisor.tick()
