@@ -24,6 +24,7 @@ QUIET = "-Xlog:aot=error,aot+codecache+stubs=error"
 # The run has a broker of its own and needs no cluster.
 ALONE = {
     "PENSTOCK_CLUSTER": "0",
+    "PENSTOCK_DEPLOY": "client",
     "PENSTOCK_SPARK_MASTER": "local[2]",
     "PENSTOCK_REPLICATION": "1",
     "PENSTOCK_CHECKPOINTS": "",

@@ -185,5 +185,7 @@ def _ask(do: str, master: str, **more: Any) -> dict[str, Any]:
 
 
 def _mebibytes(memory: str) -> int:
-    number, unit = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower()).groups()  # type: ignore[union-attr]
-    return max(1, (int(number) << {"k": 10, "": 20, "m": 20, "g": 30, "t": 40}[unit]) >> 20)
+    found = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
+    if not found:
+        raise SettingError("PENSTOCK_DRIVER_MEMORY is no size of a heap", got=memory, fix="write it as 768m or 2g")
+    return max(1, (int(found[1]) << {"k": 10, "": 20, "m": 20, "g": 30, "t": 40}[found[2]]) >> 20)

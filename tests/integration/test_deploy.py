@@ -110,7 +110,7 @@ def deployed(mariadb: MariaDB, home: Path, **more: object) -> Iterator[Deployed]
     with (
         Brokers(home, [free_port(2)]) as brokers,
         drivers(brokers, mariadb, home, CHAOS, **settings) as apps,
-        Cluster(cores=2, memory="2g") as made,
+        Cluster(cores=3, memory="2g") as made,
     ):
         place = Deployed(brokers, made, apps, home)
         try:

@@ -134,6 +134,11 @@ def test_memory_in_mebibytes(given: str, found: int) -> None:
     assert cluster._mebibytes(given) == found
 
 
+def test_a_heap_that_is_no_size_is_told() -> None:
+    with pytest.raises(SettingError, match="PENSTOCK_DRIVER_MEMORY is no size of a heap; got: much"):
+        Submission("a", "i", MASTER, {"spark.driver.memory": "much"}).submit(Path("/none"))
+
+
 def test_the_operator_gives_it_to_the_cluster(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
     from penstock_operators import SuperviseStreams
 
