@@ -20,6 +20,8 @@ from tests.support import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 ROOT = "s3a://state/here"
+# The fold's way is the one of its own; Spark's are long tests here.
+STREAMS = [*(pytest.param(name, marks=pytest.mark.long) for name in ("each", "counts")), "sums"]
 # What each stream makes of 1, 2, 3 and 4, one by one.
 WRITES = {"each": [1, 2, 3, 4], "counts": [1, 2, 3, 4], "sums": [1, 3, 6, 10]}
 
@@ -74,8 +76,8 @@ def place(process: tuple[Far, Store], fresh_broker: Broker) -> Place:
     return Place(made, fresh_broker.bootstrap, store)
 
 
-@pytest.mark.parametrize("stream", ["each", "counts", "sums"])
-@pytest.mark.parametrize("how", ["missing", "empty"])
+@pytest.mark.parametrize("stream", STREAMS)
+@pytest.mark.parametrize("how", [pytest.param("missing", marks=pytest.mark.long), "empty"])
 def test_objects_that_are_lost_are_put_back(place: Place, stream: str, how: str) -> None:
     place.three_batches(stream)
     for name in ("metadata", "offsets/2", "commits/1", "commits/2", "sources/0/0", "penstock.json"):
@@ -85,7 +87,7 @@ def test_objects_that_are_lost_are_put_back(place: Place, stream: str, how: str)
     place.fourth(stream)
 
 
-@pytest.mark.parametrize("stream", ["each", "counts", "sums"])
+@pytest.mark.parametrize("stream", STREAMS)
 def test_a_first_batch_that_was_cut_off_begins_anew(place: Place, stream: str) -> None:
     """Its plan is not whole, and state that it had begun lies there."""
     folder = f"here/{stream}"
@@ -95,8 +97,8 @@ def test_a_first_batch_that_was_cut_off_begins_anew(place: Place, stream: str) -
     place.fourth(stream)
 
 
-@pytest.mark.parametrize("batches", [1, 2])
-@pytest.mark.parametrize("stream", ["each", "counts", "sums"])
+@pytest.mark.parametrize("batches", [1, pytest.param(2, marks=pytest.mark.long)])
+@pytest.mark.parametrize("stream", STREAMS)
 def test_a_checkpoint_put_back_goes_on_where_it_can(place: Place, stream: str, batches: int) -> None:
     """What the mark tells of is put back and run again for its state."""
     place.three_batches(stream)
@@ -106,7 +108,7 @@ def test_a_checkpoint_put_back_goes_on_where_it_can(place: Place, stream: str, b
     place.fourth(stream)
 
 
-@pytest.mark.parametrize("stream", ["counts", "sums"])
+@pytest.mark.parametrize("stream", STREAMS[1:])
 def test_an_older_checkpoint_whose_state_lacks_what_was_read_stops_the_stream(place: Place, stream: str) -> None:
     place.three_batches(stream)
     for key in place.below(f"here/{stream}/"):
@@ -118,7 +120,12 @@ def test_an_older_checkpoint_whose_state_lacks_what_was_read_stops_the_stream(pl
 
 @pytest.mark.parametrize(
     ("stream", "lost"),
-    [("counts", "state/0/0/3.changelog"), ("counts", "state/"), ("sums", "folds/sums/2.json"), ("sums", "folds/")],
+    [
+        pytest.param("counts", "state/0/0/3.changelog", marks=pytest.mark.long),
+        pytest.param("counts", "state/", marks=pytest.mark.long),
+        ("sums", "folds/sums/2.json"),
+        pytest.param("sums", "folds/", marks=pytest.mark.long),
+    ],
     ids=["a change", "all", "what names a fold's files", "all of a fold"],
 )
 def test_state_that_is_lost_stops_the_stream(place: Place, stream: str, lost: str) -> None:
@@ -137,7 +144,7 @@ def test_state_that_is_lost_stops_the_stream(place: Place, stream: str, lost: st
     assert values(place.bootstrap) == WRITES[stream][:3]
 
 
-@pytest.mark.parametrize("stream", ["each", "counts", "sums"])
+@pytest.mark.parametrize("stream", STREAMS)
 def test_of_two_copies_the_one_left_behind_stops(place: Place, stream: str) -> None:
     place.three_batches(stream)
     place.copy(f"here/{stream}/", f"there/{stream}/")
@@ -151,7 +158,7 @@ def test_of_two_copies_the_one_left_behind_stops(place: Place, stream: str) -> N
     assert values(place.bootstrap) == [*WRITES[stream], {"sums": 15}.get(stream, 5)]
 
 
-@pytest.mark.parametrize("stream", ["each", "counts", "sums"])
+@pytest.mark.parametrize("stream", STREAMS)
 def test_a_checkpoint_without_its_marks_goes_on_once_somebody_says_so(place: Place, stream: str) -> None:
     place.three_batches(stream)
     client = admin(place.bootstrap)
@@ -169,8 +176,8 @@ def test_a_checkpoint_without_its_marks_goes_on_once_somebody_says_so(place: Pla
 AGAIN = {"each": [1, 2, 3, 4], "counts": [3, 4], "sums": [6, 10]}
 
 
-@pytest.mark.parametrize("dies", [None, 0, 1, "copied"])
-@pytest.mark.parametrize("stream", ["each", "counts", "sums"])
+@pytest.mark.parametrize("dies", [None, *(pytest.param(at, marks=pytest.mark.long) for at in (0, 1, "copied"))])
+@pytest.mark.parametrize("stream", STREAMS)
 def test_a_reset_begins_anew_whatever_dies_in_between(place: Place, stream: str, dies: int | str | None) -> None:
     """Nothing is moved by one request: what is to be moved is copied, then deleted."""
     place.three_batches(stream)
