@@ -60,4 +60,6 @@ def deployed(
         finally:
             for d in control.drivers(live=False):
                 processes.kill(d)
+                # The next test of this app has its rows too.
+                control.driver_ended(d.incarnation, "its test is over")
             control.engine.dispose()

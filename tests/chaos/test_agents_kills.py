@@ -30,7 +30,7 @@ from tests.support import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1800)]
 
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 APP = "agents"
 # Seconds. No check-in and no session is longer on its way than the grace: the broker is away, and then starts.
 AFTER, GRACE, AWAY = 8, 30, 4
@@ -253,9 +253,9 @@ def paused(_: Drivers, driver: DriverRow, __: Broker, chance: random.Random) -> 
 
 
 KINDS: list[Callable[[Drivers, DriverRow, Broker, random.Random], DriverRow]] = [
-    killed,
     fenced,
     cut_off,
+    killed,
     paused,
     killed,
 ]

@@ -206,7 +206,9 @@ def through_a_stream(found: Sequence[Record]) -> None:
 ORACLES = {"as-they-are": as_they_are, "by-query": by_query, "through-a-stream": through_a_stream}
 
 
-@pytest.mark.parametrize("filling", ORACLES, indirect=True)
+@pytest.mark.parametrize(
+    "filling", [pytest.param("as-they-are", marks=pytest.mark.long), "by-query", "through-a-stream"], indirect=True
+)
 def test_killed_again_and_again(filling: Filling) -> None:
     chance = random.Random(f"{SEED} {filling.name}")
     # A stream's needs Spark each time.
@@ -236,7 +238,7 @@ def test_asked_to_end_within_a_query(filling: Filling) -> None:
 
 
 @pytest.mark.parametrize("filling", ["through-a-stream"], indirect=True)
-@pytest.mark.parametrize("works", ["java", "pyspark"])
+@pytest.mark.parametrize("works", ["java", pytest.param("pyspark", marks=pytest.mark.long)])
 def test_asked_to_end_while_spark_works(filling: Filling, works: str) -> None:
     """As Airflow asks whose task is stopped: all of its session at once. works: part of the command line of a process
     that is there by then."""

@@ -59,6 +59,7 @@ def guests(*of: tuple[int, int]) -> list[Record]:
     return [Record(GUESTS.name, None, text, 0, timestamp=MINUTE) for text in texts]
 
 
+@pytest.mark.long
 def test_a_record_whose_pair_fails_in_a_join(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     """In its own batch, and with an order that came before; one without a pair fails nowhere."""
 
