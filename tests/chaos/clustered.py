@@ -34,11 +34,11 @@ BEHIND = 10
 GOES_ON = 240.0
 
 
-class Clustered:
-    """The parts, and what may be asked of them and done to them in a test."""
+class Flowing:
+    """The app `chaos` and the numbers that flow through it, wherever its tasks run; what may be asked of them."""
 
-    def __init__(self, brokers: Brokers, cluster: Cluster, apps: Drivers) -> None:
-        self.brokers, self.cluster, self.apps = brokers, cluster, apps
+    def __init__(self, brokers: Brokers, apps: Drivers) -> None:
+        self.brokers, self.apps = brokers, apps
         self.bootstrap = brokers.bootstrap
         self.numbers = Numbers(self.bootstrap)
         self.marks = Marks(self.bootstrap)
@@ -66,28 +66,9 @@ class Clustered:
         """How often their queries were started again."""
         return sum(row.restarts for row in self.rows().values())
 
-    def executors(self) -> dict[str, int]:
-        """The executors of the app that runs, by their ids, with the number of the worker of each."""
-        active = {a["id"] for a in state(self.cluster.master.page).get("activeapps", ())}
-        return {
-            f"{e['appid']}/{e['id']}": part.number
-            for part in self.cluster.workers
-            for e in state(f"http://127.0.0.1:{part.ports['page']}").get("executors", ())
-            if e["appid"] in active
-        }
-
-    def host(self) -> Worker:
-        """A worker that has an executor."""
-        wait_until(self.executors, what="the app has an executor")
-        return self.cluster.workers[max(self.executors().values()) - 1]
-
-    def settles(self) -> None:
-        """Wait until the app has the two executors that it asks for."""
-        wait_until(lambda: len(self.executors()) == 2, what="the app has two executors")
-
-    def alive(self) -> int:
-        """How many workers the master knows to be alive."""
-        return sum(w["state"] == "ALIVE" for w in state(self.cluster.master.page).get("workers", ()))
+    def failing(self) -> bool:
+        """Whether every stream says that it fails, and why."""
+        return all(row.state == "failing" and row.error for row in self.rows().values())
 
     def goes_on(self) -> None:
         """Wait until both streams have committed what is sent from now on."""
@@ -143,6 +124,37 @@ class Clustered:
     def _replicated(self) -> bool:
         found = admin(self.bootstrap).list_topics(timeout=10).topics.values()
         return all(len(p.isrs) == len(p.replicas) for topic in found for p in topic.partitions.values())
+
+
+class Clustered(Flowing):
+    """On a cluster."""
+
+    def __init__(self, brokers: Brokers, cluster: Cluster, apps: Drivers) -> None:
+        super().__init__(brokers, apps)
+        self.cluster = cluster
+
+    def executors(self) -> dict[str, int]:
+        """The executors of the app that runs, by their ids, with the number of the worker of each."""
+        active = {a["id"] for a in state(self.cluster.master.page).get("activeapps", ())}
+        return {
+            f"{e['appid']}/{e['id']}": part.number
+            for part in self.cluster.workers
+            for e in state(f"http://127.0.0.1:{part.ports['page']}").get("executors", ())
+            if e["appid"] in active
+        }
+
+    def host(self) -> Worker:
+        """A worker that has an executor."""
+        wait_until(self.executors, what="the app has an executor")
+        return self.cluster.workers[max(self.executors().values()) - 1]
+
+    def settles(self) -> None:
+        """Wait until the app has the two executors that it asks for."""
+        wait_until(lambda: len(self.executors()) == 2, what="the app has two executors")
+
+    def alive(self) -> int:
+        """How many workers the master knows to be alive."""
+        return sum(w["state"] == "ALIVE" for w in state(self.cluster.master.page).get("workers", ()))
 
 
 def pause(part: Part) -> None:

@@ -196,6 +196,29 @@ def test_each_of_three_brokers_dies(place: Clustered) -> None:
     place.exact()
 
 
+def test_streams_say_so_while_two_of_three_brokers_are_away(place: Clustered) -> None:
+    """Nothing can be written until one is back, and nobody has to do anything then."""
+    away = place.brokers.parts[:2]
+    for part in away:
+        part.kill()
+    wait_until(place.failing, 90, what="both streams say that they fail")
+    for _ in range(15):
+        time.sleep(2)
+        assert place.failing(), {name: (row.state, row.error) for name, row in place.rows().items()}
+
+    def one_returns() -> None:
+        away[0].start()
+        away[0].wait()
+
+    place.recovers(one_returns)
+    wait_until(
+        lambda: {row.state for row in place.rows().values()} <= {"idle", "running"}, what="both say that they are well"
+    )
+    place.back(away[1])
+    place.goes_on()
+    place.exact()
+
+
 def test_a_broker_that_hangs_is_done_without(place: Clustered) -> None:
     leader = place.leads()
     place.recovers(lambda: pause(leader))

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import psutil
 import pytest
 
+from penstock.control import DriverRow
 from penstock.local.parts import Broker, MariaDB
 from penstock.local.s3 import S3
 from penstock.supervision import processes
 from tests.archived import server
+from tests.chaos.drivers import signal_session
 from tests.chaos.keeping import APP, Keeping, elsewhere, keeping, variables
+from tests.support import wait_until
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
@@ -73,6 +78,81 @@ def test_numbers_are_counted_once_through_kills_with_state_in_an_object_store(ke
         assert processes.kill(driver)
         driver = kept.drivers.launch(APP)
     kept.check(driver.log)
+
+
+@pytest.mark.long
+def test_a_driver_that_wakes_up_behind_its_lease_leaves_the_store_to_its_heir(
+    fresh_broker: Broker, mariadb: MariaDB, store: S3, tmp_path: Path
+) -> None:
+    """Both have the same checkpoints; nobody can kill the first, as its host is another. Each heir sleeps next."""
+    place, short = f"s3a://state/{tmp_path.name}", {"PENSTOCK_LEASE_TTL": 5}
+    with ExitStack() as stack:
+        kept = stack.enter_context(
+            keeping(fresh_broker, mariadb, tmp_path / "home", place, **variables(store), **short)
+        )
+        sleeper = kept.drivers.launch(APP)
+        stack.callback(processes.kill, sleeper)
+        kept.send(4000)
+        kept.check(sleeper.log)
+        for round_ in range(KILLS):
+            heir = replaced(kept, sleeper, tmp_path / f"other-{round_}", starting=bool(round_ % 2))
+            stack.callback(processes.kill, heir)
+            sleeper = heir
+        # What they left of the state is whole.
+        sleeper, _ = kept.recovered(sleeper)
+        kept.check(sleeper.log)
+
+
+def replaced(kept: Keeping, sleeper: DriverRow, home: Path, *, starting: bool) -> DriverRow:
+    """The driver that goes on while one sleeps. starting: whether that wakes up while this one begins."""
+    control = kept.drivers.control
+    # In the midst of a batch, or of its writing.
+    kept.send(50_000)
+    time.sleep(kept.chance.uniform(0.5, 4))
+    signal_session(sleeper, signal.SIGSTOP)
+    control.driver_set(sleeper.incarnation, host="elsewhere")
+    wait_until(
+        lambda: all(lease.expires_at < control.now() for lease in control.leases().values()),
+        what="the leases run out",
+    )
+    with elsewhere(home):
+        heir = kept.drivers.launch(APP)
+        if starting:
+            time.sleep(kept.chance.uniform(4, 8))
+        else:
+            kept.send(1000)
+            kept.check(heir.log)
+        signal_session(sleeper, signal.SIGCONT)
+        wait_until(lambda: processes.alive(sleeper) is False, what="the sleeper has ended")
+        kept.send(1000)
+        kept.check(heir.log)
+    assert kept.drivers.row(heir.incarnation).state == "running"
+    assert not {row.state for row in control.progress(APP).values()} & {"blocked", "failing"}
+    return heir
+
+
+@pytest.mark.long
+def test_a_store_that_is_away_for_a_while_is_waited_for(kept: Keeping, store: S3) -> None:
+    driver = kept.drivers.launch(APP)
+    kept.send(20_000)
+    kept.check(driver.log)
+    store.kill()
+    kept.send(20_000)
+
+    def told() -> bool:
+        rows = kept.drivers.control.progress(APP).values()
+        return {row.state for row in rows} == {"failing"}
+
+    wait_until(told, what="every stream says that it fails")
+    time.sleep(20)
+    assert told()
+    store.start()
+    store.wait()
+    kept.send(20_000)
+    kept.check(driver.log)
+    rows = kept.drivers.control.progress(APP).values()
+    assert {row.incarnation for row in rows} == {driver.incarnation}
+    assert {row.dead for row in rows} == {0}
 
 
 @pytest.mark.long

@@ -288,10 +288,10 @@ def test_no_secret_is_in_plain_text() -> None:
 
 
 def test_kustomize_puts_it_together() -> None:
-    kustomize = shutil.which("kustomize")
-    if kustomize is None:
-        pytest.skip("there is no kustomize on PATH")
-    done = subprocess.run([kustomize, "build", str(MANIFESTS)], check=True, capture_output=True, text=True)
+    words = ["kustomize", "build"] if shutil.which("kustomize") else ["kubectl", "kustomize"]
+    if not shutil.which(words[0]):
+        pytest.skip("there is neither kustomize nor kubectl on PATH")
+    done = subprocess.run([*words, str(MANIFESTS)], check=True, capture_output=True, text=True)
     found = list(yaml.safe_load_all(done.stdout))
     for one in found:
         kubernetes_validate.validate(one, VERSIONS[-1], strict=True)
