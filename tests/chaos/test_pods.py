@@ -151,3 +151,4 @@ def test_streams_go_through_pods_that_end_and_drivers_that_are_killed(
             mine = place.works()
             place.apps.control.release(APP, ME)
             wait_until(lambda: not set(place.phases()) & set(mine), what="whoever drains takes its pods along")
+    assert not list(PROJECT.glob("*.jar")), "the image's folder is not theirs to write to"
