@@ -1,6 +1,6 @@
 """One DAG per declared capture: an hourly look at its health, and a form to run, compare or reset it."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from airflow.sdk import DAG, Param
 from penstock_operators import OperateCapture
@@ -48,7 +48,9 @@ def operating(capture: Capture) -> DAG:
             cursor=capture.cursor,
         ),
     ) as dag:
-        OperateCapture(task_id="operate", capture=capture.name)
+        # What is wrong with the capture fails at once. This is for Airflow itself: on a busy machine it may take a task
+        # that was deferred for a moment only, and runs again, for one that was killed.
+        OperateCapture(task_id="operate", capture=capture.name, retries=2, retry_delay=timedelta(seconds=10))
     return dag
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from tests.chaos.histories.__main__ import main
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(400)]
+# Of captures `make test` has the kills of test_capture_kills.py.
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(400)]
 
 
 def test_each_topic_ends_as_its_table(tmp_path: Path, home: Path) -> None:  # noqa: ARG001

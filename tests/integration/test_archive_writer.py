@@ -97,7 +97,7 @@ def work(store: Store) -> None:
     keeper(writer, to, 19, LATER + 2000 + GRACE + 1).tend()
 
 
-@pytest.mark.parametrize("effect", ["before", "after"])
+@pytest.mark.parametrize("effect", ["before", pytest.param("after", marks=pytest.mark.long)])
 def test_cut_off_at_every_call_and_begun_again(part: S3, effect: Cut) -> None:
     for at in itertools.count(1):
         prefix = f"cut-{effect}-{at}"

@@ -102,6 +102,7 @@ class Unread(Unreadable):
 
 
 @pytest.mark.usefixtures("home")
+@pytest.mark.long
 def test_lag_is_right_behind_crashes_of_the_broker(
     own: Broker, control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -98,7 +98,7 @@ def made(bootstrap: str, stream: Stream) -> None:
     send(bootstrap, table if stream.tables else [])
 
 
-@pytest.mark.parametrize("case", [walks, contacts, names])
+@pytest.mark.parametrize("case", [walks, contacts, pytest.param(names, marks=pytest.mark.long)])
 def test_what_was_told_and_is_told_is_what_the_rules_say(
     case: Callable[[], Case], spark: SparkSession, fresh_broker: Broker, tmp_path: Path
 ) -> None:
