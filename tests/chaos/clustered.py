@@ -6,7 +6,7 @@ import json
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -47,6 +47,20 @@ class Flowing:
     def launch(self) -> None:
         self.driver = self.apps.launch(APP)
         self.apps.wait_running(self.driver, 180)
+
+    def running(self, other_than: DriverRow | None = None, owner: str = "") -> DriverRow:
+        """Wait for the driver that a supervisor has started, one with another incarnation than that."""
+
+        def found() -> DriverRow | None:
+            row = self.apps.control.app(APP)
+            d = self.apps.control.driver(row.incarnation) if row and row.incarnation else None
+            if d is None or d.state != "running" or (other_than and d.incarnation == other_than.incarnation):
+                return None
+            return d if not owner or d.owner == owner else None
+
+        made = wait_until(found, 180, what=f"a driver of {APP} runs")
+        assert made
+        return made
 
     def begin(self) -> None:
         self.numbers.start()
@@ -202,10 +216,7 @@ def clustered(mariadb: MariaDB, home: Path, **more: object) -> Iterator[Clustere
         Brokers(home, [first + 2 * i for i in range(BROKERS)]) as brokers,
         drivers(brokers, mariadb, home, CHAOS, **settings) as apps,
         Cluster(cores=2, memory="2g") as cluster,
+        closing(Clustered(brokers, cluster, apps)) as made,
     ):
-        made = Clustered(brokers, cluster, apps)
-        try:
-            made.begin()
-            yield made
-        finally:
-            made.close()
+        made.begin()
+        yield made

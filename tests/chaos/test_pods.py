@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psutil
@@ -107,13 +107,13 @@ def podded(api: ApiServer, mariadb: MariaDB, home: Path) -> Iterator[Podded]:
         "PENSTOCK_DRIVER_HOST": "127.0.0.1", "PENSTOCK_APP_CORES": 2, "PENSTOCK_EXECUTOR_CORES": 1,
         "PENSTOCK_EXECUTOR_MEMORY": "512m", "PENSTOCK_LEASE_TTL": 8, "PENSTOCK_SPARK_CONF": json.dumps(conf),
     }  # fmt: skip
-    with Brokers(home, [free_port(2)]) as brokers, drivers(brokers, mariadb, home, CHAOS, **given) as apps:
-        made = Podded(brokers, apps, api)
+    with (
+        Brokers(home, [free_port(2)]) as brokers,
+        drivers(brokers, mariadb, home, CHAOS, **given) as apps,
+        closing(Podded(brokers, apps, api)) as made,
+    ):
         made.numbers.start()
-        try:
-            yield made
-        finally:
-            made.close()
+        yield made
 
 
 def test_streams_go_through_pods_that_end_and_drivers_that_are_killed(

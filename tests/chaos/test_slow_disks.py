@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from penstock.supervision.supervisor import Supervisor
 from tests.chaos.clustered import Flowing
 from tests.chaos.drivers import Drivers, drivers
 from tests.chaos.platform import APP, CHAOS
-from tests.support import wait_until
 
 pytestmark = [
     pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(1800),
@@ -39,20 +38,8 @@ def on_a_disk(command: Sequence[str], seconds: float, when: str) -> list[str]:
     """The command with those calls of its threads held up. when: which of each thread, as strace counts."""
     held = f"inject={CALLS}:delay_enter={int(seconds * 1e6)}:when={when}"
     # In a session of its own: what is signalled is the command alone, which keeps its pid.
-    return [
-        "strace",
-        "-DDD",
-        "-f",
-        "--seccomp-bpf",
-        "-qq",
-        "-o",
-        "/dev/null",
-        "-e",
-        f"trace={CALLS}",
-        "-e",
-        held,
-        *command,
-    ]
+    options = ["-DDD", "-f", "--seccomp-bpf", "-qq", "-o", "/dev/null", "-e", f"trace={CALLS}", "-e", held]
+    return ["strace", *options, *command]
 
 
 class Slow(Flowing):
@@ -69,11 +56,7 @@ class Slow(Flowing):
 
     def launch(self) -> None:
         self._thread.start()
-        self.driver = wait_until(self._running, what="a driver runs")
-
-    def _running(self) -> Any:
-        found = self.apps.control.drivers(APP)
-        return found[0] if found and found[0].state == "running" else None
+        self.driver = self.running()
 
     def _supervise(self) -> None:
         while not self._over.wait(0.5):
@@ -106,12 +89,9 @@ def slow(home: Path, seconds: float, when: str) -> Iterator[Slow]:
             # Tables are made on the disk as it is: each of them waits for a dozen calls.
             m.setattr(MariaDB, "command", of(MariaDB))
             mariadb.restart()
-            made = Slow(brokers, apps, slowed)
-            try:
+            with closing(Slow(brokers, apps, slowed)) as made:
                 made.begin()
                 yield made
-            finally:
-                made.close()
 
 
 def test_all_goes_on_on_a_disk_that_takes_a_third_of_a_second(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import psutil
@@ -55,20 +55,6 @@ class Deployed(Clustered):
         self.supervise("one")
         self.driver = self.running()
 
-    def running(self, other_than: DriverRow | None = None, owner: str = "") -> DriverRow:
-        """Wait for the app's driver, one with another incarnation than that."""
-
-        def found() -> DriverRow | None:
-            row = self.apps.control.app(APP)
-            d = self.apps.control.driver(row.incarnation) if row and row.incarnation else None
-            if d is None or d.state != "running" or (other_than and d.incarnation == other_than.incarnation):
-                return None
-            return d if not owner or d.owner == owner else None
-
-        made = wait_until(found, 180, what=f"a driver runs in the cluster: {self._home}")
-        assert made
-        return made
-
     def worker_of(self, d: DriverRow) -> Worker:
         """The worker that runs a driver."""
         return next(w for w in self.cluster.workers if (w.work / str(d.submission)).exists())
@@ -111,13 +97,10 @@ def deployed(mariadb: MariaDB, home: Path, **more: object) -> Iterator[Deployed]
         Brokers(home, [free_port(2)]) as brokers,
         drivers(brokers, mariadb, home, CHAOS, **settings) as apps,
         Cluster(cores=3, memory="2g") as made,
+        closing(Deployed(brokers, made, apps, home)) as place,
     ):
-        place = Deployed(brokers, made, apps, home)
-        try:
-            place.begin()
-            yield place
-        finally:
-            place.close()
+        place.begin()
+        yield place
 
 
 def test_a_supervisors_host_is_lost_and_then_the_drivers_worker(mariadb: MariaDB, tmp_path: Path) -> None:
