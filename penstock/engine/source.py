@@ -203,6 +203,10 @@ def _settings(bootstrap: str) -> dict[str, str]:
         "kafka.max.poll.records": "25000",
         "kafka.max.partition.fetch.bytes": str(2 * 1024 * 1024),
         "kafka.fetch.max.wait.ms": "10",
+        # What was asked of a leader that died is asked again of nobody else before its time is over: a minute, unless
+        # told. New leaders are there after seven seconds.
+        "kafka.request.timeout.ms": "10000",
+        "kafka.default.api.timeout.ms": "10000",
         # Gaps are found and told by penstock.engine.gaps.
         "failOnDataLoss": "false",
     }

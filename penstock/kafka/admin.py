@@ -47,6 +47,8 @@ LEADERLESS = KafkaError._NOENT
 # For a moment after its start the broker knows no leaders, or other ones than the client does.
 STARTING = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, LEADERLESS}
 PATIENCE = 5.0
+# The first try to learn offsets; the next ones are each a second longer.
+FIRST_TRY = 2.0
 # After this a client is given up whose leaders are newer than those of a broker that crashed: it keeps them for ever.
 RENEWED_AFTER = 2.0
 # The client did not come through; of what a broker answers, it never makes these itself.
@@ -104,10 +106,10 @@ def answer(future: Future[T], bootstrap: str) -> T:
         raise unreachable(bootstrap, e.args[0]) from e
 
 
-def partitions(client: AdminClient, bootstrap: str) -> dict[str, int]:
-    """Partition count of every topic of the cluster."""
+def partitions(client: AdminClient, bootstrap: str, timeout: float | None = None) -> dict[str, int]:
+    """Partition count of every topic of the cluster. timeout: seconds, TIMEOUT unless told."""
     try:
-        found = client.list_topics(timeout=TIMEOUT).topics
+        found = client.list_topics(timeout=timeout or TIMEOUT).topics
     except KafkaException as e:
         admin.cache_clear()
         raise unreachable(bootstrap, e.args[0]) from e
@@ -205,19 +207,28 @@ def _offsets(
     which: OffsetSpec,
     isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
 ) -> dict[tuple[str, int], int]:
+    """What of a partition was asked of a leader that dies is waited for as long as may be, and who leads now is not
+    asked for meanwhile: so ask a few times, and each time a little more patiently."""
     found_at: dict[tuple[str, int], int] = {}
-    left, began, renewed = set(wanted), time.monotonic(), False
+    left, began, renewed, patience = set(wanted), time.monotonic(), False, FIRST_TRY
     while left:
         asked, left = {TopicPartition(t, p): which for t, p in left}, set()
-        found = client.list_offsets(asked, isolation_level=isolation, request_timeout=REQUEST)
+        rest = max(began + REQUEST - time.monotonic(), 1.0)
+        last, timeout = rest <= patience, min(rest, patience)
+        patience += 1
+        found = client.list_offsets(asked, isolation_level=isolation, request_timeout=timeout)
         for at, future in found.items():
             try:
                 offset = answer(future, bootstrap).offset
                 if offset != OFFSET_INVALID:
                     found_at[at.topic, at.partition] = offset
                 # No error and no offset either: of several brokers the one that led has just died.
-                elif time.monotonic() < began + PATIENCE:
+                elif not last:
                     left.add((at.topic, at.partition))
+            except BrokerError:
+                if last:
+                    raise
+                left.add((at.topic, at.partition))
             except KafkaException as e:
                 if e.args[0].code() in STARTING and time.monotonic() < began + PATIENCE:
                     left.add((at.topic, at.partition))
@@ -227,9 +238,10 @@ def _offsets(
             time.sleep(0.1)
             if not renewed and time.monotonic() > began + RENEWED_AFTER:
                 admin.cache_clear()
-                client, renewed = admin(bootstrap), True
+                renewed = True
+            client = admin(bootstrap)
             # Asking for topics also renews what the client knows of leaders.
-            partitions(client, bootstrap)
+            partitions(client, bootstrap, max(began + REQUEST - time.monotonic(), 1.0))
     return found_at
 
 

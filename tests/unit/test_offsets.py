@@ -58,6 +58,6 @@ def test_what_a_dead_leader_left_unsaid_is_no_offset(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(admin, "AdminClient", lambda _: told)
     monkeypatch.setattr(admin, "RENEWED_AFTER", 0.0)
     assert admin.end_offsets(unsaid, [("t", 0)], "nowhere:1") == {("t", 0): 1007}  # type: ignore[arg-type]
-    monkeypatch.setattr(admin, "PATIENCE", 0.0)
+    monkeypatch.setattr(admin, "REQUEST", 0.0)
     assert admin.end_offsets(unsaid, [("t", 0)], "nowhere:1") == {}  # type: ignore[arg-type]
     admin.admin.cache_clear()
