@@ -19,7 +19,7 @@ WORKERS ?= 3
 CHAOS ?= --kills 300 --outages 30 --hours 8
 HISTORIES ?= --histories 200 --kills 100 --outages 20
 SINKS ?= --kills 50 --outages 20
-BENCH ?= emission recovery faults idle throughput walk_ins capture sinks rebuild backfill lag rows
+BENCH ?= emission recovery faults distribution idle throughput walk_ins capture sinks rebuild backfill lag rows
 SOURCES = penstock jobs dags plugins tests
 
 help: ## what there is to make
@@ -73,7 +73,7 @@ lint: test-env
 types: test-env
 	.venv/bin/mypy $(SOURCES)
 
-bench: test-env ## measure emission, recovery, faults, idle use, throughput, walk-ins, captures, sinks, rebuilds, backfills and lag beside them; one: make bench BENCH=emission
+bench: test-env ## measure emission, recovery, faults, distribution, idle use, throughput, walk-ins, captures, sinks, rebuilds, backfills and lag beside them; one: make bench BENCH=emission
 	@for bench in $(BENCH); do \
 		test $$bench != idle || $(PENSTOCK) up || exit 1; \
 		.venv/bin/python -m tests.bench.$$bench || exit 1; \

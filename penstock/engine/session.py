@@ -142,7 +142,7 @@ def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequ
         # Spark's own would look each minute whether one was silent for two.
         "spark.network.timeout": "60s",
         "spark.executor.heartbeatInterval": "3s",
-        "spark.storage.blockManagerHeartbeatTimeoutMs": "20s",
+        "spark.storage.blockManagerHeartbeatTimeoutMs": "15s",
         "spark.network.timeoutInterval": "2s",
         # Whoever waits for shuffled rows of one that hangs asks the driver after this whether it is still there.
         "spark.shuffle.io.connectionTimeout": "15s",

@@ -18,7 +18,7 @@ from sqlalchemy import inspect
 
 from penstock.catalog import readable
 from penstock.control import connect, schema
-from penstock.engine import s3a
+from penstock.engine import fitness, s3a
 from penstock.engine.session import bytes_of
 from penstock.errors import PenstockError
 from penstock.kafka.admin import describe_topics
@@ -58,6 +58,7 @@ def examine(platform: Platform) -> list[Check]:
         ("Stores", _stores),
         ("Checkpoints", _checkpoints),
         ("Spark cluster", _placed),
+        ("Executors", _executors),
         ("Airflow", _airflow),
     ]
     found: list[Check] = []
@@ -269,6 +270,26 @@ def _placed(platform: Platform) -> Iterator[Check]:
     found += f", which with their memory do not fit into workers of {s.worker_cores} cores and {s.worker_memory}"
     fix = "raise PENSTOCK_WORKER_CORES or _MEMORY, or lower PENSTOCK_APP_CORES or PENSTOCK_EXECUTOR_MEMORY: an app for "
     yield Check("Spark cluster", "fail", found, fix + "which nothing is left is queued")
+
+
+def _executors(platform: Platform) -> Iterator[Check]:
+    """One executor is asked for and tried, where there is a cluster to ask; that takes a quarter of a minute."""
+    master = settings().spark_master
+    if master.startswith("local") or not all(part.running() for part in (*platform.brokers, *platform.placed)):
+        return
+    found = fitness.examine()
+    if found.lacking:
+        fix = "ask again when there is room, or mend what is said"
+        yield Check("Executors", "note", f"could not be tried: {found.lacking}", fix)
+    elif found.wrong:
+        fix = (
+            "PENSTOCK_EXECUTOR_PYTHON is its Python there, with what requirements.txt names; Penstock and jobs/ are on "
+        )
+        fix += "its PYTHONPATH; workers reach this host and the brokers"
+        yield Check("Executors", "fail", f"one of {master} cannot do what batches need: {found.wrong}", fix)
+    else:
+        read = f"read {found.records} records" if found.records else "found no record to read yet"
+        yield Check("Executors", "ok", f"{found.python} on {found.host} runs this code and {read}")
 
 
 def _fit(asked: Sequence[Placement], s: Settings) -> bool:

@@ -29,7 +29,10 @@ class Marks:
             }
         )
         self._seen: dict[str, tuple[Mark, float]] = {}
-        now = end_offsets(admin(bootstrap), [(COMMITS.name, p) for p in range(COMMITS.partitions)], bootstrap)
+        wanted = [(COMMITS.name, p) for p in range(COMMITS.partitions)]
+        # Of a topic that was just made, some partitions may have no leader yet.
+        while len(now := end_offsets(admin(bootstrap), wanted, bootstrap)) < len(wanted):
+            time.sleep(0.1)
         self._consumer.assign([TopicPartition(topic, p, offset) for (topic, p), offset in now.items()])
 
     def wait(self, streams: Sequence[str], topic: str, wanted: Mapping[int, int], timeout: float = 900) -> float:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
+from penstock.engine import fitness
 from penstock.local.parts import MariaDB
 from tests.chaos.clustered import clustered
 
@@ -17,9 +19,28 @@ def test_a_killed_workers_state_and_tasks_go_to_the_other(mariadb: MariaDB, tmp_
         place.settles()
         before = place.executors()
         assert set(before.values()) == {1, 2}, "each worker has one"
+        tried = fitness.examine()
+        assert (tried.python, tried.wrong, tried.lacking) == (sys.executable, "", "")
+        assert tried.records, "it reads from the brokers"
         place.recovers(place.cluster.workers[0].kill)
         place.settles()
         after = place.executors()
         assert set(after.values()) == {2}, "both are the other's"
         assert len(before.keys() & after.keys()) == 1, "one of them has stayed"
+        place.exact()
+
+
+@pytest.mark.long
+def test_what_an_executor_lacks_is_told(mariadb: MariaDB, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with clustered(mariadb, tmp_path) as place:
+        place.settles()
+        with monkeypatch.context() as given:
+            given.setenv("PENSTOCK_EXECUTOR_PYTHON", "/nowhere/python")
+            assert "/nowhere/python" in fitness.examine().wrong
+        with monkeypatch.context() as given:
+            given.setenv("PENSTOCK_SPARK_CONF", '{"spark.executorEnv.PYTHONPATH": "/nowhere"}')
+            assert "No module named 'penstock'" in fitness.examine().wrong
+        with monkeypatch.context() as given:
+            given.setenv("PENSTOCK_EXECUTOR_MEMORY", "64g")
+            assert "64g" in fitness.examine().lacking
         place.exact()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock.control import Control
-from penstock.engine import placing, session
+from penstock.engine import fitness, placing, session
 from penstock.errors import LocalError, SettingError
 from penstock.local import doctor, platform
 from penstock.local.parts import Broker, Brokers
@@ -120,6 +120,23 @@ def test_doctor_tells_what_of_the_cluster_does_not_run(monkeypatch: pytest.Monke
     assert "(3 of 3)" in found["Broker"].found
     assert "Spark worker 1, Spark worker 2" in found["Spark cluster"].found
     assert found["Spark cluster"].fix == doctor.UNUSED
+
+
+@pytest.mark.parametrize(
+    ("tried", "state", "said"),
+    [
+        (fitness.Found(python="/p", host="h", records=3), "ok", "/p on h runs this code and read 3 records"),
+        (fitness.Found(lacking="waits for executors"), "note", "could not be tried: waits for executors"),
+        (fitness.Found(wrong="error=2"), "fail", "one of spark://elsewhere:7077 cannot do what batches need: error=2"),
+    ],
+)
+def test_doctor_tells_how_an_executor_did(
+    tried: fitness.Found, state: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given(monkeypatch, SPARK_MASTER="spark://elsewhere:7077", KAFKA_BOOTSTRAP="elsewhere:9092")
+    monkeypatch.setattr(fitness, "examine", lambda: tried)
+    (check,) = doctor._executors(Platform())
+    assert (check.state, check.found) == (state, said)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -36,7 +37,7 @@ STREAMS = [
             value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
         ),
         promise=Updates(window=S.summary, late_by=timedelta(hours=1)),
-        shuffle_partitions=bundles.STREAM.shuffle_partitions,
+        shuffle_partitions=int(os.environ.get("SHUFFLE_PARTITIONS", bundles.STREAM.shuffle_partitions)),
         max_records=bundles.STREAM.max_records,
     ),
     replace(bundles.STREAM, app="two-stages", every=0.0),
