@@ -285,8 +285,8 @@ def _executors(platform: Platform) -> Iterator[Check]:
         fix = (
             "PENSTOCK_EXECUTOR_PYTHON is its Python there, with what requirements.txt names; Penstock and jobs/ are on "
         )
-        fix += "its PYTHONPATH; workers reach this host and the brokers"
-        yield Check("Executors", "fail", f"one of {master} cannot do what batches need: {found.wrong}", fix)
+        fix += "its PYTHONPATH; workers reach this host and the brokers; more is in its stderr, on the page of its worker"
+        yield Check("Executors", "fail", f"{settings().worker_python} of {master}: {found.wrong}", fix)
     else:
         read = f"read {found.records} records" if found.records else "found no record to read yet"
         yield Check("Executors", "ok", f"{found.python} on {found.host} runs this code and {read}")

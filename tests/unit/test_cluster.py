@@ -127,13 +127,14 @@ def test_doctor_tells_what_of_the_cluster_does_not_run(monkeypatch: pytest.Monke
     [
         (fitness.Found(python="/p", host="h", records=3), "ok", "/p on h runs this code and read 3 records"),
         (fitness.Found(lacking="waits for executors"), "note", "could not be tried: waits for executors"),
-        (fitness.Found(wrong="error=2"), "fail", "one of spark://elsewhere:7077 cannot do what batches need: error=2"),
+        (fitness.Found(wrong="error=2"), "fail", "/python of spark://elsewhere:7077: error=2"),
     ],
 )
 def test_doctor_tells_how_an_executor_did(
     tried: fitness.Found, state: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given(monkeypatch, SPARK_MASTER="spark://elsewhere:7077", KAFKA_BOOTSTRAP="elsewhere:9092")
+    given(monkeypatch, EXECUTOR_PYTHON="/python")
     monkeypatch.setattr(fitness, "examine", lambda: tried)
     (check,) = doctor._executors(Platform())
     assert (check.state, check.found) == (state, said)
