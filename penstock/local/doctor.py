@@ -284,8 +284,8 @@ def _executors(platform: Platform) -> Iterator[Check]:
     elif found.wrong:
         fix = (
             "PENSTOCK_EXECUTOR_PYTHON is its Python there, with what requirements.txt names; Penstock and jobs/ are on "
+            "its PYTHONPATH; workers reach this host and the brokers; its stderr, on its worker's page, says more"
         )
-        fix += "its PYTHONPATH; workers reach this host and the brokers; more is in its stderr, on the page of its worker"
         yield Check("Executors", "fail", f"{settings().worker_python} of {master}: {found.wrong}", fix)
     else:
         read = f"read {found.records} records" if found.records else "found no record to read yet"
