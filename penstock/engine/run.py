@@ -335,8 +335,10 @@ class StreamRun:
 
     def _listen(self) -> None:
         """Say so if the broker has not answered for long: a batch that waits for it, or is not planned, fails late."""
+        if not self.active:
+            return  # a query that has ended: the driver, which may be held up by another stream, has yet to say why
         silent_for = time.monotonic() - max(self._heard_at, self._wrote_at)
-        if self.active and self._looks > LOOKS and silent_for > SILENT:
+        if self._looks > LOOKS and silent_for > SILENT:
             if self.figures.state in ("idle", "running"):
                 self._unheard = True
                 self._stands(

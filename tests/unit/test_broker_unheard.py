@@ -66,3 +66,10 @@ def test_what_its_query_failed_with_stays_the_reason(stream: StreamRun) -> None:
     stream.lag(stream.offsets, ENDS, ENDS, 0.0)
     stream._listen()
     assert (stream.figures.state, stream.figures.error) == ("failing", "no")
+
+
+def test_one_whose_query_has_ended_is_not_well_because_of_that(stream: StreamRun) -> None:
+    """Its driver may be held up for long by another stream before it says what the query ended with."""
+    assert looked(stream, run.LOOKS + 1) == "failing"
+    stream._query = cast("Any", SimpleNamespace(isActive=False))
+    assert looked(stream, 0) == "failing"
