@@ -9,7 +9,6 @@ a line of JSON, the last one of its output.
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from penstock.engine.placing import Executors
 from penstock.engine.session import open_session
 from penstock.kafka.admin import admin, end_offsets, first_offsets
 from penstock.settings import settings
+from penstock.supervision import launch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,20 +47,14 @@ class Found:
 
 def examine() -> Found:
     """Try it, in a process of its own; seconds, for its JVM must start."""
-    s = settings()
-    asked = {"PENSTOCK_APP_CORES": str(s.executor_cores), "PENSTOCK_DRIVER_MEMORY": "512m"}
-    command = [sys.executable, "-m", "penstock.engine.fitness"]
+    cores = str(settings().executor_cores)
     try:
-        done = subprocess.run(
-            command, env={**os.environ, **asked}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=WHOLE, check=False,
-        )  # fmt: skip
+        told = launch.told(["penstock.engine.fitness"], WHOLE, PENSTOCK_APP_CORES=cores, PENSTOCK_DRIVER_MEMORY="512m")
     except subprocess.TimeoutExpired:
         return Found(wrong=f"no answer within {WHOLE:g} s")
-    try:
-        return Found(**json.loads(done.stdout.splitlines()[-1]))
-    except (IndexError, ValueError, TypeError):
-        return Found(wrong=_short(done.stderr) or f"it ended with {done.returncode}")
+    except subprocess.CalledProcessError as e:
+        return Found(wrong=_short(e.stderr.decode(errors="replace")) or f"it ended with {e.returncode}")
+    return Found(**told)
 
 
 def tried(spark: SparkSession) -> Found:

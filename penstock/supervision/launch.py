@@ -13,6 +13,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from penstock.declare.capture import APP as CAPTURES
 from penstock.declare.view import instance_of
@@ -81,6 +84,18 @@ def properties(app: str, conf: Mapping[str, str]) -> Path:
 def escaped(conf: Mapping[str, str]) -> str:
     """Settings as `java.util.Properties` reads them, a line each."""
     return "".join(f"{key.translate(ESCAPED)}={value.translate(ESCAPED)}\n" for key, value in conf.items())
+
+
+def told(command: Sequence[str], timeout: float, **settings: str) -> dict[str, Any]:
+    """What a module that is run as a driver would be says as JSON on its last line. settings: PENSTOCK_* for it.
+
+    subprocess.TimeoutExpired; subprocess.CalledProcessError, with what it wrote to stderr, if it fails.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", *command], env=environment() | settings, capture_output=True, check=True, timeout=timeout
+    )
+    found: dict[str, Any] = orjson.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def environment() -> dict[str, str]:

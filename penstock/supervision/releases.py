@@ -6,11 +6,8 @@ A project's code is read by processes of their own, as who asks may be Airflow's
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
-
-import orjson
 
 from penstock.control import Actor, Control
 from penstock.errors import ReleaseRefused
@@ -49,14 +46,9 @@ def release(control: Control, app: str, actor: Actor, note: str = "", *, accept_
 def _told(command: Sequence[str], timeout: float) -> dict[str, Any]:
     """What a module says as JSON on its last line. ReleaseRefused if it says nothing."""
     what = f"`python -m {' '.join(command)}` did not tell whether the code would run"
-    env = launch.environment() | {"PENSTOCK_SPARK_MASTER": "local[1]", "PENSTOCK_DRIVER_MEMORY": "512m"}
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", *command], env=env, capture_output=True, check=True, timeout=timeout
-        )
+        return launch.told(command, timeout, PENSTOCK_SPARK_MASTER="local[1]", PENSTOCK_DRIVER_MEMORY="512m")
     except subprocess.TimeoutExpired as e:
         raise ReleaseRefused(what, got=f"nothing within {timeout:g} s", fix="release again") from e
     except subprocess.CalledProcessError as e:
         raise ReleaseRefused(what, got=e.stderr.decode(errors="replace").strip()[-2000:]) from e
-    found: dict[str, Any] = orjson.loads(done.stdout.splitlines()[-1])
-    return found

@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, TopicPartition
 from penstock.declare.outputs import Mark
 from penstock.declare.topic import COMMITS
 from penstock.kafka.admin import admin, end_offsets
+from tests.support import wait_until
 
 # A client must not wait for a broker that hangs for longer than those wait that it measures.
 SOCKET_MS = 5000
@@ -30,9 +31,14 @@ class Marks:
         )
         self._seen: dict[str, tuple[Mark, float]] = {}
         wanted = [(COMMITS.name, p) for p in range(COMMITS.partitions)]
-        # Of a topic that was just made, some partitions may have no leader yet.
-        while len(now := end_offsets(admin(bootstrap), wanted, bootstrap)) < len(wanted):
-            time.sleep(0.1)
+
+        def ends() -> dict[tuple[str, int], int] | None:
+            """Of a topic that was just made, some partitions may have no leader yet."""
+            found = end_offsets(admin(bootstrap), wanted, bootstrap)
+            return found if len(found) == len(wanted) else None
+
+        now = wait_until(ends, what="every partition of the marks has a leader")
+        assert now
         self._consumer.assign([TopicPartition(topic, p, offset) for (topic, p), offset in now.items()])
 
     def wait(self, streams: Sequence[str], topic: str, wanted: Mapping[int, int], timeout: float = 900) -> float:

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.engine import fitness
 from penstock.local.parts import MariaDB
+from penstock.settings import settings
 from tests.chaos.clustered import clustered
 
 pytestmark = pytest.mark.integration
@@ -36,12 +37,16 @@ def test_what_an_executor_lacks_is_told(mariadb: MariaDB, tmp_path: Path, monkey
         place.settles()
         with monkeypatch.context() as given:
             given.setenv("PENSTOCK_EXECUTOR_PYTHON", "/nowhere/python")
+            settings.cache_clear()
             assert "No such file" in fitness.examine().wrong
         with monkeypatch.context() as given:
             # The one that the environment was made from has none of its libraries.
             given.setenv("PENSTOCK_EXECUTOR_PYTHON", str(Path(sys.executable).resolve()))
+            settings.cache_clear()
             assert "penstock.engine.workers" in fitness.examine().wrong
         with monkeypatch.context() as given:
             given.setenv("PENSTOCK_EXECUTOR_MEMORY", "64g")
+            settings.cache_clear()
             assert "64g" in fitness.examine().lacking
+        settings.cache_clear()
         place.exact()
