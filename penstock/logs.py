@@ -20,8 +20,6 @@ from queue import Empty, Full, Queue
 from threading import Event, Thread
 from typing import Any
 
-from penstock.settings import settings
-
 PLACE = ("topic", "partition", "offset")
 FIELDS = (*PLACE, "stream", "app", "incarnation")
 
@@ -238,6 +236,9 @@ class AlertHandler(logging.Handler):
 
 def setup(process: str, *, level: int = logging.INFO) -> None:
     """Log to stderr as this process, and to the alert webhook if the settings name one. Replaces earlier handlers."""
+    # The command line prints through this module, and its help needs no settings.
+    from penstock.settings import settings
+
     given = settings()
     output = logging.StreamHandler(sys.stderr)
     output.setFormatter(Json(process) if given.log_json else Text(process))

@@ -29,6 +29,11 @@ UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 TOGETHER, LONGEST = 20_000, 10_000
 
 
+def register(app: typer.Typer) -> None:
+    """Put the command of this module among those of `penstock demo`."""
+    app.command("crowd")(crowd)
+
+
 def crowd(
     devices: Annotated[int, typer.Option(min=1, max=2**24, help="How many devices there are.")] = 1000,
     businesses: Annotated[int, typer.Option(min=1, help="At how many businesses; the demo database gets more.")] = 10,

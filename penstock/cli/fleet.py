@@ -17,6 +17,11 @@ from penstock.settings import settings
 SHOWN = 20
 
 
+def register(app: typer.Typer) -> None:
+    """Put the command of this module among those of `penstock demo`."""
+    app.command("fleet")(fleet)
+
+
 def fleet(
     agents: Annotated[int, typer.Option(min=1, max=2**24, help="How many agents there are.")] = 1000,
     rate: Annotated[

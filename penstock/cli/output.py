@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import typer
@@ -17,9 +17,11 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from penstock.control import Actor
 from penstock.errors import PenstockError
 from penstock.logs import printable, printable_json
+
+if TYPE_CHECKING:
+    from penstock.control import Actor
 
 COLOURS = {
     "running": "green", "idle": "green", "starting": "blue", "loading": "blue", "draining": "blue",
@@ -90,6 +92,8 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> typer.Exit:
 
 def actor() -> Actor:
     """The user of the operating system, acting by the command line."""
+    from penstock.control import Actor
+
     try:
         name = getpass.getuser()
     except (KeyError, OSError):  # a container's user may have no name

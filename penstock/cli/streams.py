@@ -12,7 +12,6 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from penstock.catalog import readable
 from penstock.cli.output import actor, clear_errors, console, count, echo, emit, shown, state, table, unknown
 from penstock.control import Control, Desired, connect
 from penstock.errors import PenstockError
@@ -31,6 +30,8 @@ BLOCK = 64 * 1024
 
 def complete(incomplete: str) -> list[tuple[str, str]]:
     """Names of streams and apps that begin as typed, for shell completion."""
+    from penstock.catalog import readable
+
     catalog, _ = readable()
     names = dict.fromkeys(catalog.apps, "app") | {s.name: f"stream of {s.app}" for s in catalog.supervised.values()}
     return sorted((name, about) for name, about in names.items() if name.startswith(incomplete))

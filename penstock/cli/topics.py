@@ -25,13 +25,20 @@ Beats = dict[str, Mapping[str, Any]]
 SETTLE = 10.0
 
 
+app = typer.Typer(help="The declared topics beside the broker's; sending records and reading them.")
+
+
+@app.callback(invoke_without_command=True)
 def topics(
+    ctx: typer.Context,
     apply: Annotated[
         bool, typer.Option("--apply", help="Create, widen and configure topics as declared; removes nothing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON.")] = False,
 ) -> None:
     """Every declared topic: partitions, differences from its declaration, records, last heartbeat."""
+    if ctx.invoked_subcommand:
+        return
     with clear_errors():
         declared = list(readable()[0].topics.values())
         done = ensure_topics(declared, settings().bootstrap) if apply else []

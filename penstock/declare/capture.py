@@ -42,13 +42,13 @@ from sqlglot import exp
 from penstock.declare import capture_refusals
 from penstock.declare.capture_clauses import MB, Clauses
 from penstock.declare.capture_tokens import tokens
-from penstock.declare.declared import Kind, Place
+from penstock.declare.declared import CAPTURES, Kind, Place
 from penstock.declare.tokens import place, spelled, text_of
 from penstock.declare.topic import Topic
 from penstock.errors import DeclarationError
 
 # The app whose driver holds all captures.
-APP = "captures"
+APP = CAPTURES
 
 
 @dataclass(frozen=True)

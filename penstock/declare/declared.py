@@ -13,6 +13,8 @@ Kind = Literal[
     "topic", "pattern", "table", "store", "source",
     "stream", "sink", "capture", "view", "archive", "backfill",
 ]  # fmt: skip
+# The app that all captures run in. Whoever only needs its name need not import the SQL parser of captures.
+CAPTURES = "captures"
 # What the control database keeps of one.
 LONGEST = 120
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")

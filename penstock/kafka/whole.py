@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Message
@@ -25,9 +25,14 @@ class Whole:
     headers: tuple[tuple[str, bytes], ...] = ()
 
 
-def newest(topics: Iterable[str], count: int, bootstrap: str) -> list[Whole]:
+def newest(
+    topics: Iterable[str], count: int, bootstrap: str, wanted: Callable[[Whole], bool] = lambda _: True
+) -> list[Whole]:
     """The newest so many records of each topic by their time, as committed, oldest first. BrokerError if a topic is
-    not there."""
+    not there.
+
+    wanted: whether a record is one of them.
+    """
     found = []
     with consumer(bootstrap) as reader:
         for topic in dict.fromkeys(topics):
@@ -36,17 +41,21 @@ def newest(topics: Iterable[str], count: int, bootstrap: str) -> list[Whole]:
                 raise BrokerError(f"topic {topic} is not there", fix=CREATE_FOR_SINK)
             places = [(topic, p) for p in range(there)]
             starts, ends = (of(admin(bootstrap), places, bootstrap) for of in (first_offsets, end_offsets))
-            of_topic = [one for at in places for one in _last(reader, at, starts.get(at, 0), ends.get(at, 0), count)]
+            of_topic = [
+                one for at in places for one in _last(reader, at, starts.get(at, 0), ends.get(at, 0), count, wanted)
+            ]
             of_topic.sort(key=lambda one: (one.timestamp, one.place))
             found += of_topic[-count:]
     return found
 
 
-def _last(reader: Consumer, place: tuple[str, int], start: int, end: int, count: int) -> list[Whole]:
+def _last(
+    reader: Consumer, place: tuple[str, int], start: int, end: int, count: int, wanted: Callable[[Whole], bool]
+) -> list[Whole]:
     """The last so many records of a partition: ends of transactions and what compaction left lie between them."""
     back = 2 * count
     while True:
-        found = [whole(one) for one in between(reader, *place, max(start, end - back), end)]
+        found = [one for one in map(whole, between(reader, *place, max(start, end - back), end)) if wanted(one)]
         if len(found) >= count or end - back <= start:
             return found[-count:]
         back *= 8

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.control import AppRow, Desired, DriverRow
 from penstock.control.captures import CaptureRow
 from penstock.control.gaps import GapRow, lost
-from penstock.declare.capture import APP as CAPTURES
+from penstock.declare.declared import CAPTURES
 from penstock.observe.alarms import PAST_FOR, alarms
 from penstock.observe.backfills import run_view
 from penstock.observe.snapshot import Snapshot

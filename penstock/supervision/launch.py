@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from penstock.declare.capture import APP as CAPTURES
+from penstock.declare.declared import CAPTURES
 from penstock.declare.view import instance_of
 from penstock.errors import LocalError
 from penstock.machine import files, java

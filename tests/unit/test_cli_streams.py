@@ -244,7 +244,7 @@ def test_follow_stays_while_the_database_is_away(tmp_path: Path) -> None:
 
 
 def test_completion_offers_streams_and_apps(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streams, "readable", lambda: (catalog, []))
+    monkeypatch.setattr("penstock.catalog.readable", lambda: (catalog, []))
     assert complete("b") == [("bundles", "stream of metrics")]
     assert [name for name, _ in complete("")] == ["bundles", "metrics", "quality", "summaries", "topic-quality"]
 

@@ -8,7 +8,6 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from penstock.catalog import Catalog
@@ -41,9 +40,7 @@ def described(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*args: str, code: int = 0) -> str:
-    app = typer.Typer()
-    app.command()(topics.topics)
-    result = CliRunner().invoke(app, args)
+    result = CliRunner().invoke(topics.app, args)
     assert result.exit_code == code, result.output
     return result.output
 

@@ -1,0 +1,183 @@
+"""Records of a topic as a person sends and reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+
+from penstock.errors import BrokerError
+from penstock.kafka import whole
+from penstock.kafka.admin import admin, end_offsets, first_offsets, offsets_at, partitions
+from penstock.kafka.connection import connection
+from penstock.kafka.letters import PATIENCE, Origin, consumer
+from penstock.kafka.whole import Whole
+from penstock.records.heartbeat import BEAT_KEY
+
+# Seconds until the brokers have taken what was sent.
+DELIVERY = 30
+# Seconds that a poll waits for more.
+POLL = 0.5
+
+Start = Literal["beginning", "end"] | datetime
+
+
+class Outgoing(NamedTuple):
+    """A record to send. value None: a tombstone. timestamp: epoch ms, 0 for now."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp: int = 0
+
+
+def send(topic: str, records: Sequence[Outgoing], bootstrap: str) -> list[Origin]:
+    """Writes records to a topic, in order, with the partitioner of the Java clients.
+
+    Returns:
+        The place of each record, in order.
+
+    Raises:
+        BrokerError: the topic does not exist, or a record was not written; those before it may have been.
+    """
+    _partitions(topic, bootstrap)
+    written: dict[int, Origin] = {}
+    failed: list[KafkaError] = []
+    settings: dict[str, Any] = {
+        **connection(bootstrap),
+        "enable.idempotence": True,
+        "partitioner": "murmur2_random",
+        "delivery.timeout.ms": DELIVERY * 1000,
+        # The topic decides what is too large, not the client.
+        "message.max.bytes": 1_000_000_000,
+        "log_level": 2,
+    }
+    producer = Producer(settings)
+
+    def delivered(error: KafkaError | None, message: Message, number: int) -> None:
+        if error is not None:
+            failed.append(error)
+        else:
+            written[number] = Origin(topic, message.partition() or 0, message.offset() or 0)
+
+    for number, one in enumerate(records):
+        while True:
+            try:
+                producer.produce(
+                    topic,
+                    one.value,
+                    one.key,
+                    headers=list(one.headers),
+                    timestamp=one.timestamp,
+                    on_delivery=partial(delivered, number=number),
+                )
+                break
+            except BufferError:
+                producer.poll(POLL)
+            except KafkaException as e:
+                raise BrokerError(f"record {number + 1} cannot be sent to topic {topic}", got=e.args[0]) from e
+    left = producer.flush(DELIVERY)
+    if failed or left:
+        got = f"{len(written)} of {len(records)} written; {failed[0] if failed else f'no answer for {DELIVERY} s'}"
+        raise BrokerError(f"not all records were written to topic {topic}", got=got)
+    return [written[number] for number in range(len(records))]
+
+
+def read(
+    topic: str,
+    bootstrap: str,
+    start: Start,
+    *,
+    key: bytes | None = None,
+    count: int | None = None,
+    follow: bool = False,
+    heartbeats: bool = False,
+) -> Iterator[Whole]:
+    """Reads the committed records of a topic, those of one partition in the order of their offsets.
+
+    Args:
+        topic: its name.
+        bootstrap: the brokers.
+        start: `beginning`, `end`, or the time of the first record of each partition to read.
+        key: only records with this key.
+        count: end after so many records; None for no limit.
+        follow: go on with records that come later, for ever; else end where each partition ended at the start.
+        heartbeats: include the heartbeats that Penstock writes.
+
+    Raises:
+        BrokerError: the topic does not exist or cannot be read.
+    """
+    begin, ends = _span(topic, bootstrap, start)
+    left = {p for p, at in begin.items() if follow or at < ends[p]}
+    if count == 0 or not left:
+        return
+    taken = 0
+    with consumer(bootstrap) as reader:
+        reader.assign([TopicPartition(topic, p, begin[p]) for p in left])
+        for record in map(whole.whole, _messages(reader, topic, ends, left, follow=follow)):
+            if not _wanted(record, key, heartbeats=heartbeats):
+                continue
+            yield record
+            taken += 1
+            if taken == count:
+                return
+
+
+def newest(
+    topic: str, bootstrap: str, count: int, *, key: bytes | None = None, heartbeats: bool = False
+) -> list[Whole]:
+    """The newest committed records of a topic by timestamp, oldest first; arguments and errors are those of `read`."""
+    _partitions(topic, bootstrap)
+    return whole.newest([topic], count, bootstrap, lambda one: _wanted(one, key, heartbeats=heartbeats))
+
+
+def _wanted(record: Whole, key: bytes | None, *, heartbeats: bool) -> bool:
+    return (heartbeats or record.key != BEAT_KEY) and (key is None or record.key == key)
+
+
+def _messages(reader: Consumer, topic: str, ends: dict[int, int], left: set[int], *, follow: bool) -> Iterator[Message]:
+    while left:
+        # Whoever follows waits for records; else there are some, or the broker says that it has no more.
+        message = reader.poll(POLL if follow else PATIENCE)
+        if message is None and follow:
+            continue
+        if message is None:
+            raise BrokerError(f"topic {topic} cannot be read", got=f"no answer for {PATIENCE:g} s")
+        partition, offset = message.partition() or 0, message.offset() or 0
+        if error := message.error():
+            if error.code() != KafkaError._PARTITION_EOF:
+                raise BrokerError(f"topic {topic} cannot be read", got=error)
+            if not follow:
+                left.discard(partition)
+            continue
+        if follow or offset < ends[partition]:
+            yield message
+        if not follow and offset >= ends[partition] - 1:
+            left.discard(partition)
+
+
+def _span(topic: str, bootstrap: str, start: Start) -> tuple[dict[int, int], dict[int, int]]:
+    """Offsets to begin at and to end before, by partition."""
+    client, places = admin(bootstrap), [(topic, p) for p in range(_partitions(topic, bootstrap))]
+    ends = {p: at for (_, p), at in end_offsets(client, places, bootstrap).items()}
+    if start == "end":
+        return ends, ends
+    if start == "beginning":
+        found: Iterable[tuple[tuple[str, int], int | None]] = first_offsets(client, places, bootstrap).items()
+    else:
+        ms = int(start.timestamp() * 1000)
+        found = offsets_at(client, dict.fromkeys(places, ms), bootstrap).items()
+    return {p: ends[p] if at is None else at for (_, p), at in found if p in ends}, ends
+
+
+def _partitions(topic: str, bootstrap: str) -> int:
+    there = partitions(admin(bootstrap), bootstrap)
+    if topic not in there:
+        raise BrokerError(
+            f"topic {topic} does not exist",
+            fix="`penstock topics` lists the declared ones, `penstock topics --apply` creates them",
+        )
+    return there[topic]

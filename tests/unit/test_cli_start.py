@@ -1,0 +1,69 @@
+"""What starting the command line costs: a command imports what it needs and nothing else."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock.cli import COMMANDS, app, load
+from penstock.control import Control
+
+# Each takes a tenth of a second and more to import.
+HEAVY = {
+    "pyspark", "duckdb", "pyarrow", "numpy", "pandas", "sqlglot", "confluent_kafka", "httpx", "fastapi", "boto3",
+    "elasticsearch", "pymongo", "airflow", "jinja2",
+}  # fmt: skip
+DATABASE = {"sqlalchemy", "pymysql"}
+SCRIPT = """
+import sys
+from penstock.cli import app
+try:
+    app(sys.argv[1:], prog_name="penstock")
+finally:
+    print("modules", *{name.partition(".")[0] for name in sys.modules}, file=sys.stderr)
+"""
+
+
+def imported(*args: str, **variables: str) -> set[str]:
+    """The packages that a command imports."""
+    run = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *args], capture_output=True, text=True, env=os.environ | variables, check=True
+    )
+    line = next(line for line in run.stderr.splitlines() if line.startswith("modules "))
+    return set(line.split())
+
+
+def test_help_imports_no_heavy_package() -> None:
+    found = imported("--help")
+    assert "typer" in found
+    assert not found & (HEAVY | DATABASE | {"pydantic"})
+
+
+@pytest.mark.parametrize("command", [("streams", "list"), ("streams", "show", "--help")])
+def test_light_commands_import_no_heavy_package(command: tuple[str, ...], tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/control.db"
+    Control(url).migrate()
+    found = imported(*command, PENSTOCK_CONTROL_URL=url)
+    assert not found & HEAVY
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_says_of_each_command_what_it_says_itself(name: str) -> None:
+    first = (load(name).help or "").split("\n\n")[0]
+    assert " ".join(first.split()) == COMMANDS[name].help
+
+
+def test_help_names_every_command() -> None:
+    said = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    assert all(f" {name} " in said for name in COMMANDS)
+
+
+def test_an_unknown_command_is_refused_with_a_close_one() -> None:
+    result = CliRunner().invoke(app, ["stream"])
+    assert result.exit_code == 2
+    assert "streams" in result.output
