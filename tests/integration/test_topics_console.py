@@ -1,0 +1,117 @@
+"""`penstock topics send` and `read` against a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from itertools import islice
+
+import pytest
+from typer.testing import CliRunner
+
+from penstock import testing
+from penstock.catalog import Catalog, build
+from penstock.cli import app
+from penstock.errors import BrokerError
+from penstock.kafka import console
+from penstock.kafka.admin import ensure_topics
+from penstock.local.parts import Broker
+from penstock.records.heartbeat import BEAT_KEY
+from penstock.settings import settings
+from penstock.streams import Final, Input, Stream, Topic, TopicOutput
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("orders")]
+
+ORDER = "shop STRING NOT NULL, amount DOUBLE NOT NULL, at BIGINT NOT NULL"
+GOOD = '{"shop":"north","amount":2.50,"at":1700000000000}'
+
+
+@pytest.fixture
+def orders(fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Brokers with a topic that a stream reads."""
+    monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", fresh_broker.bootstrap)
+    settings.cache_clear()
+    catalog = _catalog()
+    monkeypatch.setattr("penstock.catalog.readable", lambda: (catalog, []))
+    ensure_topics([Topic("orders", partitions=2)], fresh_broker.bootstrap)
+    yield fresh_broker.bootstrap
+    settings.cache_clear()
+
+
+def _catalog() -> Catalog:
+    given = Input(Topic("orders"), schema=ORDER, event_time="timestamp_millis(at)")
+    output, promise = TopicOutput(Topic("totals"), "shop", "amount"), Final(timedelta(minutes=1), timedelta(0))
+    return build([Stream("totals", "shop", {"orders": given}, lambda orders: orders, output, promise)])
+
+
+def run(*args: str, given: str | bytes | None = None, code: int = 0) -> tuple[str, str]:
+    result = CliRunner().invoke(app, ["topics", *args], input=given)
+    assert result.exit_code == code, (result.output, result.exception)
+    return result.stdout, result.stderr
+
+
+def values(text: str) -> list[object]:
+    return [json.loads(line)["value"] for line in text.splitlines()]
+
+
+def test_what_is_sent_is_read() -> None:
+    places, said = run("send", "orders", GOOD, GOOD, "--key", "a", "--header", "source=test")
+    assert len(places.splitlines()) == 2
+    assert said == "sent 2 records to orders\n"
+    lines = run("read", "orders")[0].splitlines()
+    assert [line.split("  ")[2:] for line in lines] == [["a", GOOD]] * 2
+    (first, _) = map(json.loads, run("read", "orders", "--json")[0].splitlines())
+    assert (first["key"], first["value"]["shop"], first["headers"]) == ("a", "north", [["source", "test"]])
+
+
+def test_a_value_that_a_stream_would_put_aside_is_refused() -> None:
+    _, said = run("send", "orders", GOOD, '{"shop":"north","at":1}', code=1)
+    assert "stream totals would put record 2 aside" in said
+    assert "field amount is missing or null" in said
+    assert ORDER in said
+    assert run("read", "orders") == ("", "topic orders has no record\n")
+    run("send", "orders", "anything", "--no-check")
+    assert values(run("read", "orders", "--json")[0]) == ["anything"]
+
+
+def test_lines_of_standard_input_are_records() -> None:
+    given = f"a\t{GOOD}\nb\t{GOOD}\na\n".encode()
+    assert run("send", "orders", "--keyed", given=given)[1] == "sent 3 records to orders\n"
+    read = [json.loads(line) for line in run("read", "orders", "--key", "a", "--json")[0].splitlines()]
+    assert [(one["key"], one["value"] is None) for one in read] == [("a", False), ("a", True)]
+    run("send", "orders", "--key", "b", "--tombstone")
+    assert values(run("read", "orders", "--key", "b", "--json")[0])[-1] is None
+
+
+def test_where_reading_begins_and_ends() -> None:
+    for minute in range(15):
+        run("send", "orders", GOOD, "--key", str(minute), "--at", f"2026-01-31T12:{minute:02d}:00")
+    assert len(run("read", "orders")[0].splitlines()) == 10
+    assert run("read", "orders", "-n", "1")[0].split("  ")[2] == "14"
+    assert len(run("read", "orders", "--from", "beginning")[0].splitlines()) == 15
+    assert len(run("read", "orders", "--from", "2026-01-31T12:05:00")[0].splitlines()) == 10
+    assert len(run("read", "orders", "--from", "beginning", "-n", "3")[0].splitlines()) == 3
+    assert run("read", "orders", "--from", "end")[0] == ""
+    assert "no place to begin at" in run("read", "orders", "--from", "yesterday", code=1)[1]
+
+
+def test_reading_goes_on_with_what_comes(orders: str) -> None:
+    run("send", "orders", GOOD)
+    found = console.read("orders", orders, "beginning", follow=True)
+    assert len(list(islice(found, 1))) == 1
+    run("send", "orders", GOOD)
+    assert len(list(islice(found, 1))) == 1
+
+
+def test_heartbeats_and_open_transactions_are_left_out(orders: str) -> None:
+    testing.send(orders, [testing.Record("orders", BEAT_KEY.decode(), "beat"), testing.Record("orders", "a", GOOD)])
+    assert len(run("read", "orders")[0].splitlines()) == 1
+    assert len(run("read", "orders", "--heartbeats")[0].splitlines()) == 2
+
+
+def test_a_topic_that_is_not_there_is_told(orders: str) -> None:
+    for args in (("read", "ordres"), ("read", "ordres", "--from", "end"), ("send", "ordres", "x", "--no-check")):
+        assert "topic ordres does not exist" in run(*args, code=1)[1]
+    with pytest.raises(BrokerError, match=r"not all records|cannot be sent"):
+        console.send("orders", [console.Outgoing(b"a", b"x" * 3_000_000)], orders)
