@@ -37,6 +37,14 @@ class BrokerError(PenstockError):
     """Kafka refused or did not answer."""
 
 
+class BrokerRefused(BrokerError):
+    """Kafka answered and refused; `code` is the code of its error (`confluent_kafka.KafkaError`)."""
+
+    def __init__(self, what: str, *, code: int, got: object = None, fix: str = "") -> None:
+        super().__init__(what, got=got, fix=fix)
+        self.code = code
+
+
 class ControlError(PenstockError):
     """The control database refused or did not answer."""
 

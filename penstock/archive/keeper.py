@@ -51,7 +51,8 @@ def reached_by(group: str, bootstrap: str) -> Reached:
         there = partitions(client, bootstrap)
         ends = end_offsets(client, [(t, p) for t in topics for p in range(there.get(t, 0))], bootstrap)
         asked = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-        found = answer(asked[group], bootstrap).topic_partitions or []
+        told = answer(asked[group], bootstrap, f"the offsets of consumer group {group} could not be read")
+        found = told.topic_partitions or []
         return ends, {(one.topic, one.partition): one.offset for one in found}
 
     return ask

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
 
 from penstock.declare.schema import quoted
 from penstock.engine.tablefiles import GONE, ROWS
-from penstock.errors import BrokerError, LeaseLost
+from penstock.errors import BrokerError, BrokerRefused, LeaseLost
 from penstock.kafka.admin import COMING_AND_GOING, REQUEST, UNPACKED, admin, answer
-from penstock.kafka.connection import connection, unreachable
+from penstock.kafka.connection import connection
 from penstock.records.columns import BAD, KEPT, Reading, arrow, texts
 from penstock.records.heartbeat import BEAT_KEY, signer
 
@@ -125,11 +125,11 @@ def described(topic: str, bootstrap: str) -> tuple[str, int]:
     """The broker's id of a topic and its partitions; no id and 0 while it is not there."""
     (future,) = admin(bootstrap).describe_topics(TopicCollection([topic]), request_timeout=REQUEST).values()
     try:
-        found = answer(future, bootstrap)
-    except KafkaException as e:
-        if e.args[0].code() in COMING_AND_GOING:
+        found = answer(future, bootstrap, f"topic {topic} could not be described")
+    except BrokerRefused as e:
+        if e.code in COMING_AND_GOING:
             return "", 0
-        raise unreachable(bootstrap, e.args[0]) from e
+        raise
     return str(found.topic_id), len(found.partitions)
 
 

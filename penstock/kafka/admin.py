@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 )
 
 from penstock.declare.topic import Topic
-from penstock.errors import BrokerError
+from penstock.errors import BrokerError, BrokerRefused
 from penstock.kafka.connection import connection, unreachable
 from penstock.settings import settings
 
@@ -47,10 +47,21 @@ LEADERLESS = KafkaError._NOENT
 # For a moment after its start the broker knows no leaders, or other ones than the client does.
 STARTING = {KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.FENCED_LEADER_EPOCH, LEADERLESS}
 PATIENCE = 5.0
+UNREAD_SETTINGS = "the settings of topic {} could not be read"
 # The first try to learn offsets; the next ones are each a second longer.
 FIRST_TRY = 2.0
 # After this a client is given up whose leaders are newer than those of a broker that crashed: it keeps them for ever.
 RENEWED_AFTER = 2.0
+# What to do about a refusal, by its code.
+ADVICE = {
+    KafkaError.INVALID_CONFIG: "correct the topic's `config` or `retention`: names and values are those of Kafka",
+    KafkaError.INVALID_REPLICATION_FACTOR: "set PENSTOCK_REPLICATION to at most the number of brokers",
+    KafkaError.INVALID_PARTITIONS: "declare at least as many partitions as the topic has",
+    KafkaError.POLICY_VIOLATION: "declare the topic as the brokers' policy allows, or ask who runs them",
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: "give Penstock's user the right to do this to the topic",
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: "give Penstock's user the right to do this on the cluster",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "give Penstock's user the right to do this to the group",
+}
 # The client did not come through; of what a broker answers, it never makes these itself.
 UNANSWERED = {
     KafkaError._TRANSPORT,
@@ -88,11 +99,18 @@ def admin(bootstrap: str) -> AdminClient:
     )
 
 
-def answer(future: Future[T], bootstrap: str) -> T:
+def answer(future: Future[T], bootstrap: str, what: str) -> T:
     """What the broker answers to a call with `request_timeout=REQUEST`.
 
-    KafkaException as the broker refuses it; BrokerError if no answer came. The next call has then a client of its own:
-    one that was made while its only broker hung has been seen to reach it never again.
+    Args:
+        future: the call's.
+        bootstrap: the brokers.
+        what: the fault in one clause if the broker refuses, e.g. "topic t could not be created".
+
+    Raises:
+        BrokerRefused: the broker refused.
+        BrokerError: no answer came. The next call has then a client of its own: one that was made while its only broker
+            hung has been seen to reach it never again.
     """
     try:
         return future.result(TIMEOUT)
@@ -100,8 +118,8 @@ def answer(future: Future[T], bootstrap: str) -> T:
         admin.cache_clear()
         raise unreachable(bootstrap, f"nothing within {TIMEOUT:g} s") from e
     except KafkaException as e:
-        if e.args[0].code() not in UNANSWERED:
-            raise
+        if (code := e.args[0].code()) not in UNANSWERED:
+            raise BrokerRefused(what, code=code, got=e.args[0].str(), fix=ADVICE.get(code, "")) from e
         admin.cache_clear()
         raise unreachable(bootstrap, e.args[0]) from e
 
@@ -146,17 +164,19 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
         if not state.partitions:
             new = NewTopic(topic.name, topic.partitions, settings().replication, config=topic.settings())
             try:
-                answer(client.create_topics([new], request_timeout=REQUEST)[topic.name], bootstrap)
-            except KafkaException as e:
-                if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise BrokerError(f"topic {topic.name} could not be created", got=e.args[0]) from e
+                created = client.create_topics([new], request_timeout=REQUEST)[topic.name]
+                answer(created, bootstrap, f"topic {topic.name} could not be created")
+            except BrokerRefused as e:
+                if e.code != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise
             else:
                 done.append(f"created {topic.name} with {topic.partitions} partitions")
                 made.add(topic.name)
             continue
         if state.partitions < topic.partitions and topic.widens:
             wider = NewPartitions(topic.name, topic.partitions)
-            answer(client.create_partitions([wider], request_timeout=REQUEST)[topic.name], bootstrap)
+            widened = client.create_partitions([wider], request_timeout=REQUEST)[topic.name]
+            answer(widened, bootstrap, f"topic {topic.name} could not be given more partitions")
             done.append(f"widened {topic.name} from {state.partitions} to {topic.partitions} partitions")
         if state.drift:
             entries = [
@@ -164,7 +184,8 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
                 for k, (declared, _) in state.drift.items()
             ]
             resource = ConfigResource(ResourceType.TOPIC, topic.name, incremental_configs=entries)
-            answer(client.incremental_alter_configs([resource], request_timeout=REQUEST)[resource], bootstrap)
+            changed = client.incremental_alter_configs([resource], request_timeout=REQUEST)[resource]
+            answer(changed, bootstrap, f"topic {topic.name} could not be configured ({', '.join(state.drift)})")
             done.append(f"set {', '.join(state.drift)} of {topic.name}")
     # A busy broker shows a new topic a moment after it said that it is made.
     deadline = time.monotonic() + TIMEOUT
@@ -219,21 +240,21 @@ def _offsets(
         found = client.list_offsets(asked, isolation_level=isolation, request_timeout=timeout)
         for at, future in found.items():
             try:
-                offset = answer(future, bootstrap).offset
+                offset = answer(future, bootstrap, f"the offsets of topic {at.topic} are not known").offset
                 if offset != OFFSET_INVALID:
                     found_at[at.topic, at.partition] = offset
                 # No error and no offset either: of several brokers the one that led has just died.
                 elif not last:
                     left.add((at.topic, at.partition))
+            except BrokerRefused as e:
+                if e.code in STARTING and time.monotonic() < began + PATIENCE:
+                    left.add((at.topic, at.partition))
+                elif e.code not in {*COMING_AND_GOING, LEADERLESS}:
+                    raise
             except BrokerError:
                 if last:
                     raise
                 left.add((at.topic, at.partition))
-            except KafkaException as e:
-                if e.args[0].code() in STARTING and time.monotonic() < began + PATIENCE:
-                    left.add((at.topic, at.partition))
-                elif e.args[0].code() not in {*COMING_AND_GOING, LEADERLESS}:
-                    raise unreachable(bootstrap, e.args[0]) from e
         if left:
             time.sleep(0.1)
             if not renewed and time.monotonic() > began + RENEWED_AFTER:
@@ -253,19 +274,16 @@ def topic_ids(client: AdminClient, names: Iterable[str], bootstrap: str) -> dict
     found: dict[str, str] = {}
     for name, future in client.describe_topics(TopicCollection(wanted), request_timeout=REQUEST).items():
         try:
-            found[name] = str(answer(future, bootstrap).topic_id)
-        except KafkaException as e:
-            if e.args[0].code() not in COMING_AND_GOING:
-                raise unreachable(bootstrap, e.args[0]) from e
+            found[name] = str(answer(future, bootstrap, f"topic {name} could not be described").topic_id)
+        except BrokerRefused as e:
+            if e.code not in COMING_AND_GOING:
+                raise
     return found
 
 
 def setting(topic: str, name: str, bootstrap: str) -> str:
     """One of the broker's settings of a topic that is there."""
-    try:
-        return _configs(admin(bootstrap), [Topic(topic)], bootstrap)[topic][name]
-    except KafkaException as e:
-        raise unreachable(bootstrap, e.args[0]) from e
+    return _configs(admin(bootstrap), [Topic(topic)], bootstrap)[topic][name]
 
 
 def settings_of(topics: Iterable[str], bootstrap: str) -> dict[str, dict[str, str]]:
@@ -276,10 +294,11 @@ def settings_of(topics: Iterable[str], bootstrap: str) -> dict[str, dict[str, st
         return found
     for resource, future in admin(bootstrap).describe_configs(asked, request_timeout=REQUEST).items():
         try:
-            found[resource.name] = {name: entry.value for name, entry in answer(future, bootstrap).items()}
-        except KafkaException as e:
-            if e.args[0].code() not in {*COMING_AND_GOING, KafkaError.TOPIC_AUTHORIZATION_FAILED}:
-                raise unreachable(bootstrap, e.args[0]) from e
+            entries = answer(future, bootstrap, UNREAD_SETTINGS.format(resource.name))
+            found[resource.name] = {name: entry.value for name, entry in entries.items()}
+        except BrokerRefused as e:
+            if e.code not in {*COMING_AND_GOING, KafkaError.TOPIC_AUTHORIZATION_FAILED}:
+                raise
     return found
 
 
@@ -288,4 +307,5 @@ def _configs(client: AdminClient, topics: Iterable[Topic], bootstrap: str) -> di
     if not resources:
         return {}
     found = client.describe_configs(resources, request_timeout=REQUEST)
-    return {r.name: {k: e.value for k, e in answer(f, bootstrap).items()} for r, f in found.items()}
+    read = {r.name: answer(f, bootstrap, UNREAD_SETTINGS.format(r.name)) for r, f in found.items()}
+    return {name: {k: e.value for k, e in entries.items()} for name, entries in read.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from penstock.errors import BrokerError
+from penstock.errors import BrokerError, BrokerRefused
 from penstock.kafka.admin import REQUEST, TIMEOUT, answer
 from penstock.kafka.connection import connection
 
@@ -36,7 +36,10 @@ def read_by(bootstrap: str, group: str, there: Mapping[str, int]) -> list[str]:
 
 def delete_group(client: AdminClient, group: str, bootstrap: str) -> None:
     """Delete a consumer group, if it is there."""
-    _of_group(group, lambda: answer(client.delete_consumer_groups([group], request_timeout=REQUEST)[group], bootstrap))
+    what = f"consumer group {group} could not be deleted"
+    _of_group(
+        group, lambda: answer(client.delete_consumer_groups([group], request_timeout=REQUEST)[group], bootstrap, what)
+    )
 
 
 def _of_group(group: str, ask: Callable[[], T]) -> T | None:
@@ -45,8 +48,8 @@ def _of_group(group: str, ask: Callable[[], T]) -> T | None:
     while True:
         try:
             return ask()
-        except KafkaException as e:
-            code = e.args[0].code()
+        except (KafkaException, BrokerRefused) as e:
+            code = e.code if isinstance(e, BrokerRefused) else e.args[0].code()
             if code == KafkaError.GROUP_ID_NOT_FOUND:
                 return None
             if code not in COORDINATING or time.monotonic() > deadline:
@@ -59,7 +62,4 @@ def delete_topics(client: AdminClient, names: Iterable[str], bootstrap: str) -> 
     chosen = list(names)
     # The client takes no empty list.
     for name, done in client.delete_topics(chosen, request_timeout=REQUEST).items() if chosen else ():
-        try:
-            answer(done, bootstrap)
-        except KafkaException as e:
-            raise BrokerError(f"topic {name} could not be deleted", got=e.args[0]) from e
+        answer(done, bootstrap, f"topic {name} could not be deleted")

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from penstock import testing
 from penstock.catalog import Catalog, build
 from penstock.cli import app
-from penstock.errors import BrokerError
+from penstock.errors import BrokerError, BrokerRefused
 from penstock.kafka import console
 from penstock.kafka.admin import ensure_topics
 from penstock.local.parts import Broker
@@ -115,3 +115,10 @@ def test_a_topic_that_is_not_there_is_told(orders: str) -> None:
         assert "topic ordres does not exist" in run(*args, code=1)[1]
     with pytest.raises(BrokerError, match=r"not all records|cannot be sent"):
         console.send("orders", [console.Outgoing(b"a", b"x" * 3_000_000)], orders)
+
+
+@pytest.mark.parametrize("config", [{"cleanup.policy": "shrink"}, {"no.such.setting": "1"}])
+def test_a_setting_that_the_broker_refuses_is_one_clear_line(orders: str, config: dict[str, str]) -> None:
+    for name in ("new", "orders"):
+        with pytest.raises(BrokerRefused, match=rf"topic {name} could not be .*correct the topic's `config`"):
+            ensure_topics([Topic(name, partitions=2, config=config)], orders)
