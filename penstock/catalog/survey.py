@@ -25,7 +25,8 @@ class BrokenFile(DeclarationError):
     """A file cannot be read, or does not go with the others, and is left out."""
 
     def __init__(self, path: Path, e: DeclarationError) -> None:
-        super().__init__(e.what, got=e.got, fix=e.fix)
+        what = e.what if path.name in str(e) else f"{path.parent.name}/{path.name}: {e.what}"
+        super().__init__(what, got=e.got, fix=e.fix)
         self.path = path
 
     @property

@@ -40,7 +40,8 @@ def topics(
     if ctx.invoked_subcommand:
         return
     with clear_errors():
-        declared = list(readable()[0].topics.values())
+        catalog, wrong = readable()
+        declared = list(catalog.topics.values())
         done = ensure_topics(declared, settings().bootstrap) if apply else []
         states = _described(declared, SETTLE if done else 0)
     beats, holds, now, away = _beats()
@@ -65,6 +66,11 @@ def topics(
             out.print(Text("`penstock topics --apply` makes them as declared.", style="yellow"))
     if away:
         echo(f"heartbeats are not known: {away}", err=True)
+    for mistake in wrong:
+        echo(f"error: {mistake}", err=True)
+    if wrong:
+        echo("the topics of these files are not among those above", err=True)
+        raise typer.Exit(1)
 
 
 def _described(declared: list[Topic], patience: float) -> list[TopicState]:

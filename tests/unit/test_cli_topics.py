@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from penstock.catalog import Catalog
+from penstock.catalog import BrokenFile, Catalog
 from penstock.cli import topics
 from penstock.control import Control
-from penstock.errors import BrokerError
+from penstock.errors import BrokerError, DeclarationError
 from penstock.kafka.admin import TopicState
 from penstock.streams import Topic
 
@@ -65,6 +65,17 @@ def test_a_held_topic_says_what_it_waits_for(control: Control) -> None:
     found = {t["name"]: (t["held"], t["held_at"]) for t in json.loads(run("--json"))["topics"]}
     assert found["receipts"] == ("metric-bundles is down", at)
     assert found["metrics"] == ("", None)
+
+
+def test_broken_files_are_told_and_the_exit_code_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = BrokenFile(Path("jobs/shop/orders.py"), DeclarationError("a stream needs a name"))
+    monkeypatch.setattr(topics, "readable", lambda: (Catalog({}, TOPICS), [broken]))
+    monkeypatch.setattr(topics, "ensure_topics", lambda *_: ["created clicks with 4 partitions"])
+    monkeypatch.setattr(topics, "SETTLE", 0)
+    said = run("--apply", code=1)
+    assert "created clicks" in said
+    assert "orders.py" in said
+    assert "a stream needs a name" in said
 
 
 def test_as_json() -> None:
