@@ -28,12 +28,14 @@ from penstock.supervision import processes
 KEPT_LOGS = 20
 # As `java.util.Properties` reads keys and values.
 ESCAPED = str.maketrans({c: f"\\{c}" for c in "\\ :=#!"} | {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\f": "\\f"})
+# Every driver has it on its command line, whatever it runs.
+INCARNATION = "--incarnation"
 DRIVER = PROJECT / "penstock" / "engine" / "driver.py"
 
 
 def arguments(app: str, incarnation: str) -> list[str]:
     """What the driver is told, behind the name of its file."""
-    return ["--app", app, "--incarnation", incarnation]
+    return ["--app", app, INCARNATION, incarnation]
 
 
 def plain(app: str, incarnation: str) -> list[str] | None:
