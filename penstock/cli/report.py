@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Event, Thread
 
 from rich.console import Console
 from rich.markup import escape
@@ -32,12 +33,17 @@ class Seconds(ProgressColumn):
         return Text(f"{task.elapsed or 0:.0f} s", style="dim")
 
 
-class Shown:
-    """One step as it is shown."""
+# Seconds between two lines of a step without a terminal: what it waits for may change each second.
+BETWEEN_LINES = 5.0
 
-    def __init__(self, progress: Progress | None) -> None:
+
+class Shown:
+    """One step as it is shown: in a bar on a terminal, else in lines on the console."""
+
+    def __init__(self, progress: Progress | None, console: Console) -> None:
         self.progress, self.said = progress, ""
         self.task = progress.add_task("", total=None, said="") if progress else None
+        self._console, self._ended = console, Event()
 
     def tick(self, done: int, total: int) -> None:
         if self.progress and self.task is not None:
@@ -47,6 +53,24 @@ class Shown:
         self.said = text
         if self.progress and self.task is not None:
             self.progress.update(self.task, said=escape(text[:60]))
+
+    @contextmanager
+    def printed(self) -> Iterator[None]:
+        """Print now and then what the step waits for, while the block runs."""
+        thread = Thread(target=self._print, name="steps", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._ended.set()
+            thread.join()
+
+    def _print(self) -> None:
+        printed = ""
+        while not self._ended.wait(BETWEEN_LINES):
+            if self.said not in ("", printed):
+                printed = self.said
+                self._console.print(f"    {printed}")
 
 
 class Steps:
@@ -63,12 +87,13 @@ class Steps:
         try:
             if self.console.is_terminal:
                 with self._bars(title) as progress:
-                    shown = Shown(progress)
+                    shown = Shown(progress, self.console)
                     yield shown
             else:
                 self.console.print(f"  {title} …")
-                shown = Shown(None)
-                yield shown
+                shown = Shown(None, self.console)
+                with shown.printed():
+                    yield shown
             mark = DONE
         finally:
             took = time.monotonic() - began

@@ -13,7 +13,7 @@ from typing import ClassVar, Protocol
 
 import psutil
 
-from penstock.catalog import BrokenFile, Catalog, survey
+from penstock.catalog import BrokenFile, Catalog, of_app, survey
 from penstock.control import Actor, Control, connect
 from penstock.engine import s3a
 from penstock.errors import ControlError, LocalError, PenstockError, ReleaseRefused
@@ -244,9 +244,10 @@ class Platform:
     def _train(self, report: Report) -> None:
         if not aot.missing():
             return
-        with report.step("Preparing a fast start of drivers, once") as step:
+        with report.step("Preparing a fast start of drivers, once: one minute or two") as step:
             try:
-                aot.ensure()
+                aot.ensure(step.say)
+                step.say("")
             except LocalError as e:
                 step.say(f"left out: {e}")
 
@@ -278,7 +279,12 @@ class Platform:
         said = f"{len(catalog.topics)} topics" + (f", {len(done)} of them changed" if done else "")
         said += f"; released for what is new: {', '.join(taken)}" if taken else ""
         self._amiss += wrong
+        said += "".join(f"; wrong: {mistake}" for mistake in wrong)
         self._left_out |= control.desired().keys() - catalog.supervised.keys()
+        # An app of which a file is wrong may not start with what is new in it.
+        for app in control.apps():
+            if of_app(app.name, catalog, wrong):
+                self._left_out |= control.desired(app.name).keys()
         return said
 
     def _take_up(self, control: Control, new: Set[str]) -> list[str]:
@@ -378,9 +384,8 @@ class Platform:
         found = set()
         for one in psutil.process_iter():
             with suppress(psutil.Error, OSError):
-                if str(launch.DRIVER) in one.cmdline() and one.environ().get("PENSTOCK_HOME") == str(
-                    self.settings.home
-                ):
+                ours = one.environ().get("PENSTOCK_HOME") == str(self.settings.home)
+                if ours and launch.INCARNATION in one.cmdline():
                     found.add(os.getsid(one.pid))
         return found - {os.getsid(0)}
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from penstock.errors import LocalError
@@ -66,8 +67,11 @@ def training(file: Path) -> list[str]:
     return [f"-XX:AOTCacheOutput={file}"]
 
 
-def ensure() -> None:
-    """Make the cache unless it is there, in about a minute. LocalError if the training run fails."""
+def ensure(say: Callable[[str], None] = lambda _: None) -> None:
+    """Make the cache unless it is there, in one minute or two. LocalError if the training run fails.
+
+    say: called with what the training run does.
+    """
     if not missing():
         return
     target = place()
@@ -75,7 +79,7 @@ def ensure() -> None:
         if fresh is None:
             return
         command = [sys.executable, "-m", "penstock.local.training", str(fresh / FILE)]
-        done = process.capture(command, env=ALONE)
+        done = process.capture(command, env=ALONE, on_line=say)
         if done.returncode or not (fresh / FILE).exists():
             raise LocalError(
                 "the training run for Java's cache failed, so drivers start slower",

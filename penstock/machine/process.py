@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -99,9 +100,18 @@ def spawn(
 
 
 def capture(
-    command: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path | None = None
+    command: Sequence[str | Path],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    on_line: Callable[[str], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end and keep what it writes; `env` is added to this process's own."""
+    """Run a command to its end and keep what it writes; `env` is added to this process's own.
+
+    on_line: called with each line of standard output as it is written.
+    """
+    if on_line is not None:
+        return _followed([str(word) for word in command], {**os.environ, **(env or {})}, cwd, on_line)
     return subprocess.run(
         [str(word) for word in command],
         check=False,
@@ -112,6 +122,31 @@ def capture(
         env={**os.environ, **(env or {})},
         cwd=cwd,
     )
+
+
+def _followed(
+    command: list[str], env: Mapping[str, str], cwd: Path | None, on_line: Callable[[str], None]
+) -> subprocess.CompletedProcess[str]:
+    lines: list[str] = []
+    with tempfile.TemporaryFile() as errors:
+        with subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            errors="replace",
+            env=env,
+            cwd=cwd,
+        ) as child:
+            assert child.stdout is not None
+            for line in child.stdout:
+                lines.append(line)
+                on_line(line.rstrip("\n"))
+        errors.seek(0)
+        return subprocess.CompletedProcess(
+            command, child.returncode, "".join(lines), errors.read().decode(errors="replace")
+        )
 
 
 _children: list[subprocess.Popen[bytes]] = []

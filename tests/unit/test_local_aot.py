@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,9 +28,12 @@ def trained(monkeypatch: pytest.MonkeyPatch, code: int = 0, said: str = "") -> l
     """Training runs that do nothing but leave a file, if they end well; returns what was called."""
     calls: list[Sequence[str | Path]] = []
 
-    def run(command: Sequence[str | Path], *, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    def run(
+        command: Sequence[str | Path], *, env: Mapping[str, str], on_line: Callable[[str], None]
+    ) -> subprocess.CompletedProcess[str]:
         assert env["PENSTOCK_SPARK_MASTER"].startswith("local"), "it would wait for a cluster"
         calls.append(command)
+        on_line("starting Spark")
         if not code:
             Path(command[-1]).write_text("cache")
         return subprocess.CompletedProcess(command, code, "", said)

@@ -17,7 +17,10 @@ import psutil
 import pytest
 from typer.testing import CliRunner
 
+from penstock.catalog import survey
 from penstock.cli import app
+from penstock.control import Control
+from penstock.declare.declared import CAPTURES
 from penstock.errors import LocalError
 from penstock.local import doctor, platform
 from penstock.local.platform import Platform
@@ -25,8 +28,14 @@ from penstock.machine import jars, process
 from penstock.settings import PROJECT, settings
 from penstock.sinks import connections
 from penstock.supervision import launch
+from tests.chaos.projects import other_project
 from tests.support import wait_until
 
+STREAM = """
+from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+STREAM = Stream("{name}", "{app}", {{"rows": Input(Topic("in"))}}, lambda rows: rows,
+                TopicOutput(Topic("{name}-out"), value="value"), Each())
+"""
 Usage = namedtuple("Usage", "total used free")
 
 
@@ -107,9 +116,11 @@ def test_clean_removes_the_home_and_nothing_else(home: Path, monkeypatch: pytest
             Platform().clean(Silent())
 
 
-def test_down_ends_drivers_the_database_does_not_know(home: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("app", ["metrics", CAPTURES, "views-1"])
+def test_down_ends_drivers_the_database_does_not_know(app: str, home: Path, tmp_path: Path) -> None:
     def driver(place: Path) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", "import time; time.sleep(600)", str(launch.DRIVER), "--app", "x"]
+        told = launch.plain(app, "i") or [str(launch.DRIVER), *launch.arguments(app, "i")]
+        command = [sys.executable, "-c", "import time; time.sleep(600)", *told]
         env = {**os.environ, "PENSTOCK_HOME": str(place)}
         return subprocess.Popen(command, start_new_session=True, env=env)
 
@@ -119,6 +130,25 @@ def test_down_ends_drivers_the_database_does_not_know(home: Path, tmp_path: Path
         assert mine.wait(10) == -9
         assert other.poll() is None
         other.kill()
+
+
+def test_a_name_that_two_files_declare_is_told_and_not_waited_for(
+    control: Control, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "jobs" / "shop").mkdir(parents=True)
+    for name in ("__init__", "returns", "sales"):
+        text = "" if name == "__init__" else STREAM.format(name="sales", app="shop")
+        (tmp_path / "jobs" / "shop" / f"{name}.py").write_text(text)
+    with other_project(tmp_path, {"PENSTOCK_CONTROL_URL": "sqlite://", "PENSTOCK_HOME": str(tmp_path / "home")}):
+        made = Platform()
+        made.mariadb = None
+        monkeypatch.setattr(platform, "connect", lambda _: control)
+        monkeypatch.setattr(platform, "ensure_topics", lambda *_: [])
+        monkeypatch.setattr(platform, "FIRST_FIGURES", 0.0)
+        said = made._declare(*survey(tmp_path, combiners=False))
+        assert "wrong: " in said
+        assert "shop/sales.py" in said
+        assert made._first_figures(control, Silent()), "a stream of an app with a mistake is not waited for"
 
 
 @pytest.mark.parametrize("asked", ["influxdb", "InfluxDB, ", " influxdb"])
