@@ -8,11 +8,21 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 
 if TYPE_CHECKING:
     from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
+    from pendulum import FixedTimezone, Timezone
 
 
 class AskedIntervals(CronDataIntervalTimetable):
     """The data intervals of a cron line, for runs that are triggered and for Airflow's own backfills; the scheduler
     begins none by itself. For a DAG with `catchup=False`."""
+
+    def __init__(self, cron: str, timezone: str | Timezone | FixedTimezone) -> None:
+        super().__init__(cron, timezone)
+        self.description = f"Only when a run is triggered; its interval is that of the cron line {cron}"
+
+    @property
+    def summary(self) -> str:
+        """What Airflow's list of DAGs shows as schedule."""
+        return "when triggered"
 
     def next_dagrun_info(
         self, *, last_automated_data_interval: DataInterval | None, restriction: TimeRestriction

@@ -15,9 +15,12 @@ from sqlalchemy.schema import CreateColumn
 
 from penstock.control import schema as s
 from penstock.errors import ControlError, SettingError
+from penstock.settings import settings
 
 T = TypeVar("T")
 
+# MySQL's code for a server that nobody can connect to.
+REFUSED = 2003
 # A process that is paused within a transaction holds its locks, the lease's row among them: MariaDB gives it up before
 # those who wait for them do. Another server, which has no such setting, takes the rest for a comment.
 ENDS_IDLE = "SET @penstock = 1 /*M!100301 , SESSION idle_transaction_timeout = 4 */"
@@ -61,6 +64,8 @@ class Database:
         except SQLAlchemyError as e:
             cause = getattr(e, "orig", None) or e
             fix = "see that it runs (`penstock doctor`); `penstock migrate` creates missing tables"
+            if REFUSED in getattr(cause, "args", ()) and not settings().control_url.get_secret_value():
+                fix = "`make up` starts the platform; if it is up, `penstock doctor` says what is wrong"
             if self._ca and re.search("certificate|SSL", str(cause)):
                 fix = "let PENSTOCK_CONTROL_CA be its certificate's CA, and PENSTOCK_CONTROL_URL hold a name of it"
             raise ControlError(

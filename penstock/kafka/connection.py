@@ -102,6 +102,8 @@ def unreachable(bootstrap: str, cause: object) -> BrokerError:
         fix = "see that it runs, and that PENSTOCK_KAFKA_BOOTSTRAP and PENSTOCK_KAFKA_SECURITY_PROTOCOL are its own"
     else:
         fix = "see that it runs (`penstock doctor`), or set PENSTOCK_KAFKA_BOOTSTRAP"
+        if not settings().kafka_bootstrap:
+            fix = "`make up` starts the platform; if it is up, `penstock doctor` says what is wrong"
         if bootstrap == settings().kafka_bootstrap:
             fix += "; if it asks for TLS or a login, PENSTOCK_KAFKA_SECURITY_PROTOCOL"
     return BrokerError("the broker did not answer", got=f"{cause} at {bootstrap}", fix=fix)

@@ -20,6 +20,7 @@ from penstock.cli.streams import app, complete, followed, tail
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.errors import ControlError, ReleaseRefused
 from penstock.local import usage
+from penstock.machine import process
 from penstock.streams import Final, Input, Stream, Topic, TopicOutput
 from penstock.supervision import releases
 from tests.support import forget
@@ -241,6 +242,19 @@ def test_follow_stays_while_the_database_is_away(tmp_path: Path) -> None:
         raise ControlError("away")
 
     assert next(followed(log, away, every=0.01)) == "still here\n"
+
+
+def test_a_platform_that_is_down_is_told_with_the_way_to_start_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_CONTROL_URL", raising=False)
+    port = str(process.free_port(3))
+    for name in ("MARIADB", "KAFKA"):
+        monkeypatch.setenv(f"PENSTOCK_{name}_PORT", port)
+    forget()
+    for command in (["streams", "list"], ["topics", "read", "receipts"]):
+        said = CliRunner().invoke(penstock, command)
+        assert said.exit_code == 1
+        assert "`make up` starts the platform" in said.output
+    assert not list(home.iterdir())
 
 
 def test_completion_offers_streams_and_apps(catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:

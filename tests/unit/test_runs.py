@@ -75,6 +75,7 @@ def test_only_a_person_begins_a_backfill_and_a_range_has_its_days() -> None:
     from penstock_timetables import AskedIntervals
 
     one = AskedIntervals.deserialize(AskedIntervals("0 0 * * *", timezone="UTC").serialize())
+    assert (one.summary, "0 0" in one.description) == ("when triggered", True)
     first, last = (pendulum.datetime(2026, 1, day) for day in (1, 3))
     never, all_of = TimeRestriction(first, None, catchup=False), TimeRestriction(first, last, catchup=True)
     known = DataInterval(first, last)
