@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 BROKEN_EPOCH = 60.0
 # Seconds that a capture gets to begin, before a run fails because it does not work.
 STARTING = 180.0
+# Seconds in which Airflow must say how a task that got SIGTERM is; five after that, the process is killed.
+STATE_PATIENCE = 1.5
 
 
 def task_key(context: Context) -> str:
@@ -96,12 +99,30 @@ class SuperviseStreams(BaseOperator):
             self.log.warning("app %s: left to the next run: %s", self.app, e)
 
     def on_kill(self) -> None:
-        """A person marked the task while it ran in a worker."""
+        """End the driver if a person marked or cleared the task while it ran in a worker.
+
+        Airflow also sends SIGTERM when its api-server is away or the worker is shut down: the driver then goes on.
+        """
         from penstock.control import connect
         from penstock.supervision.reap import stop
 
-        if self._owner:
-            stop(connect(), self.app, self._owner, "its task was marked or cleared in Airflow", patience=3)
+        if not self._owner:
+            return
+        if why_not := self._goes_on():
+            self.log.info("app %s: its driver goes on: %s", self.app, why_not)
+            return
+        stop(connect(), self.app, self._owner, "its task was marked or cleared in Airflow", patience=3)
+
+    def _goes_on(self) -> str:
+        """Why the task must be taken to go on; empty if it does not."""
+        from penstock_triggers import waits
+
+        found: list[str] = []
+        # This is a signal handler: what it interrupted may hold the connection to Airflow.
+        asking = Thread(target=lambda: found.append(waits(self._owner, "running")), daemon=True)
+        asking.start()
+        asking.join(STATE_PATIENCE)
+        return found[0] if found else f"Airflow has not said within {STATE_PATIENCE:g} s whether its task was marked"
 
     def _wait(self, until: float, ill: list[str]) -> None:
         from penstock_triggers import StreamsTrigger

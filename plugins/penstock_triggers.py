@@ -55,11 +55,24 @@ class StreamsTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from penstock.control import connect
+
+        control = await asyncio.to_thread(connect)
+        try:
+            due = await self._due(control)
+        except Exception:
+            # Airflow now fails the task: that is nobody's wish to end the driver.
+            await self._let_go(control)
+            raise
+        while not await self._let_go(control):
+            await asyncio.sleep(RETRY)
+        yield _event(due)
+
+    async def _due(self, control: Control) -> dict[str, Any]:
+        """The event, once there is one."""
         from penstock.errors import ControlError
         from penstock.settings import settings
         from penstock.supervision.watch import Watch
 
-        control = await asyncio.to_thread(connect)
         watch, illness = Watch(control, self.app), Illness(control, self.app, self.ill)
         said = ""
         while True:
@@ -71,26 +84,43 @@ class StreamsTrigger(BaseTrigger):
                 step, says, fresh = None, f"nothing is known, so nothing is done: {e}", ""
             if step and step.do in ("clear", "launch", "release", "place"):
                 self.log.info("app %s: %s is due: %s", self.app, step.do, step.why)
-                yield _event({"do": step.do, "why": step.why, "evidence": asdict(watch.evidence)})
-                return
+                return {"do": step.do, "why": step.why, "evidence": asdict(watch.evidence)}
             if fresh:
-                yield _event({"do": "ill", "why": fresh, "evidence": None})
-                return
+                return {"do": "ill", "why": fresh, "evidence": None}
             if step and time.time() >= self.until:
-                yield _event({"do": "epoch", "why": step.why, "evidence": None})
-                return
+                return {"do": "epoch", "why": step.why, "evidence": None}
             kind = "away" if step is None else step.do if step.do == "wait" else step.why
             if kind != said:
                 self.log.info("app %s: %s", self.app, says)
                 said = kind
             await asyncio.sleep(settings().supervise_every)
 
+    async def _let_go(self, control: Control) -> bool:
+        """Give up the driver before the event, so that only a person's mark finds it still owned. False if the control
+        database is away."""
+        from penstock.errors import ControlError
+
+        try:
+            await asyncio.to_thread(control.driver_disown, self.app, self.owner)
+        except ControlError as e:
+            self.log.warning("app %s: the event waits for the control database: %s", self.app, e)
+            return False
+        return True
+
     async def on_kill(self) -> None:
-        """A person marked the task or cleared it: end the driver, if this task instance still answers for it."""
+        """End the driver if a person marked or cleared the task, and this task instance still owns the driver.
+
+        Airflow also calls this in a triggerer that was paused, while another one waits in its place: the task is then
+        still deferred, or has gone on, and its event has given the driver up. Without an answer nothing is ended.
+        """
         from penstock.control import connect
         from penstock.errors import ControlError
         from penstock.supervision.reap import stop
 
+        why_not = await asyncio.to_thread(waits, self.owner)
+        if why_not:
+            self.log.info("app %s: its driver goes on: %s", self.app, why_not)
+            return
         try:
             ended = await asyncio.to_thread(
                 lambda: stop(connect(), self.app, self.owner, "its task was marked or cleared in Airflow")
@@ -99,6 +129,22 @@ class StreamsTrigger(BaseTrigger):
             self.log.warning("app %s: its driver is left as it is: %s", self.app, e)
             return
         self.log.info("app %s: %s", self.app, "driver ended" if ended else "the driver is not ours, so it is left")
+
+
+def waits(owner: str, going: str = "deferred") -> str:
+    """Why a task instance must be taken to go on, empty if Airflow says for certain that it does not.
+
+    owner: as `penstock_operators.task_key` names it; going: its state while nobody has marked or cleared it.
+    """
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    try:
+        dag, run, task, _ = owner.split("/")
+        states = RuntimeTaskInstance.get_task_states(dag_id=dag, task_ids=[task], run_ids=[run])
+        state = states[run][task]
+    except Exception as e:  # whatever it is: nothing is known then
+        return f"the state of its task is not known: {type(e).__name__}: {e}"
+    return f"its task is {state}" if state == going else ""
 
 
 class Illness:

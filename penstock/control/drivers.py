@@ -76,6 +76,12 @@ class Drivers(Database):
         with self.begin() as c:
             c.execute(update(s.driver).where(s.driver.c.incarnation == incarnation).values(**values))
 
+    def driver_disown(self, app: str, owner: str) -> None:
+        """Say that an owner answers for an app's driver no longer; the next run adopts it."""
+        mine = (s.driver.c.app == app) & (s.driver.c.owner == owner) & (s.driver.c.state != "ended")
+        with self.begin() as c:
+            c.execute(update(s.driver).where(mine).values(owner=""))
+
     def driver_placed(self, incarnation: str, lacking: str | None) -> None:
         """Say that a driver's session is up and what it still lacks: `running` if that is nothing, else `queued`."""
         mine = (s.driver.c.incarnation == incarnation) & s.driver.c.state.in_(("launching", "queued", "running"))
