@@ -8,15 +8,13 @@ from typing import Literal, TypedDict, Unpack
 from sqlalchemy import delete, select, update
 
 from penstock.control import schema as s
-from penstock.control.database import Database, insert_if_new, rows
+from penstock.control.database import Database, bounded, insert_if_new, rows
 
 Going = Literal["running", "waiting", "verifying"]
 Ended = Literal["done", "failed", "stopped"]
 RunState = Going | Ended
 
 KEEP_MS = 90 * 24 * 3600 * 1000
-LONGEST = 4000
-"""Characters that are kept of a text."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +119,6 @@ class Backfills(Database):
 
     def _set(self, run: str, values: dict[str, object]) -> None:
         t = s.backfill_run
-        cut = {key: value[:LONGEST] if isinstance(value, str) else value for key, value in values.items()}
         with self.begin() as c:
             going = (t.c.run == run) & t.c.ended_at.is_(None)
-            c.execute(update(t).where(going).values(reported_at=s.now_ms(), **cut))
+            c.execute(update(t).where(going).values(reported_at=s.now_ms(), **bounded(t, values)))

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, RowMapping, Table, create_engine, insert, inspect, select, update
+from sqlalchemy import (
+    JSON,
+    URL,
+    BigInteger,
+    Connection,
+    Integer,
+    RowMapping,
+    Table,
+    create_engine,
+    insert,
+    inspect,
+    select,
+    update,
+)
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.schema import CreateColumn
+from sqlalchemy.types import TypeEngine
 
 from penstock.control import schema as s
 from penstock.errors import ControlError, SettingError
@@ -21,6 +36,9 @@ T = TypeVar("T")
 
 # MySQL's code for a server that nobody can connect to.
 REFUSED = 2003
+LONGEST = 4000
+"""Characters that are kept of a text."""
+
 # A process that is paused within a transaction holds its locks, the lease's row among them: MariaDB gives it up before
 # those who wait for them do. Another server, which has no such setting, takes the rest for a comment.
 ENDS_IDLE = "SET @penstock = 1 /*M!100301 , SESSION idle_transaction_timeout = 4 */"
@@ -118,13 +136,54 @@ def insert_if_new(c: Connection, table: Table, **values: Any) -> int:
         with c.begin_nested():
             return int(c.execute(insert(table).values(**values)).rowcount)
     except IntegrityError:
+        key = [column == values[column.name] for column in table.primary_key]
+        if c.execute(select(*table.primary_key).where(*key)).first() is None:
+            raise
         return 0
 
 
 def upsert(c: Connection, table: Table, name: str, **values: Any) -> None:
-    """Set a named row's columns; a row that is not there is inserted."""
-    if not c.execute(update(table).where(table.c.name == name).values(**values)).rowcount:
-        insert_if_new(c, table, name=name, **values)
+    """Set a named row's columns, bounded to what they take; a row that is not there is inserted."""
+    set_ = update(table).where(table.c.name == name).values(**bounded(table, values))
+    if c.execute(set_).rowcount or insert_if_new(c, table, name=name, **bounded(table, values)):
+        return
+    # Another has inserted it in between.
+    c.execute(set_)
+
+
+def bounded(table: Table, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that the table's columns take: texts are cut, numbers clamped, and what is not finite is left out."""
+    return {name: _bounded(table.c[name].type, table.c[name].nullable, value) for name, value in values.items()}
+
+
+def _bounded(kind: TypeEngine[Any], nullable: bool | None, value: Any) -> Any:
+    if isinstance(kind, JSON):
+        return _json(value)
+    if isinstance(value, str):
+        return _text(value, getattr(kind, "length", None) or LONGEST)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if nullable else 0
+    if isinstance(kind, Integer) and isinstance(value, int | float):
+        limit = 2**63 - 1 if isinstance(kind, BigInteger) else 2**31 - 1
+        return max(-limit, min(limit, int(value)))
+    return value
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, str):
+        return _text(value, LONGEST)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {_json(key): _json(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(one) for one in value]
+    return value
+
+
+def _text(value: str, longest: int) -> str:
+    # PostgreSQL takes no NUL, and no server half of a surrogate pair.
+    return value[:longest].replace("\0", "").encode(errors="replace").decode()
 
 
 def row_of(kind: type[T], row: RowMapping) -> T:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
+from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.control import schema as s
-from penstock.control.database import Database, rows, upsert
+from penstock.control.database import Database, bounded, rows, upsert
 from penstock.control.rows import ProgressRow, Reach
 
 HISTORY_MS = 24 * 3600 * 1000
@@ -22,27 +23,26 @@ KEPT = (
 class Progress(Database):
     """The last figures of each stream, and a day of earlier ones."""
 
-    def report(self, progress: Iterable[ProgressRow], *, keep: bool) -> None:
+    def report(self, progress: Iterable[ProgressRow], *, keep: bool) -> dict[str, str]:
         """Upsert the progress of streams; with keep, add each to the history that feeds the charts.
 
-        What is declared no longer is left out: the driver that still runs it learns of that later.
+        What is declared no longer is left out: the driver that still runs it learns of that later. Returns why the
+        database refused rows, by stream; the others are written.
         """
+        refused = {}
         with self.begin() as c:
             now = c.execute(select(s.now_ms())).scalar_one()
             given = list(progress)
             names = {row.name for row in given}
             known = set(c.execute(select(s.stream.c.name).where(s.stream.c.name.in_(names))).scalars())
-            for row in (row for row in given if row.name in known):
-                values = {**asdict(row), "reported_at": now}
-                upsert(c, s.progress, values.pop("name"), **values)
-                if keep:
-                    ages = {
-                        "batch_age_ms": None if row.batch_at is None else max(0, now - row.batch_at),
-                        "watermark_age_ms": None if row.watermark is None else now - row.watermark,
-                    }
-                    c.execute(insert(s.history).values(name=row.name, at=now, **ages, **{k: values[k] for k in KEPT}))
+            mine = [row for row in given if row.name in known]
+            if _refusal(c, mine, now, keep=keep):
+                # Each by itself: this takes three round trips a row.
+                whys = {row.name: _refusal(c, [row], now, keep=keep) for row in mine}
+                refused = {name: why for name, why in whys.items() if why}
             if keep:
                 c.execute(delete(s.history).where(s.history.c.at < now - HISTORY_MS))
+        return refused
 
     def progress(self, app: str | None = None) -> dict[str, ProgressRow]:
         query = select(s.progress)
@@ -86,3 +86,28 @@ class Progress(Database):
         with self.begin() as c:
             found = c.execute(query.where((p.late > 0) | (p.dead > 0)).group_by(h.name)).mappings()
             return {row["name"]: {"late": row["late"], "dead": row["dead"]} for row in found}
+
+
+def _refusal(c: Connection, given: Sequence[ProgressRow], now: int, *, keep: bool) -> str:
+    """Write rows, all or none; why the database refuses them, or empty."""
+    try:
+        with c.begin_nested():
+            for row in given:
+                _write(c, row, now, keep=keep)
+    except (SQLAlchemyError, ValueError, TypeError, OverflowError) as e:
+        if getattr(e, "connection_invalidated", False):
+            raise
+        return f"{type(e).__name__}: {getattr(e, 'orig', None) or e}"
+    return ""
+
+
+def _write(c: Connection, row: ProgressRow, now: int, *, keep: bool) -> None:
+    values = bounded(s.progress, {**asdict(row), "reported_at": now})
+    upsert(c, s.progress, values.pop("name"), **values)
+    if keep:
+        ages = {
+            "batch_age_ms": None if row.batch_at is None else max(0, now - row.batch_at),
+            "watermark_age_ms": None if row.watermark is None else now - row.watermark,
+        }
+        kept = bounded(s.history, {**ages, **{k: values[k] for k in KEPT}})
+        c.execute(insert(s.history).values(name=row.name, at=now, **kept))

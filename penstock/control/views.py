@@ -10,7 +10,7 @@ from sqlalchemy import delete, select, update
 
 from penstock.control import schema as s
 from penstock.control.api import Control
-from penstock.control.database import rows, upsert
+from penstock.control.database import bounded, rows, upsert
 
 # Of a figure, as Prometheus has it: its name, its labels, its value.
 Sample = tuple[str, Mapping[str, Any], float]
@@ -60,7 +60,8 @@ class Instances:
         """Keep what an instance, which has reported before, has counted of its requests."""
         t = s.view_instance
         with self._control.begin() as c:
-            c.execute(update(t).where(t.c.name == name).values(asked=[list(sample) for sample in samples]))
+            asked = bounded(t, {"asked": [list(sample) for sample in samples]})
+            c.execute(update(t).where(t.c.name == name).values(**asked))
 
     def asked(self, within_ms: int) -> dict[str, list[Sample]]:
         """By instance, what those have counted that were heard of within so many ms."""

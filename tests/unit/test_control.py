@@ -1,0 +1,94 @@
+"""The control database: rows that another inserts first, values that no column takes, requests, what drivers end by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Table, select
+
+from penstock.control import Actor, Control, ProgressRow, database, schema
+from penstock.errors import ControlError
+
+ME = Actor("me", "cli")
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[Control]:
+    """App `a` with the streams `s` and `t`."""
+    made = Control(f"sqlite:///{tmp_path / 'control.db'}")
+    made.migrate()
+    with made.engine.begin() as c:
+        c.execute(schema.app.insert().values(name="a", release_seq=0, restarts=0))
+        for name in ("s", "t"):
+            c.execute(schema.stream.insert().values(name=name, app="a", desired="on"))
+    yield made
+    made.engine.dispose()
+
+
+# Rows
+
+
+def test_a_row_that_cannot_be_inserted_is_not_taken_for_there(control: Control) -> None:
+    with pytest.raises(ControlError, match="NOT NULL"), control.begin() as c:
+        database.insert_if_new(c, schema.stream, name="u", app="a", desired=None)
+    with control.begin() as c:
+        assert database.insert_if_new(c, schema.stream, name="s", app="a", desired="on") == 0
+
+
+def test_a_row_that_another_inserts_first_gets_the_values_all_the_same(
+    control: Control, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    insert_if_new = database.insert_if_new
+
+    def slower(c: Connection, table: Table, **values: Any) -> int:
+        c.execute(table.insert().values(name="topic", at=1, partitions=1, sender="another"))
+        return insert_if_new(c, table, **values)
+
+    monkeypatch.setattr(database, "insert_if_new", slower)
+    control.beat_sent("topic", 2, 4, "me")
+    assert dict(control.beats()["topic"]) == {"name": "topic", "at": 2, "partitions": 4, "sender": "me"}
+
+
+# Reports
+
+HUGE = 2**70
+
+
+@pytest.mark.parametrize(
+    ("given", "written"),
+    [
+        ({"error": "x" * 70_000}, {"error": "x" * 4000}),
+        ({"error": "a\0b\ud800"}, {"error": "ab?"}),
+        ({"rows_per_s": float("inf")}, {"rows_per_s": 0.0}),
+        ({"rows_per_s": float("nan")}, {"rows_per_s": 0.0}),
+        ({"lag": float("nan")}, {"lag": None}),
+        ({"rows_in": HUGE, "batch_ms": -HUGE}, {"rows_in": 2**63 - 1, "batch_ms": 1 - 2**31}),
+        (
+            {"store": {"place": "p" * 5000, "written_per_s": float("inf")}},
+            {"store": {"place": "p" * 4000, "written_per_s": None}},
+        ),
+    ],
+    ids=["a long text", "no character", "inf", "nan", "no lag", "huge", "a store"],
+)
+def test_figures_that_no_column_takes_are_bounded(
+    control: Control, given: dict[str, Any], written: dict[str, Any]
+) -> None:
+    assert control.report([ProgressRow("s", "a", "i", **given)], keep=True) == {}
+    row = vars(control.progress()["s"])
+    assert {name: row[name] for name in written} == written
+
+
+def test_a_row_that_is_refused_keeps_no_other_from_being_written(control: Control) -> None:
+    bad = ProgressRow("s", "a", "i", rows_in=None)  # type: ignore[arg-type]
+    refused = control.report([bad, ProgressRow("t", "a", "i", rows_in=7)], keep=True)
+    assert refused.keys() == {"s"}
+    assert "NOT NULL" in refused["s"]
+    assert {name: row.rows_in for name, row in control.progress().items()} == {"t": 7}
+    assert [row["name"] for row in control.history(0)] == ["t"]
+    odd = ProgressRow("s", "a", "i", topics={"x": object()})
+    assert control.report([odd, ProgressRow("t", "a", "i", rows_in=8)], keep=False).keys() == {"s"}
+    with control.begin() as c:
+        assert c.execute(select(schema.progress.c.rows_in)).scalars().all() == [8]
