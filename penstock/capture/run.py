@@ -111,7 +111,7 @@ class CaptureRun:
             self.figures.behind_ms = int((now - through) * 1000)
         try:
             self._captures.report(self.row)
-        except ControlError as e:
+        except Exception as e:  # its figures as a stream are reported all the same
             log.warning("capture %s could not report: %s", self.capture.name, e)
         return replace(self.figures)
 

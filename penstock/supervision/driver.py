@@ -10,6 +10,7 @@ import argparse
 import logging
 import os
 import signal
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -89,6 +90,7 @@ class Driver(ABC):
         self._placed = True
         # What was reported last of what it lacks: that all is on its way is what a launch says already.
         self._told: str | None = ""
+        self._unreported: dict[str, str] = {}
         self._leases = LeaseHolder(control, self._names, incarnation)
 
     def _is_mine(self, name: str) -> bool:
@@ -263,10 +265,31 @@ class Driver(ABC):
             self._die(str(e), LEASES_ELSEWHERE)
 
     def _report(self, *, keep: bool) -> None:
+        """Write down what each run says of itself. One that cannot say it, or whose figures are refused, is left out:
+        its last report then grows old."""
+        said = [row for name, run in list(self._runs.items()) if (row := self._figures(name, run))]
         try:
-            self._control.report([run.report() for run in self._runs.values()], keep=keep)
+            refused = self._control.report(said, keep=keep)
         except ControlError as e:
             log.warning("progress could not be reported: %s", e)
+        except Exception:
+            log.exception("progress could not be reported")
+        else:
+            for row in said:
+                self._note(row.name, refused.get(row.name, ""))
+
+    def _figures(self, name: str, run: Run) -> ProgressRow | None:
+        try:
+            return run.report()
+        except Exception as e:
+            self._note(name, f"{type(e).__name__}: {e}")
+            return None
+
+    def _note(self, name: str, why: str) -> None:
+        """Log once why a run is not reported."""
+        if why and why != self._unreported.get(name):
+            log.error("stream %s cannot be reported: %s", name, why, exc_info=sys.exc_info()[0] is not None)
+        self._unreported[name] = why
 
     def _measure_lag(self) -> None:
         at = {name: run.offsets for name, run in self._runs.items()}
@@ -279,7 +302,10 @@ class Driver(ABC):
             log.warning("lag could not be measured: %s", e)
             return
         for name, offsets in at.items():
-            self._runs[name].lag(offsets, stable, ends, asked_at)
+            try:
+                self._runs[name].lag(offsets, stable, ends, asked_at)
+            except Exception:
+                log.exception("the lag of stream %s could not be measured", name)
 
     def _keep(self) -> None:
         """Renew the leases and say that this driver lives, as long as `pulse` comes back."""
@@ -304,6 +330,12 @@ class Driver(ABC):
             except ControlError as e:
                 # Nobody can take the leases meanwhile, and the broker fences whoever is not the newest writer.
                 log.warning("leases cannot be renewed, going on: %s", e)
+            except Exception as e:
+                if self._leaving.is_set():
+                    return
+                # Without a keeper it would write on under leases that run out.
+                log.exception("the leases of %s can be kept no more", self.app)
+                self._die(f"its leases can be kept no more: {type(e).__name__}", 1)
             time.sleep(min(settings().progress_every, settings().lease_ttl / 4))
 
     def _die(self, reason: str, code: int) -> NoReturn:

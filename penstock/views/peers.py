@@ -119,6 +119,8 @@ class Directory:
             except ControlError as e:
                 # The others may be well: what was known of them stands.
                 log.warning("instances of the views are not known anew: %s", e)
+            except Exception:
+                log.exception("instances of the views are not known anew")
             self._leaving.wait(EVERY)
 
 

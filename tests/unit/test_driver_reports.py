@@ -1,0 +1,83 @@
+"""What a driver reports of its streams when one of them cannot say how it is."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock import catalog
+from penstock.control import ProgressRow
+from penstock.supervision import driver
+from penstock.supervision.driver import Driver
+from tests.unit.supervised import Platform
+
+
+class Bare(Driver):
+    """A driver whose runs a test gives it."""
+
+    def made(self, name: str, figures: ProgressRow) -> Any: ...
+
+
+class Told:
+    """A run that reports a row, or raises."""
+
+    def __init__(self, said: ProgressRow | Exception) -> None:
+        self.offsets: dict[str, dict[int, int]] = {}
+        self.said = said
+        self.measured = False
+
+    def report(self) -> ProgressRow:
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+    def lag(self, *_: Any) -> None:
+        self.report()
+        self.measured = True
+
+
+@pytest.fixture
+def made(p: Platform, monkeypatch: pytest.MonkeyPatch) -> Bare:
+    """The driver of app `a`, with the streams `bad` and `s`; the first cannot say how it is."""
+    monkeypatch.setattr(catalog, "survey", lambda **_: (SimpleNamespace(apps={}), []))
+    found = Bare("a", "i", p.control)
+    found._runs = {"bad": Told(RuntimeError("no figures")), "s": Told(ProgressRow("s", "a", "i", rows_in=7))}  # type: ignore[dict-item]
+    return found
+
+
+def test_a_run_that_cannot_report_keeps_no_other_from_it(
+    p: Platform, made: Bare, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        made._report(keep=True)
+    assert {name: row.rows_in for name, row in p.control.progress().items()} == {"s": 7}
+    assert [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR] == [
+        "stream bad cannot be reported: RuntimeError: no figures"
+    ], "once, not at each report"
+
+
+def test_a_driver_goes_on_reporting_after_what_nobody_foresaw(
+    p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = p.control.report
+    answers = iter([RuntimeError("odd"), None])
+
+    def odd(rows: list[ProgressRow], *, keep: bool) -> dict[str, str]:
+        if error := next(answers):
+            raise error
+        return report(rows, keep=keep)
+
+    monkeypatch.setattr(p.control, "report", odd)
+    made._report(keep=False)
+    made._report(keep=False)
+    assert p.control.progress()["s"].rows_in == 7
+
+
+def test_a_run_whose_lag_cannot_be_measured_keeps_no_other_from_it(made: Bare, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("end_offsets", "log_ends", "admin"):
+        monkeypatch.setattr(driver, name, lambda *_: {})
+    made._measure_lag()
+    assert made._runs["s"].measured  # type: ignore[attr-defined]
