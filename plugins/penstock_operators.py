@@ -5,6 +5,7 @@ Whatever reaches for a database, a broker or Spark is imported when it runs: DAG
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -37,6 +38,11 @@ def task_key(context: Context) -> str:
     """Names a try of a task instance: who answers for a driver."""
     ti = context["ti"]
     return f"{ti.dag_id}/{ti.run_id}/{ti.task_id}/{ti.try_number}"
+
+
+def request_of(dag: str, run: str) -> str:
+    """The id of what a run of a DAG asks for, the same in all its tries."""
+    return hashlib.sha256(f"{dag}/{run}".encode()).hexdigest()[:32]
 
 
 class SuperviseStreams(BaseOperator):
@@ -252,8 +258,8 @@ class OperateStreams(BaseOperator):
         params, run = context["params"], context["dag_run"]
         actor = Actor(run.triggering_user_name or "unknown", "airflow")
         kind, _, name = str(params["target"]).partition(" ")
-        mark = f"(run {run.run_id})"
-        note = f"{params['note'] or ''} {mark}".strip()
+        request = request_of(self.dag_id, run.run_id)
+        note = f"{params['note'] or ''} (run {run.run_id})".strip()
         (catalog, wrong), control = readable(), connect()
         control.sync(catalog, forget=not wrong)
         # By the control database: what cannot be read now can be stopped all the same.
@@ -261,17 +267,18 @@ class OperateStreams(BaseOperator):
         streams = list(control.desired(app)) if kind == "app" else [name]
         if not app or not streams:
             raise DeclarationError(f"no such {kind}", got=name, fix="see `penstock streams list`")
-        if any((a["detail"] or "").endswith(mark) for a in control.actions(200)):
+        if control.recorded(request):
             # Airflow runs a task again whose end it did not hear of; a second release would be a second restart.
-            self.log.info("an earlier try of this run has done it")
-            return mark
+            done = "an earlier try of this run has done it"
+            self.log.info(done)
+            return done
         if params["action"] == "release":
             try:
-                done = f"release {release(control, app, actor, note)} of app {app}"
+                done = f"release {release(control, app, actor, note, request=request)} of app {app}"
             except ReleaseRefused as e:
                 raise AirflowFailException(str(e)) from e
         else:
-            control.set_desired(streams, "on" if params["action"] == "start" else "off", actor, note)
+            control.set_desired(streams, "on" if params["action"] == "start" else "off", actor, note, request)
             done = f"{params['action']} {', '.join(streams)}"
         self.log.info("%s, asked for by %s", done, actor.name)
         return done
@@ -319,13 +326,10 @@ class OperateCapture(BaseOperator):
 
         params, run = context["params"], context["dag_run"]
         actor = Actor(run.triggering_user_name or "unknown", "airflow")
-        mark = f"(run {run.run_id})"
-        captures = Captures(connect())
-        if any((a["detail"] or "").endswith(mark) for a in connect().actions(200)):
-            # Airflow runs a task again whose end it did not hear of; a second snapshot would be a second snapshot.
-            request = captures.rows()[self.capture].asked_id or ""
-        else:
-            request = captures.ask(self.capture, params["action"], actor, f"{params['note'] or ''} {mark}".strip())
+        note = f"{params['note'] or ''} (run {run.run_id})".strip()
+        # Airflow runs a task again whose end it did not hear of: that waits for the answer to the first try.
+        request = request_of(self.dag_id, run.run_id)
+        Captures(connect()).ask(self.capture, params["action"], actor, note, request)
         self.log.info("capture %s: %s, asked for by %s", self.capture, params["action"], actor.name)
         self.defer(trigger=CaptureTrigger(self.capture, request), method_name="resume")
 

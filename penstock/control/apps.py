@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from sqlalchemy import delete, select, update
+from sqlalchemy import delete, func, select, update
 
 from penstock.control import schema as s
-from penstock.control.actions import record_action
-from penstock.control.database import Database, insert_if_new, one, rows
+from penstock.control.actions import is_recorded, record_action
+from penstock.control.database import Database, bounded, insert_if_new, one, rows
 from penstock.control.rows import Actor, AppRow, Desired
 
 
@@ -49,7 +49,7 @@ class Apps(Database):
             known: dict[str, str] = {r.name: r.app for r in c.execute(select(s.stream.c.name, s.stream.c.app))}
             for stream in declared.supervised.values():
                 if stream.name not in known:
-                    insert_if_new(c, s.stream, name=stream.name, app=stream.app, desired="on")
+                    insert_if_new(c, s.stream, name=stream.name, app=stream.app, desired="on", changed_at=s.now_ms())
                 elif known[stream.name] != stream.app and forget:
                     c.execute(update(s.stream).where(s.stream.c.name == stream.name).values(app=stream.app))
             gone = known.keys() - declared.supervised.keys()
@@ -83,21 +83,55 @@ class Apps(Database):
         with self.begin() as c:
             return c.execute(select(s.stream.c.app).where(s.stream.c.name == stream)).scalar_one_or_none()
 
-    def set_desired(self, streams: Iterable[str], state: Desired, actor: Actor, detail: str = "") -> None:
-        """Want streams on or off; recorded as the actor's start or stop."""
-        names = list(streams)
+    def set_desired(
+        self, streams: Iterable[str], state: Desired, actor: Actor, detail: str = "", request: str = ""
+    ) -> None:
+        """Want streams on or off; recorded as the actor's start or stop. request: its id, done only once."""
+        names, t = list(streams), s.stream.c
         with self.begin() as c:
+            if is_recorded(c, request):
+                return
             for name in names:
-                c.execute(update(s.stream).where(s.stream.c.name == name).values(desired=state))
-                record_action(c, actor, "start" if state == "on" else "stop", name, detail)
+                differs = (t.name == name) & (t.desired != state)
+                c.execute(update(s.stream).where(differs).values(desired=state, changed_at=s.now_ms()))
+                record_action(c, actor, "start" if state == "on" else "stop", name, detail, request)
 
-    def release(self, app: str, actor: Actor, detail: str = "") -> int:
-        """Ask for a new driver from the code as it stands; the running one drains first. Returns the release."""
+    def unwanted_since(self, app: str) -> int | None:
+        """When the last stream of an app was stopped, epoch ms; now, if that was not written down. None if the app has
+        no streams."""
+        t = s.stream.c
         with self.begin() as c:
-            c.execute(update(s.app).where(s.app.c.name == app).values(release_seq=s.app.c.release_seq + 1))
-            seq = c.execute(select(s.app.c.release_seq).where(s.app.c.name == app)).scalar_one()
-            record_action(c, actor, "release", app, detail or f"release {seq}")
-            return int(seq)
+            unknown = (t.app == app) & (t.desired == "off") & t.changed_at.is_(None)
+            c.execute(update(s.stream).where(unknown).values(changed_at=s.now_ms()))
+            return c.execute(select(func.max(t.changed_at)).where(t.app == app)).scalar_one()
+
+    def changed_at(self) -> dict[str, int]:
+        """When streams were declared or their desired state changed, epoch ms, as far as it is known."""
+        t = s.stream.c
+        with self.begin() as c:
+            return {r.name: r.changed_at for r in c.execute(select(t.name, t.changed_at)) if r.changed_at is not None}
+
+    def release(self, app: str, actor: Actor, detail: str = "", request: str = "") -> int:
+        """Ask for a new driver from the code as it stands; the running one drains first. Returns the release.
+
+        request: its id; it raises the release only once.
+        """
+        mine = s.app.c.name == app
+        with self.begin() as c:
+            # Two tries of one request wait here for each other.
+            seq = int(c.execute(select(s.app.c.release_seq).where(mine).with_for_update()).scalar_one())
+            if is_recorded(c, request):
+                return seq
+            c.execute(update(s.app).where(mine).values(release_seq=seq + 1, refused_at=None, refused=None))
+            record_action(c, actor, "release", app, detail or f"release {seq + 1}", request)
+            return seq + 1
+
+    def release_refused(self, app: str, actor: Actor, why: str) -> None:
+        """Note that a release was refused which the app's driver needs, as it does not know all that is wanted."""
+        values = bounded(s.app, {"refused": why})
+        with self.begin() as c:
+            c.execute(update(s.app).where(s.app.c.name == app).values(refused_at=s.now_ms(), **values))
+            record_action(c, actor, "refuse", app, why)
 
     def app(self, name: str) -> AppRow | None:
         with self.begin() as c:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from sqlalchemy import select
 
 from penstock.control import schema as s
-from penstock.control.actions import record_action
+from penstock.control.actions import is_recorded, record_action
 from penstock.control.api import Control
 from penstock.control.database import rows, upsert
 from penstock.control.rows import Actor
@@ -81,12 +81,16 @@ class Captures:
         values = {k: v for k, v in asdict(row).items() if k not in ("name", *_OF_REQUESTS)}
         self._set(row.name, **values | {"reported_at": s.now_ms()})
 
-    def ask(self, name: str, what: Asked, actor: Actor, detail: str = "") -> str:
-        """Ask something of a capture; returns the id under which the answer will come. What was asked before falls."""
-        wanted = uuid.uuid4().hex
-        self._set(name, asked=what, asked_id=wanted)
+    def ask(self, name: str, what: Asked, actor: Actor, detail: str = "", request: str = "") -> str:
+        """Ask something of a capture; returns the id under which the answer will come. What was asked before falls.
+
+        request: that id; what was asked under it is not asked again.
+        """
+        wanted = request or uuid.uuid4().hex
         with self._control.begin() as c:
-            record_action(c, actor, what, name, detail)
+            if not is_recorded(c, wanted):
+                upsert(c, s.capture, name, asked=what, asked_id=wanted)
+                record_action(c, actor, what, name, detail, wanted)
         return wanted
 
     def answer(self, name: str, request: str, why_not: str = "") -> None:

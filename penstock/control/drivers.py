@@ -5,14 +5,14 @@ from __future__ import annotations
 import uuid
 from typing import Any
 
-from sqlalchemy import insert, select, update
+from sqlalchemy import func, insert, select, update
 
 from penstock.control import schema as s
 from penstock.control.database import Database, one, rows
-from penstock.control.rows import DriverRow
+from penstock.control.rows import DriverRow, EndCode
 
-# Why a driver ended that was told to: the next one is no restart. A release says its number.
-TOLD_TO_LEAVE = ("no stream of the app is wanted", "SIGTERM", "SIGINT", "the platform was taken down")
+# How a driver ended that was told to: the next one is no restart. None is of one that ended before codes were kept.
+TOLD_TO_LEAVE: tuple[EndCode | None, ...] = (None, "released", "unwanted", "asked")
 
 
 class Drivers(Database):
@@ -25,7 +25,7 @@ class Drivers(Database):
         """
         incarnation = uuid.uuid4().hex
         before = self.driver(expected) if expected else None
-        told = before is None or before.reason in TOLD_TO_LEAVE or (before.reason or "").startswith("release ")
+        told = before is None or before.end_code in TOLD_TO_LEAVE
         with self.begin() as c:
             is_expected = s.app.c.incarnation.is_(None) if expected is None else s.app.c.incarnation == expected
             won = c.execute(
@@ -34,6 +34,8 @@ class Drivers(Database):
                 .values(
                     incarnation=incarnation,
                     restarts=s.app.c.restarts + (0 if told else 1),
+                    refused_at=None,
+                    refused=None,
                 )
             ).rowcount
             if not won:
@@ -101,11 +103,22 @@ class Drivers(Database):
         """Say that the driver is alive, its JVM included."""
         self.driver_set(incarnation, beat_at=s.now_ms())
 
-    def driver_ended(self, incarnation: str, reason: str) -> None:
+    def driver_asked(self, incarnation: str) -> None:
+        """Note that a driver is about to be asked to leave: it cannot tell who sends it a signal."""
+        mine = (s.driver.c.incarnation == incarnation) & (s.driver.c.state != "ended")
+        with self.begin() as c:
+            c.execute(update(s.driver).where(mine).values(end_code="asked"))
+
+    def driver_ended(self, incarnation: str, reason: str, code: EndCode = "lost") -> None:
         """Mark a driver as ended; the first reason stands."""
         with self.begin() as c:
             c.execute(
                 update(s.driver)
                 .where(s.driver.c.incarnation == incarnation, s.driver.c.state != "ended")
-                .values(state="ended", ended_at=s.now_ms(), reason=reason[:4000])
+                .values(
+                    state="ended",
+                    ended_at=s.now_ms(),
+                    reason=reason[:4000],
+                    end_code=func.coalesce(s.driver.c.end_code, code),
+                )
             )

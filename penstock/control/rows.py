@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 Desired = Literal["on", "off"]
+# How a driver ended: it left for a release, because none of its streams is wanted, or because somebody asked it to by
+# Penstock; it got a signal from elsewhere; its JVM ran out of memory; it failed; its process was found gone or was
+# killed as hung; it never began.
+EndCode = Literal["released", "unwanted", "asked", "signal", "memory", "failed", "lost", "not begun"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,8 @@ class Actor:
 
 @dataclass(frozen=True)
 class DriverRow:
-    """A driver. master, submission: of one that a cluster runs, its master and what that calls it."""
+    """A driver. master, submission: of one that a cluster runs, its master and what that calls it; end_code: None also
+    of one that ended before codes were written down."""
 
     incarnation: str
     app: str
@@ -36,6 +41,7 @@ class DriverRow:
     log: str
     master: str | None = None
     submission: str | None = None
+    end_code: EndCode | None = None
 
     @property
     def named(self) -> str:
@@ -45,10 +51,14 @@ class DriverRow:
 
 @dataclass(frozen=True)
 class AppRow:
+    """An app. refused_at, refused: when and why a release was refused that its driver needs; epoch ms."""
+
     name: str
     release_seq: int
     incarnation: str | None
     restarts: int
+    refused_at: int | None = None
+    refused: str | None = None
 
 
 @dataclass(frozen=True)

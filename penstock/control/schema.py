@@ -61,6 +61,9 @@ app = Table(
     # The driver that may run; set by compare-and-set, so that of two launches one wins.
     Column("incarnation", String(32)),
     Column("restarts", Integer, nullable=False, default=0),
+    # When a release was refused that its driver needs; nothing once one is accepted or another driver is launched.
+    Column("refused_at", BigInteger),
+    Column("refused", Text),  # why
 )
 
 stream = Table(
@@ -69,6 +72,7 @@ stream = Table(
     _name(primary_key=True),
     Column("app", String(120), nullable=False, index=True),
     Column("desired", String(3), nullable=False),  # on | off
+    Column("changed_at", BigInteger),  # when it was declared or its desired state changed
 )
 
 driver = Table(
@@ -87,6 +91,7 @@ driver = Table(
     Column("beat_at", BigInteger, nullable=False),  # last sign of life
     Column("ended_at", BigInteger),
     Column("reason", Text),  # why it ended, or what it waits for
+    Column("end_code", String(10)),  # the same as a code: see rows.EndCode
     Column("log", String(500), nullable=False),
     # Of a driver that a cluster runs: the cluster's master, and what that calls it.
     Column("master", String(500)),
@@ -162,7 +167,9 @@ action = Table(
     Column("verb", String(20), nullable=False),  # start | stop | release | launch | kill | end ...
     Column("target", String(120), nullable=False),  # stream or app
     Column("detail", Text),
+    Column("request", String(32)),  # what asked for it, so that it is not done again
     Index("ix_action_at", "at"),
+    Index("ix_action_request", "request"),
 )
 
 beat = Table(

@@ -15,7 +15,6 @@ from penstock.engine.placing import Executors
 from penstock.engine.run import StreamRun
 from penstock.engine.session import open_session
 from penstock.settings import settings
-from penstock.supervision import ends
 from penstock.supervision.driver import Driver
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class StreamDriver(Driver):
     def made(self, name: str, figures: ProgressRow) -> StreamRun:
         assert self._spark is not None
         stream, s = self.catalog.stream(name), settings()
-        short = (figures.error or "").startswith(ends.MEMORY)
+        short = self._ended_full is not None
         return StreamRun(stream, self._spark, s.bootstrap, s.checkpoint_root, figures, self._control, short=short)
 
     def pulse(self) -> None:

@@ -363,6 +363,8 @@ class Platform:
         except ControlError:
             rows = []  # without the database none can drain; what runs is found below
         for row in rows:
+            with suppress(ControlError):
+                control.driver_asked(row.incarnation)
             drivers.terminate(row)
         if rows:
             say(f"{len(rows)} drivers end their batches")
@@ -370,7 +372,7 @@ class Platform:
         killed = [row for row in rows if drivers.alive(row) and drivers.kill(row)]
         for row in rows:
             with suppress(ControlError):
-                control.driver_ended(row.incarnation, "the platform was taken down")
+                control.driver_ended(row.incarnation, "the platform was taken down", "asked")
         strays = self._strays()
         for leader in strays:
             process.kill_session(leader)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import ClassVar, NoReturn, Protocol
 
 from penstock import catalog, logs
-from penstock.control import Control, DriverRow, ProgressRow, connect
+from penstock.control import Control, DriverRow, EndCode, ProgressRow, connect
 from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
 from penstock.kafka.admin import Ends, admin, end_offsets, log_ends
 from penstock.kafka.transactions import TIMEOUT
@@ -84,7 +84,9 @@ class Driver(ABC):
             log.warning("%s is no setting and changes nothing; did you mean %s?", given, meant)
         self._names = [declared.name for declared in self.catalog.apps.get(app, ()) if self._is_mine(declared.name)]
         self._leaving = threading.Event()
-        self._reason = self._log = ""
+        self._log = ""
+        self._why: tuple[str, EndCode] | None = None
+        self._ended_full: DriverRow | None = None
         self._runs: dict[str, Run] = {}
         self._release = 0
         self._placed = True
@@ -145,7 +147,7 @@ class Driver(ABC):
         if not self._names:
             why = self._unreadable() or f"nothing is declared for app {self.app}"
             log.error("driver of %s leaves: %s", self.app, why)
-            self._control.driver_ended(self.incarnation, why)
+            self._control.driver_ended(self.incarnation, why, "not begun")
             return NOTHING_TO_RUN
         where = placed.whereabouts(row.log) if self.in_cluster else {}
         self._release, self._log = row.release_seq, where.get("log", row.log)
@@ -159,10 +161,10 @@ class Driver(ABC):
             holder = self._control.driver(e.holder)
             if holder and holder.app == self.app:
                 self._control.give_back(self.app, self.incarnation, e.holder)
-            self._control.driver_ended(self.incarnation, str(e))
+            self._control.driver_ended(self.incarnation, str(e), "not begun")
             return LEASES_ELSEWHERE
-        signal.signal(signal.SIGTERM, lambda *_: self._leave("SIGTERM"))
-        signal.signal(signal.SIGINT, lambda *_: self._leave("SIGINT"))
+        signal.signal(signal.SIGTERM, lambda *_: self._leave("SIGTERM", "signal"))
+        signal.signal(signal.SIGINT, lambda *_: self._leave("SIGINT", "signal"))
         self.open()
         self._place()
         threading.Thread(target=self._keep, name="keeper", daemon=True).start()
@@ -187,7 +189,7 @@ class Driver(ABC):
 
     def _open_runs(self) -> None:
         before, now = self._control.progress(self.app), self._control.now()
-        full = self._ended_full()
+        self._ended_full = self._find_ended_full()
         lost = self._control.desired(self.app).keys() - set(self._names) if self._wrong else set()
         for name in (*self._names, *sorted(lost)):
             known = before.get(name)
@@ -197,15 +199,15 @@ class Driver(ABC):
                     setattr(figures, figure, getattr(known, figure))
                 if known.behind_ms is not None:
                     figures.behind_ms = known.behind_ms + now - known.reported_at
-            if full:
+            if full := self._ended_full:
                 figures.error, figures.error_at = full.reason, full.ended_at
             self._runs[name] = Unreadable(figures, self._unreadable()) if name in lost else self.made(name, figures)
 
-    def _ended_full(self) -> DriverRow | None:
+    def _find_ended_full(self) -> DriverRow | None:
         """The app's last driver, if its memory was full."""
         mine = self._control.drivers(self.app, live=False)
         last = next((d for d in mine if d.incarnation != self.incarnation), None)
-        return last if last and (last.reason or "").startswith(ends.MEMORY) else None
+        return last if last and last.end_code == "memory" else None
 
     def _unreadable(self) -> str:
         """What is wrong with files of the app; with others, if its own are right."""
@@ -239,9 +241,9 @@ class Driver(ABC):
             wanted = {name: "on" if run.running else "off" for name, run in self._runs.items()}
             app = None
         if app and app.release_seq > self._release:
-            return self._leave(f"release {app.release_seq}")
+            return self._leave(f"release {app.release_seq}", "released")
         if "on" not in wanted.values():
-            return self._leave("no stream of the app is wanted")
+            return self._leave("no stream of the app is wanted", "unwanted")
         for name, run in self._runs.items():
             if wanted.get(name) == "on":
                 if self._placed and (run.active or self._owns(name)):
@@ -339,22 +341,23 @@ class Driver(ABC):
             time.sleep(min(settings().progress_every, settings().lease_ttl / 4))
 
     def _die(self, reason: str, code: int) -> NoReturn:
-        reason = ends.out_of_memory(self._log) or reason
-        log.error("driver of %s ends at once: %s", self.app, reason)
+        full = ends.out_of_memory(self._log)
+        log.error("driver of %s ends at once: %s", self.app, full or reason)
         try:
-            self._control.driver_ended(self.incarnation, reason)
+            self._control.driver_ended(self.incarnation, full or reason, "memory" if full else "failed")
         finally:
             logging.shutdown()
             os._exit(code)
 
-    def _leave(self, reason: str) -> None:
-        self._reason = self._reason or reason
+    def _leave(self, reason: str, code: EndCode) -> None:
+        self._why = self._why or (reason, code)
         self._leaving.set()
 
     def _drain(self) -> None:
         # What ends with it is no news to the keeper.
         self._leaving.set()
-        reason = self._reason or ends.out_of_memory(self._log) or "failed"
+        full = ends.out_of_memory(self._log)
+        reason, code = self._why or ((full, "memory") if full else ("failed", "failed"))
         log.info("driver of %s drains: %s", self.app, reason)
         try:
             self._control.driver_set(self.incarnation, state="draining")
@@ -365,7 +368,7 @@ class Driver(ABC):
         try:
             self._report(keep=True)
             self._leases.drop()
-            self._control.driver_ended(self.incarnation, reason)
+            self._control.driver_ended(self.incarnation, reason, code)
         except ControlError as e:
             log.warning("the end could not be reported; the leases run out: %s", e)
         self.close()

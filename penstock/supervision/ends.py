@@ -7,7 +7,6 @@ import os
 import re
 from pathlib import Path
 
-MEMORY = "its JVM ran out of memory"
 # Lines of the JVM's and of Spark's own: what a record says stands in lines that are indented.
 SAID = re.compile(
     rb"^(?:Terminating due to java\.lang\.OutOfMemoryError"
@@ -25,4 +24,4 @@ def out_of_memory(log: str) -> str:
             found = SAID.search(file.read())
     except OSError:
         return ""
-    return f"{MEMORY}: {found[1].decode()}" if found else ""
+    return f"its JVM ran out of memory: {found[1].decode()}" if found else ""

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from penstock.control import AppRow, Control, Desired, DriverRow
 from penstock.supervision import places
 
-# What is recorded of a release that the supervisor asked for by itself and that was refused; for so many ms it is then
-# not asked for again.
-REFUSE, REFUSED_FOR = "refuse", 600_000
+# A release that the supervisor asked for by itself and that was refused is not asked for again for so many ms.
+REFUSED_FOR = 600_000
 
 
 @dataclass(frozen=True)
@@ -71,21 +70,18 @@ def facts_of(control: Control, app: str, evidence: Evidence | None = None, *, wa
     alive = None if gone or driver is None else places.alive(driver, now, wait=wait)
     headless = bool(alive and driver and places.headless(driver))
     waits = places.lacking(driver, now, wait=wait) if driver else None
-    lacks = _lacking(control, driver, desired, now) if driver and driver.state == "running" else []
+    lacks = _lacking(control, row, driver, desired, now) if driver and driver.state == "running" else []
     return Facts(
         row, "on" in desired.values(), driver, alive, headless, recent, now, evidence or Evidence(), lacks, waits
     )
 
 
-def _lacking(control: Control, driver: DriverRow, desired: Mapping[str, Desired], now: int) -> list[str]:
+def _lacking(control: Control, app: AppRow, driver: DriverRow, desired: Mapping[str, Desired], now: int) -> list[str]:
+    if app.refused_at is not None and now - app.refused_at < REFUSED_FOR:
+        return []
     told = control.progress(driver.app)
-    lacks = [
+    return [
         name
         for name, want in desired.items()
         if want == "on" and (name not in told or told[name].incarnation != driver.incarnation)
     ]
-    if lacks and any(
-        a["verb"] == REFUSE and a["target"] == driver.app and now - a["at"] < REFUSED_FOR for a in control.actions(200)
-    ):
-        return []
-    return lacks

@@ -32,7 +32,7 @@ class LeaseHolder:
                 # It missed its lease, so it was hung or paused: it must not wake up beside this driver.
                 dead.append(holder)
         for holder in dead:
-            self._control.driver_ended(holder, f"gone; its leases went to {self._incarnation}")
+            self._control.driver_ended(holder, f"gone; its leases went to {self._incarnation}", "lost")
         for name in self._names:
             self._control.lease_take(name, self._incarnation, settings().lease_ttl, dead=dead)
 

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 
-from penstock.control import Actor, AppRow, Control, DriverRow
+from penstock.control import Actor, AppRow, Control, DriverRow, EndCode
 from penstock.settings import settings
 from penstock.supervision import ends, places
 from penstock.supervision.decide import START_TIMEOUT
@@ -14,7 +14,7 @@ from penstock.supervision.decide import START_TIMEOUT
 log = logging.getLogger(__name__)
 
 
-def clear(control: Control, d: DriverRow, why: str, actor: Actor) -> bool:
+def clear(control: Control, d: DriverRow, why: str, actor: Actor, code: EndCode = "lost") -> bool:
     """End a driver: kill what is left of its session, mark it ended, record it. False if its processes do not go.
 
     On another host, and in a cluster whose master is away, nothing can be killed: the lease and the fencing of its
@@ -26,10 +26,11 @@ def clear(control: Control, d: DriverRow, why: str, actor: Actor) -> bool:
     row = control.driver(d.incarnation)
     if row is None or row.state == "ended":
         return True
-    why = ends.out_of_memory(row.log) or why
+    if full := ends.out_of_memory(row.log):
+        why, code = full, "memory"
     if places.alive(d) is None and (unsure := places.unsure(d)):
         why = f"{why}; {unsure}"
-    control.driver_ended(d.incarnation, why)
+    control.driver_ended(d.incarnation, why, code)
     control.record(actor, "kill" if there else "end", d.app, f"driver {d.incarnation[:8]}, {d.named}: {why}")
     log.warning("app %s: driver %s ended: %s", d.app, d.incarnation[:8], why)
     return True
@@ -51,12 +52,13 @@ def stop(control: Control, app: str, owner: str, why: str, patience: float = 20.
         return False
     actor = Actor(owner, "supervisor")
     control.record(actor, "terminate", app, f"driver {d.incarnation[:8]}, {d.named}: {why}")
+    control.driver_asked(d.incarnation)
     places.terminate(d)
     deadline = time.monotonic() + patience
     while places.alive(d) and time.monotonic() < deadline:
         time.sleep(0.1)
     still = mine()
-    return still is not None and still.incarnation == d.incarnation and clear(control, still, why, actor)
+    return still is not None and still.incarnation == d.incarnation and clear(control, still, why, actor, "asked")
 
 
 def reap(control: Control, declared: set[str], actor: Actor) -> Iterator[str]:
@@ -68,32 +70,27 @@ def reap(control: Control, declared: set[str], actor: Actor) -> Iterator[str]:
     wanted = {name for name in apps if "on" in control.desired(name).values()}
     now = control.now()
     for d in control.drivers():
-        why = _ownerless(control, d, apps.get(d.app), declared, wanted, now)
-        if why and clear(control, d, why, actor):
+        why, code = _ownerless(control, d, apps.get(d.app), declared, wanted, now)
+        if why and clear(control, d, why, actor, code):
             yield f"app {d.app}: driver {d.incarnation[:8]}, {d.named}: {why}"
 
 
 def _ownerless(
     control: Control, d: DriverRow, app: AppRow | None, declared: set[str], wanted: set[str], now: int
-) -> str:
+) -> tuple[str, EndCode]:
     s = settings()
     alive = places.alive(d, now)
     silence = (now - d.beat_at) / 1000
     if alive is False:
-        return "its process is gone"
+        return "its process is gone", "lost"
     if alive is None and silence < max(START_TIMEOUT, s.stuck_after):
-        return ""  # elsewhere and beating, or about to be recorded: not known, so not dead
+        return "", "asked"  # elsewhere and beating, or about to be recorded: not known, so not dead
     if app is None or d.app not in declared:
-        return "its app is not declared"
+        return "its app is not declared", "asked"
     if app.incarnation != d.incarnation:
-        return f"driver {(app.incarnation or 'none')[:8]} has its place"
-    if d.app not in wanted and (now - _stopped_at(control, d)) / 1000 > s.drain_timeout:
-        return f"its app is not wanted, and it did not leave within {s.drain_timeout:.0f} s"
-    return ""
-
-
-def _stopped_at(control: Control, d: DriverRow) -> int:
-    """When the last stream of a driver's app was stopped, epoch ms, as far as the record goes back."""
-    names = control.desired(d.app).keys()
-    stops = [a["at"] for a in control.actions(200) if a["verb"] == "stop" and a["target"] in names]
-    return max(stops, default=d.launched_at)
+        return f"driver {(app.incarnation or 'none')[:8]} has its place", "asked"
+    if d.app not in wanted:
+        since = control.unwanted_since(d.app) or d.launched_at
+        if (now - since) / 1000 > s.drain_timeout:
+            return f"its app is not wanted, and it did not leave within {s.drain_timeout:.0f} s", "asked"
+    return "", "asked"

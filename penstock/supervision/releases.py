@@ -17,9 +17,14 @@ from penstock.supervision import launch
 READ_TIMEOUT, PLAN_TIMEOUT = 60.0, 180.0
 
 
-def release(control: Control, app: str, actor: Actor, note: str = "", *, accept_state: bool = False) -> int:
+def release(
+    control: Control, app: str, actor: Actor, note: str = "", *, accept_state: bool = False, request: str = ""
+) -> int:
     """Ask for a new driver of an app, and return the release. ReleaseRefused if its code does not load, or cannot go
-    on with the state that its streams have; the second may be accepted, which is recorded."""
+    on with the state that its streams have; the second may be accepted, which is recorded.
+
+    request: its id; a release that was asked for under it is not asked for again.
+    """
     declared = _told(("penstock.catalog", app), READ_TIMEOUT)
     missing = control.desired(app).keys() - set(declared["names"])
     taken = [name for name in declared["names"] if declared["others"] and control.app_of(name) not in (None, app)]
@@ -40,7 +45,7 @@ def release(control: Control, app: str, actor: Actor, note: str = "", *, accept_
             )
     if accept_state:
         note = f"{note} (what streams have in state is accepted)".strip()
-    return control.release(app, actor, note)
+    return control.release(app, actor, note, request)
 
 
 def _told(command: Sequence[str], timeout: float) -> dict[str, Any]:

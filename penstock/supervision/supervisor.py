@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.control import Actor, Control, DriverRow
+from penstock.control import Actor, Control, DriverRow, EndCode
 from penstock.errors import ControlError, PenstockError, ReleaseRefused
 from penstock.settings import settings
 from penstock.supervision import launch, places, processes
 from penstock.supervision.cluster import Submission
 from penstock.supervision.decide import Step, decide
-from penstock.supervision.facts import REFUSE, Evidence, Facts, facts_of
+from penstock.supervision.facts import Evidence, Facts, facts_of
 from penstock.supervision.reap import clear
 from penstock.supervision.releases import release
 
@@ -42,7 +42,8 @@ class Supervisor:
             step = decide(found, settings())
             match step.do:
                 case "clear" if found.driver:
-                    if not clear(self.control, found.driver, step.why, self.actor):
+                    code: EndCode = "asked" if found.leaving else "lost"
+                    if not clear(self.control, found.driver, step.why, self.actor, code):
                         return Step("wait", "processes of the last driver do not end", 1.0)
                 case "launch":
                     self._launch(found, step.why)
@@ -55,7 +56,8 @@ class Supervisor:
                 case _:
                     self._adopt(found)
                     if step.do == "wait":
-                        self._record_once("wait", step.why, found)
+                        # Once of each driver that ended.
+                        self.control.record(self.actor, "wait", self.app, step.why, found.recent[0].incarnation)
                     return step
         return Step("wait", "others are at work on this app", 1.0)
 
@@ -63,7 +65,7 @@ class Supervisor:
         try:
             release(self.control, self.app, self.actor, why)
         except ReleaseRefused as e:
-            self.control.record(self.actor, REFUSE, self.app, f"{why}: {e}")
+            self.control.release_refused(self.app, self.actor, f"{why}: {e}")
             return Step("rest", str(e))
         return Step("rest", f"released: {why}")
 
@@ -116,7 +118,7 @@ class Supervisor:
     def _failed(self, incarnation: str, e: Exception) -> None:
         why = f"it could not be launched: {e}"
         log.error("app %s: driver %s: %s", self.app, incarnation[:8], why)
-        self.control.driver_ended(incarnation, why)
+        self.control.driver_ended(incarnation, why, "not begun")
         self.control.record(self.actor, "end", self.app, f"driver {incarnation[:8]}: {why}")
 
     def _row(self, incarnation: str) -> DriverRow:
@@ -125,11 +127,3 @@ class Supervisor:
             spec_hash="", owner=self.owner, state="launching", launched_at=0, beat_at=0, ended_at=None, reason=None,
             log="",
         )  # fmt: skip
-
-    def _record_once(self, verb: str, detail: str, f: Facts) -> None:
-        """Record something about the last driver, unless it is recorded already."""
-        name = f.recent[0].incarnation[:8] if f.recent else ""
-        for a in self.control.actions(200):
-            if a["verb"] == verb and a["target"] == self.app and name in (a["detail"] or ""):
-                return
-        self.control.record(self.actor, verb, self.app, detail)

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from penstock.control import Actor, DriverRow
 from penstock.local.parts import Broker, MariaDB
-from penstock.supervision import ends, processes
+from penstock.supervision import processes
 from penstock.supervision.reap import clear
 from penstock.testing import read
 from tests.chaos.drivers import Drivers, drivers
@@ -62,6 +62,6 @@ def test_records_that_fill_a_drivers_memory_are_written_once_each(heavy: Drivers
 
     wait_until(through, 900, every=0.5, what=f"all is written: {now.log}")
     assert died
-    assert {(d.reason or "").partition(":")[0] for d in died} == {ends.MEMORY}
+    assert {d.end_code for d in died} == {"memory"}
     said = Counter((record.value or "").partition("-")[0] for record in read(heavy.bootstrap, "said"))
     assert said == Counter(str(n) for n in range(RECORDS))

@@ -45,6 +45,12 @@ class Platform:
     def verbs(self) -> list[str]:
         return [str(a["verb"]) for a in reversed(self.control.actions())]
 
+    def crowd(self, count: int = 250) -> None:
+        """Let others do much that is recorded."""
+        with self.control.engine.begin() as c:
+            row = {"at": 0, "actor": "others", "source": "cli", "verb": "stop", "target": "another"}
+            c.execute(schema.action.insert(), [row] * count)
+
     def age(self, incarnation: str, seconds: float) -> None:
         """Let a driver's beat and launch lie further back."""
         d = schema.driver

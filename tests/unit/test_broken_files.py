@@ -204,7 +204,7 @@ def test_a_driver_says_that_memory_was_full_before_it(control: Control) -> None:
 
     first = control.claim("shop", None, host="h", spec_hash="", owner="me", log="")
     assert first
-    control.driver_ended(first, "its JVM ran out of memory: Java heap space")
+    control.driver_ended(first, "its JVM ran out of memory: Java heap space", "memory")
     second = control.claim("shop", first, host="h", spec_hash="", owner="me", log="")
     assert second
     assert errors(second) == {"its JVM ran out of memory: Java heap space"}
@@ -232,7 +232,7 @@ def test_a_stream_that_does_not_stop_in_order_keeps_no_other_from_it(
     made._open_runs()
     made._look()
     monkeypatch.setattr(made._runs["returns"], "stop", lambda: 1 / 0)
-    made._leave("release 1")
+    made._leave("release 1", "released")
     made._drain()
     row = control.driver(made.incarnation)
     assert row

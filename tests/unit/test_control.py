@@ -92,3 +92,33 @@ def test_a_row_that_is_refused_keeps_no_other_from_being_written(control: Contro
     assert control.report([odd, ProgressRow("t", "a", "i", rows_in=8)], keep=False).keys() == {"s"}
     with control.begin() as c:
         assert c.execute(select(schema.progress.c.rows_in)).scalars().all() == [8]
+
+
+# Migration
+
+
+def test_what_an_older_version_made_goes_on(tmp_path: Path) -> None:
+    """Its columns are added, also to rows; a driver that ended before codes were kept is no restart."""
+    made = Control(f"sqlite:///{tmp_path / 'old.db'}")
+    made.migrate()
+    added = {"app": ["refused_at", "refused"], "stream": ["changed_at"], "driver": ["end_code"], "action": ["request"]}
+    with made.engine.begin() as c:
+        c.exec_driver_sql("DROP INDEX ix_action_request")
+        for table, columns in added.items():
+            for column in columns:
+                c.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {column}")
+        c.exec_driver_sql("INSERT INTO app VALUES ('a', 3, 'i', 0)")
+        c.exec_driver_sql("INSERT INTO stream VALUES ('s', 'a', 'off')")
+        c.exec_driver_sql(
+            "INSERT INTO driver VALUES ('i','a','h',NULL,NULL,3,'','me','ended',1,1,2,'release 4','',NULL,NULL)"
+        )
+        c.exec_driver_sql("INSERT INTO action VALUES (1, 1, 'me', 'cli', 'stop', 's', NULL)")
+    made.migrate()
+    made.migrate()
+    assert made.claim("a", "i", host="h", spec_hash="", owner="me", log="")
+    assert [(row.restarts, row.refused) for row in made.apps()] == [(0, None)]
+    made.set_desired(["s"], "on", ME, request="r")
+    made.set_desired(["s"], "off", ME, request="r")
+    assert made.desired() == {"s": "on"}
+    assert [a["request"] for a in made.actions()] == ["r", None]
+    made.engine.dispose()

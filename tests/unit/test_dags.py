@@ -333,6 +333,10 @@ def test_the_form_releases_the_streams_app(control: Control, monkeypatch: pytest
     assert app.release_seq == 1
     OperateStreams(task_id="operate").execute(context(user="ann", action="release", target="stream totals", note=None))
     assert control.app("chaos") == app, "a second try of the same run changes nothing"
+    for _ in range(250):
+        control.record(Actor("others", "cli"), "stop", "another")
+    OperateStreams(task_id="operate").execute(context(user="ann", action="release", target="stream totals", note=None))
+    assert control.app("chaos") == app, "nor behind whatever others did meanwhile"
     with pytest.raises(DeclarationError):
         OperateStreams(task_id="operate").execute(context(action="stop", target="app nosuch", note=None))
     told["refused"] = ["stream totals has state of other code"]
@@ -430,7 +434,12 @@ def test_what_is_asked_of_a_capture_is_waited_for(shop: Control) -> None:
     with pytest.raises(TaskDeferred):
         task.execute(context("r1", "ada", action="reconcile", note="to be sure"))
     assert asked.rows()["shop"].asked_id == request, "the same run again asks nothing new"
-    assert [(a["actor"], a["verb"], a["detail"]) for a in shop.actions(1)] == [
+    other = asked.ask("shop", "poll", Actor("bob", "cli"))
+    with pytest.raises(TaskDeferred) as again:
+        task.execute(context("r1", "ada", action="reconcile", note="to be sure"))
+    assert again.value.trigger.request == request, "nor does it wait for what somebody else asked meanwhile"
+    assert asked.rows()["shop"].asked_id == other
+    assert [(a["actor"], a["verb"], a["detail"]) for a in shop.actions(5) if a["actor"] == "ada"] == [
         ("ada", "reconcile", "to be sure (run r1)")
     ]
     asked.answer("shop", request)

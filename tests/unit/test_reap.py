@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.control import schema
 from penstock.settings import settings
 from penstock.supervision import processes
 from penstock.supervision import reap as reaper
@@ -104,6 +105,26 @@ def test_the_reaper_ends_the_unwanted_that_stays(p: Platform, monkeypatch: pytes
     [line] = reap(p, "a")
     assert "not wanted" in line
     assert processes.alive(p.driver()) is False
+
+
+def test_a_stop_is_not_forgotten_behind_what_others_do(p: Platform) -> None:
+    p.supervisor().tick()
+    p.age(p.driver().incarnation, 3600)
+    p.control.driver_beat(p.driver().incarnation)
+    p.control.set_desired(["s"], "off", ME)
+    p.crowd()
+    assert reap(p, "a") == [], "it gets its time to drain"
+    assert processes.alive(p.driver())
+
+
+def test_a_stop_that_an_older_version_wrote_down_counts_from_now(p: Platform) -> None:
+    p.supervisor().tick()
+    p.age(p.driver().incarnation, 3600)
+    p.control.driver_beat(p.driver().incarnation)
+    with p.control.engine.begin() as c:
+        c.execute(schema.stream.update().values(desired="off", changed_at=None))
+    assert reap(p, "a") == []
+    assert p.control.unwanted_since("a")
 
 
 def test_the_reaper_does_not_judge_another_host(p: Platform) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from penstock.control import EndCode
 from penstock.errors import ControlError
 from penstock.settings import settings
 from penstock.supervision import launch, processes
 from penstock.supervision.facts import Evidence
+from penstock.supervision.reap import stop
 from penstock.supervision.watch import Watch
 from tests.support import wait_until
 from tests.unit.supervised import ME, Platform
@@ -122,8 +124,10 @@ def test_release_waits_for_the_drain(p: Platform) -> None:
 
 
 def test_a_restart_is_a_launch_that_nobody_asked_for(p: Platform) -> None:
-    def restarts(reason: str) -> int:
-        p.control.driver_ended(p.driver().incarnation, reason)
+    def restarts(reason: str, code: EndCode, *, asked: bool = False) -> int:
+        if asked:
+            p.control.driver_asked(p.driver().incarnation)
+        p.control.driver_ended(p.driver().incarnation, reason, code)
         processes.kill(p.driver())
         p.control.release("a", ME)  # so that nothing slows the next launch down
         p.supervisor().tick()
@@ -132,10 +136,22 @@ def test_a_restart_is_a_launch_that_nobody_asked_for(p: Platform) -> None:
         return row.restarts
 
     p.supervisor().tick()
-    for told in ("release 1", "no stream of the app is wanted", "SIGTERM", "the platform was taken down"):
-        assert restarts(told) == 0
-    assert restarts("its process is gone") == 1
-    assert restarts("release 6") == 1
+    assert restarts("release 1", "released") == 0
+    assert restarts("no stream of the app is wanted", "unwanted") == 0
+    assert restarts("SIGTERM", "signal", asked=True) == 0
+    assert restarts("SIGTERM", "signal") == 1, "from anywhere"
+    assert restarts("release 6, says a record", "lost") == 2, "what is said decides nothing"
+    assert restarts("anything", "released") == 2
+
+
+def test_a_driver_that_is_stopped_for_a_mark_is_no_restart(p: Platform) -> None:
+    p.supervisor("one").tick()
+    assert stop(p.control, "a", "one", "its task was marked")
+    assert p.driver().end_code == "asked"
+    p.supervisor().tick()
+    row = p.control.app("a")
+    assert row
+    assert row.restarts == 0
 
 
 def test_unwanted_is_not_launched_again(p: Platform) -> None:
@@ -157,9 +173,10 @@ def test_a_crash_loop_is_slowed_down_and_says_so_once(p: Platform) -> None:
         s.tick()
         processes.kill(p.driver())
     assert s.tick().do == "wait"
+    p.crowd()
     assert s.tick().do == "wait"
     assert len(p.launched) == 2
-    waits = [a for a in p.control.actions() if a["verb"] == "wait"]
+    waits = [a for a in p.control.actions(1000) if a["verb"] == "wait"]
     assert len(waits) == 1
     assert "2 in a row died young" in waits[0]["detail"]
 
