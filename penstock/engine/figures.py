@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
@@ -19,6 +19,8 @@ RATE_WINDOW = 15.0
 OPEN = 10.0
 # No batch of beats alone is so long, in seconds.
 LONG = 1.0
+# What two measurements in a row find unread, in seconds apart, is more than a beat that came between two batches.
+BACKLOG = 6.0
 EPOCH = "1970-01-01T00:00:00.000Z"
 
 
@@ -46,6 +48,7 @@ class Figures:
         self._read, self._written, self._retried = Rate(), Rate(), Rate()
         # Of partitions that end behind where a committed reader comes: how far that is, and since when.
         self._open: dict[tuple[str, int], tuple[int, float]] = {}
+        self._behind_since: float | None = None
         self.progress_at = ""
 
     def set(self, **values: Any) -> None:
@@ -101,13 +104,15 @@ class Figures:
         still = {place: at for place, (at, since) in self._open.items() if now - since >= OPEN}
         topics = {
             topic: {
-                "lag": sum(max(0, ends.get((topic, p), at) - at) for p, at in parts.items()),
+                "lag": _sum(max(0, ends[topic, p] - at) if (topic, p) in ends else None for p, at in parts.items()),
                 "offsets": {str(p): at for p, at in parts.items()},
                 "open": {str(p): still[topic, p] for p in parts if (topic, p) in still},
             }
             for topic, parts in offsets.items()
         }
-        self.set(topics=topics, lag=sum(t["lag"] for t in topics.values()))
+        lag = _sum(t["lag"] for t in topics.values())
+        self._behind_since = (self._behind_since or now) if lag else None
+        self.set(topics=topics, lag=lag)
 
     def report(self, busy_for: float = 0.0) -> ProgressRow:
         """A copy as it stands, with rates over the last seconds. busy_for: seconds since the present batch began."""
@@ -122,8 +127,15 @@ class Figures:
             if self.row.state in ("idle", "running"):
                 # Rows are counted when their batch ends, and the first takes its time.
                 at_work = bool(self.row.lag) and busy_for > LONG
-                self.row.state = "running" if self.row.rows_per_s or at_work else "idle"
+                backlog = self._behind_since is not None and time.monotonic() - self._behind_since > BACKLOG
+                self.row.state = "running" if self.row.rows_per_s or at_work or backlog else "idle"
             return replace(self.row)
+
+
+def _sum(parts: Iterable[int | None]) -> int | None:
+    """None if any part is not known."""
+    known = list(parts)
+    return None if None in known else sum(part for part in known if part is not None)
 
 
 def epoch_ms(iso: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from penstock.control import AppRow, Desired, DriverRow
 from penstock.control.captures import CaptureRow
@@ -12,7 +12,7 @@ from penstock.declare.declared import CAPTURES
 from penstock.observe.alarms import PAST_FOR, alarms
 from penstock.observe.backfills import run_view
 from penstock.observe.snapshot import Snapshot
-from penstock.observe.states import STATES, WELL, Limits, State, driver_state, stream_state
+from penstock.observe.states import STATES, WELL, Lacked, Limits, State, driver_state, stream_state
 from penstock.observe.views import (
     AppView,
     CaptureView,
@@ -43,7 +43,7 @@ def overview(snap: Snapshot, limits: Limits) -> Overview:
     captures = [_capture(snap, stream) for stream in streams if stream.app == CAPTURES]
     sinks = [_sink(snap, stream, stream.store) for stream in streams if stream.store is not None]
     runs = [run_view(row, snap.now) for row in snap.runs]
-    totals, freshness = _totals(apps, streams), _freshness(snap, streams)
+    totals, freshness = _totals(apps, streams), _freshness(snap, apps, streams)
     return Overview(snap.now, apps, totals, freshness, actions, beats, captures, sinks, runs)
 
 
@@ -63,7 +63,7 @@ def _app(snap: Snapshot, app: AppRow, limits: Limits) -> AppView:
     wanted = "on" in desired.values()
     driver = snap.drivers.get(app.incarnation) if app.incarnation else None
     of_driver = driver_state(app, driver, wanted, snap.now, limits)
-    streams = [_stream(snap, app.name, name, want, of_driver, driver, limits) for name, want in sorted(desired.items())]
+    streams = [_stream(snap, app, name, want, of_driver, driver, limits) for name, want in sorted(desired.items())]
     state, why = of_driver
     if state == "running":
         active = [s.state for s in streams if s.state != "stopped"]
@@ -161,17 +161,21 @@ def _sink(snap: Snapshot, s: StreamView, store: Mapping[str, Any]) -> SinkView:
 
 def _stream(
     snap: Snapshot,
-    app: str,
+    of: AppRow,
     name: str,
     desired: Desired,
     of_driver: tuple[State, str],
     driver: DriverRow | None,
     limits: Limits,
 ) -> StreamView:
-    row = snap.progress.get(name)
-    state, why = stream_state(desired, of_driver, driver, row, snap.now, limits)
+    app, row = of.name, snap.progress.get(name)
+    told = snap.reported_by.get(driver.incarnation, set()) if driver else set()
+    lacked = Lacked(snap.changed.get(name), of.refused_at, of.refused) if told and name not in told else None
+    state, why = stream_state(desired, of_driver, driver, row, snap.now, limits, lacked)
     if row is None:
-        return StreamView(name, app, desired, state, why, stale=False)
+        error, error_at = (lacked.refused, lacked.refused_at) if lacked and state == "failing" else (None, None)
+        ago = None if error_at is None else max(0, snap.now - error_at)
+        return StreamView(name, app, desired, state, why, stale=False, error=error, error_age_ms=ago)
     gaps = snap.gaps_of.get(name, [])
     age = max(0, snap.now - row.reported_at)
     stale = desired == "on" and age > limits.fresh_ms
@@ -225,12 +229,16 @@ def _topic(name: str, known: Mapping[str, Any]) -> TopicView:
 def _totals(apps: list[AppView], streams: list[StreamView]) -> Totals:
     wanted = [s for s in streams if s.desired == "on"]
     current = [s for s in wanted if s.reported_age_ms is not None and not s.stale]
+    # A capture reads no topic.
+    measured = [s for s in wanted if s.app != CAPTURES]
+    lags = [s.lag for s in current if s.app != CAPTURES and s.lag is not None]
     return Totals(
         streams=len(streams),
         wanted=len(wanted),
         healthy=sum(s.state in ("running", "idle") for s in wanted),
         rows_per_s=sum(s.rows_per_s or 0.0 for s in current),
-        lag=sum(s.lag or 0 for s in current),
+        lag=sum(lags) if lags or not measured else None,
+        lag_unknown=len(measured) - len(lags),
         watermark_age_ms=max((s.watermark_age_ms for s in current if s.watermark_age_ms is not None), default=None),
         state_bytes=sum(s.state_bytes or 0 for s in current),
         late=sum(s.late for s in streams),
@@ -239,18 +247,24 @@ def _totals(apps: list[AppView], streams: list[StreamView]) -> Totals:
     )
 
 
-def _freshness(snap: Snapshot, streams: list[StreamView]) -> Freshness:
-    seen = [row.reported_at for row in snap.progress.values()]
-    newest = max(seen, default=None)
+def _freshness(snap: Snapshot, apps: list[AppView], streams: list[StreamView]) -> Freshness:
+    newest = max((row.reported_at for row in snap.progress.values()), default=None)
     age = None if newest is None else max(0, snap.now - newest)
+    down = [a for a in apps if a.desired == "on" and a.state in ("down", "hung")]
+    gone = {a.name for a in down}
     expected = [s for s in streams if s.desired == "on" and s.reported_age_ms is not None]
     old = [s for s in expected if s.stale]
-    if not old or age is None:
-        return Freshness("no", "", newest, age)
-    if len(old) == len(expected):
+    others = [s for s in old if s.app not in gone]
+    if others and len(old) == len(expected):
         youngest = min(s.reported_age_ms or 0 for s in old)
-        return Freshness(
-            "all", f"No wanted stream has reported for {duration(youngest)}; its last figures are shown.", newest, age
-        )
-    names = ", ".join(f"{s.name} ({duration(s.reported_age_ms or 0)})" for s in old)
-    return Freshness("some", f"Old figures, with the time since the last report: {names}.", newest, age)
+        said = f"No wanted stream has reported for {duration(youngest)}; its last figures are shown."
+        return Freshness("all", said, newest, age, "These figures are old", sorted(gone))
+    messages = [f"App {a.name} is {a.state}: {a.why}." for a in down]
+    title = ", ".join(f"{'app' if n else 'App'} {a.name} is {a.state}" for n, a in enumerate(down))
+    if others:
+        names = ", ".join(f"{s.name} ({duration(s.reported_age_ms or 0)})" for s in others)
+        messages.append(f"Old figures, with the time since the last report: {names}.")
+    how: Literal["no", "some", "all"] = "no" if not old else "all" if len(old) == len(expected) else "some"
+    return Freshness(
+        how, " ".join(messages), newest, age, title or ("Some figures are old" if others else ""), sorted(gone)
+    )

@@ -34,6 +34,16 @@ class Snapshot:
     """the counts `late` and `dead` of each stream some time ago: see `observe.alarms`"""
     runs: list[BackfillRow] = field(default_factory=list)
     """of backfills, the newest first"""
+    changed: dict[str, int] = field(default_factory=dict)
+    """when each stream was declared or its desired state changed, where that is known"""
+
+    @cached_property
+    def reported_by(self) -> Mapping[str, set[str]]:
+        """names of the streams that each driver has reported, by incarnation"""
+        found: dict[str, set[str]] = {}
+        for row in self.progress.values():
+            found.setdefault(row.incarnation, set()).add(row.name)
+        return found
 
     @cached_property
     def gaps_of(self) -> Mapping[str, list[GapRow]]:
@@ -66,4 +76,5 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
         control.gaps(),
         control.counts(now - LATELY_MS),
         control.backfill_runs(),
+        control.changed_at(),
     )

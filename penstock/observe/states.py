@@ -18,8 +18,9 @@ State = Literal[
 # Worst first: the state of an app whose driver is well is that of its worst stream.
 STATES: dict[State, str] = {
     "hung": "The driver is there but has shown no sign of life for longer than it may; the supervisor kills it.",
-    "down": "Wanted, but no driver runs; the supervisor launches the next one.",
-    "failing": "The query ended with an error and is tried again, or waits for the broker; the last error says why.",
+    "down": "Wanted, but no driver runs, or none that knows it; the supervisor launches the next one.",
+    "failing": "The query ended with an error and is tried again, or waits for the broker, or the release that would "
+    "bring the stream was refused; the last error says why.",
     "blocked": "It stopped by itself because going on would lose or falsify something; the reason says what, and which "
     "command goes on.",
     "waiting": "Its store is away, is slow or asks to wait; it holds its offsets, and goes on by itself.",
@@ -81,6 +82,19 @@ def driver_state(app: AppRow, driver: DriverRow | None, wanted: bool, now: int, 
     return "running", ""
 
 
+@dataclass(frozen=True)
+class Lacked:
+    """A wanted stream that its app's driver does not know. Times are epoch ms.
+
+    since: when it was declared or started, None if that is not known; refused_at, refused: when and why the release
+    was refused that would bring it.
+    """
+
+    since: int | None
+    refused_at: int | None
+    refused: str | None
+
+
 def stream_state(
     desired: Desired,
     driver_state: tuple[State, str],
@@ -88,7 +102,9 @@ def stream_state(
     row: ProgressRow | None,
     now: int,
     limits: Limits,
+    lacked: Lacked | None = None,
 ) -> tuple[State, str]:
+    """State of a stream and the reason for it. lacked: of one that its driver does not report."""
     of_app, why = driver_state
     current = row is not None and driver is not None and row.incarnation == driver.incarnation
     reported = row.state if row is not None and current else None
@@ -96,6 +112,8 @@ def stream_state(
         if of_app in ("stopped", "down", "starting") or reported in (None, "stopped"):
             return "stopped", ""
         return (of_app, why) if of_app in ("hung", "unknown") else ("draining", "stopped by an operator")
+    if of_app == "running" and lacked is not None and (told := _lacked(lacked, now, limits)):
+        return told
     if of_app != "running" or row is None:
         return (of_app, why) if of_app != "running" else ("starting", "its driver has not begun it yet")
     if reported in (None, "starting", "stopped"):
@@ -113,6 +131,15 @@ def stream_state(
         read = sum(sum(topic["offsets"].values()) for topic in row.topics.values())
         return "loading", f"{read:,} of {read + (row.lag or 0):,} records of its tables are read"
     return ("idle" if reported == "idle" else "running"), _held(row)
+
+
+def _lacked(of: Lacked, now: int, limits: Limits) -> tuple[State, str] | None:
+    if of.refused_at is not None:
+        ago = duration(max(0, now - of.refused_at))
+        return "failing", f"the release that would bring it was refused {ago} ago: {first_line(of.refused)}"
+    if now - (of.since or 0) > limits.start_ms:
+        return "down", "its driver does not know it, and nobody has released its app"
+    return None
 
 
 def _held(row: ProgressRow) -> str:

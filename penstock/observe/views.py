@@ -209,13 +209,17 @@ class AppView:
 
 @dataclass(frozen=True)
 class Totals:
-    """Over wanted streams whose figures are current; late, dead and restarts over all streams."""
+    """Over wanted streams whose figures are current; late, dead and restarts over all streams.
+
+    lag: None if that of no stream is known; lag_unknown: wanted streams whose lag is not known now, and not in it.
+    """
 
     streams: int
     wanted: int
     healthy: int
     rows_per_s: float
-    lag: int
+    lag: int | None
+    lag_unknown: int
     watermark_age_ms: int | None
     state_bytes: int
     late: int
@@ -225,12 +229,15 @@ class Totals:
 
 @dataclass(frozen=True)
 class Freshness:
-    """old: `no`, `some` (of the wanted streams) or `all`; message: a sentence for the reader, empty for `no`."""
+    """old: whether figures of `no`, `some` or `all` wanted streams are old; down: wanted apps whose driver is down or
+    hung; title, message: what the reader is told of both, empty if all is well."""
 
     old: Literal["no", "some", "all"]
     message: str
     newest: int | None
     newest_age_ms: int | None
+    title: str
+    down: list[str]
 
 
 @dataclass(frozen=True)

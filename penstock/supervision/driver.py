@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar, NoReturn, Protocol
 
@@ -93,6 +94,8 @@ class Driver(ABC):
         # What was reported last of what it lacks: that all is on its way is what a launch says already.
         self._told: str | None = ""
         self._unreported: dict[str, str] = {}
+        # Runs that have been told the ends of their topics since they were started.
+        self._measured: set[str] = set()
         self._leases = LeaseHolder(control, self._names, incarnation)
 
     def _is_mine(self, name: str) -> bool:
@@ -245,6 +248,8 @@ class Driver(ABC):
         if "on" not in wanted.values():
             return self._leave("no stream of the app is wanted", "unwanted")
         for name, run in self._runs.items():
+            if not run.active:
+                self._measured.discard(name)
             if wanted.get(name) == "on":
                 if self._placed and (run.active or self._owns(name)):
                     run.tend()
@@ -282,7 +287,9 @@ class Driver(ABC):
 
     def _figures(self, name: str, run: Run) -> ProgressRow | None:
         try:
-            return run.report()
+            row = run.report()
+            # Of one that has not heard yet how far its topics reach nobody knows whether there is nothing to read.
+            return replace(row, state="starting") if row.state == "idle" and name not in self._measured else row
         except Exception as e:
             self._note(name, f"{type(e).__name__}: {e}")
             return None
@@ -306,6 +313,7 @@ class Driver(ABC):
         for name, offsets in at.items():
             try:
                 self._runs[name].lag(offsets, stable, ends, asked_at)
+                self._measured.add(name)
             except Exception:
                 log.exception("the lag of stream %s could not be measured", name)
 

@@ -130,7 +130,7 @@ class ViewRun:
             self.figures.rows_per_s = (self.figures.rows_in - rows) / (now - then)
             self._rate = (now, self.figures.rows_in)
         if self.figures.state in ("running", "idle"):
-            self.figures.state = "running" if self.figures.rows_per_s else "idle"
+            self.figures.state = "running" if self.figures.rows_per_s or self.figures.lag else "idle"
         held = self.held
         self.figures.behind_ms = int((now - min(h.at for h in held.values())) * 1000) if held else None
         return replace(self.figures)

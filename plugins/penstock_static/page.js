@@ -56,7 +56,10 @@ const showTotals = ({ totals, freshness, apps }) => {
   attr(tiles.streams.note, "title", note);
   attr(tiles.streams.value, "data-bad", Boolean(tally.failing || tally.blocked || tally.hung || tally.down));
   text(tiles.rows.value, stale ? f.DASH : f.count(totals.rows_per_s));
-  text(tiles.lag.value, stale ? f.DASH : f.count(totals.lag));
+  // Of what is not known it may be more.
+  const more = totals.lag_unknown && totals.lag != null;
+  text(tiles.lag.value, stale ? f.DASH : (more ? "≥ " : "") + f.count(totals.lag));
+  attr(tiles.lag.value, "title", totals.lag_unknown ? `unknown of ${f.plural(totals.lag_unknown, "stream")}` : null);
   const current = apps.flatMap((app) => app.streams).filter((s) => s.desired === "on" && !s.stale && s.watermark_age_ms != null);
   const ages = current.map((s) => s.watermark_age_ms - (streams.behind.get(s.name) ?? 0));
   text(tiles.watermark.value, f.age(ages.length ? Math.max(...ages) : null));
@@ -181,9 +184,9 @@ const showBanner = () => {
     level = "bad";
     title = "This page's data is old";
     body = "It is being brought up to date.";
-  } else if (data && data.freshness.old !== "no") {
-    level = data.freshness.old === "all" ? "bad" : "warn";
-    title = data.freshness.old === "all" ? "These figures are old" : "Some figures are old";
+  } else if (data && data.freshness.title) {
+    level = data.freshness.old === "all" || data.freshness.down.length ? "bad" : "warn";
+    title = data.freshness.title;
     body = data.freshness.message;
   }
   const banner = $("banner");

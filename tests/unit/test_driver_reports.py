@@ -29,6 +29,10 @@ class Told:
         self.said = said
         self.measured = False
 
+    @property
+    def active(self) -> bool:
+        return True
+
     def report(self) -> ProgressRow:
         if isinstance(self.said, Exception):
             raise self.said
@@ -81,3 +85,16 @@ def test_a_run_whose_lag_cannot_be_measured_keeps_no_other_from_it(made: Bare, m
         monkeypatch.setattr(driver, name, lambda *_: {})
     made._measure_lag()
     assert made._runs["s"].measured  # type: ignore[attr-defined]
+
+
+def test_a_stream_that_has_not_heard_where_its_topics_end_is_not_idle(
+    p: Platform, made: Bare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("end_offsets", "log_ends", "admin"):
+        monkeypatch.setattr(driver, name, lambda *_: {})
+    made._runs = {"s": Told(ProgressRow("s", "a", "i", state="idle"))}  # type: ignore[dict-item]
+    made._report(keep=False)
+    assert p.control.progress()["s"].state == "starting"
+    made._measure_lag()
+    made._report(keep=False)
+    assert p.control.progress()["s"].state == "idle"

@@ -102,3 +102,22 @@ def test_a_long_batch_runs_although_none_has_ended() -> None:
     assert figures.report(busy_for=5.0).state == "running"
     figures.lag({"t": {0: 5}}, {("t", 0): 5})
     assert figures.report(busy_for=5.0).state == "idle"
+
+
+def test_a_stream_with_a_backlog_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    figures = Figures(ProgressRow("s", "a", "i", state="idle"))
+    states = []
+    for end in (5, 6, 5, 9, 9, 9, 5):
+        figures.lag({"t": {0: 5}}, {("t", 0): end})
+        now[0] += 5.0
+        states.append(figures.report().state)
+    assert states == ["idle", "idle", "idle", "idle", "running", "running", "idle"], "a beat is no backlog"
+
+
+def test_the_lag_of_a_partition_that_does_not_answer_is_not_known() -> None:
+    figures = Figures(ProgressRow("s", "a", "i", state="idle"))
+    figures.lag({"t": {0: 5, 1: 5}, "u": {0: 1}}, {("t", 0): 9, ("u", 0): 3})
+    row = figures.report()
+    assert (row.lag, row.topics["t"]["lag"], row.topics["u"]["lag"]) == (None, None, 2)
