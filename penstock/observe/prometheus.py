@@ -8,6 +8,7 @@ database that is away gives `penstock_control_up 0` and no figures of streams, n
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
@@ -56,8 +57,10 @@ APP = {
     "penstock_app_wanted": "1 if a stream of the app is wanted on.",
     "penstock_app_up": "1 if the app's own driver runs or drains and beat lately.",
     "penstock_app_release": "Number of the release that is asked for.",
+    "penstock_app_drivers": "Drivers of the app that have not ended: two while one takes the other's place.",
     "penstock_app_restarts_total": "Drivers launched because one had ended without being told to.",
 }
+# Of the app's own driver: a label for each launch would be a new series for each launch, for ever.
 DRIVER = {
     "penstock_driver_up": "1 if the driver runs or drains and beat lately.",
     "penstock_driver_beat_age_seconds": "Time since the driver's last sign of life.",
@@ -106,8 +109,7 @@ DECLARED = {**STREAM, **APP, **DRIVER, **CAPTURE, **SINK, **BACKFILL, **VIEW}
 
 
 _OF = (
-    (APP, ("app",)),
-    (DRIVER, ("app", "incarnation")),
+    ({**APP, **DRIVER}, ("app",)),
     (CAPTURE, ("capture",)),
     (BACKFILL, ("backfill",)),
     (VIEW, ("view", "app")),
@@ -273,14 +275,16 @@ def _apps(now: Moment) -> Iterator[Value]:
         if d.state in ("running", "draining") and now.snap.now - d.beat_at <= now.limits.stuck_ms
     }
     incarnations = {app.name: app.incarnation for app in now.snap.apps}
+    count = Counter(d.app for d in drivers)
     for app in now.view.apps:
         yield "penstock_app_wanted", (app.name,), float(app.desired == "on")
         yield "penstock_app_up", (app.name,), float(incarnations[app.name] in up)
         yield "penstock_app_release", (app.name,), app.release_seq
+        yield "penstock_app_drivers", (app.name,), count[app.name]
         yield "penstock_app_restarts_total", (app.name,), app.restarts
         yield from chain.from_iterable(map(_stream, app.streams))
-    for d in drivers:
-        labels = (d.app, d.incarnation)
+    for d in (d for d in drivers if incarnations.get(d.app) == d.incarnation):
+        labels = (d.app,)
         yield "penstock_driver_up", labels, float(d.incarnation in up)
         yield "penstock_driver_beat_age_seconds", labels, max(0, now.snap.now - d.beat_at) / 1000
         yield "penstock_driver_launch_time_seconds", labels, d.launched_at / 1000

@@ -76,8 +76,20 @@ def test_streams_apps_and_drivers_are_shown(control: Control) -> None:
     assert of(found, "penstock_app_up", app=APP) == 1
     assert of(found, "penstock_app_wanted", app=APP) == 1
     assert of(found, "penstock_app_restarts_total", app=APP) == 0
-    assert any(name == "penstock_driver_up" and value == 1 for (name, _), value in found.items())
+    assert of(found, "penstock_driver_up", app=APP) == 1
+    assert of(found, "penstock_app_drivers", app=APP) == 1
     assert any(name == "process_resident_memory_bytes" for name, _ in found)
+
+
+def test_a_launch_makes_no_new_series(control: Control) -> None:
+    before = series(scrape(PlatformCollector(Moments(filled(control))))).keys()
+    old = control.apps()[0].incarnation
+    new = control.claim(APP, old, host="h", spec_hash="s", owner="o", log="l")
+    assert new
+    control.driver_placed(new, None)
+    found = series(scrape(PlatformCollector(Moments(control))))
+    assert {key for key in found if key[0].startswith("penstock_driver")} <= before
+    assert of(found, "penstock_app_drivers", app=APP) == 2
 
 
 def test_captures_are_shown(control: Control) -> None:
