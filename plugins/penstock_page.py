@@ -6,6 +6,7 @@ route declares a body, as FastAPI would read that first: `action_of` does, behin
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import os
@@ -13,11 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from threading import BoundedSemaphore
+from threading import BoundedSemaphore, Lock
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, urlsplit
 
@@ -26,13 +28,14 @@ from airflow.api_fastapi.auth.managers.models.resource_details import AccessView
 from airflow.api_fastapi.core_api.security import GetUserDep, requires_access_dag, requires_access_view
 from airflow.configuration import conf
 from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.exception_handlers import http_exception_handler
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, RedirectResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as AnyHTTPException
 
-from penstock.control import Actor, connect
+from penstock.control import Actor, Control, Desired, connect
 from penstock.control.captures import Captures
 from penstock.declare.capture import APP as CAPTURES
 from penstock.errors import BrokerError, ControlError, DeclarationError, ReleaseRefused, SinkError
@@ -51,8 +54,11 @@ from penstock.supervision import launch, releases
 log = logging.getLogger(__name__)
 # Each reads from the broker for seconds: more at once would leave the api-server without threads.
 reading = BoundedSemaphore(2)
+cataloguing = Lock()
 # Each starts a JVM.
 trying = BoundedSemaphore(1)
+# The code of one app is tried at a time.
+releasing = releases.OneByOne()
 # Each waits for the views, for seconds where they are slow.
 looking = BoundedSemaphore(4)
 
@@ -282,8 +288,14 @@ def get_catalog() -> Response:
     return Response(_catalog(launch.spec_hash()), media_type="application/json")
 
 
+def _catalog(spec: str) -> bytes:
+    # Who asks while it is being read gets what was read.
+    with cataloguing:
+        return _read_catalog(spec)
+
+
 @lru_cache(maxsize=1)
-def _catalog(spec: str) -> bytes:  # noqa: ARG001
+def _read_catalog(spec: str) -> bytes:  # noqa: ARG001
     """Read by a process of its own: a project's code has no place in the api-server, and would stay as first read."""
     paths = [str(PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
@@ -331,12 +343,40 @@ def _sinks(spec: str) -> dict[str, dict[str, Any]]:
 
 
 @app.post("/api/actions", dependencies=[Depends(may_act), Depends(from_this_page)])
-def act(action: Annotated[Action, Depends(action_of)], user: GetUserDep) -> JSONResponse:
+async def act(action: Annotated[Action, Depends(action_of)], user: GetUserDep) -> JSONResponse:
     """Start or stop a stream, or all streams of an app; release an app; ask something of a capture; replay a sink.
 
     404 for a name that is not declared.
     """
-    control, actor = connect(), Actor(user.get_name(), "page")
+    actor = Actor(user.get_name(), "page")
+    if action.verb != "release":
+        return await run_in_threadpool(_act, action, actor)
+    # It may take minutes: no thread of the api-server's waits for it.
+    asked = await run_in_threadpool(_ask_release, action, actor)
+    return JSONResponse({"release": await asyncio.shield(asyncio.wrap_future(asked))})
+
+
+def _ask_release(action: Action, actor: Actor) -> Future[int]:
+    control = connect()
+    _desired(control, action)
+    if action.kind != "app":
+        raise HTTPException(422, "a release is of an app: all its streams share one driver")
+    return releasing.ask(control, action.name, actor, action.note)
+
+
+def _desired(control: Control, action: Action) -> dict[str, Desired]:
+    """The desired state of the streams of an app, or of all; 404 if there is none of the name."""
+    if action.kind in ("capture", "sink"):
+        raise HTTPException(422, f"a {action.kind} is started and stopped as a stream")
+    desired = control.desired(action.name if action.kind == "app" else None)
+    known = bool(desired) if action.kind == "app" else action.name in desired
+    if not known:
+        raise HTTPException(404, f"there is no {action.kind} named {action.name!r}")
+    return desired
+
+
+def _act(action: Action, actor: Actor) -> JSONResponse:
+    control = connect()
     if action.verb in ("poll", "reconcile", "snapshot", "continue"):
         if action.kind != "capture":
             raise HTTPException(422, f"{action.verb} is asked of a capture")
@@ -351,16 +391,7 @@ def act(action: Annotated[Action, Depends(action_of)], user: GetUserDep) -> JSON
         with _tried():
             control.record(actor, "replay", action.name, action.note)
             return JSONResponse(asdict(sinks.replayed(action.name)))
-    if action.kind in ("capture", "sink"):
-        raise HTTPException(422, f"a {action.kind} is started and stopped as a stream")
-    desired = control.desired(action.name if action.kind == "app" else None)
-    known = bool(desired) if action.kind == "app" else action.name in desired
-    if not known:
-        raise HTTPException(404, f"there is no {action.kind} named {action.name!r}")
-    if action.verb == "release":
-        if action.kind != "app":
-            raise HTTPException(422, "a release is of an app: all its streams share one driver")
-        return JSONResponse({"release": releases.release(control, action.name, actor, action.note)})
+    desired = _desired(control, action)
     want: Literal["on", "off"] = "on" if action.verb == "start" else "off"
     names = [action.name] if action.kind == "stream" else list(desired)
     names = [name for name in names if desired[name] != want] or names

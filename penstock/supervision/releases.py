@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
 from typing import Any
 
 from penstock.control import Actor, Control
@@ -15,6 +17,8 @@ from penstock.supervision import launch
 
 # Seconds that the declarations, and the plans of an app's streams, may take to be read.
 READ_TIMEOUT, PLAN_TIMEOUT = 60.0, 180.0
+# Releases that are checked or wait for it, in one process.
+MOST = 4
 
 
 def release(
@@ -46,6 +50,43 @@ def release(
     if accept_state:
         note = f"{note} (what streams have in state is accepted)".strip()
     return control.release(app, actor, note, request)
+
+
+class OneByOne:
+    """Releases apps one after the other, in a thread of its own: each check takes a JVM, and several at once take so
+    long that all are given up."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "release")
+        self._asked: dict[tuple[str, str], Future[int]] = {}
+        self._lock = Lock()
+
+    def ask(self, control: Control, app: str, actor: Actor, note: str = "") -> Future[int]:
+        """The release of an app that was asked for, once it is accepted; who asks while the same code is being checked
+        gets the same one. ReleaseRefused, also at once if too many wait."""
+        key = (app, launch.spec_hash())
+        with self._lock:
+            asked = self._asked.get(key)
+            if joins := asked is not None:
+                note = f"{note} (one with another that was being checked)".strip()
+            elif len(self._asked) >= MOST:
+                raise ReleaseRefused(
+                    f"{len(self._asked)} releases are being checked, so that of app {app} is not",
+                    got=", ".join(sorted(name for name, _ in self._asked)),
+                    fix="release again in a minute",
+                )
+            else:
+                asked = self._asked[key] = self._pool.submit(release, control, app, actor, note)
+        assert asked is not None
+        if joins:
+            asked.add_done_callback(lambda f: None if f.exception() else control.record(actor, "release", app, note))
+        else:
+            asked.add_done_callback(lambda _: self._forget(key))
+        return asked
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        with self._lock:
+            self._asked.pop(key, None)
 
 
 def _told(command: Sequence[str], timeout: float) -> dict[str, Any]:

@@ -1,0 +1,80 @@
+"""Several who ask for releases at once."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from penstock.control import Actor
+from penstock.errors import ReleaseRefused
+from penstock.supervision import launch, releases
+from penstock.supervision.releases import MOST, OneByOne
+from tests.support import wait_until
+from tests.unit.supervised import ME, Platform
+
+
+class Checks:
+    """In place of a release: waits until it is let through, and counts how many run at once."""
+
+    def __init__(self) -> None:
+        self.through = threading.Event()
+        self.ran: list[str] = []
+        self.most = self._now = 0
+        self.error: Exception | None = None
+
+    def release(self, control: Any, app: str, actor: Actor, note: str = "") -> int:
+        self._now += 1
+        self.most = max(self.most, self._now)
+        assert self.through.wait(10)
+        self._now -= 1
+        self.ran.append(app)
+        if self.error:
+            raise self.error
+        return int(control.release("a", actor, note))
+
+
+@pytest.fixture
+def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
+    made = Checks()
+    monkeypatch.setattr(releases, "release", made.release)
+    monkeypatch.setattr(launch, "spec_hash", lambda: "as it is")
+    return made
+
+
+def test_five_who_release_an_app_at_once_get_one_release(p: Platform, checks: Checks) -> None:
+    one = OneByOne()
+    asked = [one.ask(p.control, "a", Actor(f"person {n}", "page"), "now") for n in range(5)]
+    checks.through.set()
+    assert {f.result(10) for f in asked} == {1}
+    assert checks.ran == ["a"]
+    people = {f"person {n}" for n in range(5)}
+    wait_until(lambda: {a["actor"] for a in p.control.actions() if a["verb"] == "release"} == people)
+    assert one.ask(p.control, "a", ME).result(10) == 2, "the next one is another"
+
+
+def test_apps_are_released_one_after_the_other_and_not_too_many_wait(p: Platform, checks: Checks) -> None:
+    one = OneByOne()
+    asked = [one.ask(p.control, f"app-{n}", ME) for n in range(MOST)]
+    with pytest.raises(ReleaseRefused, match="again in a minute"):
+        one.ask(p.control, "another", ME)
+    checks.through.set()
+    assert [f.result(10) for f in asked] == [1, 2, 3, 4]
+    assert checks.most == 1
+
+
+def test_who_mended_the_code_meanwhile_has_it_checked(
+    p: Platform, checks: Checks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = OneByOne()
+    first = one.ask(p.control, "a", ME)
+    monkeypatch.setattr(launch, "spec_hash", lambda: "mended")
+    second = one.ask(p.control, "a", ME)
+    checks.error = ReleaseRefused("it does not load")
+    checks.through.set()
+    for asked in (first, second):
+        with pytest.raises(ReleaseRefused, match="does not load"):
+            asked.result(10)
+    assert checks.ran == ["a", "a"]
+    assert p.verbs() == []
