@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterator
 
-from penstock.control import Actor, AppRow, Control, DriverRow, EndCode
+from penstock.control import Actor, Control, DriverRow, EndCode
 from penstock.settings import settings
 from penstock.supervision import ends, places
 from penstock.supervision.decide import START_TIMEOUT
@@ -66,19 +66,15 @@ def reap(control: Control, declared: set[str], actor: Actor) -> Iterator[str]:
 
     declared: names of the declared apps. A driver that should drain by itself gets the time to do so.
     """
-    apps = {a.name: a for a in control.apps()}
-    wanted = {name for name in apps if "on" in control.desired(name).values()}
-    now = control.now()
     for d in control.drivers():
-        why, code = _ownerless(control, d, apps.get(d.app), declared, wanted, now)
+        why, code = _ownerless(control, d, declared)
         if why and clear(control, d, why, actor, code):
             yield f"app {d.app}: driver {d.incarnation[:8]}, {d.named}: {why}"
 
 
-def _ownerless(
-    control: Control, d: DriverRow, app: AppRow | None, declared: set[str], wanted: set[str], now: int
-) -> tuple[str, EndCode]:
-    s = settings()
+def _ownerless(control: Control, d: DriverRow, declared: set[str]) -> tuple[str, EndCode]:
+    # Read behind the driver, which its app may have been given just now.
+    app, s, now = control.app(d.app), settings(), control.now()
     alive = places.alive(d, now)
     silence = (now - d.beat_at) / 1000
     if alive is False:
@@ -89,7 +85,7 @@ def _ownerless(
         return "its app is not declared", "asked"
     if app.incarnation != d.incarnation:
         return f"driver {(app.incarnation or 'none')[:8]} has its place", "asked"
-    if d.app not in wanted:
+    if "on" not in control.desired(d.app).values():
         since = control.unwanted_since(d.app) or d.launched_at
         if (now - since) / 1000 > s.drain_timeout:
             return f"its app is not wanted, and it did not leave within {s.drain_timeout:.0f} s", "asked"

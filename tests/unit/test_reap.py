@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.control import schema
+from penstock.control import DriverRow, schema
 from penstock.settings import settings
 from penstock.supervision import processes
 from penstock.supervision import reap as reaper
@@ -125,6 +126,24 @@ def test_a_stop_that_an_older_version_wrote_down_counts_from_now(p: Platform) ->
         c.execute(schema.stream.update().values(desired="off", changed_at=None))
     assert reap(p, "a") == []
     assert p.control.unwanted_since("a")
+
+
+def test_a_driver_that_is_launched_while_the_reaper_looks_keeps_its_place(
+    p: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    p.supervisor().tick()
+    processes.kill(p.driver())
+    drivers = p.control.drivers
+
+    def slowly(*given: Any, **more: Any) -> list[DriverRow]:
+        monkeypatch.setattr(p.control, "drivers", drivers)
+        p.supervisor().tick()
+        return drivers(*given, **more)
+
+    monkeypatch.setattr(p.control, "drivers", slowly)
+    assert reap(p, "a") == []
+    assert len(p.launched) == 2
+    assert processes.alive(p.driver())
 
 
 def test_the_reaper_does_not_judge_another_host(p: Platform) -> None:
