@@ -23,7 +23,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 
 from penstock.archive import layout, records
 from penstock.archive.layout import Closed, File, Manifest, added
-from penstock.errors import LeaseLost, PenstockError, SinkError, Wait
+from penstock.errors import LeaseLost, SinkError, Wait
 from penstock.kafka.admin import admin, answer, end_offsets, partitions
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Keeper:
             except LeaseLost as e:
                 log.info("archive %s: %s", self._output.archive, e)
                 return
-            except (PenstockError, pa.ArrowException, OSError) as e:
+            except Exception as e:
                 # The next look tries again; until then hours stay open, and nothing is lost by that.
                 if str(e) != self._said and not isinstance(e, Wait):
                     log.warning("archive %s: an hour cannot be closed: %s", self._output.archive, e)

@@ -67,11 +67,16 @@ class Delays:
         known: set[tuple[str, int]] | None = None
         look_at = float("-inf")
         while not self._stop.is_set():
-            if time.monotonic() >= look_at:
-                known, look_at = self._assigned(consumer, known), time.monotonic() + LOOK_EVERY
-            message = consumer.poll(0.5)
-            if message is not None and message.error() is None:
-                self.take(message.topic() or "", _bytes(message.value()), message.timestamp()[1])
+            try:
+                if time.monotonic() >= look_at:
+                    known, look_at = self._assigned(consumer, known), time.monotonic() + LOOK_EVERY
+                message = consumer.poll(0.5)
+                if message is not None and message.error() is None:
+                    self.take(message.topic() or "", _bytes(message.value()), message.timestamp()[1])
+            except Exception:
+                log.exception("delays are not measured for a while")
+                look_at = time.monotonic() + LOOK_EVERY
+                self._stop.wait(LOOK_EVERY)
         consumer.close()
 
     def _assigned(self, consumer: Consumer, known: set[tuple[str, int]] | None) -> set[tuple[str, int]] | None:

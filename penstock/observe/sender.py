@@ -93,6 +93,9 @@ class Sender:
             except BrokerError as e:
                 self._troubled(e.what, e)
                 self._stop.wait(self.LOOK_EVERY)
+            except Exception as e:
+                self._troubled(type(e).__name__, f"receipts cannot be sent: {type(e).__name__}: {e}")
+                self._stop.wait(self.LOOK_EVERY)
 
     def _pump(self) -> None:
         if not (self._ready or self.pending):

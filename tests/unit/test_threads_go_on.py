@@ -1,0 +1,70 @@
+"""Threads that work beside others go on after an error that nobody foresaw."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.archive import keeper
+from penstock.archive.keeper import Keeper
+from penstock.observe import delays
+from penstock.observe.delays import Delays
+from penstock.observe.sender import Sender
+from penstock.views import peers
+from penstock.views.peers import Directory
+
+
+class Odd:
+    """Raises what nobody foresaw, and stops its thread when it is called again."""
+
+    def __init__(self, stop: threading.Event) -> None:
+        self.calls, self._stop = 0, stop
+
+    def __call__(self, *_: Any) -> None:
+        self.calls += 1
+        if self.calls > 1:
+            self._stop.set()
+        raise RuntimeError("odd")
+
+
+def test_receipts_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    sender = Sender("broker:9092", "receipts")
+    monkeypatch.setattr(sender, "LOOK_EVERY", 0.01)
+    sender._flying = 1
+    odd = Odd(sender._stop)
+    monkeypatch.setattr(sender, "_pump", odd)
+    sender._run()
+    assert odd.calls == 2
+
+
+def test_delays_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Delays("broker:9092", {"topic": "due"})
+    odd = Odd(made._stop)
+    monkeypatch.setattr(delays, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(delays, "Consumer", lambda _: SimpleNamespace(close=lambda: None, poll=odd))
+    monkeypatch.setattr(made, "_assigned", lambda *_: set())
+    made._read()
+    assert odd.calls == 2
+
+
+def test_hours_of_an_archive_go_on_being_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Keeper(SimpleNamespace(), SimpleNamespace(archive="a"), SimpleNamespace(), time.time)  # type: ignore[arg-type]
+    odd = Odd(made._stop)
+    monkeypatch.setattr(keeper, "EVERY", 0.01)
+    monkeypatch.setattr(made, "tend", odd)
+    made._run()
+    assert odd.calls == 2
+
+
+def test_instances_of_the_views_go_on_being_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = object.__new__(Directory)
+    made._leaving = threading.Event()
+    odd = Odd(made._leaving)
+    monkeypatch.setattr(peers, "EVERY", 0.01)
+    monkeypatch.setattr(made, "look", odd)
+    made._look_on()
+    assert odd.calls == 2
