@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import pytest
 from sqlalchemy import update
 
 from penstock.control import Actor, Control, DriverRow, schema
@@ -66,3 +68,15 @@ class Platform:
         for d in self.control.drivers(live=False):
             processes.kill(d)
         self.control.engine.dispose()
+
+
+def airflow_says(monkeypatch: pytest.MonkeyPatch, states: dict[str, dict[str, str | None]] | Exception) -> None:
+    """What Airflow answers when it is asked for the states of tasks."""
+    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
+
+    def answer(**_: Any) -> dict[str, dict[str, str | None]]:
+        if isinstance(states, Exception):
+            raise states
+        return states
+
+    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", answer)

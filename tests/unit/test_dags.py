@@ -21,6 +21,7 @@ from penstock.settings import PROJECT
 from penstock.supervision import launch, processes, releases
 from tests import captures
 from tests.support import forget, forget_jobs
+from tests.unit.supervised import airflow_says
 
 
 def test_dag_files_import_fast_and_touch_nothing(parsed: dict[str, Any]) -> None:
@@ -131,109 +132,11 @@ def test_a_run_starts_waits_acts_and_the_next_adopts(control: Control, monkeypat
     assert [d.incarnation for d in control.drivers()] == [second.incarnation]
     assert control.drivers()[0].owner == "streams_chaos/r2/supervise/1"
 
-    says(monkeypatch, {"r1": {"supervise": "failed"}, "r2": {"supervise": "failed"}})
+    airflow_says(monkeypatch, {"r1": {"supervise": "failed"}, "r2": {"supervise": "failed"}})
     asyncio.run(trigger.on_kill())
     assert processes.alive(second), "the run that was marked is not its owner any more"
     asyncio.run(type(trigger)("chaos", "streams_chaos/r2/supervise/1", 0.0).on_kill())
     assert processes.alive(second) is False
-
-
-def says(monkeypatch: pytest.MonkeyPatch, states: dict[str, dict[str, str | None]] | Exception) -> None:
-    """What Airflow answers when it is asked for the states of tasks."""
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    def answer(**_: Any) -> dict[str, dict[str, str | None]]:
-        if isinstance(states, Exception):
-            raise states
-        return states
-
-    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", answer)
-
-
-@pytest.mark.parametrize(
-    ("states", "ends"),
-    [
-        ({"r1": {"supervise": "deferred"}}, False),
-        ({}, False),
-        (ConnectionError("the api-server is away"), False),
-        ({"r1": {"supervise": "failed"}}, True),
-        ({"r1": {"supervise": "success"}}, True),
-        ({"r1": {"supervise": None}}, True),
-        ({"r1": {"supervise": "queued"}}, True),
-    ],
-    ids=[
-        "waits elsewhere",
-        "unknown run",
-        "away",
-        "marked failed",
-        "marked success",
-        "cleared",
-        "cleared, tried again",
-    ],
-)
-def test_a_cancelled_trigger_ends_a_driver_only_if_its_task_was_marked(
-    control: Control, monkeypatch: pytest.MonkeyPatch, states: Any, ends: bool
-) -> None:
-    """A triggerer that was paused gets its triggers cancelled in the same way, while another one runs them."""
-    from airflow.sdk.exceptions import TaskDeferred
-
-    with pytest.raises(TaskDeferred) as deferred:
-        operator(monkeypatch).execute(context("r1"))
-    says(monkeypatch, states)
-    asyncio.run(deferred.value.trigger.on_kill())
-    [driver] = control.drivers(live=False)
-    assert processes.alive(driver) is not ends
-
-
-def test_a_trigger_that_fired_has_given_up_its_driver(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its task has gone on to run or has ended by itself, which looks like a mark to the triggerer that wakes up."""
-    from airflow.sdk.exceptions import TaskDeferred
-    from penstock_triggers import StreamsTrigger
-
-    with pytest.raises(TaskDeferred) as deferred:
-        operator(monkeypatch).execute(context("r1"))
-    _, kwargs = deferred.value.trigger.serialize()
-    elsewhere = StreamsTrigger(**{**kwargs, "until": 0.0})
-    assert asyncio.run(first(elsewhere))["do"] == "epoch"
-    for state in ("scheduled", "running", "success", "failed"):
-        says(monkeypatch, {"r1": {"supervise": state}})
-        asyncio.run(deferred.value.trigger.on_kill())
-    [driver] = control.drivers()
-    assert processes.alive(driver)
-    with pytest.raises(TaskDeferred):
-        operator(monkeypatch).execute(context("r2"))
-    assert control.drivers()[0].owner == "streams_chaos/r2/supervise/1"
-
-
-@pytest.mark.parametrize(("state", "ends"), [("running", False), ("failed", True)])
-def test_a_terminated_task_ends_its_driver_only_if_it_was_marked(
-    control: Control, monkeypatch: pytest.MonkeyPatch, state: str, ends: bool
-) -> None:
-    """Airflow also sends SIGTERM to a task when its api-server is away, or its worker is shut down."""
-    from airflow.sdk.exceptions import TaskDeferred
-
-    task = operator(monkeypatch)
-    with pytest.raises(TaskDeferred):
-        task.execute(context("r1"))
-    says(monkeypatch, {"r1": {"supervise": state}})
-    task.on_kill()
-    [driver] = control.drivers(live=False)
-    assert processes.alive(driver) is not ends
-
-
-def test_a_terminated_task_does_not_wait_for_airflow(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    import penstock_operators
-    from airflow.sdk.exceptions import TaskDeferred
-    from airflow.sdk.execution_time.task_runner import RuntimeTaskInstance
-
-    monkeypatch.setattr(penstock_operators, "STATE_PATIENCE", 0.05)
-    monkeypatch.setattr(RuntimeTaskInstance, "get_task_states", lambda **_: time.sleep(1))
-    task = operator(monkeypatch)
-    with pytest.raises(TaskDeferred):
-        task.execute(context("r1"))
-    task.on_kill()
-    [driver] = control.drivers()
-    assert processes.alive(driver)
 
 
 def test_a_trigger_waits_while_the_database_is_away(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,9 +256,10 @@ def test_the_reaper_knows_nothing_without_the_database(control: Control, monkeyp
     def away() -> None:
         raise ControlError("away")
 
-    monkeypatch.setattr(control, "apps", away)
-    with pytest.raises(AirflowSkipException):
-        ReapDrivers(task_id="reap").execute(context())
+    with monkeypatch.context() as m:
+        m.setattr(control, "drivers", away)
+        with pytest.raises(AirflowSkipException):
+            ReapDrivers(task_id="reap").execute(context())
 
 
 def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(

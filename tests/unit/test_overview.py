@@ -196,63 +196,6 @@ def test_all_figures_are_old_when_no_wanted_stream_reports() -> None:
     assert (view.totals.rows_per_s, view.totals.lag, view.totals.late) == (0.0, None, 3)
 
 
-def fleet(*rows: ProgressRow, app: AppRow = APP, driver: DriverRow = DRIVER, **changed: int) -> Overview:
-    """App `metrics` with the streams `bundles` and `fresh`, of which these rows are known."""
-    wanted: dict[str, Desired] = {"bundles": "on", "fresh": "on"}
-    progress = {one.name: one for one in rows}
-    snap = Snapshot(NOW, [app], {"metrics": wanted}, {"d1": driver}, progress, changed=changed)
-    return overview(snap, Limits())
-
-
-def test_an_app_that_is_down_is_called_down_and_its_figures_not_merely_old() -> None:
-    ended = driver(state="ended", ended_at=NOW - 30_000, reason="exit code 137")
-    view = fleet(row(reported_at=NOW - 30_000), row(name="fresh", reported_at=NOW - 30_000), driver=ended)
-    assert view.freshness.title == "App metrics is down"
-    assert view.freshness.message == "App metrics is down: its driver ended 30 s ago: exit code 137."
-    assert (view.freshness.old, view.freshness.down) == ("all", ["metrics"])
-    silent = driver(beat_at=NOW - 60_000)
-    assert fleet(row(reported_at=NOW - 60_000), driver=silent).freshness.title == "App metrics is hung"
-    assert fleet(ROW, row(name="fresh")).freshness.title == ""
-    assert fleet(ROW, row(name="fresh", reported_at=NOW - 20_000)).freshness.title == "Some figures are old"
-
-
-def test_lag_that_is_not_known_is_not_summed_as_nothing() -> None:
-    def lag(view: Overview) -> tuple[int | None, int]:
-        return view.totals.lag, view.totals.lag_unknown
-
-    assert lag(fleet(ROW, row(name="fresh", lag=3))) == (20, 0)
-    assert lag(fleet(ROW, row(name="fresh", lag=None))) == (17, 1)
-    assert lag(fleet(ROW, row(name="fresh", reported_at=NOW - 20_000))) == (17, 1)
-    assert lag(fleet(ROW)) == (17, 1)
-    assert lag(fleet(row(lag=None))) == (None, 2)
-    assert lag(seen(desired=OFF)) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("app", "changed", "state", "why"),
-    [
-        (APP, {"fresh": NOW - 30_000}, "starting", "its driver has not begun it yet"),
-        (
-            replace(APP, refused_at=NOW - 5_000, refused="new to its driver: fresh: cannot be read\n more"),
-            {"fresh": NOW - 30_000},
-            "failing",
-            "the release that would bring it was refused 5 s ago: new to its driver: fresh: cannot be read",
-        ),
-        (APP, {"fresh": NOW - 600_000}, "down", "its driver does not know it, and nobody has released its app"),
-        (APP, {}, "down", "its driver does not know it, and nobody has released its app"),
-    ],
-    ids=["on its way", "refused", "nobody releases", "of an older version"],
-)
-def test_a_stream_that_its_driver_does_not_know_is_not_starting_for_ever(
-    app: AppRow, changed: dict[str, int], state: State, why: str
-) -> None:
-    view = fleet(ROW, app=app, **changed)
-    assert state_of(view, "fresh") == (state, why)
-    assert state_of(view, "bundles")[0] == "running"
-    [stream] = [s for s in view.apps[0].streams if s.name == "fresh"]
-    assert (stream.error, stream.error_age_ms) == ((app.refused, 5_000) if app.refused else (None, None))
-
-
 def test_some_figures_are_old_and_named() -> None:
     snap = Snapshot(
         NOW,
