@@ -13,6 +13,8 @@ from typing import Any
 
 from penstock.control import Actor, Control
 from penstock.errors import ReleaseRefused
+from penstock.machine import files
+from penstock.settings import settings
 from penstock.supervision import launch
 
 # Seconds that the declarations, and the plans of an app's streams, may take to be read.
@@ -29,6 +31,16 @@ def release(
 
     request: its id; a release that was asked for under it is not asked for again.
     """
+    # Whoever asks on this host waits for the others: several JVMs at once take so long that all are given up.
+    with files.locked(settings().home / "run" / "release.lock"):
+        _check(control, app, accept_state=accept_state)
+    if accept_state:
+        note = f"{note} (what streams have in state is accepted)".strip()
+    return control.release(app, actor, note, request)
+
+
+def _check(control: Control, app: str, *, accept_state: bool) -> None:
+    """ReleaseRefused if the code of an app would not run."""
     declared = _told(("penstock.catalog", app), READ_TIMEOUT)
     missing = control.desired(app).keys() - set(declared["names"])
     taken = [name for name in declared["names"] if declared["others"] and control.app_of(name) not in (None, app)]
@@ -47,14 +59,10 @@ def release(
                 f"app {app} cannot go on with this code, so nothing is released and its driver goes on",
                 got="; ".join(refused),
             )
-    if accept_state:
-        note = f"{note} (what streams have in state is accepted)".strip()
-    return control.release(app, actor, note, request)
 
 
 class OneByOne:
-    """Releases apps one after the other, in a thread of its own: each check takes a JVM, and several at once take so
-    long that all are given up."""
+    """Releases apps one after the other in a thread of its own, so that no thread of whoever asks is held up."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "release")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -78,3 +80,21 @@ def test_who_mended_the_code_meanwhile_has_it_checked(
             asked.result(10)
     assert checks.ran == ["a", "a"]
     assert p.verbs() == []
+
+
+def test_processes_of_a_host_check_one_app_at_a_time(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    now: list[str] = []
+    most: list[int] = []
+
+    def told(command: tuple[str, ...], _: float) -> dict[str, Any]:
+        now.append(command[0])
+        most.append(len(now))
+        time.sleep(0.05)
+        now.pop()
+        return {"names": ["s"], "streams": True, "wrong": [], "others": [], "refused": []}
+
+    monkeypatch.setattr(releases, "_told", told)
+    with ThreadPoolExecutor(5) as pool:
+        asked = [pool.submit(releases.release, p.control, "a", ME) for _ in range(5)]
+        assert sorted(f.result() for f in asked) == [1, 2, 3, 4, 5]
+    assert set(most) == {1}
