@@ -29,7 +29,7 @@ class Progress(Database):
         What is declared no longer is left out: the driver that still runs it learns of that later. Returns why the
         database refused rows, by stream; the others are written.
         """
-        refused = {}
+        refused: dict[str, str] = {}
         with self.begin() as c:
             now = c.execute(select(s.now_ms())).scalar_one()
             given = list(progress)

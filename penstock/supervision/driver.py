@@ -365,7 +365,8 @@ class Driver(ABC):
         # What ends with it is no news to the keeper.
         self._leaving.set()
         full = ends.out_of_memory(self._log)
-        reason, code = self._why or ((full, "memory") if full else ("failed", "failed"))
+        ended: tuple[str, EndCode] = (full, "memory") if full else ("failed", "failed")
+        reason, code = self._why or ended
         log.info("driver of %s drains: %s", self.app, reason)
         try:
             self._control.driver_set(self.incarnation, state="draining")

@@ -86,10 +86,14 @@ class OneByOne:
             else:
                 asked = self._asked[key] = self._pool.submit(release, control, app, actor, note)
         assert asked is not None
-        if joins:
-            asked.add_done_callback(lambda f: None if f.exception() else control.record(actor, "release", app, note))
-        else:
-            asked.add_done_callback(lambda _: self._forget(key))
+
+        def done(ended: Future[int]) -> None:
+            if not joins:
+                self._forget(key)
+            elif not ended.exception():
+                control.record(actor, "release", app, note)
+
+        asked.add_done_callback(done)
         return asked
 
     def _forget(self, key: tuple[str, str]) -> None:
