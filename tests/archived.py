@@ -20,7 +20,7 @@ import httpx
 import pyarrow as pa
 
 from penstock.archive import records
-from penstock.archive.keeper import Keeper, Offsets
+from penstock.archive.keeper import Ends, Keeper
 from penstock.archive.streams import Archived
 from penstock.archive.writer import ArchiveWriter
 from penstock.declare.archive import Archive
@@ -62,8 +62,17 @@ def created(endpoint: Endpoint, bucket: str, key: str, data: bytes) -> bool:
     return True
 
 
-def holds(archive: Archive, endpoint: Endpoint, given: Sequence[Mapping[str, Any]], *, close: bool = True) -> None:
-    """Let an archive hold some more records, all of its topic's partitions, and close its hours."""
+def holds(
+    archive: Archive,
+    endpoint: Endpoint,
+    given: Sequence[Mapping[str, Any]],
+    *,
+    close: bool = True,
+    topic_id: str = "",
+    starts: Mapping[int, int] | None = None,
+) -> None:
+    """Let an archive hold some more records, all of its topic's partitions, and close its hours. starts: the first
+    offsets of the batch that they came in."""
     topic = archive.reads[0].name
     to = Archived(archive.name, archive.bucket, archive.prefix, (topic,), 900.0)
     writer = ArchiveWriter(to, Store(endpoint, archive.bucket, archive.prefix))
@@ -71,11 +80,12 @@ def holds(archive: Archive, endpoint: Endpoint, given: Sequence[Mapping[str, Any
     for r in given:
         ends[r["partition"]] = max(ends.get(r["partition"], 0), r["offset"] + 1)
     rows = pa.Table.from_pylist(list(map(dict, given)), records.SCHEMA)
-    writer.write({to.name: rows}, Mark("query", 0, {topic: ends}))
+    ids = {topic: topic_id} if topic_id else {}
+    writer.write({to.name: rows}, Mark("query", 0, {topic: ends}, ids, starts={topic: starts} if starts else {}))
     if close:
         # Later than any hour that was closed by now.
         late = datetime(2027, 1, 1, tzinfo=UTC).timestamp() + 10_000 * next(looks)
-        asked: tuple[Offsets, Offsets] = ({(topic, p): end for p, end in ends.items()}, {})
+        asked: Ends = ({}, {(topic, p): end for p, end in ends.items()})
         Keeper(writer, to, lambda _: asked, lambda: late).tend()
 
 

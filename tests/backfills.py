@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.backfill import archived
 from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
 from penstock.backfill.run import Outcome, run
@@ -38,7 +39,8 @@ def leads_to(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
 def filled(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, name: str) -> Archive:
     """An archive of topic `kept` with closed hours, of a test's own."""
     leads_to(endpoint, monkeypatch)
-    archive = Archive("kept-archive", KEPT, bucket="lake", prefix=f"t-{abs(hash(name))}")
+    monkeypatch.setattr(archived, "STILL", 0.0)
+    archive = Archive("kept-archive", KEPT, bucket="lake", prefix=f"t-{abs(hash(name))}", every=timedelta(0))
     holds(archive, endpoint, [event(p, n) for p in (0, 1) for n in range(PER_PART)])
     return archive
 

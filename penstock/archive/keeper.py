@@ -16,15 +16,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from confluent_kafka import ConsumerGroupTopicPartitions
 
 from penstock.archive import layout, records
-from penstock.archive.layout import Closed, File, Manifest, added
-from penstock.errors import LeaseLost, SinkError, Wait
-from penstock.kafka.admin import admin, answer, end_offsets, partitions
+from penstock.archive.layout import Closed, File, Manifest, State, added
+from penstock.errors import BrokerError, LeaseLost, PenstockError, SinkError, Wait
+from penstock.kafka.admin import admin, log_ends, partitions, topic_ids
 
 if TYPE_CHECKING:
     from penstock.archive.streams import Archived
@@ -33,9 +33,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Offsets = Mapping[tuple[str, int], int]
-Reached = Callable[[Sequence[str]], tuple[Offsets, Offsets]]
-"""Of topics, where each partition ends for a committed reader, and the offset behind what the stream has written."""
+Ids = Mapping[str, str]
+Ends = tuple[Ids, Mapping[tuple[str, int], int]]
+"""The broker's ids of topics, and where each of their partitions ends, open transactions included: what is in one may
+have been sent long before it can be read."""
+Reached = Callable[[Sequence[str]], Ends]
 
 # Seconds between two looks.
 EVERY = 10.0
@@ -43,19 +45,33 @@ EVERY = 10.0
 GRACE = 3600.0
 
 
-def reached_by(group: str, bootstrap: str) -> Reached:
-    """As the broker says. The stream publishes there what it has written, this archive's part first."""
+def reached_by(bootstrap: str) -> Reached:
+    """As the broker says. BrokerError if a partition does not answer."""
+    return partial(ends_of, bootstrap=bootstrap)
 
-    def ask(topics: Sequence[str]) -> tuple[Offsets, Offsets]:
-        client = admin(bootstrap)
-        there = partitions(client, bootstrap)
-        ends = end_offsets(client, [(t, p) for t in topics for p in range(there.get(t, 0))], bootstrap)
-        asked = client.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])
-        told = answer(asked[group], bootstrap, f"the offsets of consumer group {group} could not be read")
-        found = told.topic_partitions or []
-        return ends, {(one.topic, one.partition): one.offset for one in found}
 
-    return ask
+def ends_of(topics: Sequence[str], bootstrap: str) -> Ends:
+    """Where topics end now; those that are not there have no end. BrokerError if a partition does not answer."""
+    client = admin(bootstrap)
+    there = partitions(client, bootstrap)
+    places = {(t, p) for t in topics for p in range(there.get(t, 0))}
+    ends = log_ends(client, places, bootstrap)
+    if silent := sorted(places - ends.keys()):
+        raise BrokerError("partitions do not answer", got=", ".join(f"{t}[{p}]" for t, p in silent[:5]))
+    # Behind the offsets: so those of a topic that is made again meanwhile count for nothing.
+    return topic_ids(client, {t for t, _ in places}, bootstrap), ends
+
+
+def left_of(state: State, ends: Ends) -> list[str]:
+    """What a topic's ends have that is not archived, for people, a partition each."""
+    ids, found = ends[0], []
+    for (topic, p), end in sorted(ends[1].items()):
+        known = state.ids.get(topic, "")
+        anew = known not in ("", ids.get(topic, known))
+        have = 0 if anew else state.positions.get(topic, {}).get(p, 0)
+        if have < end:
+            found.append(f"{topic}[{p}] up to {have} of {end}{' of the topic as it was made again' if anew else ''}")
+    return found
 
 
 class Keeper:
@@ -65,7 +81,7 @@ class Keeper:
         self, writer: ArchiveWriter, output: Archived, reached: Reached, clock: Callable[[], float] = time.time
     ) -> None:
         self._writer, self._output, self._reached, self._clock = writer, output, reached, clock
-        self._ends: dict[str, Offsets] = {}
+        self._ends: dict[str, Ends] = {}
         self._stop = threading.Event()
         self._said = ""
 
@@ -91,7 +107,7 @@ class Keeper:
             except LeaseLost as e:
                 log.info("archive %s: %s", self._output.archive, e)
                 return
-            except Exception as e:
+            except (PenstockError, pa.ArrowException, OSError) as e:
                 # The next look tries again; until then hours stay open, and nothing is lost by that.
                 if str(e) != self._said and not isinstance(e, Wait):
                     log.warning("archive %s: an hour cannot be closed: %s", self._output.archive, e)
@@ -109,15 +125,12 @@ class Keeper:
 
     def _complete(self, due: Sequence[str]) -> list[str]:
         """The hours up to whose due time all is archived."""
-        ends, behind = self._reached(self._output.topics_read)
+        now = self._reached(self._output.topics_read)
         for hour in due:
-            self._ends.setdefault(hour, ends)
-        own = {(topic, p): at for topic, parts in self._writer.state.positions.items() for p, at in parts.items()}
-
-        def passed(place: tuple[str, int], end: int) -> bool:
-            return max(own.get(place, 0), behind.get(place, 0)) >= end
-
-        return [hour for hour in due if all(passed(place, end) for place, end in self._ends[hour].items())]
+            # A topic that was made again never comes to where the one before ended.
+            if hour not in self._ends or self._ends[hour][0] != now[0]:
+                self._ends[hour] = now
+        return [hour for hour in due if not left_of(self._writer.state, self._ends[hour])]
 
     def _close(self, hour: str) -> None:
         writer, state = self._writer, self._writer.state

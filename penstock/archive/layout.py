@@ -115,7 +115,8 @@ class State:
     """All that an archive holds: the greatest one counts, and nothing that it does not name.
 
     claim, number: whose state it is, and which. positions: by topic and partition, the offset behind the last record
-    archived; ids: the broker's ids of the topics. open: files by hour that no manifest has; closed: by hour.
+    archived; ids: the broker's ids of the topics. begins: the offset from which on, up to the position, the archive was
+    given all records; of partitions of which it is known. open: files by hour that no manifest has; closed: by hour.
     garbage: objects that nothing names any more, and since when, epoch seconds.
     """
 
@@ -126,6 +127,7 @@ class State:
     open: Mapping[str, tuple[File, ...]] = field(default_factory=dict)
     closed: Mapping[str, Closed] = field(default_factory=dict)
     garbage: Mapping[str, float] = field(default_factory=dict)
+    begins: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -150,11 +152,12 @@ class State:
         try:
             return cls(
                 str(found["claim"]), int(found["number"]),
-                {topic: {int(p): int(at) for p, at in parts.items()} for topic, parts in found["positions"].items()},
+                _offsets_in(found["positions"]),
                 dict(found["ids"]),
                 {hour: tuple(_file_in(f) for f in files) for hour, files in found["open"].items()},
                 {hour: Closed(**one) for hour, one in found["closed"].items()},
                 dict(found["garbage"]),
+                _offsets_in(found.get("begins", {})),
             )  # fmt: skip
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise broken(place, e) from e
@@ -192,6 +195,10 @@ def _file_in(given: Mapping[str, Any]) -> File:
 
 def _spans_out(spans: Spans) -> dict[str, list[int]]:
     return {place: [s.rows, s.first, s.last, s.sum] for place, s in spans.items()}
+
+
+def _offsets_in(given: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    return {topic: {int(p): int(at) for p, at in parts.items()} for topic, parts in given.items()}
 
 
 def _spans_in(given: Mapping[str, Any]) -> dict[str, Span]:

@@ -39,6 +39,7 @@ class Archived(Output):
     writer: ClassVar[str] = "penstock.archive.writer:open_archive"
     # What is given twice is left out the second time, by its offsets.
     delivery: ClassVar[Delivery] = "upsert"
+    empty_batches: ClassVar[bool] = True
 
     @property
     def name(self) -> str:

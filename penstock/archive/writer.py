@@ -31,7 +31,7 @@ from penstock.archive.keeper import Keeper, reached_by
 from penstock.archive.layout import File, State
 from penstock.archive.states import Owned
 from penstock.archive.streams import Archived
-from penstock.declare.outputs import NOTHING, Mark
+from penstock.declare.outputs import NOTHING, Mark, Offsets
 from penstock.errors import LeaseLost, SinkError
 from penstock.objects import place
 from penstock.objects.store import Store
@@ -55,7 +55,7 @@ def open_archive(owner: Owner, outputs: Sequence[Output]) -> ArchiveWriter:
     [output] = outputs
     assert isinstance(output, Archived)
     writer = ArchiveWriter(output, store_of(output.bucket, output.prefix))
-    writer.keep(Keeper(writer, output, reached_by(owner.group, owner.bootstrap)))
+    writer.keep(Keeper(writer, output, reached_by(owner.bootstrap)))
     return writer
 
 
@@ -109,12 +109,13 @@ class ArchiveWriter:
             known = self._known(mark)
             fresh = () if given is None else records.by_hour(self._fresh(known, records.as_records(given)))
             found = [(hour, self.file(hour, table)) for hour, table in fresh]
-            positions = _behind(known.positions, [file for _, file in found], mark)
-            if found or positions != self.state.positions:
+            positions = _behind(known.positions, [file for _, file in found], mark, self._output.topics_read)
+            begins = _begins(known, mark, positions)
+            if found or (known.ids, positions, begins) != (self.state.ids, self.state.positions, self.state.begins):
                 hours = dict(known.open)
                 for hour, file in found:
                     hours[hour] = (*hours.get(hour, ()), file)
-                self.commit(replace(known, open=hours, positions=positions))
+                self.commit(replace(known, open=hours, positions=positions, begins=begins))
             written = sum(file.rows for _, file in found)
             self._count(given, written)
             return written
@@ -173,9 +174,9 @@ class ArchiveWriter:
         self.figures.again += (0 if given is None else given.num_rows) - written
 
 
-def _behind(known: Mapping[str, Mapping[int, int]], files: Sequence[File], mark: Mark) -> dict[str, dict[int, int]]:
-    """The positions behind some files, and behind the batch of a mark."""
-    found = {topic: dict(parts) for topic, parts in known.items()}
+def _behind(known: Offsets, files: Sequence[File], mark: Mark, topics: Sequence[str]) -> dict[str, dict[int, int]]:
+    """The positions behind some files, and behind the batch of a mark. topics: that the archive reads."""
+    found = {**{topic: {} for topic in topics if topic in mark.offsets}, **{t: dict(p) for t, p in known.items()}}
     reached = [(name, span.last + 1) for file in files for name, span in file.spans.items()]
     for name, at in reached:
         topic, _, partition = name.rpartition("/")
@@ -184,4 +185,20 @@ def _behind(known: Mapping[str, Mapping[int, int]], files: Sequence[File], mark:
     for topic, parts in found.items():
         for number, at in mark.offsets.get(topic, {}).items():
             parts[number] = max(parts.get(number, 0), at)
+    return found
+
+
+def _begins(known: State, mark: Mark, positions: Offsets) -> dict[str, dict[int, int]]:
+    """From where on the archive has all of each partition, behind the batch of a mark.
+
+    A batch that does not begin where the one before ended leaves records out, which were removed or passed over. Of a
+    partition that an earlier version has archived it is not known.
+    """
+    found = {topic: dict(parts) for topic, parts in known.begins.items()}
+    for topic in positions.keys() & mark.starts.keys():
+        for p in positions[topic]:
+            start, at = mark.starts[topic].get(p, 0), known.positions.get(topic, {}).get(p)
+            # What an earlier topic of the name lacked stays missing.
+            if at is None or (start > at and p in found.get(topic, {})):
+                found.setdefault(topic, {})[p] = max(start, found.get(topic, {}).get(p, 0))
     return found

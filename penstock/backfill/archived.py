@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -14,15 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.archive import reading
+from penstock.archive.keeper import ends_of, left_of
 from penstock.archive.layout import HOUR, File, Span, State, added, begins
 from penstock.archive.reading import Hour
 from penstock.archive.states import latest
 from penstock.archive.writer import store_of
-from penstock.backfill.job import Job, minute, ms
+from penstock.backfill.job import Job, minute
 from penstock.backfill.patience import Waits, patiently
 from penstock.backfill.source import Told, put
 from penstock.errors import BackfillError, NotYet
-from penstock.kafka.admin import admin, end_offsets, offsets_at, partitions
 from penstock.objects.store import Gone
 
 T = TypeVar("T")
@@ -31,6 +32,8 @@ U = TypeVar("U")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Objects that are asked for at once: most of the time is the way to the store.
 AT_ONCE = 8
+# Seconds between two looks at how far an archive is, for which it may stand still, and that it is waited for in all.
+LOOK, STILL, COMING = 1.0, 30.0, 600.0
 
 
 class Archived:
@@ -47,13 +50,16 @@ class Archived:
         assert archive is not None
         self._job, self._waits = job, waits
         self._store = store_of(archive.bucket, archive.prefix)
-        state = self._asked(lambda: latest(self._store))
+        state, known = self._state(), False
+        if not job.unclosed:
+            state, known = self._come_to(state, bootstrap)
         inside = reading.names(state, job.begin, job.end)
         # Where an archive begins only all of its manifests say.
-        names = state.hours if job.streams and (job.by_own_time or not job.unclosed) else inside
+        whole = not job.unclosed and (bool(job.streams) or job.begin is None)
+        names = state.hours if whole or job.by_own_time else inside
         every = self._each(lambda name: reading.sound(self._store, state, name), names)
-        if job.streams and not job.unclosed:
-            self._begins(every)
+        if whole:
+            self._begins(every, state)
         if job.by_own_time:
             self._hours = [hour for hour, has in zip(every, self._each(self._has, every), strict=True) if has]
         else:
@@ -66,7 +72,6 @@ class Archived:
         self.nothing = f"nothing is in archive {archive.name} for this interval: topic {topic} had no record then"
         if not job.unclosed:
             _closed(job, [hour for hour in every if hour.name in inside])
-            known = _come_to(job, state.positions, bootstrap)
             if not files:
                 _was_there(job, state, known=known)
 
@@ -92,39 +97,102 @@ class Archived:
                 got=self._store.place(file.key), fix="run it again: it goes on where it was",
             ) from e  # fmt: skip
 
-    def _begins(self, every: Sequence[Hour]) -> None:
-        """See that no window is computed again for which there were records before the archive began: windows of a part
-        of their records would replace those of all."""
-        first = dict[str, tuple[int, File]]()
-        for file in (file for hour in every for file in hour.files):
-            for place, span in file.spans.items():
-                if place not in first or span.first < first[place][0]:
-                    first[place] = (span.first, file)
-        # What was sent before lies no further ahead than the stream takes.
-        ahead = self._job.ahead
-        for place, (offset, file) in sorted(first.items()):
-            if not offset or self._job.begin is None:
+    def _state(self) -> State:
+        return self._asked(lambda: latest(self._store))
+
+    def _come_to(self, state: State, bootstrap: str) -> tuple[State, bool]:
+        """The state once all is archived that the topic holds now, and whether the topic is there. NotYet if that does
+        not come.
+
+        Timestamps do not tell where a topic was at the interval's end: a producer may stamp a record ahead or behind.
+        """
+        archive = self._job.archive
+        assert archive is not None
+        ends = ends_of([archive.reads[0].name], bootstrap)
+        if not ends[1]:
+            # The archive outlives its topic.
+            return state, False
+        if self._job.end > datetime.now(UTC):
+            raise NotYet(
+                f"backfill {self._job.name}: its interval ends in the future",
+                got=f"{self._job.end:%Y-%m-%dT%H:%M}",
+                fix="let it end in the past, or take what is there: --unclosed",
+            )
+        still = max(STILL, 3 * archive.every.total_seconds())
+        began = moved = time.monotonic()
+        while short := left_of(state, ends):
+            if (now := time.monotonic()) - moved >= still or now - began >= COMING:
+                break
+            self._waits(f"the archive comes to where its topic is: {', '.join(short[:5])}")
+            time.sleep(LOOK)
+            before, state = state, self._state()
+            moved = time.monotonic() if state.positions != before.positions else moved
+        else:
+            return state, True
+        raise NotYet(
+            f"backfill {self._job.name}: archive {archive.name} has not come to the end of its topic",
+            got=", ".join(short[:5]),
+            fix=f"see that it runs and wait: penstock streams show {archive.name}; or take what is there: --unclosed",
+        )
+
+    def _begins(self, every: Sequence[Hour], state: State) -> None:
+        """See that no window or sum is of a part of the records that there were, because the archive began later or has
+        a gap: it would replace that of all."""
+        files = [file for hour in every for file in hour.files]
+        firsts = {place: span.first for place, span in added(file.spans for file in files).items()}
+        begins = firsts | {f"{topic}/{p}": at for topic, parts in state.begins.items() for p, at in parts.items()}
+        for place, start in sorted(begins.items()):
+            if not start:
                 continue
-            begin = self._job.begin - ahead
+            topic = place.rpartition("/")[0]
+            if self._job.begin is None:
+                raise BackfillError(
+                    f"backfill {self._job.name}: the archive does not have all records of {topic} from its first on, "
+                    "and what is made of a part of them would be taken for the whole",
+                    got=f"{place} without a gap from offset {start} on",
+                    fix="count what is missing from elsewhere, or take what is there: --unclosed",
+                )
+            if (found := self._first(place, start, files)) is None:
+                continue
+            file, offset = found
+            # What was sent before lies no further ahead than the stream takes.
+            begin = self._job.begin - (ahead := self._job.ahead)
             bounds = self._asked(partial(reading.times, self._store, file))
             if bounds is not None and bounds[1] <= begin:
                 continue
             if (at := self._at(file, place, offset)) > begin:
                 raise BackfillError(
-                    f"backfill {self._job.name}: the archive began in the middle of {place.rpartition('/')[0]}, and "
+                    f"backfill {self._job.name}: the archive began in the middle of {topic}, and "
                     "windows of a part of their records would replace those of all",
                     got=f"{place} from offset {offset} on, at {minute(at)}, in {self._store.place(file.key)}",
                     fix=f"let the interval begin at {minute(_hour_after(at + ahead))}, or take what is there: "
                     "--unclosed",
                 )
 
+    def _first(self, place: str, start: int, files: Sequence[File]) -> tuple[File, int] | None:
+        """The first record of a partition from an offset on, and the file it lies in; None if there is none."""
+        found: tuple[File, int] | None = None
+        for file in sorted((f for f in files if place in f.spans), key=lambda f: f.spans[place].first):
+            span = file.spans[place]
+            if span.last < start or (found and span.first >= found[1]):
+                continue
+            offset = span.first
+            if offset < start:
+                offset = min(n for n in self._of(file, place)["offset"].to_pylist() if n >= start)
+            found = (file, offset) if found is None or offset < found[1] else found
+        return found
+
     def _at(self, file: File, place: str, offset: int) -> datetime:
         """The timestamp of a record."""
+        rows = self._of(file, place)
+        [at] = rows.filter(pc.field("offset") == offset)["timestamp"].to_pylist()
+        return at or EPOCH
+
+    def _of(self, file: File, place: str) -> pa.Table:
+        """The records of a file that are of one partition."""
         topic, _, partition = place.rpartition("/")
         rows = self._asked(partial(reading.table, self._store, file))
-        here = (pc.field("topic") == topic) & (pc.field("partition") == int(partition)) & (pc.field("offset") == offset)
-        [at] = rows.filter(here)["timestamp"].to_pylist()
-        return at or EPOCH
+        return rows.filter((pc.field("topic") == topic) & (pc.field("partition") == int(partition)))
 
     def _has(self, hour: Hour) -> bool:
         """Whether one of its records may have a timestamp within the interval. By whole hours: which files they are in
@@ -185,36 +253,3 @@ def _was_there(job: Job, state: State, *, known: bool) -> None:
             got=f"{minute(job.begin) if job.begin else ''}..{minute(job.end)}; it has hours from {first} to {last}",
             fix="take an interval within, or what is there: --unclosed",
         )
-
-
-def _come_to(job: Job, positions: Mapping[str, Mapping[int, int]], bootstrap: str) -> bool:
-    """See that all records that the topic got before the interval's end are archived; whether there is that topic."""
-    archive = job.archive
-    assert archive is not None
-    topic = archive.reads[0].name
-    client = admin(bootstrap)
-    places = {(topic, p): ms(job.end) for p in range(partitions(client, bootstrap).get(topic, 0))}
-    if not places:
-        # The archive outlives its topic.
-        return False
-    if job.end > datetime.now(UTC):
-        raise NotYet(
-            f"backfill {job.name}: its interval ends in the future",
-            got=f"{job.end:%Y-%m-%dT%H:%M}",
-            fix="let it end in the past, or take what is there: --unclosed",
-        )
-    at, ends = offsets_at(client, places, bootstrap), end_offsets(client, places, bootstrap)
-    have = positions.get(topic, {})
-    short = []
-    for _, p in sorted(places):
-        until = at.get((topic, p))
-        wanted = ends.get((topic, p), 0) if until is None else until
-        if wanted and have.get(p, 0) < wanted:
-            short.append(f"{topic}[{p}] up to {have.get(p, 0)} of {wanted}")
-    if short:
-        raise NotYet(
-            f"backfill {job.name}: archive {archive.name} has not come to the end of the interval",
-            got=", ".join(short[:5]),
-            fix=f"see that it runs and wait: penstock streams show {archive.name}; or take what is there: --unclosed",
-        )
-    return True

@@ -34,7 +34,8 @@ class Mark:
     """The last batch written: the query's id, its number (-1 for none), and the input offsets behind it.
 
     ids: the broker's ids of topics that may be deleted and created again while they are read. plans: of this batch and
-    of the one before, by number, as the checkpoint has them. checkpoint: which copy of it wrote this.
+    of the one before, by number, as the checkpoint has them. checkpoint: which copy of it wrote this. starts: the first
+    offsets of the batch, for its writers; they are not kept.
     """
 
     query: str
@@ -43,9 +44,12 @@ class Mark:
     ids: Mapping[str, str] = field(default_factory=dict)
     plans: Mapping[int, str] = field(default_factory=dict)
     checkpoint: str = ""
+    starts: Offsets = field(default_factory=dict, compare=False)
 
     def value(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
+        found = asdict(self)
+        del found["starts"]
+        return json.dumps(found).encode()
 
     @classmethod
     def read(cls, value: bytes) -> Mark:
@@ -103,11 +107,13 @@ class Output(ABC):
     """A place for rows, as declared.
 
     writer: `module:callable` that opens the store: an Opener. delivery: what the store promises of a batch that is
-    given twice: it is there once (`exactly once`), or it is written again over itself (`upsert`).
+    given twice: it is there once (`exactly once`), or it is written again over itself (`upsert`). empty_batches:
+    whether a store without marks is also given batches without rows, and so knows all offsets that were read.
     """
 
     writer: ClassVar[str]
     delivery: ClassVar[Delivery]
+    empty_batches: ClassVar[bool] = False
 
     @property
     @abstractmethod

@@ -232,6 +232,7 @@ class Batches:
                 {**ids, **self._tables.ids},
                 batch.plans,
                 self._checkpoint.copy,
+                batch.starts,
             )
             self._checkpoint.sync()
             beside = joined(rejects.rows, of_tables)

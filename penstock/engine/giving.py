@@ -89,7 +89,7 @@ class Giving:
             self._since = time.monotonic() if store.marked else None
             try:
                 # Without rows or a mark there is nothing to wait for.
-                if store.marked or any(map(len, own.values())):
+                if store.marked or any(map(len, own.values())) or any(o.empty_batches for o in store.outputs):
                     store.writer.write(own, mark)
                     self._answered(store)
             except Refused as e:

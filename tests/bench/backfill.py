@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from confluent_kafka import Producer
 
 from penstock.archive import records
-from penstock.archive.keeper import Keeper, Offsets
+from penstock.archive.keeper import Ends, Keeper
 from penstock.archive.states import latest
 from penstock.archive.streams import Archived
 from penstock.archive.writer import ArchiveWriter
@@ -66,7 +66,7 @@ def filled(store: Store, count: int) -> None:
             assert made is not None
             ends = {p: -(-(last - p) // 4) for p in range(4)}
             writer.write({to.name: made.cast(records.SCHEMA)}, Mark("query", number, {TOPIC.name: ends}))
-    asked: tuple[Offsets, Offsets] = ({(TOPIC.name, p): end for p, end in ends.items()}, {})
+    asked: Ends = ({}, {(TOPIC.name, p): end for p, end in ends.items()})
     later = (START + timedelta(days=2)).timestamp()
     Keeper(writer, to, lambda _: asked, lambda: later).tend()
 

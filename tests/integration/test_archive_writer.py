@@ -67,7 +67,7 @@ def give(writer: ArchiveWriter, to: Archived, rows: pa.Table, number: int = 0) -
 
 
 def keeper(writer: ArchiveWriter, to: Archived, end: int, now: float = LATER) -> Keeper:
-    return Keeper(writer, to, lambda _: ({("t", 0): end}, {}), lambda: now)
+    return Keeper(writer, to, lambda _: ({}, {("t", 0): end}), lambda: now)
 
 
 def there(store: Store) -> list[dict[str, object]]:

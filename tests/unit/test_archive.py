@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.archive import layout, records
-from penstock.archive.keeper import bins
+from penstock.archive.keeper import bins, left_of
 from penstock.archive.layout import Closed, File, Manifest, Span, State, added
 from penstock.archive.streams import stream
+from penstock.archive.writer import _begins, _behind
 from penstock.declare.archive import Archive
+from penstock.declare.outputs import Mark
 from penstock.declare.topic import Topic
 from penstock.errors import DeclarationError, SinkError
 from penstock.objects.place import AWS, endpoint
@@ -37,13 +39,41 @@ def test_a_state_and_a_manifest_are_read_as_they_were_written() -> None:
     file = File("date=2026-01-31/hour=23/x.parquet", 12, {"t/0": Span(3, 1, 9, 2**64 - 1)})
     closed = Closed("m.json.gz", 2, 5, 40, 1, 17.5)
     hours = {"2026-01-31T23": (file,)}
-    state = State("00000001-ab", 3, {"t": {0: 10}}, {"t": "id"}, hours, {"2026-01-31T22": closed}, {"old": 1.5})
+    state = State("00000001-ab", 3, {"t": {0: 10}}, {"t": "id"}, hours, {"2026-01-31T22": closed}, {"old": 1.5},
+                  {"t": {0: 2}})  # fmt: skip
     assert State.read(state.write(), "s3://b/x") == state
     manifest = Manifest("kept", "2026-01-31T23", 1, {"t/0": Span(3, 1, 9, 5)}, (file,))
     assert Manifest.read(manifest.write(), "s3://b/x") == manifest
     for broken in (b"", b"{}", layout.packed([1]), layout.packed({}), state.write()[:-9], layout.packed({"claim": 1})):
         with pytest.raises(SinkError, match="s3://b/x is not what an archive writes"):
             State.read(broken, "s3://b/x")
+
+
+def test_what_a_topic_has_that_an_archive_has_not() -> None:
+    state = State(positions={"t": {0: 5, 1: 7}}, ids={"t": "id"})
+    assert left_of(state, ({"t": "id"}, {("t", 0): 5, ("t", 1): 7})) == []
+    assert left_of(state, ({"t": "id"}, {("t", 0): 6, ("t", 2): 1})) == ["t[0] up to 5 of 6", "t[2] up to 0 of 1"]
+    # As many offsets of another topic are none of this one's.
+    assert left_of(state, ({"t": "other"}, {("t", 0): 5})) == ["t[0] up to 0 of 5 of the topic as it was made again"]
+    assert left_of(state, ({"t": "other"}, {("t", 0): 0})) == []
+
+
+def test_an_archive_knows_up_to_where_and_from_where_on_it_has_all() -> None:
+    def after(state: State, upto: int, start: int) -> State:
+        mark = Mark("q", 0, {"t": {0: upto}, "other": {0: 9}}, starts={"t": {0: start}})
+        positions = _behind(state.positions, [], mark, ("t",))
+        return State(positions=positions, begins=_begins(state, mark, positions))
+
+    # A batch of heartbeats alone, one that is given again, and one behind a gap.
+    first = after(State(), 50, 0)
+    assert (first.positions, first.begins) == ({"t": {0: 50}}, {"t": {0: 0}})
+    assert after(first, 60, 40).begins == {"t": {0: 0}}
+    assert after(first, 60, 55).begins == {"t": {0: 55}}
+    assert after(State(), 60, 55).begins == {"t": {0: 55}}
+    # Of what an earlier version archived nobody knows.
+    assert after(State(positions={"t": {0: 50}}), 60, 55).begins == {}
+    # A topic that was made again does not make whole what the one before lacked.
+    assert after(State(begins={"t": {0: 55}}), 10, 0).begins == {"t": {0: 55}}
 
 
 def test_the_sum_is_the_one_that_lies_in_archives() -> None:
