@@ -77,6 +77,9 @@ def replay(
         list[str] | None,
         typer.Option("--place", help="Only the record of this PLACE, as 'TOPIC[P]@O' or P:O; may be repeated."),
     ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also what was replayed before, as the store may have lost it since.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Give the store what the sink put aside once more, behind a fix: nobody else reads it, and each record once.
@@ -93,9 +96,10 @@ def replay(
             fix = f"penstock dead-letters show {stream.output.aside.name}"  # type: ignore[union-attr]
             raise PenstockError(f"{name} put nothing aside of that place", got=", ".join(missing), fix=fix)
         with _session(name) as spark:
-            from penstock.engine.replay import replay as again
+            from penstock.engine.replay import EARLIER
+            from penstock.engine.replay import replay as given_again
 
-            found = again(spark, stream, chosen, settings().bootstrap)
+            found = given_again(spark, stream, chosen, settings().bootstrap, again=again)
     said = [{"place": one.letter.place, "said": one.said, "ended": one.ended} for one in found]
     if as_json:
         emit(said)
@@ -103,6 +107,8 @@ def replay(
         counted = Counter(one.said.partition(": ")[0] for one in found)
         out = console()
         out.print(", ".join(f"{n} {what}" for what, n in counted.items()) or f"{name} put nothing aside.")
+        if any(one.said == EARLIER for one in found):
+            out.print(Text(EARLIER, style="yellow"))
         for one in found:
             if not one.ended:
                 out.print(Text(f"{one.letter.place}  {shown(one.said, WIDTH)}", style="yellow"))

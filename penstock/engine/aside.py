@@ -33,7 +33,7 @@ def letters(
         if not kept.has(place, target):
             reasons.setdefault(Origin(**place), []).append(reason)
     found = dict(_records(reasons, bootstrap))
-    made = [_of_record(place, said, found.get(place), stream, output) for place, said in reasons.items()]
+    made = [_of_record(place, said, found.get(place), stream, output, kept.ids) for place, said in reasons.items()]
     return pa.Table.from_pylist(made, schema=KEPT)
 
 
@@ -46,10 +46,12 @@ def _of_rows(rows: pa.Table, why: list[str], stream: str, output: str) -> pa.Tab
     return pa.Table.from_arrays([key, value, kept], schema=KEPT)
 
 
-def _of_record(place: Origin, reasons: list[str], record: Whole | None, stream: str, output: str) -> dict[str, Any]:
+def _of_record(
+    place: Origin, reasons: list[str], record: Whole | None, stream: str, output: str, ids: Mapping[str, str]
+) -> dict[str, Any]:
     """One letter, however many rows were made of the record; the record's own headers come first."""
     reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} more of its rows)"
-    said = [*origin(place._asdict(), stream, "reason", reason), (f"{PREFIX}output", output.encode())]
+    said = [*origin(place._asdict(), stream, "reason", reason, ids), (f"{PREFIX}output", output.encode())]
     if record is None:
         # It was there when the batch was read: compaction or retention has taken it since.
         return {"key": None, "value": None, "headers": [*said, (f"{PREFIX}cut", b"key, value")]}

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from penstock.engine.tagged import encoded, split
 from penstock.engine.untaken import Untaken
 from penstock.engine.watermark import Watermark
 from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError
-from penstock.kafka.admin import admin, partitions
+from penstock.kafka.admin import admin, partitions, topic_ids
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -136,12 +136,15 @@ class Batches:
             store.mark = store.writer.committed()
             if any(output.name in self._stream.beside for output in store.outputs):
                 self._tables.settle(store.mark)
-        self.reset = take_up(self._checkpoint, self.committed)
+        if (reset := take_up(self._checkpoint, self.committed)) is not None:
+            reset = reset.of(topic_ids(admin(self._bootstrap), reset.ids, self._bootstrap))
+        self.reset = reset
         self._fits()
-        self._mend()
+        ids = self._mend()
         self._quarantine.left_out |= self.portions.open(self.committed)
         self._quarantine.damage = self.portions.passes or self._quarantine.damage
         self._rejects = Rejects(self._stream, self._spark, self._bootstrap, self.left_out, self.reset)
+        self._rejects.kept.ids = ids
         self._quarantine.reset = self.reset
         self._watermark = Watermark(self._stream, self.portions)
         self._pass_damage()
@@ -212,7 +215,7 @@ class Batches:
                 self._checkpoint.sync()
                 log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
                 return
-            ids = self._inputs.before(batch, self.committed, str(query.id))
+            ids = self._rejects.kept.ids = self._inputs.before(batch, self.committed, str(query.id))
             written = len(todo) < len(self._stores)
             rows = split(self._stream, self._quarantine.watch(batch, frame.toArrow, stopping, written=written))
             self.folds.keep(batch)
@@ -318,8 +321,9 @@ class Batches:
             self._book.gaps_passed(name, [gap])
             self._checkpoint.fits(mark, stateful=stateful)
 
-    def _mend(self) -> None:
-        """Let reading go on behind gaps that may be passed: the marks and the checkpoint then say the same of it.
+    def _mend(self) -> Mapping[str, str]:
+        """Let reading go on behind gaps that may be passed: the marks and the checkpoint then say the same of it. The
+        broker's ids of the topics that are there.
 
         Offsets go into the marks first, and what a mark says of another topic goes last: to die in between leaves what
         shows the gap once more.
@@ -335,6 +339,7 @@ class Batches:
             self._checkpoint.sync()
             self._remark(lambda mark: replace(mark, plans=self._checkpoint.batch(mark.batch).plans))
         self._remark(mended.without)
+        return mended.ids
 
     def _remark(self, change: Callable[[Mark], Mark]) -> None:
         query = self._checkpoint.query

@@ -47,7 +47,7 @@ class Damage:
             found.dead += 1
             if target:
                 key, value = left.get(offset, (None, None))
-                headers = origin(place, stream.name, "reason", self.why)
+                headers = origin(place, stream.name, "reason", self.why, kept.ids)
                 if offset not in left:
                     headers.append(("penstock.cut", b"key, value"))
                 found.kept.setdefault(target.name, []).append({"key": key, "value": value, "headers": headers})

@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 
 
 class Kept:
-    """Of one run of a query. The letters are read once, when a record is first asked for that was seen before."""
+    """Of one run of a query. The letters are read once, when a record is first asked for that was seen before.
+
+    ids: the broker's ids of the topics that the present batch is of.
+    """
 
     def __init__(self, stream: Stream, bootstrap: str, reset: Reset | None) -> None:
         self._stream, self._bootstrap, self._reset = stream, bootstrap, reset
+        self.ids: Mapping[str, str] = {}
 
     def has(self, record: Mapping[str, Any], target: str) -> bool:
         """Whether a record lies in a topic; one that is only counted, whose target is empty, whether it was seen.
@@ -28,9 +32,16 @@ class Kept:
         """
         if self._reset is None or not self._reset.seen(record):
             return False
-        return not target or (target, record["topic"], record["partition"], record["offset"]) in self._letters
+        place = (target, record["topic"], record["partition"], record["offset"])
+        # Letters of an earlier version do not say of which topic of the name they are.
+        known = {"", self.ids.get(record["topic"], "")}
+        return not target or not known.isdisjoint(self._letters.get(place, ()))
 
     @cached_property
-    def _letters(self) -> set[tuple[str, str, int, int]]:
-        every = letters.read([*self._stream.beside, ASIDE.name], self._bootstrap, sys.maxsize)
-        return {(one.topic, *one.origin) for one in every if one.stream == self._stream.name and one.origin}
+    def _letters(self) -> dict[tuple[str, str, int, int], set[str]]:
+        """The ids of the topics of the records whose letters there are."""
+        found: dict[tuple[str, str, int, int], set[str]] = {}
+        for one in letters.read([*self._stream.beside, ASIDE.name], self._bootstrap, sys.maxsize):
+            if one.stream == self._stream.name and one.origin:
+                found.setdefault((one.topic, *one.origin), set()).add(one.topic_id)
+        return found

@@ -286,7 +286,7 @@ class Quarantine:
                 known.add(at)
                 found.dead += 1
                 if target:
-                    headers = origin(row.asDict(), self.stream.name, "reason", why[at])
+                    headers = origin(row.asDict(), self.stream.name, "reason", why[at], kept.ids)
                     letter = {"key": row.key, "value": row.value, "headers": headers}
                     found.kept.setdefault(target.name, []).append(letter)
         return found

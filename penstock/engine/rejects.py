@@ -153,13 +153,16 @@ class Rejects:
             {
                 "key": record["key"],
                 "value": record["value"],
-                "headers": origin(record, self._stream.name, header, text),
+                "headers": origin(record, self._stream.name, header, text, self.kept.ids),
             }
         )
 
 
-def origin(record: Mapping[str, Any], stream: str, header: str, text: str) -> list[tuple[str, bytes]]:
-    """Headers of a record that is kept: whence it came, which stream kept it, and one thing more."""
+def origin(
+    record: Mapping[str, Any], stream: str, header: str, text: str, ids: Mapping[str, str]
+) -> list[tuple[str, bytes]]:
+    """Headers of a record that is kept: whence it came, which stream kept it, and one thing more. ids: the broker's of
+    topics, as far as they are known."""
     said = {
         "topic": record["topic"],
         "partition": str(record["partition"]),
@@ -167,6 +170,8 @@ def origin(record: Mapping[str, Any], stream: str, header: str, text: str) -> li
         "stream": stream,
         header: text,
     }
+    if topic_id := ids.get(record["topic"]):
+        said["topic-id"] = topic_id
     return [(f"penstock.{name}", what.encode()) for name, what in said.items()]
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from penstock.declare.outputs import NOTHING, Output, Owner, Writer, open_store
 from penstock.engine.again import Made, made, sink_of
 from penstock.errors import Refused, Wait
-from penstock.kafka.admin import ensure_topics
+from penstock.kafka.admin import admin, ensure_topics, topic_ids
 from penstock.kafka.letters import Letter, consumer
-from penstock.kafka.replay import REPLAYS, noted
+from penstock.kafka.replay import REPLAYS, note, noted
 from penstock.kafka.sizes import Message
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.kafka.whole import told_of
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 # A store that asks to wait is asked so often, and so long after at most.
 TRIES, LONGEST_WAIT = 5, 30.0
-WRITTEN, OLDER, EARLIER = "written", "older than what the store has", "replayed before"
+WRITTEN, OLDER = "written", "older than what the store has"
+EARLIER = "replayed before: if the store has lost it since, --again writes it once more"
 GONE = "gone: its topic has it no longer, and its copy is not whole"
 NONE = "makes no document"
 
@@ -40,10 +41,13 @@ class Replayed:
     ended: bool = True
 
 
-def replay(spark: SparkSession, stream: Stream, chosen: Collection[Letter], bootstrap: str) -> list[Replayed]:
+def replay(
+    spark: SparkSession, stream: Stream, chosen: Collection[Letter], bootstrap: str, *, again: bool = False
+) -> list[Replayed]:
     """Give records that letters tell of to the store of a sink once more, in order of their places.
 
-    Wait if the store goes on asking for it; what was written by then is noted.
+    again: also those that were replayed before. Wait if the store goes on asking for it; what was written by then is
+    noted.
     """
     first = {_note(stream, one): one for one in sorted(chosen, key=lambda one: bool(one.cut), reverse=True)}
     if not first:
@@ -54,19 +58,20 @@ def replay(spark: SparkSession, stream: Stream, chosen: Collection[Letter], boot
     notes = TransactionalWriter(name, group, bootstrap, REPLAYS, "replay")
     try:
         with consumer(bootstrap) as reader:
-            done = noted(reader, bootstrap)
-            records = {note: told_of(one, reader) for note, one in first.items() if note not in done}
+            done = set() if again else noted(reader, bootstrap)
+            ids = topic_ids(admin(bootstrap), {one.origin.topic for one in chosen if one.origin}, bootstrap)
+            records = {which: told_of(one, reader, ids) for which, one in first.items() if which not in done}
         found = _made(spark, stream, records)
         output = sink_of(stream)
         with _opened(output, Owner(stream.name, stream.group, bootstrap)) as writer:
             ended = []
-            for note, letter in sorted(first.items(), key=lambda one: one[1].origin or ("", 0, 0)):
-                if note in done:
+            for which, letter in sorted(first.items(), key=lambda one: one[1].origin or ("", 0, 0)):
+                if which in done:
                     ended.append(Replayed(letter, EARLIER))
                     continue
-                ended.append(_one(letter, records[note], found.get(note), output, writer))
+                ended.append(_one(letter, records[which], found.get(which), output, writer))
                 if ended[-1].ended:
-                    notes.commit([Message(REPLAYS.name, note, b"{}")], b"{}")
+                    notes.commit([Message(REPLAYS.name, which, b"{}")], b"{}")
     finally:
         notes.close()
     return ended
@@ -74,7 +79,7 @@ def replay(spark: SparkSession, stream: Stream, chosen: Collection[Letter], boot
 
 def _note(stream: Stream, letter: Letter) -> bytes:
     # With a blank before the place it is none of those that go to the topic itself.
-    return f"sink {stream.name}: {letter.origin} {letter.hash}".encode()
+    return f"sink {stream.name}: ".encode() + note(letter)
 
 
 @contextmanager
@@ -89,10 +94,10 @@ def _opened(output: Output, owner: Owner) -> Iterator[Writer]:
 def _made(spark: SparkSession, stream: Stream, records: Mapping[bytes, Whole | None]) -> dict[bytes, Made]:
     """What the sink makes of records, by their notes: of a topic that was made again two may have lain in one place."""
     found: dict[bytes, Made] = {}
-    rest = {note: one for note, one in records.items() if one is not None}
+    rest = {which: one for which, one in records.items() if one is not None}
     while rest:
-        by_place = {one.place: note for note, one in rest.items()}
-        together = made(spark, stream, [rest.pop(note) for note in by_place.values()])
+        by_place = {one.place: which for which, one in rest.items()}
+        together = made(spark, stream, [rest.pop(which) for which in by_place.values()])
         found |= dict.fromkeys(by_place.values(), together)
     return found
 

@@ -50,6 +50,10 @@ class Reset:
         found = json.loads(text)
         return cls(**found | {name: _ends(found[name]) for name in ("starts", "below")})
 
+    def of(self, ids: Mapping[str, str]) -> Reset:
+        """The same, without what it says was looked at of topics that were made again since. ids: as they are now."""
+        return replace(self, below={t: parts for t, parts in self.below.items() if ids.get(t) == self.ids.get(t)})
+
     def seen(self, record: Mapping[str, Any]) -> bool:
         """Whether a record was looked at before the reset."""
         return bool(record["offset"] < self.below.get(record["topic"], {}).get(record["partition"], 0))

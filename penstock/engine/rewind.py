@@ -118,10 +118,13 @@ def _emitted(checkpoint: Checkpoint, mark: Mark, before: Reset | None) -> int:
     return max(found, default=0)
 
 
-def _twice(stream: Stream, plan: Plan, replayed: Iterable[Origin]) -> None:
-    """Say how many records are read again of which a replay has put another copy into the topic."""
+def _twice(stream: Stream, plan: Plan, replayed: Iterable[tuple[Origin, str]]) -> None:
+    """Say how many records are read again of which a replay has put another copy into the topic. replayed: with the id
+    of their topic, empty where it is not known."""
     again = {(part.topic, part.partition): range(part.start, part.next) for part in plan.parts}
-    if count := sum(origin.offset in again.get(origin[:2], ()) for origin in replayed):
+    ids = plan.reset.ids
+    mine = {origin for origin, topic_id in replayed if topic_id in ("", ids.get(origin.topic, topic_id))}
+    if count := sum(origin.offset in again.get(origin[:2], ()) for origin in mine):
         over = isinstance(stream.promise, Each) and all(output.keyed for output in stream.outputs.values())
         said = f"{count:,} of the records that are read again were put aside and replayed"
         (plan.notes if over else plan.against).append(f"{said}, so each of them is there twice")

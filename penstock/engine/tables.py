@@ -133,7 +133,7 @@ class KeptTable:
         """The oldest dead letters that no batch has written yet, as their topic takes them; `reason` beside."""
         found: list[dict[str, object]] = []
         self._taking, self.offsets = 0, self.next
-        before = self.offsets
+        before, ids = self.offsets, {self.topic: self.id}
         for table, following in self._files.dead():
             if len(found) >= ROWS:
                 # Others go with the next batch: a transaction is not without end.
@@ -141,7 +141,7 @@ class KeptTable:
                 break
             self._taking, before = self._taking + 1, dict(following)
             found += [
-                {**row, "headers": origin({**row, "topic": self.topic}, stream, "reason", row["reason"])}
+                {**row, "headers": origin({**row, "topic": self.topic}, stream, "reason", row["reason"], ids)}
                 for row in table.sort_by([("partition", "ascending"), ("offset", "ascending")]).to_pylist()
                 if row["offset"] >= self._written.get(row["partition"], 0)
             ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from penstock.declare.topic import TOPIC_NAME
 from penstock.errors import BrokerError
 from penstock.kafka.admin import UNPACKED, admin, end_offsets, first_offsets, partitions
 from penstock.kafka.connection import connection
+from penstock.kafka.sizes import digest
 
 # Seconds without an answer of the broker.
 PATIENCE = 20.0
@@ -48,7 +48,7 @@ class Letter:
     key: bytes | None
     value: bytes | None
     said: Mapping[str, str]
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
     @property
     def stream(self) -> str:
@@ -70,6 +70,11 @@ class Letter:
         return Origin(topic, int(partition), int(offset))
 
     @property
+    def topic_id(self) -> str:
+        """The broker's id of the topic of its origin, empty if it does not say: one that is made again has another."""
+        return self.said.get("topic-id", "")
+
+    @property
     def place(self) -> str:
         """Its origin for people; the output of a row."""
         return str(self.origin or f"row for {self.said.get('output', '?')}")
@@ -81,12 +86,8 @@ class Letter:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the whole key and value."""
+        """The `digest` of the whole key and value."""
         return self.said.get("sha256") or digest(self.key, self.value)
-
-
-def digest(key: bytes | None, value: bytes | None) -> str:
-    return hashlib.sha256((key or b"") + (value or b"")).hexdigest()
 
 
 def shown(data: bytes | str | None, width: int) -> str:
@@ -168,15 +169,16 @@ def batches(reader: Consumer, topic: str, partition: int, start: int, end: int) 
         raise BrokerError(f"topic {topic} cannot be read", got=e.args[0]) from e
 
 
-def headers_of(message: Taken) -> list[tuple[str, bytes]]:
-    found = cast("list[tuple[str, bytes | None]]", message.headers() or [])
-    return [(name, value) for name, value in found if value is not None]
+def headers_of(message: Taken) -> list[tuple[str, bytes | None]]:
+    return cast("list[tuple[str, bytes | None]]", message.headers() or [])
 
 
 def _letter(message: Taken) -> Letter:
     headers = headers_of(message)
     said = {
-        name.removeprefix(PREFIX): value.decode(errors="replace") for name, value in headers if name.startswith(PREFIX)
+        name.removeprefix(PREFIX): value.decode(errors="replace")
+        for name, value in headers
+        if name.startswith(PREFIX) and value is not None
     }
     key, value = message.key(), message.value()
     return Letter(

@@ -7,21 +7,22 @@ aside, or somebody says that the others may read it twice.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer
 from confluent_kafka import Message as Taken
 
 from penstock.declare.topic import Topic
-from penstock.kafka.admin import admin, end_offsets, ensure_topics, first_offsets, partitions
-from penstock.kafka.letters import Letter, Origin, between, consumer, digest, headers_of
+from penstock.kafka.admin import admin, end_offsets, ensure_topics, first_offsets, partitions, settings_of, topic_ids
+from penstock.kafka.letters import Letter, Origin, between, consumer, headers_of
 from penstock.kafka.sizes import Message, as_bytes
 from penstock.kafka.transactions import TransactionalWriter
+from penstock.kafka.whole import at_origin
 
-# Which letters were sent again: key `topic[partition]@offset sha256`.
+# Which letters were sent again: key `topic[partition]@offset sha256 topic-id`, the last where the letter says it.
 REPLAYS = Topic("penstock.replays", partitions=1, compacted=True, beat_every=0)
-NOTED = re.compile(rb"(?P<topic>\S+)\[(?P<partition>\d+)\]@(?P<offset>\d+) ")
+NOTED = re.compile(rb"(?P<topic>\S+)\[(?P<partition>\d+)\]@(?P<offset>\d+) \S+(?: (?P<id>\S+))?")
 REPLAYED = "penstock.replayed"
 # Records of one transaction.
 TOGETHER = 500
@@ -38,7 +39,12 @@ class Replay:
 
     @property
     def note(self) -> bytes:
-        return f"{self.letter.origin} {self.letter.hash}".encode()
+        return note(self.letter)
+
+
+def note(letter: Letter) -> bytes:
+    """Names the record of a letter: of a topic that was made again another one may lie in the same place."""
+    return f"{letter.origin} {letter.hash} {letter.topic_id}".rstrip().encode()
 
 
 def replay(
@@ -68,18 +74,19 @@ def replay(
     writer = TransactionalWriter("dead-letters", "penstock.replay", bootstrap, REPLAYS, "replay", targets)
     try:
         with consumer(bootstrap) as reader:
-            done = noted(reader, bootstrap)
+            done, ids = noted(reader, bootstrap), topic_ids(admin(bootstrap), targets, bootstrap)
             found = []
-            for note, letter in sorted(first.items(), key=lambda one: (one[1].origin or ("", 0, 0), one[0])):
+            for which, letter in sorted(first.items(), key=lambda one: (one[1].origin or ("", 0, 0), one[0])):
                 others = set(readers(letter.origin.topic)) if letter.origin else set()
-                taken = sorted(others - aside[note] - set(again_for))
-                if note in done:
+                taken = sorted(others - aside[which] - set(again_for))
+                if which in done:
                     found.append(Replay(letter, done=True))
                 elif letter.origin and not others:
                     # Anybody may write headers: this is no topic that Penstock took a record from, or not any more.
                     found.append(Replay(letter, refused=f"no stream reads {letter.origin.topic}"))
                 else:
-                    found.append(_planned(letter, taken, reader))
+                    found.append(_planned(letter, taken, reader, ids))
+            found = list(_not_over_newer(found, reader, bootstrap))
         ready = [one for one in found if one.record and not dry]
         for start in range(0, len(ready), TOGETHER):
             some = ready[start : start + TOGETHER]
@@ -90,11 +97,15 @@ def replay(
     return found
 
 
-def replayed(bootstrap: str) -> set[Origin]:
-    """Where the records lie that were sent again."""
+def replayed(bootstrap: str) -> set[tuple[Origin, str]]:
+    """Where the records lie that were sent again, and the broker's id of the topic; empty where that is not known."""
     with consumer(bootstrap) as reader:
-        found = (NOTED.match(as_bytes(one.key()) or b"") for one in _noted(reader, bootstrap))
-        return {Origin(m["topic"].decode(), int(m["partition"]), int(m["offset"])) for m in found if m}
+        found = (NOTED.fullmatch(as_bytes(one.key()) or b"") for one in _noted(reader, bootstrap))
+        return {
+            (Origin(m["topic"].decode(), int(m["partition"]), int(m["offset"])), (m["id"] or b"").decode())
+            for m in found
+            if m
+        }
 
 
 def noted(reader: Consumer, bootstrap: str) -> set[bytes]:
@@ -102,7 +113,7 @@ def noted(reader: Consumer, bootstrap: str) -> set[bytes]:
     return {as_bytes(one.key()) or b"" for one in _noted(reader, bootstrap)}
 
 
-def _planned(letter: Letter, taken: list[str], reader: Consumer) -> Replay:
+def _planned(letter: Letter, taken: list[str], reader: Consumer, ids: Mapping[str, str]) -> Replay:
     origin = letter.origin
     if origin and "output" in letter.said:
         name = letter.stream
@@ -115,22 +126,39 @@ def _planned(letter: Letter, taken: list[str], reader: Consumer) -> Replay:
     if letter.cut and "sha256" not in letter.said:
         return Replay(letter, refused="its batch was broken in the broker's log, and nothing of it could be read")
     again = ((REPLAYED, str(origin).encode()),)
-    if (original := _original(origin, letter.hash, reader)) is not None:
-        return Replay(letter, original._replace(headers=(*original.headers, *again)))
+    if (found := at_origin(letter, origin, reader, ids)) is not None:
+        headers, at = (*headers_of(found), *again), max(0, found.timestamp()[1])
+        key, value = as_bytes(found.key()), as_bytes(found.value())
+        return Replay(letter, Message(origin.topic, key, value, headers, origin.partition, at))
     if letter.cut:
         return Replay(letter, refused="its copy is cut, and the record itself is no longer in the topic")
     return Replay(letter, Message(origin.topic, letter.key, letter.value, again, origin.partition))
 
 
-def _original(origin: Origin, known: str, reader: Consumer) -> Message | None:
-    """The record itself, with its time and its headers, if it is still there."""
-    topic, partition, offset = origin
-    for found in between(reader, topic, partition, offset, offset + 1):
-        key, value = as_bytes(found.key()), as_bytes(found.value())
-        if digest(key, value) == known:
-            headers = tuple(headers_of(found))
-            return Message(topic, key, value, headers, partition, max(0, found.timestamp()[1]))
-    return None
+def _not_over_newer(given: Iterable[Replay], reader: Consumer, bootstrap: str) -> Iterator[Replay]:
+    """In a compacted topic the last record of a key wins: what has a newer one is not sent, it would be the last."""
+    planned = list(given)
+    keys: dict[tuple[str, int], dict[bytes, int]] = {}
+    for one in planned:
+        if one.record and one.record.key is not None and one.letter.origin:
+            known = keys.setdefault((one.record.topic, one.record.partition), {})
+            known[one.record.key] = min(one.letter.origin.offset, known.get(one.record.key, one.letter.origin.offset))
+    policies = settings_of({topic for topic, _ in keys}, bootstrap)
+    places = [place for place in keys if "compact" in policies.get(place[0], {}).get("cleanup.policy", "")]
+    starts, ends = (of(admin(bootstrap), places, bootstrap) for of in (first_offsets, end_offsets))
+    newest: dict[tuple[str, int, bytes], int] = {}
+    for place in places:
+        start = max(starts.get(place, 0), min(keys[place].values()) + 1)
+        for found in between(reader, *place, start, ends.get(place, 0)):
+            if (key := as_bytes(found.key())) in keys[place]:
+                newest[(*place, key or b"")] = found.offset() or 0
+    for one in planned:
+        at = newest.get((one.record.topic, one.record.partition, one.record.key or b"")) if one.record else None
+        if at is not None and one.letter.origin and at > one.letter.origin.offset:
+            why = f"its topic is compacted, and a newer record of its key lies at offset {at}, which it would replace"
+            yield Replay(one.letter, refused=why)
+        else:
+            yield one
 
 
 def _noted(reader: Consumer, bootstrap: str) -> Iterator[Taken]:

@@ -33,7 +33,7 @@ class Message(NamedTuple):
     topic: str
     key: bytes | None
     value: bytes | None
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
     partition: int = -1
     timestamp: int = 0
 
@@ -44,6 +44,12 @@ class Message(NamedTuple):
         for name, value in self.headers:
             size += len(name) + len(value or b"") + HEADER
         return size
+
+
+def digest(key: bytes | None, value: bytes | None) -> str:
+    """SHA-256 of the lengths of key and value (-1 for none), `3:-1:`, and of the two: so no two records have one."""
+    lengths = (-1 if of is None else len(of) for of in (key, value))
+    return hashlib.sha256(b"%d:%d:" % tuple(lengths) + (key or b"") + (value or b"")).hexdigest()
 
 
 Headers = list[tuple[str, str | bytes | None]]
@@ -64,7 +70,9 @@ class Batch:
 
     def messages(self) -> Iterator[Message]:
         for key, value, headers, at in zip(self.keys, self.values, self.headers(), self.timestamps, strict=True):
-            yield Message(self.topic, key, value, cast("tuple[tuple[str, bytes], ...]", tuple(headers)), timestamp=at)
+            yield Message(
+                self.topic, key, value, cast("tuple[tuple[str, bytes | None], ...]", tuple(headers)), timestamp=at
+            )
 
     def larger(self, than: int) -> Iterator[Message]:
         """Those whose size is more."""
@@ -105,7 +113,7 @@ class Limit:
     def cut(self, message: Message) -> Message:
         """The message, its key and value cut so that the topic takes it; headers say how large it was.
 
-        The hash is that of the whole key followed by the whole value.
+        The hash is the `digest` of the whole key and value.
         """
         if self.takes(message):
             return message
@@ -113,7 +121,7 @@ class Limit:
         said = (
             *message.headers,
             ("penstock.size", str(len(key) + len(value)).encode()),
-            ("penstock.sha256", hashlib.sha256(key + value).hexdigest().encode()),
+            ("penstock.sha256", digest(message.key, message.value).encode()),
             ("penstock.cut", b"key, value"),
         )
         room = max(0, self.largest - Message(message.topic, None, None, said).size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Message
@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, Message
 from penstock.declare.topic import CREATE_FOR_SINK
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, end_offsets, first_offsets, partitions
-from penstock.kafka.letters import PREFIX, Letter, Origin, between, consumer, digest, headers_of
-from penstock.kafka.sizes import as_bytes
+from penstock.kafka.letters import PREFIX, Letter, Origin, between, consumer, headers_of
+from penstock.kafka.sizes import as_bytes, digest
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Whole:
     key: bytes | None
     value: bytes | None
     timestamp: int
-    headers: tuple[tuple[str, bytes], ...] = ()
+    headers: tuple[tuple[str, bytes | None], ...] = ()
 
 
 def newest(
@@ -61,21 +61,30 @@ def _last(
         back *= 8
 
 
-def told_of(letter: Letter, reader: Consumer) -> Whole | None:
+def told_of(letter: Letter, reader: Consumer, ids: Mapping[str, str]) -> Whole | None:
     """The record that a letter tells of: itself if it is still there, else its copy; None if neither is whole.
 
-    A copy that does not say its record's time is not: the time may be the version.
+    ids: the broker's of topics as they are now: what lies in a topic that was made again is another record. A copy that
+    does not say its record's time is not whole: the time may be the version.
     """
     if (origin := letter.origin) is None:
         return None
-    for message in between(reader, origin.topic, origin.partition, origin.offset, origin.offset + 1):
-        found = whole(message)
-        if digest(found.key, found.value) == letter.hash:
-            return found
+    if (found := at_origin(letter, origin, reader, ids)) is not None:
+        return whole(found)
     at = letter.said.get("timestamp", "")
     if letter.cut or not at.lstrip("-").isdecimal():
         return None
     return Whole(origin, letter.key, letter.value, int(at), letter.headers)
+
+
+def at_origin(letter: Letter, origin: Origin, reader: Consumer, ids: Mapping[str, str]) -> Message | None:
+    """The record of a letter, if it is still there. ids: the broker's of topics as they are now."""
+    if letter.topic_id not in ("", ids.get(origin.topic, "")):
+        return None
+    for message in between(reader, *origin, origin.offset + 1):
+        if digest(as_bytes(message.key()), as_bytes(message.value())) == letter.hash:
+            return message
+    return None
 
 
 def whole(message: Message) -> Whole:

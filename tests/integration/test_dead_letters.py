@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,16 +16,18 @@ from penstock import cli
 from penstock.catalog import build
 from penstock.declare.topic import ASIDE, COMMITS, beside
 from penstock.kafka import replay as replays
-from penstock.kafka.admin import admin
+from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.letters import Letter
 from penstock.kafka.letters import read as read_letters
 from penstock.kafka.replay import Replay, replay
 from penstock.kafka.sizes import Limit, Message
 from penstock.kafka.transactions import TransactionalWriter
+from penstock.kafka.whole import newest
 from penstock.local.parts import Broker
 from penstock.settings import settings
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, send
+from tests.support import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -41,13 +44,22 @@ def bootstrap(fresh_broker: Broker) -> str:
     return fresh_broker.bootstrap
 
 
-def put_aside(bootstrap: str, *records: tuple[str, int, int, str], topic: str = DEAD.name, most: int = 0) -> None:
-    """Letters of records, as (stream, partition, offset, value), cut to a size if one is given."""
+def put_aside(
+    bootstrap: str,
+    *records: tuple[str, int, int, str],
+    topic: str = DEAD.name,
+    most: int = 0,
+    topic_id: str = "",
+    key: str = "k",
+) -> None:
+    """Letters of records, as (stream, partition, offset, value), cut to a size if one is given. key: a letter of it for
+    each record, the last for all others."""
     producer = Producer({"bootstrap.servers": bootstrap})
-    for stream, partition, offset, value in records:
+    for number, (stream, partition, offset, value) in enumerate(records):
         said = {"topic": SALES.name, "partition": partition, "offset": offset, "stream": stream, "reason": "no: it"}
+        said |= {"topic-id": topic_id} if topic_id else {}
         headers = tuple((f"penstock.{name}", str(text).encode()) for name, text in said.items())
-        letter = Message(topic, b"k", value.encode(), headers)
+        letter = Message(topic, key[min(number, len(key) - 1)].encode(), value.encode(), headers)
         letter = Limit(topic, most).cut(letter) if most else letter
         producer.produce(topic, key=letter.key, value=letter.value, headers=list(letter.headers))
     assert producer.flush(30) == 0
@@ -79,6 +91,40 @@ def test_a_record_is_sent_again_once_to_where_it_was(bootstrap: str) -> None:
     assert read(bootstrap, SALES.name)[-1].timestamp == 1_700_000_000_000
     assert [one.done for one in sent_again(bootstrap, "ab")] == [True, True]
     assert len(of_sales(bootstrap)) == 2
+
+
+def test_a_record_of_a_topic_that_was_made_again_is_another_one(bootstrap: str) -> None:
+    """In the same place, with the same key and value; of the earlier one only its letter is left."""
+
+    def of_now() -> str:
+        return topic_ids(admin(bootstrap), [SALES.name], bootstrap)[SALES.name]
+
+    send(bootstrap, [Record(SALES.name, "k", "zero", 1, timestamp=1_700_000_000_000)])
+    put_aside(bootstrap, ("a", 1, 0, "zero"), topic_id=of_now())
+    assert [one.done for one in sent_again(bootstrap)] == [False]
+    admin(bootstrap).delete_topics([SALES.name])[SALES.name].result(30)
+    wait_until(lambda: SALES.name not in admin(bootstrap).list_topics(timeout=10).topics)
+    create(bootstrap, SALES)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(SALES.name, b"zero", b"k", 1, timestamp=1_700_000_000_001, headers=[("none", None), ("h", b"1")])
+    assert producer.flush(30) == 0
+    put_aside(bootstrap, ("a", 1, 0, "zero"), topic_id=of_now())
+    assert sorted(one.done for one in sent_again(bootstrap)) == [False, True]
+    every = newest([SALES.name], 9, bootstrap)
+    # Of the record itself, with its headers, and of the earlier one its copy.
+    assert sorted(one.headers for one in every) == [(), (("none", None), ("h", b"1")), (("none", None), ("h", b"1"))]
+    assert [one.done for one in sent_again(bootstrap)] == [True, True]
+
+
+def test_what_has_a_newer_record_of_its_key_is_not_sent_to_a_compacted_topic(bootstrap: str) -> None:
+    """It would be the last of its key: an older value, or one that was deleted."""
+    admin(bootstrap).delete_topics([SALES.name])[SALES.name].result(30)
+    wait_until(lambda: SALES.name not in admin(bootstrap).list_topics(timeout=10).topics)
+    create(bootstrap, replace(SALES, compacted=True, config={}))
+    send(bootstrap, [Record(SALES.name, key, text, 1) for key, text in [("k", "a"), ("l", "b"), ("k", None)]])
+    put_aside(bootstrap, ("a", 1, 0, "a"), ("a", 1, 1, "b"), key="kl")
+    assert ["offset 2" in one.refused for one in sent_again(bootstrap)] == [True, False]
+    assert [value for _, value, _ in of_sales(bootstrap)] == ["b"]
 
 
 def test_no_stream_reads_a_record_twice_unless_somebody_says_so(bootstrap: str) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.cli.dead_letters import unambiguous
+from penstock.engine import kept
+from penstock.engine.reset import Reset
 from penstock.errors import PenstockError
 from penstock.kafka.letters import Letter
-from penstock.kafka.replay import _planned
+from penstock.kafka.replay import NOTED, Replay, _planned
+from penstock.kafka.sizes import digest
 from penstock.observe.letters import _replay, topics
 
 
@@ -17,6 +21,36 @@ def test_letters_lie_beside_the_topics_that_were_read() -> None:
     assert topics("dead", "bundles", ["receipts"]) == ["receipts-dead-letter", "bundles-dead-letter", "penstock.aside"]
     assert topics("late", "bundles", ["receipts"]) == ["bundles-late"]
     assert topics("dead", "search", ["orders"], ["unfit"]) == ["orders-dead-letter", "unfit", "penstock.aside"]
+
+
+def test_no_two_records_have_one_digest() -> None:
+    records = [(b"k", None), (b"k", b""), (None, b"k"), (b"", b"k"), (b"ab", b""), (b"a", b"b"), (None, None)]
+    assert len({digest(*one) for one in records}) == len(records)
+
+
+def test_records_of_two_topics_of_one_name_are_two_records() -> None:
+    said = {"topic": "t", "partition": "0", "offset": "7"}
+    old, new, unknown = (
+        Letter("dead", 0, 0, b"k", b"v", {**said, **({"topic-id": topic} if topic else {})}) for topic in ("1", "2", "")
+    )
+    assert len({Replay(one).note for one in (old, new, unknown)}) == 3
+    found = [NOTED.fullmatch(Replay(one).note) for one in (old, new, unknown)]
+    assert [(m["offset"], m["id"]) for m in found if m] == [(b"7", b"1"), (b"7", b"2"), (b"7", None)]
+
+
+@pytest.mark.parametrize(
+    ("reset_of", "letter_of", "has"), [("2", "2", True), ("2", "", True), ("2", "1", False), ("1", "2", False)]
+)
+def test_what_lies_beside_of_an_earlier_topic_of_the_name_is_another_record(
+    monkeypatch: pytest.MonkeyPatch, reset_of: str, letter_of: str, *, has: bool
+) -> None:
+    said = {"topic": "t", "partition": "0", "offset": "7", "stream": "s", "topic-id": letter_of}
+    monkeypatch.setattr(kept.letters, "read", lambda *_: [Letter("dead", 0, 0, b"k", b"v", said)])
+    stream: Any = SimpleNamespace(name="s", beside={"dead": None})
+    reset = Reset({}, ids={"t": reset_of}, below={"t": {0: 10}}).of({"t": "2"})
+    one = kept.Kept(stream, "nowhere", reset)
+    one.ids = {"t": "2"}
+    assert one.has({"topic": "t", "partition": 0, "offset": 7}, "dead") is has
 
 
 def test_a_letter_that_says_no_place_has_no_origin() -> None:
@@ -55,7 +89,7 @@ def test_what_a_store_refused_is_sent_to_that_store_alone() -> None:
     """To send it to its topic would give it to all who read that."""
     said = {"topic": "orders", "partition": "0", "offset": "7", "stream": "search", "output": "elasticsearch:orders"}
     nobody: Any = None
-    found = _planned(Letter("search-dead-letter", 0, 0, None, b"{}", said), [], nobody)
+    found = _planned(Letter("search-dead-letter", 0, 0, None, b"{}", said), [], nobody, {})
     assert (found.record, found.refused.endswith("penstock sinks replay search")) == (None, True)
     headers = {f"penstock.{name}": text for name, text in said.items()}
     assert _replay("anywhere", headers) == "penstock sinks replay search --place 0:7"

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 
 import pyarrow as pa
 import pytest
 
 from penstock.kafka.letters import shown
-from penstock.kafka.sizes import Limit, Message
+from penstock.kafka.sizes import Limit, Message, digest
 
 NOISE = random.Random(0).randbytes(2_000_000)
 
@@ -44,7 +43,7 @@ def test_what_is_cut_says_what_it_was(key: bytes | None, value: bytes | None, cu
     assert dict(now.headers) == {
         "penstock.reason": b"no",
         "penstock.size": str(len(whole)).encode(),
-        "penstock.sha256": hashlib.sha256(whole).hexdigest().encode(),
+        "penstock.sha256": digest(key, value).encode(),
         "penstock.cut": cut,
     }
     assert (now.key is None, now.value is None) == (key is None, value is None)
