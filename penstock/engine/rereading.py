@@ -16,7 +16,7 @@ from penstock.engine import folding, records, source
 from penstock.engine.restoring import ANEW
 from penstock.engine.tables import Tables
 from penstock.errors import DeclarationError, PenstockError
-from penstock.kafka.admin import admin, first_offsets, offsets_at, partitions, setting, topic_ids
+from penstock.kafka.admin import Removed, admin, first_offsets, offsets_at, partitions, removed_from, setting, topic_ids
 from penstock.records import folds
 from penstock.records.keyed import HASH
 
@@ -124,8 +124,15 @@ def _gone(stream: Stream, bootstrap: str, firsts: Mapping[Place, int], plan: Pla
     ahead = {t: [i.ahead for i in stream.sources.values() if i.reads(t)] for t, _ in cut}
     # A record's event time lies no further behind its own timestamp than that.
     wanted = {(t, p): since - max(millis(a) for a in ahead[t] if a is not None) for t, p in cut}
+    removed = {topic: removed_from(topic, bootstrap) for topic, _ in cut}
     for place, at in offsets_at(admin(bootstrap), {p: max(0, ms) for p, ms in wanted.items()}, bootstrap).items():
         # What is left of it may all be older.
         older = cut[place] < plan.ends.get(place[0], {}).get(place[1], 0) if at is None else at > cut[place]
-        if not older:
+        if not older or not before(removed[place[0]], wanted[place]):
             yield place
+
+
+def before(removed: Removed, at: int) -> bool:
+    """Whether what was removed from a topic is older than a time, epoch ms, if the first record that is left is: where
+    timestamps do not rise with offsets, that tells nothing of what the broker removed by itself."""
+    return removed.rising or not (removed.by_size or (removed.until or 0) > at)

@@ -1,7 +1,8 @@
 """What a reset of a stream would read again, what becomes of its output, and what cannot be kept right.
 
-A record's event time is taken to lie no further behind its own timestamp than its input's `ahead` says; where records
-were removed, those are taken to be no newer than the first that is left by more than what the promise allows.
+A record's event time is taken to lie no further behind its own timestamp than its input's `ahead` says. What was
+removed is taken to be no newer than what the topic now removes for its age, nor than the first record that is left by
+more than what the promise allows; where it was removed for its size, nobody knows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,17 @@ from penstock.declare.promises import Each, Final, Updates, millis
 from penstock.engine import jvm, offsetlog, plans
 from penstock.engine.reset import Reset
 from penstock.errors import BrokerError, DeclarationError
-from penstock.kafka.admin import admin, end_offsets, first_offsets, offsets_at, partitions, setting, topic_ids
+from penstock.kafka.admin import (
+    Removed,
+    admin,
+    end_offsets,
+    first_offsets,
+    offsets_at,
+    partitions,
+    removed_from,
+    setting,
+    topic_ids,
+)
 from penstock.kafka.marks import mark_of
 from penstock.kafka.replay import replayed
 
@@ -88,7 +99,15 @@ def planned(stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Che
     if compacted := [topic for topic in counts if "compact" in setting(topic, "cleanup.policy", bootstrap)]:
         plan.against.append(f"{', '.join(compacted)}: compaction has taken records away that were read before")
     _twice(stream, plan, replayed(bootstrap))
-    floor = _floor(stream, bootstrap, parts, to if isinstance(to, int) else None)
+    removed = {topic: removed_from(topic, bootstrap) for topic in {part.topic for part in parts if part.first}}
+    all_left = {part.topic for part in parts if part.first and part.start == part.first}
+    by_size = sorted(topic for topic in all_left if removed[topic].by_size and not removed[topic].rising)
+    if by_size and not isinstance(stream.promise, Each):
+        plan.against.append(
+            f"{', '.join(by_size)}: records were removed for their size, and nothing tells of which time they were, as "
+            "timestamps need not rise"
+        )
+    floor = _floor(stream, bootstrap, parts, to if isinstance(to, int) else None, removed)
     _judge(stream, plan, _windows(stream, spark, bootstrap), floor)
     return plan
 
@@ -159,8 +178,11 @@ def _ahead(stream: Stream, topic: str) -> int:
     return max(millis(length) for length in ahead if length is not None)
 
 
-def _floor(stream: Stream, bootstrap: str, parts: list[Part], at: int | None) -> int | None:
-    """From when on, epoch ms, all records are read; None if all are, whatever their time. at: the time asked for."""
+def _floor(
+    stream: Stream, bootstrap: str, parts: list[Part], at: int | None, removed: Mapping[str, Removed]
+) -> int | None:
+    """From when on, epoch ms, all records are read; None if all are, whatever their time. at: the time asked for.
+    removed: of topics whose records are not all there."""
     now = int(time.time() * 1000)
     # Records before the start; where the log does not begin with its first record, also those that were removed.
     before = {part: max(part.start, part.first + 1 if part.first else 0) for part in parts if part.start}
@@ -169,8 +191,12 @@ def _floor(stream: Stream, bootstrap: str, parts: list[Part], at: int | None) ->
     found = [] if at is None or not any(part.start for part in parts) else [at]
     newest = _newest(bootstrap, {(p.topic, p.partition): to for p, to in before.items() if p.first < p.end}, now)
     for part in before:
-        removed = millis(stream.promise.delay) if part.start == part.first else 0
-        found.append(newest.get((part.topic, part.partition), now) + _ahead(stream, part.topic) + removed)
+        upto = newest.get((part.topic, part.partition), now)
+        if part.first:
+            # In whatever order they were.
+            upto = max(upto, removed[part.topic].until or 0)
+        late = millis(stream.promise.delay) if part.start == part.first else 0
+        found.append(upto + _ahead(stream, part.topic) + late)
     return max(found, default=None)
 
 

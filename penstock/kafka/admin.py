@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_INVALID, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
@@ -212,7 +212,10 @@ def log_ends(client: AdminClient, wanted: Iterable[tuple[str, int]], bootstrap: 
 def offsets_at(
     client: AdminClient, wanted: Mapping[tuple[str, int], int], bootstrap: str
 ) -> dict[tuple[str, int], int | None]:
-    """Of each partition the first offset whose record has this timestamp, epoch ms, or a later one; None for none."""
+    """Of each partition the first offset whose record has this timestamp, epoch ms, or a later one; None for none.
+
+    All records before have earlier timestamps. Of those behind nothing is known: producers may stamp as they like.
+    """
     found: dict[tuple[str, int], int | None] = {}
     for at in set(wanted.values()):
         places = [place for place, ms in wanted.items() if ms == at]
@@ -284,6 +287,30 @@ def topic_ids(client: AdminClient, names: Iterable[str], bootstrap: str) -> dict
 def setting(topic: str, name: str, bootstrap: str) -> str:
     """One of the broker's settings of a topic that is there."""
     return _configs(admin(bootstrap), [Topic(topic)], bootstrap)[topic][name]
+
+
+class Removed(NamedTuple):
+    """What a topic's settings tell of the timestamps of records that were removed from it. rising: whether they rise
+    with offsets; by_size: whether the broker also removes by size; until: behind the newest, epoch ms, that it has
+    removed for its age, None if it removes nothing for that."""
+
+    rising: bool
+    by_size: bool
+    until: int | None
+
+
+def removed_from(topic: str, bootstrap: str) -> Removed:
+    """As the broker says it of a topic that is there."""
+    try:
+        found = _configs(admin(bootstrap), [Topic(topic)], bootstrap)[topic]
+    except KafkaException as e:
+        raise unreachable(bootstrap, e.args[0]) from e
+    deletes, kept = "delete" in found["cleanup.policy"], int(found["retention.ms"])
+    return Removed(
+        found["message.timestamp.type"] == "LogAppendTime",
+        deletes and int(found["retention.bytes"]) >= 0,
+        int(time.time() * 1000) - kept if deletes and kept >= 0 else None,
+    )
 
 
 def settings_of(topics: Iterable[str], bootstrap: str) -> dict[str, dict[str, str]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
+from penstock.engine import rereading, rewind
 from penstock.kafka import admin
+from penstock.kafka.admin import Removed
 
 
 class Client:
@@ -61,3 +64,30 @@ def test_what_a_dead_leader_left_unsaid_is_no_offset(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(admin, "REQUEST", 0.0)
     assert admin.end_offsets(unsaid, [("t", 0)], "nowhere:1") == {}  # type: ignore[arg-type]
     admin.admin.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("removed", "older"),
+    [
+        (Removed(rising=False, by_size=False, until=None), True),
+        (Removed(rising=False, by_size=False, until=900), True),
+        # What is removed for its age may be newer than the first that is left, and by size anything may be.
+        (Removed(rising=False, by_size=False, until=1100), False),
+        (Removed(rising=False, by_size=True, until=None), False),
+        (Removed(rising=True, by_size=True, until=1100), True),
+    ],
+)
+def test_what_was_removed_need_not_be_older_than_what_is_left(removed: Removed, *, older: bool) -> None:
+    assert rereading.before(removed, 1000) is older
+
+
+@pytest.mark.parametrize(("until", "floor"), [(None, 1000 + 60_000), (5000, 5000 + 60_000)])
+def test_windows_of_what_was_removed_for_its_age_are_left_as_they_are(
+    monkeypatch: pytest.MonkeyPatch, until: int | None, floor: int
+) -> None:
+    """Though the first that is left is stamped long ago."""
+    monkeypatch.setattr(rewind, "_newest", lambda *_: {("t", 0): 1000})
+    monkeypatch.setattr(rewind, "_ahead", lambda *_: 0)
+    stream: Any = SimpleNamespace(promise=SimpleNamespace(delay=timedelta(minutes=1)))
+    removed = {"t": Removed(rising=False, by_size=False, until=until)}
+    assert rewind._floor(stream, "nowhere", [rewind.Part("t", 0, 7, 9, 9, 7)], None, removed) == floor
