@@ -91,6 +91,8 @@ class Batches:
         self._untaken = Untaken(stream)
         self._giving = Giving(stream, bootstrap, self._stopping, stands, self._untaken)
         self._begun: float | None = None
+        # A batch whose output had no answer, to be counted once it is known to be written: query, number, figures.
+        self._unanswered: tuple[str, int, Written] | None = None
         self.given: int | None = None
         """The number of the batch that Spark gave last since it was opened."""
         self.reset: Reset | None = None
@@ -213,6 +215,9 @@ class Batches:
                 self.folds.keep(batch)
                 self._watermark.settle(batch, Execution.last(query))
                 self._checkpoint.sync()
+                if self._unanswered and self._unanswered[:2] == (str(query.id), batch_id):
+                    self._done(self._unanswered[2])
+                self._unanswered = None
                 log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
                 return
             ids = self._rejects.kept.ids = self._inputs.before(batch, self.committed, str(query.id))
@@ -240,15 +245,18 @@ class Batches:
             self._checkpoint.sync()
             beside = joined(rejects.rows, of_tables)
             self._untaken.begin()
-            refused = 0
+            taken, refused = sum(table.num_rows for table in rows.values()), 0
+            written_so = Written(taken, rejects.dead + dead, rejects.late, batch.ends)
+            self._unanswered = (str(query.id), batch_id, written_so)
             for store in todo:
                 refused += self._giving.give(store, rows, beside, mark, self._rejects.kept)
                 store.mark = mark
             if takes:
                 self._tables.written()
+            self._unanswered = None
             taken = sum(table.num_rows for table in rows.values())
             self._untaken.written(taken)
-            self._done(Written(taken, rejects.dead + dead + refused, rejects.late, batch.ends))
+            self._done(replace(written_so, rows=taken, dead=rejects.dead + dead + refused))
             if rejects.dead or dead:
                 log.warning(
                     "stream %s: %d records of batch %d are put aside, the first: %s",

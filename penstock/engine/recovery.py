@@ -304,12 +304,15 @@ def _id(text: str | None) -> str | None:
 
 
 def _between(old: Plan | None, newer: Plan | None) -> str:
-    """The offsets that are in doubt, by partition."""
+    """The offsets that are in doubt, by partition, the last one included."""
     if newer is None:
         return "nothing is known of its offsets"
     said = []
     for topic, parts in newer.ends.items():
         before = old.ends.get(topic, {}) if old else {}
-        said += [f"{topic}[{p}] {before.get(p, 0)} to {at}" for p, at in parts.items() if before.get(p, 0) != at]
+        for p, at in parts.items():
+            first, end = sorted((before.get(p, 0), at))
+            if first < end:
+                said.append(f"{topic}[{p}] {first} to {end - 1}")
     shown = ", ".join(said[:20]) + (f" and {len(said) - 20} more partitions" if len(said) > 20 else "")
     return f"in doubt are offsets {shown}" if said else "the same offsets, of other partitions"

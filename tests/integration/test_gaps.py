@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -18,6 +18,7 @@ from penstock.declare.topic import COMMITS
 from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.run import StreamRun
 from penstock.engine.tagged import split
+from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.output import TopicWriter
 from penstock.local.parts import Broker
@@ -227,3 +228,28 @@ def test_a_batch_that_is_written_and_not_committed_is_not_written_again_behind_a
         run.settle()
     assert seen(bootstrap) == [1, 2, 3, 4]
     assert [gap.records for gap in book.gone["gaps"]] == [1]
+
+
+def test_a_batch_whose_commit_had_no_answer_is_counted_all_the_same(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = Input(EVENTS, schema="n BIGINT NOT NULL", event_time="timestamp_millis(n)")
+    one = Stream("gaps", "tests", {"events": given}, lambda events: events, TopicOutput(OUT, value="n"), Each())
+    create(bootstrap, *(topic for topic in one.topics() if topic.name not in (EVENTS.name, OUT.name, COMMITS.name)))
+    commit, unanswered = TopicWriter.commit, [BrokerError("no answer")]
+
+    def committed(self: TopicWriter, *batch: Any) -> int:
+        count = commit(self, *batch)
+        if unanswered:
+            raise unanswered.pop()
+        return count
+
+    monkeypatch.setattr(TopicWriter, "commit", committed)
+    send(bootstrap, [Record(EVENTS.name, None, text) for text in ('{"n":1}', "none", '{"n":2}')])
+    run = StreamRun(one, spark, bootstrap, str(tmp_path), ProgressRow("gaps", "tests", "i"))
+    try:
+        wait_until(lambda: tended(run.tend, lambda: run.report().rows_out == 2))
+        assert (run.figures.dead, run.figures.restarts) == (1, 1)
+    finally:
+        run.stop()
+    assert seen(bootstrap) == [1, 2]

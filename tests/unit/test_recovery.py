@@ -151,11 +151,11 @@ def test_a_batch_that_the_older_log_had_begun_is_run_first() -> None:
 @pytest.mark.parametrize(
     ("files", "of", "said"),
     [
-        (checkpoint(2, 2), mark(5), r"older checkpoint.*a\[0\] 20 to 50"),
-        (checkpoint(5, 5), mark(3), r"no mark.*a\[0\] 30 to 50"),
+        (checkpoint(2, 2), mark(5), r"older checkpoint.*a\[0\] 20 to 49"),
+        (checkpoint(5, 5), mark(3), r"no mark.*a\[0\] 30 to 49"),
         (checkpoint(5, 5), Mark("", -1, {}), "no mark of what is written.*that ended is 5"),
         (checkpoint(5, 5), Mark("p", 7, {}), "of another query.*q, and p wrote up to batch 7"),
-        ({**checkpoint(5, 5), "offsets/5": plan(5, end=70)}, mark(5), r"other offsets.*a\[0\] 70 to 50"),
+        ({**checkpoint(5, 5), "offsets/5": plan(5, end=70)}, mark(5), r"other offsets.*a\[0\] 50 to 69"),
         (empty("offsets/4", "offsets/5")(checkpoint(5, 5)), Mark("q", 5, {"a": {0: 50}}), "damaged.*offsets/5"),
         (empty("metadata")(checkpoint(5, 5)), Mark("", -1, {}), "damaged.*metadata"),
         (lost("metadata")(checkpoint(5, 5)), Mark("", -1, {}), "damaged.*metadata"),
