@@ -235,7 +235,7 @@ def _alone(stream: str, home: Path) -> Iterator[Path]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Another may have ended, and moved it, in between.
             folder.stat()
-        except OSError as e:
+        except (BlockingIOError, FileNotFoundError) as e:
             fix = "wait for it, or end it and try again"
             raise PenstockError(f"the state of stream {stream} is being rebuilt already", got=folder, fix=fix) from e
         # What one that was killed has left.
