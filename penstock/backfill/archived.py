@@ -21,6 +21,7 @@ from penstock.archive.reading import Hour
 from penstock.archive.states import latest
 from penstock.archive.writer import store_of
 from penstock.backfill.job import Job, minute
+from penstock.backfill.left_out import LeftOut
 from penstock.backfill.patience import Waits, patiently
 from penstock.backfill.source import Told, put
 from penstock.errors import BackfillError, NotYet
@@ -67,7 +68,7 @@ class Archived:
         files = [file for hour in self._hours for file in hour.files]
         self.files, self.rows = len(files), sum(file.rows for file in files)
         self.spans: Mapping[str, Span] = added(file.spans for file in files)
-        self.ids = state.ids
+        self.ids, self.left_out = state.ids, LeftOut()
         topic = archive.reads[0].name
         self.nothing = f"nothing is in archive {archive.name} for this interval: topic {topic} had no record then"
         if not job.unclosed:

@@ -16,6 +16,7 @@ from penstock.declare.inputs import Input
 from penstock.declare.stream import Stream
 from penstock.errors import BackfillError
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Timestamps = Literal["original", "now"]
 
 
@@ -115,7 +116,8 @@ class Done:
     interval has written as it was. ids: the broker's ids of the source's topics. code: what made the rows. first: of
     the target's partitions, where the first row may lie. rows: all there are; written: how many are. verified: whether
     the target was found to hold them. again: the request to do it once more, if it was one. job: whose it is. target:
-    the broker's id of the target. making: how often rows of the same records were made before, and lost.
+    the broker's id of the target. making: how often rows of the same records were made before, and lost. left_out: how
+    many records of the source give no row.
     """
 
     upto: Mapping[str, Span]
@@ -130,6 +132,7 @@ class Done:
     job: str = ""
     target: str = ""
     making: int = 0
+    left_out: int = 0
 
     @property
     def run(self) -> str:
@@ -153,7 +156,7 @@ class Done:
             {place: Span(*numbers) for place, numbers in found["upto"].items()}, found["after"], found["ids"],
             found["code"], {int(p): at for p, at in found["first"].items()}, found["rows"], found["written"],
             found["verified"], found["again"],
-            found["job"], found.get("target", ""), found.get("making", 0),
+            found["job"], found.get("target", ""), found.get("making", 0), found.get("left_out", 0),
         )  # fmt: skip
 
 
@@ -167,4 +170,5 @@ def minute(at: datetime) -> str:
 
 
 def ms(at: datetime) -> int:
-    return int(at.astimezone(UTC).timestamp() * 1000)
+    """Epoch ms; a float of seconds would lose one now and then."""
+    return (at - EPOCH) // timedelta(milliseconds=1)

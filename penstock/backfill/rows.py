@@ -25,11 +25,12 @@ import pyarrow.parquet as pq
 from penstock.archive import records
 from penstock.archive.layout import Span, added
 from penstock.backfill.job import Done, Job, ms
+from penstock.backfill.left_out import LeftOut
 from penstock.declare.backfill import Rows
 from penstock.declare.outputs import Columns, TopicOutput
 from penstock.declare.stream import Stream
 from penstock.errors import BackfillError, DeclarationError
-from penstock.records.columns import BAD, Reading
+from penstock.records.columns import BAD, KEPT, Reading
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,12 @@ PLAIN = re.compile(
     r"|\"[^\"]*\"|\w+ |[(),\[\] ])+"
 )
 
+# Of the folder of a run: what of the source gives no row.
+LEFT_OUT = "left-out.json"
+
 Recompute = Callable[[Sequence[Stream], Sequence[str], datetime, datetime], Iterator[pa.Table]]
-"""A chain of streams over archived files: tables of `key` and `value`."""
+"""A chain of streams over archived files: tables of `key` and `value`. A generator may return how many records are left
+out, and why the first of them is."""
 
 
 def made(job: Job, files: Sequence[Path], plan: Done, folder: Path, recompute: Recompute) -> Path:
@@ -59,7 +64,9 @@ def made(job: Job, files: Sequence[Path], plan: Done, folder: Path, recompute: R
         assert job.begin is not None
         chain = [*job.backfill.through, job.backfill.target]
         rows = folder / "made.parquet"
-        _written(rows, recompute(chain, [str(path) for path in files], job.begin, job.end))
+        given = _Given(recompute(chain, [str(path) for path in files], job.begin, job.end))
+        _written(rows, given)
+        given.left_out.keep(folder / LEFT_OUT)
         source = f"SELECT key, value FROM {as_table([rows])}"
         with database(folder) as connection:
             _keyed(connection, job, source, target)
@@ -130,13 +137,26 @@ def _as_they_are(job: Job, files: Sequence[Path], plan: Done, target: Path) -> N
     )
     with database(target.parent) as connection:
         connection.register("known", known)
-        # The order of one topic's partition among records of one time; of two partitions no order is promised.
+        # No record comes before an earlier one of its key, whatever their event times: else an older value would be the
+        # last, or what was deleted be back. Of two partitions no order is promised.
+        connection.execute(
+            f"""CREATE TABLE turns AS SELECT filename, file_row_number, CASE WHEN key IS NULL THEN event_time
+              ELSE max(event_time) OVER (PARTITION BY r.topic, r.partition, md5(key) ORDER BY r."offset") END AS turn,
+              count(*) OVER (PARTITION BY r.topic, r.partition, r."offset") AS together
+            FROM {as_table(files, numbered=True)} r JOIN known k ON k.place = r.topic || '/' || r.partition
+            WHERE {_inside(job, "r.")} AND r."offset" >= k.after AND r."offset" < k.upto"""
+        )
+        if twice := connection.execute("SELECT count(*) FROM turns WHERE together > 1").fetchone()[0]:  # type: ignore[index]
+            log.warning(
+                "backfill %s: %d records lie in one place with another one, of a topic that was made again: which of a "
+                "key comes first is not known",
+                job.id, twice,
+            )  # fmt: skip
         _copied(
             connection,
-            f"""SELECT {", ".join(f'r."{name}"' for name in records.SCHEMA.names)} FROM {as_table(files)} r
-            JOIN known k ON k.place = r.topic || '/' || r.partition
-            WHERE {_inside(job, "r.")} AND r."offset" >= k.after AND r."offset" < k.upto
-            ORDER BY r.event_time, r.topic, r.partition, r."offset\"""",
+            f"""SELECT {", ".join(f'r."{name}"' for name in records.SCHEMA.names)}
+            FROM {as_table(files, numbered=True)} r JOIN turns USING (filename, file_row_number)
+            ORDER BY turn, topic, partition, "offset", md5(value)""",
             target,
         )
 
@@ -150,18 +170,14 @@ def _query(job: Job, rows: Rows, output: TopicOutput, files: Sequence[Path], fol
             got=rows.event_time,
             fix="write it as timestamp_millis(column), timestamp_micros(column), timestamp_seconds(column) or a column",
         )
-    bad = 0
+    left_out = LeftOut()
     with database(folder) as connection:
         paths = []
         for number, path in enumerate(files):
             decoded = folder / f"decoded-{number:06}.parquet"
-            given = _of_interval(connection, job, path)
-            found = _decoded(reading, given)
-            bad += given.num_rows - found.num_rows
-            pq.write_table(found, decoded, compression="lz4")
+            pq.write_table(_decoded(reading, job, connection, path, left_out), decoded, compression="lz4")
             paths.append(decoded)
-        if bad:
-            log.warning("%s: %d records that do not fit its schema are left out", what, bad)
+        left_out.keep(folder / LEFT_OUT)
         connection.execute("SET VARIABLE begin = ?", [ms(job.begin) if job.begin else 0])
         connection.execute('SET VARIABLE "end" = ?', [ms(job.end)])
         connection.execute(
@@ -193,9 +209,18 @@ def _of_interval(connection: duckdb.DuckDBPyConnection, job: Job, path: Path) ->
     return found
 
 
-def _decoded(reading: Reading, given: pa.Table) -> pa.Table:
-    """The good records, in the columns of the schema, and their event time."""
+def _decoded(
+    reading: Reading, job: Job, connection: duckdb.DuckDBPyConnection, path: Path, left_out: LeftOut
+) -> pa.Table:
+    """The good records, in the columns of the schema, and their event time. left_out: is told of the others."""
+    given = _of_interval(connection, job, path)
     found = pa.Table.from_batches(list(reading(iter(given.to_batches()))), reading.layout)
+    for record in found.filter(found[BAD])[KEPT].to_pylist():
+        if job.archive is None:
+            place = f"document {bytes(record['key']).decode(errors='replace')}"
+        else:
+            place = f"{job.archive.reads[0].name}[{record['partition']}]@{record['offset']}"
+        left_out.add(place, record["reason"])
     return found.filter(pc.invert(found[BAD])).select(_layout(reading).names)
 
 
@@ -274,6 +299,18 @@ def _each_once(job: Job, path: Path) -> None:
         before = keys[-1].as_py()
 
 
+class _Given:
+    """The tables of a recompute. left_out: what it returns at its end."""
+
+    def __init__(self, tables: Iterator[pa.Table]) -> None:
+        self._tables, self.left_out = tables, LeftOut()
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        found = yield from self._tables  # type: ignore[misc]
+        if found and found[0]:
+            self.left_out.more(found[0], "the first of them", found[1])
+
+
 def _written(path: Path, given: Iterable[pa.Table]) -> None:
     schema = pa.schema([("key", pa.binary()), ("value", pa.binary())])
     with pq.ParquetWriter(path, schema, compression="lz4") as writer:
@@ -282,11 +319,12 @@ def _written(path: Path, given: Iterable[pa.Table]) -> None:
 
 
 def as_table(paths: Sequence[Path], *, numbered: bool = False) -> str:
-    """Files of records as a table of SQL; numbered: with the number of each row in its file, `file_row_number`."""
+    """Files of records as a table of SQL; numbered: with `filename` and a row's number in it, `file_row_number`."""
     if not paths:
-        columns = ", ".join(f"NULL::{kind} AS {name}" for name, kind in NOTHING.items())
+        kinds = NOTHING | ({"filename": "VARCHAR", "file_row_number": "BIGINT"} if numbered else {})
+        columns = ", ".join(f"NULL::{kind} AS {name}" for name, kind in kinds.items())
         return f"(SELECT {columns} WHERE false)"
-    more = ", file_row_number = true" if numbered else ""
+    more = ", file_row_number = true, filename = true" if numbered else ""
     return f"read_parquet([{', '.join(map(_text, paths))}]{more})"
 
 

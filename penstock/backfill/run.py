@@ -8,10 +8,13 @@ come with the next run. Who does the same job at the same time is fenced.
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import re
 import shutil
+import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -25,8 +28,9 @@ from penstock.backfill import rows as making
 from penstock.backfill.archived import Archived
 from penstock.backfill.documents import Documents
 from penstock.backfill.job import Done, Job
+from penstock.backfill.left_out import LeftOut
 from penstock.backfill.progress import Figures, Progress
-from penstock.backfill.ready import Watermarks, settled, target_of
+from penstock.backfill.ready import Target, Watermarks, extent, keeps, settled, target_of
 from penstock.backfill.rows import Recompute
 from penstock.backfill.source import Source
 from penstock.backfill.verify import verify
@@ -47,9 +51,12 @@ log = logging.getLogger(__name__)
 
 # Rows that are shown of a dry run, and how much of each.
 SHOWN, WIDTH = 5, 300
+# Types of whole numbers.
+INTEGERS = ("tinyint", "smallint", "int", "bigint")
 # Seconds between two looks at the readers' lag, and for which they may hold a run up without a pause.
 LOOK, HELD = 1.0, 3600.0
 STOPPED = "it was asked to end; run it again, and it goes on where it was"
+UNREACHABLE = {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENETDOWN, errno.EHOSTDOWN}
 # As a shell has it of one that SIGTERM ended.
 ENDED = 143
 
@@ -85,11 +92,7 @@ def run(
         progress.now(state="failed", why=str(e))
         raise
     except OSError as e:
-        error = BackfillError(
-            f"backfill {job.id}: the disk does not take, or give, what was read",
-            got=e,
-            fix=f"make room below {folder.parent}, or take shorter intervals; then run it again, and it goes on",
-        )
+        error = _failed(job, folder, e)
         progress.now(state="failed", why=str(error))
         raise error from e
     except (KeyboardInterrupt, SystemExit):
@@ -104,6 +107,21 @@ def run(
         raise
 
 
+def _failed(job: Job, folder: Path, e: OSError) -> BackfillError:
+    """Of the disk, or of a connection: Python has one class for both."""
+    if isinstance(e, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError) or e.errno in UNREACHABLE:
+        return NotYet(
+            f"backfill {job.id}: a connection was lost, or none came about",
+            got=f"{type(e).__name__}: {e}",
+            fix="see that what it reads and the broker run: penstock doctor; then run it again, and it goes on",
+        )
+    return BackfillError(
+        f"backfill {job.id}: the disk does not take, or give, what was read",
+        got=e,
+        fix=f"make room below {folder.parent}, or take shorter intervals; then run it again, and it goes on",
+    )
+
+
 class _Run:
     def __init__(
         self, job: Job, bootstrap: str, folder: Path, progress: Progress, behind: Behind, watermarks: Watermarks,
@@ -114,13 +132,12 @@ class _Run:
         self._watermarks = watermarks
         self._looked = float("-inf")
         self._fetched: list[Path] = []
-        self._said, self._compacts, self._target = "", False, ""
+        self._said, self._target = "", Target(compacts=False, id="", settings={})
 
     def done(self) -> Outcome:
         job = self._job
         settled(job, self._watermarks)
-        target = target_of(job, self._bootstrap)
-        self._compacts, self._target = target.compacts, target.id
+        self._target = target_of(job, self._bootstrap)
         source = self._source()
         self._progress.now(state="running", files=source.files, rows=source.rows)
         if job.dry:
@@ -150,23 +167,28 @@ class _Run:
         job = self._job
         if job.archive is not None:
             return Archived(job, self._bootstrap, waits)
-        assert isinstance(job.backfill.source, Collection)
-        return Documents(job.backfill.source, waits)
+        source, rows = job.backfill.source, job.backfill.rows
+        assert isinstance(source, Collection)
+        fields = rows.fields(f"backfill {job.name}") if rows else ()
+        return Documents(source, [field.name for field in fields if field.type.kind in INTEGERS], waits)
 
     def _ended(self, source: Source, plan: Done, writer: TransactionalWriter) -> Done:
         """Write what is not written of a plan, and verify it."""
         job = self._job
         path = self._made(source, plan)
-        plan = self._counted(plan, path)
+        left_out = self._left_out(source)
+        plan = replace(self._counted(plan, path), left_out=left_out.count)
         if plan.written:
             log.info("backfill %s: goes on behind %d of %d rows", job.id, plan.written, plan.rows)
         if not plan.rows:
             self._said = self._said or _no_rows(source)
             log.warning("backfill %s: %s", job.id, self._said)
+        self._keeps(plan, path)
         self._progress.now(rows=plan.rows, rows_done=plan.written)
         plan = write(job, plan, path, writer, Pace(job.rate), self._waited)
         if plan.rows:
             self._verify(plan, path)
+        self._said += left_out.said
         plan = replace(plan, verified=True)
         writer.commit([], plan.value())
         return plan
@@ -176,7 +198,7 @@ class _Run:
         self._progress.now(state="verifying", rows_done=0)
         with self._progress.goes_on("what was written is compared with what was to be"):
             verdict = verify(
-                job, plan, path, self._bootstrap, self._compacts, lambda n: self._progress.now(rows_done=n)
+                job, plan, path, self._bootstrap, self._target.compacts, lambda n: self._progress.now(rows_done=n)
             )
         if not verdict.right:
             raise BackfillError(
@@ -190,11 +212,11 @@ class _Run:
         made of other records, or by other code, are made anew."""
         job, code = self._job, self._code()
         spans = self._spans(source)
-        if done is not None and done.target not in ("", self._target):
+        if done is not None and done.target not in ("", self._target.id):
             log.warning("backfill %s: topic %s was made again since, and gets all of it once more", job.id, job.target)
             done = None
         again = job.again or (done.again if done else "")
-        fresh = Done(spans, {}, source.ids, code, self._first(), 0, again=again, job=job.id, target=self._target)
+        fresh = Done(spans, {}, source.ids, code, self._first(), 0, again=again, job=job.id, target=self._target.id)
         if done is None or fresh.again != done.again:
             return fresh
         same = job.replays or (done.code == code and dict(done.upto) == dict(spans))
@@ -262,6 +284,10 @@ class _Run:
                 making.made(self._job, self._fetched, plan, self._folder, self._recompute)
         return rows
 
+    def _left_out(self, source: Source) -> LeftOut:
+        """What of the source gives no row, once the rows are made."""
+        return source.left_out + LeftOut.kept(self._folder / making.LEFT_OUT)
+
     def _fetch(self, source: Source) -> list[Path]:
         count = rows = 0
 
@@ -280,7 +306,7 @@ class _Run:
         """BackfillError if the rows are others than those that are partly written."""
         count = making.count(path)
         # Rows that were made all have a key.
-        if self._compacts and self._job.replays and (nameless := making.nameless(path)):
+        if self._target.compacts and self._job.replays and (nameless := making.nameless(path)):
             raise BackfillError(
                 f"backfill {self._job.id}: the topic is compacted, and takes no record without a key",
                 got=f"{nameless:,} of {count:,} have none",
@@ -293,6 +319,11 @@ class _Run:
                 fix="verify the archive: penstock archives verify; then do it once more: --again",
             )
         return replace(plan, rows=count)
+
+    def _keeps(self, plan: Done, path: Path) -> None:
+        job = self._job
+        stamped = job.replays and job.timestamps == "original"
+        keeps(job, self._target, extent(path, plan.written, stamped=stamped))
 
     def _waited(self, written: int) -> None:
         """Note what is written; return when no reader is further behind than it may be."""
@@ -326,9 +357,11 @@ class _Run:
             else:
                 path = self._made(source, plan)
                 count = making.count(path)
+                self._keeps(plan, path)
                 said = f"{count - plan.written:,} rows would be written to {self._job.target}; nothing was"
                 said = f"{said}; {plan.written:,} of {count:,} are there already" if plan.written else said
                 said = f"{said}: {_no_rows(source)}" if not count else said
+                said += self._left_out(source).said
                 self._show(path, plan.written)
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -343,7 +376,8 @@ class _Run:
 def _nothing_new(source: Source, done: Done) -> str:
     if not done.rows:
         return _no_rows(source)
-    return f"nothing is new: {done.rows:,} rows were written and verified by an earlier run"
+    left_out = f"; {done.left_out:,} records of the source gave none" if done.left_out else ""
+    return f"nothing is new: {done.rows:,} rows were written and verified by an earlier run{left_out}"
 
 
 def _no_rows(source: Source) -> str:

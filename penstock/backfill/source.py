@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from penstock.archive import records
 from penstock.archive.layout import Span
+from penstock.backfill.left_out import LeftOut
 
 Told = Callable[[int], None]
 """Is told of each file that is there, with its records."""
@@ -23,13 +24,14 @@ Told = Callable[[int], None]
 class Source(Protocol):
     """files, rows: how many there are, 0 if that is not known before they are read. spans: what is read, by place; the
     whole of it, or nothing before `fetch`. ids: the broker's ids of the topics that were archived. nothing: what to say
-    if there is no record."""
+    if there is no record. left_out: what cannot be read, known behind `fetch`."""
 
     files: int
     rows: int
     spans: Mapping[str, Span]
     ids: Mapping[str, str]
     nothing: str
+    left_out: LeftOut
 
     def fetch(self, folder: Path, told: Told) -> list[Path]:
         """Bring it to the disk."""

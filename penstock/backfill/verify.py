@@ -42,41 +42,48 @@ class Verdict:
 
 def verify(job: Job, done: Done, path: Path, bootstrap: str, compacts: bool, told: Callable[[int], None]) -> Verdict:
     """Compare the rows with what the target holds from where the first of them may lie."""
-    found, parts = dict[str, Span](), dict[int, int]()
+    found, parts, firsts = dict[str, Span](), dict[int, int](), dict[int, int]()
     count = 0
     with duckdb.connect() as connection:
         for table in _ours(connection, done, _read(job, done, bootstrap)):
             found = added([found, records.spans_of(table, connection)])
             for p, n in zip(*(c.to_pylist() for c in table["target"].value_counts().flatten()), strict=True):
                 parts[p] = parts.get(p, 0) + n
+            for row in table.group_by("target").aggregate([("position", "min")]).to_pylist():
+                p, at = row["target"], row["position_min"]
+                firsts[p] = min(at, firsts.get(p, at))
             told(count := count + table.num_rows)
     # All records of the plan, as the archive's manifests have them, need not be hashed here once more.
     whole = job.replays and not done.after and not differs(done.upto, found)
     wanted = found if whole and count == done.rows else given.spans(path)
     rows = sum(span.rows for span in wanted.values())
+    right = "as they are in the source" if job.replays else "as they were made"
     total = sum(span.sum for span in wanted.values()) % 2**64
     where = ", ".join(f"{job.target}[{p}] {n:,}" for p, n in sorted(parts.items())) or "none"
+    # What was read may be gone by now.
+    starts = first_offsets(admin(bootstrap), [(job.target, p) for p in firsts], bootstrap)
+    if removed := [f"{job.target}[{p}] begins at {starts[job.target, p]}, and a row was at {at}"
+                   for p, at in sorted(firsts.items()) if starts.get((job.target, p), 0) > at]:  # fmt: skip
+        return Verdict(False, f"rows were removed from {job.target} again: {', '.join(removed)}")
     if not (why := differs(wanted, found)):
-        return Verdict(
-            True, f"{rows:,} rows, hash {total:016x}, are in {job.target} as they are in the source: {where}"
-        )
+        return Verdict(True, f"{rows:,} rows, hash {total:016x}, are in {job.target} {right}: {where}")
     gone = replaced(done.run, path, _read(job, done, bootstrap)) if compacts else None
     if gone is None:
         return Verdict(False, f"{job.target} does not hold what the source gives: {why}")
     return Verdict(
         True, f"{rows:,} rows, hash {total:016x}; of {gone:,} the topic keeps a newer record of their keys, all others "
-        f"are in {job.target} as they are in the source: {where}",
+        f"are in {job.target} {right}: {where}",
     )  # fmt: skip
 
 
 def _ours(connection: duckdb.DuckDBPyConnection, done: Done, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The rows of this job in its target, in the columns of an archive; `target INT`: the target's partition."""
+    """The rows of this job in its target, in the columns of an archive; `target INT, position BIGINT`: its place."""
     for table in tables:
         connection.register("raw", table)
         yield connection.sql(
             f"""SELECT said[2] AS topic, try_cast(said[3] AS INT) AS partition,
-            try_cast(said[4] AS BIGINT) AS "offset", key, value, target
-            FROM (SELECT key, value, partition AS target, split(TRY(decode(mark)), '/') AS said FROM raw
+            try_cast(said[4] AS BIGINT) AS "offset", key, value, target, position
+            FROM (SELECT key, value, partition AS target, position, split(TRY(decode(mark)), '/') AS said FROM raw
             WHERE mark IS NOT NULL) WHERE said[1] = '{done.run}'"""
         ).to_arrow_table()
 

@@ -7,7 +7,7 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -198,18 +198,20 @@ def _utc(given: datetime | None) -> datetime | None:
 
 def _recompute(
     asked: Event, streams: Sequence[Stream], files: Sequence[str], begin: datetime, end: datetime
-) -> Iterator[pa.Table]:
+) -> Generator[pa.Table, None, tuple[int, str]]:
     """asked: whether the run was asked to end, and Java with it: what then fails is that."""
     # Spark is more than most backfills need.
     from penstock.backfill.run import ENDED
-    from penstock.engine.recompute import recomputed
+    from penstock.engine.recompute import Counts, recomputed
     from penstock.engine.session import open_session
 
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         spark = open_session("backfill")
         try:
-            yield from recomputed(spark, streams, files, start=begin, end=end, by_hours=True)
+            counts = Counts()
+            yield from recomputed(spark, streams, files, start=begin, end=end, counts=counts, by_hours=True)
+            return sum(counts.bad.values()), counts.reason
         finally:
             spark.stop()
     except Exception as e:

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bson import Timestamp
+from bson.datetime_ms import DatetimeMS
 from confluent_kafka import TopicPartition
 from pymongo import MongoClient
 
@@ -20,7 +22,7 @@ from penstock.backfill import run as running
 from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
 from penstock.backfill.run import run
-from penstock.errors import BackfillError, DeclarationError, LeaseLost, SinkError, Wait
+from penstock.errors import BackfillError, DeclarationError, LeaseLost, NotYet, SinkError, Wait
 from penstock.kafka.admin import admin, end_offsets
 from penstock.local.parts import Broker
 from penstock.objects.place import Endpoint
@@ -72,14 +74,15 @@ def test_records_are_written_as_they_are_in_order_of_event_time(kept: Archive, f
     assert done.rows == len(ALL)
     found = read(fresh_broker.bootstrap, "again")
     assert sorted(places(fresh_broker)) == ALL
-    by_key: dict[str | None, list[int]] = {}
+    by_key: dict[tuple[str | None, int], list[int]] = {}
     for r, (p, n) in zip(found, places(fresh_broker), strict=True):
         was = event(p, n)
         assert (r.key, r.value) == (was["key"].decode(), was["value"] and was["value"].decode())
         assert r.timestamp == int(was["timestamp"].timestamp() * 1000)
         assert dict(r.headers).get("h") == (str(n) if n % 2 else None)
-        by_key.setdefault(r.key, []).append(r.timestamp)
-    assert all(times == sorted(times) for times in by_key.values())
+        by_key.setdefault((r.key, p), []).append(n)
+    # By event time, but for a key in the order that it had.
+    assert all(offsets == sorted(offsets) for offsets in by_key.values())
     assert [f.state for f in told if f.state in ("verifying", "done")][-1] == "done"
     assert "80 rows" in told[-1].verified
     # And once more: nothing.
@@ -288,10 +291,11 @@ def test_refusals(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> No
         do(job(sums(kept, "SELECT who FROM nowhere")), fresh_broker)
     with pytest.raises(DeclarationError, match=r"no one text for.*as_of"):
         do(job(sums(kept, "SELECT who, n AS total, event_time AS as_of FROM records")), fresh_broker)
-    # The topic has records that are not archived, and hours are open.
+    # The topic has records that are not archived, and hours are open. One that is stamped ahead hides none behind it.
     create(fresh_broker.bootstrap, KEPT)
-    send(fresh_broker.bootstrap, [Record("kept", "k", "v", 0, timestamp=1) for _ in range(PER_PART + 1)])
-    with pytest.raises(BackfillError, match=r"has not come to the end.*kept\[0\] up to 40 of 41"):
+    stamps = [1] * (PER_PART - 1) + [int(HOUR.timestamp() + 99 * 3600) * 1000, 1]
+    send(fresh_broker.bootstrap, [Record("kept", "k", "v", 0, timestamp=at) for at in stamps])
+    with pytest.raises(NotYet, match=r"has not come to the end.*kept\[0\] up to 40 of 41"):
         do(job(sums(kept)), fresh_broker)
     assert do(job(sums(kept), unclosed=True), fresh_broker).rows == 5
     holds(kept, endpoint, [event(0, PER_PART)], close=False)
@@ -300,6 +304,21 @@ def test_refusals(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> No
     with pytest.raises(BackfillError, match="interval is empty"):
         job(again(kept), hours=0)
     assert not read(fresh_broker.bootstrap, "sums")[5:]
+
+
+def test_a_base_of_a_part_of_the_records_is_refused(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:
+    create(fresh_broker.bootstrap, SUMS)
+    late, gap = (replace(kept, prefix=f"{kept.prefix}-{name}") for name in ("late", "gap"))
+    holds(late, endpoint, [event(0, n) for n in range(5, 9)])
+    with pytest.raises(BackfillError, match=r"not have all records of kept.*kept/0 without a gap from offset 5 on"):
+        do(job(sums(late)), fresh_broker)
+    assert do(job(sums(late), unclosed=True), fresh_broker).rows == 4
+    # Heartbeats lay before its first record, and then offsets were passed over.
+    holds(gap, endpoint, [event(0, n) for n in range(6, 11)], starts={0: 0})
+    assert do(job(sums(gap)), fresh_broker).rows == 4
+    holds(gap, endpoint, [event(0, 14)], starts={0: 13})
+    with pytest.raises(BackfillError, match=r"kept/0 without a gap from offset 13 on"):
+        do(job(sums(gap)), fresh_broker)
 
 
 def of_documents() -> Backfill:
@@ -324,10 +343,22 @@ def test_documents(home: Path, fresh_broker: Broker, tmp_path: Path, monkeypatch
         with client:
             people = client["crm"]["people"]
             people.insert_many(
-                [{"_id": f"p{n}", "id": f"p{n}", "n": n, "moment": HOUR, "more": {"x": [n]}} for n in range(30)]
+                [{"_id": f"p{n}", "id": f"p{n}", "n": n, "moment": HOUR, "more": {"x": [n]}} for n in range(29)]
             )
-            assert do(one, fresh_broker).rows == 30
-            assert do(one, fresh_broker).rows == 0
+            # What is a whole number is one, whatever holds it; fields that nobody asks for may be anything.
+            moment = float(HOUR.timestamp() * 1000)
+            odd = {"more": DatetimeMS(253_402_300_800_000), "stamp": Timestamp(5, 6)}
+            people.insert_many(
+                [{"_id": "p29", "id": "p29", "n": "29", "moment": moment, **odd}, {"_id": "x", "n": 1, "moment": 1.5}]
+            )
+            done = do(one, fresh_broker)
+            assert done.rows == 30
+            assert done.said.endswith(
+                "1 records of the source are left out: document x: field moment is no bigint: 1.5"
+            )
+            done = do(one, fresh_broker)
+            assert done.rows == 0
+            assert done.said.endswith("1 records of the source gave none")
             people.update_one({"_id": "p3"}, {"$set": {"n": 1000}})
             assert do(one, fresh_broker).rows == 30
             empty = replace(backfill, source=Collection("crm", "nobody"))

@@ -15,7 +15,7 @@ from penstock.backfill import run as running
 from penstock.backfill import writing
 from penstock.backfill.progress import Figures
 from penstock.errors import BackfillError, NotYet
-from penstock.kafka.admin import admin
+from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.sizes import Batch, Message
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.local.parts import Broker
@@ -57,7 +57,12 @@ def remade(broker: Broker, topic: Topic) -> None:
 
 def last_of(key: str) -> tuple[int, int]:
     """The record of a key that is written last."""
-    of = [(event(p, n)["event_time"], p, n) for p, n in ALL if event(p, n)["key"] == key.encode()]
+    of, turn = [], {0: HOUR, 1: HOUR}
+    for p, n in ALL:
+        if event(p, n)["key"] == key.encode():
+            # None comes before an earlier one of its key.
+            turn[p] = max(turn[p], event(p, n)["event_time"])
+            of.append((turn[p], p, n))
     return max(of)[1:]
 
 
@@ -180,6 +185,23 @@ def test_a_dry_run_goes_on_from_the_mark_and_is_in_nobodys_way(kept: Archive, fr
     assert do(dry, fresh_broker).said.startswith("nothing is new: 80 rows were written")
     assert do(replace(dry, again="once"), fresh_broker).said == "80 rows would be written to again; nothing was"
     assert sorted(places(fresh_broker)) == ALL
+
+
+def test_an_archive_of_the_topic_before_it_was_made_again_tells_nothing_of_this_one(
+    kept: Archive, endpoint: Endpoint, fresh_broker: Broker
+) -> None:
+    create(fresh_broker.bootstrap, AGAIN, KEPT)
+    client = admin(fresh_broker.bootstrap)
+    before = topic_ids(client, [KEPT.name], fresh_broker.bootstrap)[KEPT.name]
+    holds(kept, endpoint, [event(1, 40)], topic_id=before)
+    remade(fresh_broker, KEPT)
+    send(fresh_broker.bootstrap, [Record("kept", "k", "v", 0)])
+    later = replace(job(again(kept)), begin=HOUR + timedelta(hours=12), end=HOUR + timedelta(hours=13))
+    with pytest.raises(NotYet, match=r"kept\[0\] up to 0 of 1 of the topic as it was made again"):
+        do(later, fresh_broker)
+    now = topic_ids(client, [KEPT.name], fresh_broker.bootstrap)[KEPT.name]
+    holds(kept, endpoint, [{**event(0, 0), "event_time": HOUR + timedelta(hours=20)}], topic_id=now)
+    assert "had no record then" in do(later, fresh_broker).said
 
 
 def test_nothing_in_the_archive(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:

@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
+import errno
+import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import bson
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bson import Decimal128, MinKey, Regex, Timestamp
+from bson.datetime_ms import DatetimeMS
+from bson.errors import InvalidBSON
 
 from jobs.metrics.kept import SUMMARIES
 from jobs.quality.kept import COUNTS
 from penstock.archive import records
+from penstock.archive.layout import Span
 from penstock.backfill import patience, progress, rows, writing
-from penstock.backfill.job import Job
+from penstock.backfill.documents import converted
+from penstock.backfill.job import Done, Job, ms
 from penstock.backfill.lag import behind, watermarks
 from penstock.backfill.patience import patiently
 from penstock.backfill.progress import Figures, Progress
-from penstock.backfill.ready import settled
+from penstock.backfill.ready import Target, extent, keeps, settled
 from penstock.backfill.report import reporter
+from penstock.backfill.run import run
 from penstock.backfill.verify import RAW, replaced
 from penstock.catalog import build
 from penstock.control import Control
 from penstock.control.rows import ProgressRow
-from penstock.errors import NotYet, Wait
+from penstock.errors import BackfillError, NotYet, Wait
 from penstock.kafka.sizes import Message
 from penstock.streams import Archive, Backfill, Each, Input, Stream, Topic, TopicOutput
 from tests.support import wait_until
 
 AT = datetime(2026, 1, 1, 10, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 RUN = "run"
 # Rows of a run, in order: key and value, None for a tombstone.
 GIVEN = [("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("a", "3"), ("c", None)]
@@ -131,6 +144,128 @@ def test_records_go_with_their_own_headers_and_times_and_one_of_ours() -> None:
         rows.schema.get_field_index("headers"), "headers", pa.nulls(1, records.SCHEMA.field("headers").type)
     ))  # fmt: skip
     assert list(plain.messages()) == expected[1:2]
+
+
+def test_no_record_comes_before_an_earlier_one_of_its_key(tmp_path: Path) -> None:
+    """In order of event time where that does not turn a key's own order."""
+    late = [("a", 5), ("b", 3), ("a", 1), (None, 4), (None, 0), ("b", 9), ("a", 6)]
+    given = [
+        {
+            "topic": "t",
+            "partition": 0,
+            "offset": n,
+            "key": key and key.encode(),
+            "event_time": AT + timedelta(minutes=m),
+        }
+        for n, (key, m) in enumerate(late)
+    ]
+    pq.write_table(pa.Table.from_pylist(given, records.SCHEMA), source := tmp_path / "source.parquet")
+    backfill = Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to"))
+    plan = Done({"t/0": Span(7, 0, 6, 0)}, {}, {}, "", {}, 0)
+    made = rows.made(Job(backfill, AT, AT + timedelta(hours=1), "to"), [source], plan, tmp_path, lambda *_: iter(()))
+    assert [n for table in rows.tables(made) for n in table["offset"].to_pylist()] == [4, 1, 3, 0, 2, 6, 5]
+
+
+def test_records_of_two_topics_of_one_name_are_each_written_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = {"topic": "t", "partition": 0, "offset": 7, "key": b"k", "event_time": AT}
+    pq.write_table(
+        pa.Table.from_pylist([{**row, "value": v} for v in (b"new", b"old")], records.SCHEMA),
+        source := tmp_path / "of.parquet",
+    )
+    job = Job(
+        Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), AT, AT + timedelta(hours=1), "to"
+    )
+    made = rows.made(job, [source], Done({"t/0": Span(2, 7, 7, 0)}, {}, {}, "", {}, 0), tmp_path, lambda *_: iter(()))
+    assert sorted(value for table in rows.tables(made) for value in table["value"].to_pylist()) == [b"new", b"old"]
+    assert "2 records lie in one place with another one" in caplog.text
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    assert rows.count(rows.made(job, [], Done({}, {}, {}, "", {}, 0), empty, lambda *_: iter(()))) == 0
+
+
+DAY = 86_400_000
+
+
+@pytest.mark.parametrize(
+    ("settings", "age", "said"),
+    [
+        # What the broker goes by is the record's own timestamp.
+        ({"cleanup.policy": "delete", "retention.ms": str(7 * DAY)}, 8 * DAY, "would delete records as old as these"),
+        ({"cleanup.policy": "compact,delete", "retention.ms": str(7 * DAY)}, 7 * DAY - 60_000, "or within the hour"),
+        ({"cleanup.policy": "delete", "retention.ms": str(7 * DAY)}, 6 * DAY, ""),
+        ({"cleanup.policy": "delete", "retention.ms": "-1"}, 8 * DAY, ""),
+        ({"cleanup.policy": "compact", "retention.ms": str(7 * DAY)}, 8 * DAY, ""),
+        ({"cleanup.policy": "delete", "retention.ms": "1", "message.timestamp.type": "LogAppendTime"}, 8 * DAY, ""),
+        ({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "500"}, 0, "delete some of the rows"),
+        ({"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "5000"}, 0, ""),
+        ({"cleanup.policy": "compact", "message.timestamp.before.max.ms": str(DAY)}, 2 * DAY, "no records as old"),
+        ({"cleanup.policy": "compact", "message.timestamp.after.max.ms": str(DAY)}, -2 * DAY, "so far ahead"),
+    ],
+)
+def test_a_target_that_would_not_keep_what_it_is_given_is_refused(
+    tmp_path: Path, settings: dict[str, str], age: int, said: str
+) -> None:
+    stamped = datetime.fromtimestamp(time.time() - age / 1000, UTC)
+    row = {"topic": "t", "partition": 0, "key": b"k", "value": b"x" * 400, "event_time": AT}
+    given = [{**row, "offset": n, "timestamp": stamped if n else EPOCH, "headers": [("h", None)]} for n in (0, 1, 2)]
+    pq.write_table(pa.Table.from_pylist(given, records.SCHEMA), path := tmp_path / "rows.parquet")
+    job = Job(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
+    target = Target(compacts=False, id="", settings=settings)
+    with pytest.raises(BackfillError, match=said) if said else nullcontext():
+        keeps(job, target, extent(path, 1, stamped=True))
+    # Those that get the time of now stay, unless they are too many.
+    with pytest.raises(BackfillError) if "some" in said else nullcontext():
+        keeps(job, target, extent(path, 1, stamped=False))
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ConnectionResetError(104, "reset"), "NotYet: .*a connection was lost"),
+        (TimeoutError("timed out"), "NotYet: .*a connection was lost"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "NotYet: .*a connection was lost"),
+        (OSError(errno.ENOSPC, "No space left on device"), "BackfillError: .*the disk does not take"),
+    ],
+)
+def test_a_lost_connection_is_not_taken_for_a_full_disk(home: Path, error: OSError, said: str) -> None:
+    assert home.exists()
+    job, told = Job(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to"), []
+
+    def fails() -> Mapping[str, int | None]:
+        raise error
+
+    again = replace(job, backfill=replace(SUMMARIES, name="again"), begin=AT - timedelta(hours=1))
+    with pytest.raises(BackfillError) as e:
+        run(again, "nowhere:1", report=told.append, watermarks=fails, recompute=lambda *_: iter(()))
+    assert re.match(said, f"{type(e.value).__name__}: {e.value}")
+    assert told[-1].state == "failed"
+
+
+def test_documents_keep_what_they_say() -> None:
+    at = datetime(2026, 1, 1, 10, 0, 0, 1_000, tzinfo=UTC)
+    given = {
+        "_id": bson.ObjectId("0" * 24), "whole": 5.0, "part": 5.5, "text": "1700000000000",
+        "decimal": Decimal128("7.0"), "other": Decimal128("7.0"), "at": at,
+        "late": DatetimeMS(253_402_300_800_000), "bytes": b"\x01",
+        "stamp": Timestamp(5, 6), "like": Regex("^a", "i"), "least": MinKey(), "nan": [float("nan"), float("-inf")],
+        "far": Decimal128("1E+6000"), "words": "1e3",
+    }  # fmt: skip
+    integers = ("whole", "part", "text", "decimal", "stamp", "far", "words", "not there")
+    key, value = converted(bson.encode(given), integers)
+    assert key == b"0" * 24
+    assert orjson.loads(value) == {
+        "_id": "0" * 24, "whole": 5, "part": 5.5, "text": 1_700_000_000_000, "decimal": 7, "other": "7.0",
+        "at": 1_767_261_600_001, "late": 253_402_300_800_000, "bytes": "01",
+        "stamp": {"$timestamp": {"t": 5, "i": 6}}, "like": {"$regularExpression": {"pattern": "^a", "options": "i"}},
+        "least": {"$minKey": 1}, "nan": ["NaN", "-Infinity"], "far": "1E+6000", "words": "1e3",
+    }  # fmt: skip
+    with pytest.raises(InvalidBSON):
+        converted(bson.encode({"_id": 1, "text": "??"}).replace(b"??", b"\xff\xfe"), ())
+    # A float of seconds would lose a millisecond of every hundred and seventieth.
+    odd = [EPOCH + timedelta(milliseconds=n * 977 + 1_700_000_000_000) for n in range(2000)]
+    assert [ms(at) for at in odd] == [n * 977 + 1_700_000_000_000 for n in range(2000)]
 
 
 def test_it_says_that_it_lives_while_there_are_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,55 @@
+"""Records of a source that give no row: how many there are, which, and why."""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+# Records that are named one by one in the log, and in the result of a run.
+LOGGED, SHOWN, WIDTH = 1000, 3, 200
+
+
+@dataclass
+class LeftOut:
+    """count: how many; some: the first of them, each with its place and the reason."""
+
+    count: int = 0
+    some: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, place: str, reason: str) -> None:
+        """Count a record, and write its place and the reason to the log."""
+        self.more(1, place, reason)
+        if self.count <= LOGGED:
+            log.warning("%s is left out: %s", place, reason[:WIDTH])
+
+    def more(self, count: int, place: str, reason: str) -> None:
+        """Count records, of which one is named."""
+        self.count += count
+        if len(self.some) < SHOWN:
+            self.some.append((place[:WIDTH], reason[:WIDTH]))
+
+    def __add__(self, other: LeftOut) -> LeftOut:
+        return LeftOut(self.count + other.count, [*self.some, *other.some][:SHOWN])
+
+    @property
+    def said(self) -> str:
+        """For the result of a run; empty if there are none."""
+        if not self.count:
+            return ""
+        named = "; ".join(f"{place}: {reason}" for place, reason in self.some)
+        return f"; {self.count:,} records of the source are left out: {named}{'; ...' if self.count > SHOWN else ''}"
+
+    def keep(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def kept(cls, path: Path) -> LeftOut:
+        """As `keep` wrote it; none if there is no such file."""
+        if not path.exists():
+            return cls()
+        found = json.loads(path.read_text())
+        return cls(found["count"], [(place, reason) for place, reason in found["some"]])
