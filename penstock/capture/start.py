@@ -18,7 +18,7 @@ from penstock.capture.reconcile import Reconcile
 from penstock.declare.capture import Capture
 from penstock.declare.topic import POSITIONS
 from penstock.errors import PenstockError
-from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions, topic_ids
+from penstock.kafka.admin import admin, ensure_topics, log_ends, partitions, topic_ids
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.settings import settings
 
@@ -73,7 +73,7 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
             position = _resumed(capture, fresh, kept, decision)
         else:
             # What is in the topic and no longer selected must leave it.
-            ends = end_offsets(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
+            ends = log_ends(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
             position = replace(fresh, reconcile="a new snapshot" if any(ends.values()) else "")
         reconcile = Reconcile(reconcile_file(capture), capture.topic.name, topic_id, bootstrap, capture.rate)
         undo.callback(reconcile.close)

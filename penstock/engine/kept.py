@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.declare.topic import ASIDE
 from penstock.kafka import letters
+from penstock.kafka.admin import admin, partitions
+from penstock.kafka.marks import settled
 
 if TYPE_CHECKING:
     from penstock.declare.stream import Stream
@@ -41,7 +43,11 @@ class Kept:
     def _letters(self) -> dict[tuple[str, str, int, int], set[str]]:
         """The ids of the topics of the records whose letters there are."""
         found: dict[tuple[str, str, int, int], set[str]] = {}
-        for one in letters.read([*self._stream.beside, ASIDE.name], self._bootstrap, sys.maxsize):
+        topics = [*self._stream.beside, ASIDE.name]
+        there = partitions(admin(self._bootstrap), self._bootstrap)
+        # Another stream's open transaction may hide letters behind it.
+        settled([(t, p) for t in topics for p in range(there.get(t, 0))], self._bootstrap, "what was put aside")
+        for one in letters.read(topics, self._bootstrap, sys.maxsize):
             if one.stream == self._stream.name and one.origin:
                 found.setdefault((one.topic, *one.origin), set()).add(one.topic_id)
         return found

@@ -16,6 +16,7 @@ from confluent_kafka import Message as Taken
 from penstock.declare.topic import Topic
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, first_offsets, partitions, settings_of, topic_ids
 from penstock.kafka.letters import Letter, Origin, between, consumer, headers_of
+from penstock.kafka.marks import settled
 from penstock.kafka.sizes import Message, as_bytes
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.kafka.whole import at_origin
@@ -165,5 +166,6 @@ def _noted(reader: Consumer, bootstrap: str) -> Iterator[Taken]:
     place = (REPLAYS.name, 0)
     if REPLAYS.name not in partitions(admin(bootstrap), bootstrap):
         return iter(())  # of one that nobody has made yet, offsets would be waited for
-    starts, ends = (of(admin(bootstrap), [place], bootstrap) for of in (first_offsets, end_offsets))
-    return between(reader, *place, starts.get(place, 0), ends.get(place, 0))
+    # Another replay's open transaction may hide notes behind it.
+    ends = settled([place], bootstrap, "what was sent again")
+    return between(reader, *place, first_offsets(admin(bootstrap), [place], bootstrap).get(place, 0), ends[place])

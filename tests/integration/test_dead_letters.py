@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ from penstock.kafka import replay as replays
 from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.letters import Letter
 from penstock.kafka.letters import read as read_letters
-from penstock.kafka.replay import Replay, replay
+from penstock.kafka.replay import REPLAYS, Replay, replay
 from penstock.kafka.sizes import Limit, Message
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.kafka.whole import newest
@@ -114,6 +115,23 @@ def test_a_record_of_a_topic_that_was_made_again_is_another_one(bootstrap: str) 
     # Of the record itself, with its headers, and of the earlier one its copy.
     assert sorted(one.headers for one in every) == [(), (("none", None), ("h", b"1")), (("none", None), ("h", b"1"))]
     assert [one.done for one in sent_again(bootstrap)] == [True, True]
+
+
+def test_an_open_transaction_hides_no_note_of_what_was_sent_again(bootstrap: str) -> None:
+    put_aside(bootstrap, ("a", 1, 0, "zero"))
+    create(bootstrap, REPLAYS)
+    other = Producer({"bootstrap.servers": bootstrap, "transactional.id": "other", "log_level": 2})
+    other.init_transactions(30)
+    other.begin_transaction()
+    other.produce(REPLAYS.name, b"{}", b"other", 0)
+    assert other.flush(30) == 0
+    writer = TransactionalWriter("dead-letters", "penstock.replay", bootstrap, REPLAYS, "replay")
+    writer.commit([Message(REPLAYS.name, Replay(letters(bootstrap)[0]).note, b"{}")], b"{}")
+    writer.close()
+    ending = threading.Timer(1.5, other.commit_transaction)
+    ending.start()
+    assert [one.done for one in sent_again(bootstrap)] == [True]
+    ending.join()
 
 
 def test_what_has_a_newer_record_of_its_key_is_not_sent_to_a_compacted_topic(bootstrap: str) -> None:
