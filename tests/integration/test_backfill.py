@@ -306,21 +306,6 @@ def test_refusals(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> No
     assert not read(fresh_broker.bootstrap, "sums")[5:]
 
 
-def test_a_base_of_a_part_of_the_records_is_refused(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:
-    create(fresh_broker.bootstrap, SUMS)
-    late, gap = (replace(kept, prefix=f"{kept.prefix}-{name}") for name in ("late", "gap"))
-    holds(late, endpoint, [event(0, n) for n in range(5, 9)])
-    with pytest.raises(BackfillError, match=r"not have all records of kept.*kept/0 without a gap from offset 5 on"):
-        do(job(sums(late)), fresh_broker)
-    assert do(job(sums(late), unclosed=True), fresh_broker).rows == 4
-    # Heartbeats lay before its first record, and then offsets were passed over.
-    holds(gap, endpoint, [event(0, n) for n in range(6, 11)], starts={0: 0})
-    assert do(job(sums(gap)), fresh_broker).rows == 4
-    holds(gap, endpoint, [event(0, 14)], starts={0: 13})
-    with pytest.raises(BackfillError, match=r"kept/0 without a gap from offset 13 on"):
-        do(job(sums(gap)), fresh_broker)
-
-
 def of_documents() -> Backfill:
     return Backfill(
         "documents", Collection("crm", "people"), TopicOutput(SUMS, key=("who",), value=("who", "total", "as_of")),

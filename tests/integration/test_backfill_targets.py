@@ -24,7 +24,7 @@ from penstock.streams import Archive, Topic
 from penstock.testing import Record, create, read, send
 from tests import archived
 from tests.archived import holds, where
-from tests.backfills import AGAIN, ALL, HOUR, KEPT, again, do, event, filled, job, places
+from tests.backfills import AGAIN, ALL, HOUR, KEPT, SUMS, again, do, event, filled, job, places, sums
 from tests.support import wait_until
 
 pytestmark = pytest.mark.integration
@@ -202,6 +202,21 @@ def test_an_archive_of_the_topic_before_it_was_made_again_tells_nothing_of_this_
     now = topic_ids(client, [KEPT.name], fresh_broker.bootstrap)[KEPT.name]
     holds(kept, endpoint, [{**event(0, 0), "event_time": HOUR + timedelta(hours=20)}], topic_id=now)
     assert "had no record then" in do(later, fresh_broker).said
+
+
+def test_a_base_of_a_part_of_the_records_is_refused(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:
+    create(fresh_broker.bootstrap, SUMS)
+    late, gap = (replace(kept, prefix=f"{kept.prefix}-{name}") for name in ("late", "gap"))
+    holds(late, endpoint, [event(0, n) for n in range(5, 9)])
+    with pytest.raises(BackfillError, match=r"not have all records of kept.*kept/0 without a gap from offset 5 on"):
+        do(job(sums(late)), fresh_broker)
+    assert do(job(sums(late), unclosed=True), fresh_broker).rows == 4
+    # Heartbeats lay before its first record, and then offsets were passed over.
+    holds(gap, endpoint, [event(0, n) for n in range(6, 11)], starts={0: 0})
+    assert do(job(sums(gap)), fresh_broker).rows == 4
+    holds(gap, endpoint, [event(0, 14)], starts={0: 13})
+    with pytest.raises(BackfillError, match=r"kept/0 without a gap from offset 13 on"):
+        do(job(sums(gap)), fresh_broker)
 
 
 def test_nothing_in_the_archive(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> None:

@@ -27,7 +27,7 @@ from penstock.engine import patience
 from penstock.engine.replay import EARLIER, GONE, WRITTEN, replay
 from penstock.engine.run import StreamRun
 from penstock.errors import Refused, Wait
-from penstock.kafka.admin import admin
+from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.letters import Letter
 from penstock.kafka.letters import read as read_letters
 from penstock.local.parts import Broker
@@ -191,6 +191,7 @@ def test_refused_documents_are_put_aside_as_their_record_once(
     assert second.said == {
         "topic": "orders", "partition": "0", "offset": "1", "stream": "slow", "output": "cabinet:slow",
         "reason": "too long (and 1 more of its rows)", "timestamp": "5000",
+        "topic-id": topic_ids(client, ["orders"], bootstrap)["orders"],
     }  # fmt: skip
     _replayed(spark, bootstrap, commands, cabinet)
 
@@ -214,6 +215,12 @@ def _replayed(spark: SparkSession, bootstrap: str, commands: Command, cabinet: C
     assert cabinet.documents["1-2"] == '{"line":2}'
     assert "1-1" not in cabinet.documents
     assert again() == {"orders[0]@0": GONE, "orders[0]@1": EARLIER}
+    # What the store has lost since is written again if somebody says so.
+    cabinet.documents.clear()
+    assert "--again writes it once more" in commands("replay", "slow", "--place", "orders[0]@1", "--json")
+    assert not cabinet.documents
+    assert '"said": "written"' in commands("replay", "slow", "--place", "orders[0]@1", "--again", "--json")
+    assert cabinet.documents.keys() == {"1-2"}
     (letter,) = (one for one in letters(bootstrap, "slow-dead-letter") if one.value)
     assert letter.headers == (("trace", b"abc"),)
 
