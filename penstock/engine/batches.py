@@ -369,12 +369,13 @@ class Batches:
         if start is None or start < found.offsets.start:
             self.portions.end(batch, found.topic, found.partition, found.offsets.start)
             return
-        query, beside = self._checkpoint.query, found.letters(self._stream, self._rejects.kept, self._bootstrap)
+        query, ids = self._checkpoint.query, self._rejects.kept.ids
+        beside = found.letters(self._stream, self._rejects.kept, self._bootstrap)
         for store in self._stores:
             if not store.marked:
                 continue
             mine = store.mark.query == query
-            mark = store.mark if mine else Mark(query, -1, batch.starts, checkpoint=self._checkpoint.copy)
+            mark = store.mark if mine else Mark(query, -1, batch.starts, ids, checkpoint=self._checkpoint.copy)
             # As if it had died behind this, it finds that it has passed.
             if (fresh := replace(found.passed(mark), plans={})).offsets != mark.offsets:
                 self._giving.give(store, {}, beside.rows, fresh, self._rejects.kept)

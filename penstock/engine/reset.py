@@ -51,8 +51,11 @@ class Reset:
         return cls(**found | {name: _ends(found[name]) for name in ("starts", "below")})
 
     def of(self, ids: Mapping[str, str]) -> Reset:
-        """The same, without what it says was looked at of topics that were made again since. ids: as they are now."""
-        return replace(self, below={t: parts for t, parts in self.below.items() if ids.get(t) == self.ids.get(t)})
+        """The same, without what it says of topics that were made again since. ids: as they are now."""
+        starts, below = (
+            {t: p for t, p in of.items() if ids.get(t) == self.ids.get(t)} for of in (self.starts, self.below)
+        )
+        return replace(self, starts=starts, below=below)
 
     def seen(self, record: Mapping[str, Any]) -> bool:
         """Whether a record was looked at before the reset."""

@@ -117,8 +117,10 @@ class StreamRun:
             self._batches.open()
             self._through.anew()
             self._heard()
-            # What was read before may be gone by now, or another topic's.
-            begins = source.begins(self.stream, self._batches.committed.offsets, self._bootstrap)
+            # What was read before may be gone by now, or another topic's; a mark may be of what it was before a reset.
+            mark, asked = self._batches.committed, self._batches.reset
+            known = mark.offsets if mark.query == self._checkpoint.query else asked.starts if asked else {}
+            begins = source.begins(self.stream, known, self._bootstrap)
             self.offsets = begins or self.offsets
             tables, left_out, reset = self._tables.frames(self._spark), self._batches.left_out, self._batches.reset
             begun = self._checkpoint.begun

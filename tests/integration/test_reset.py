@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from confluent_kafka import TopicPartition
@@ -17,7 +17,7 @@ from penstock.catalog import build
 from penstock.cli import app, ways_out
 from penstock.control import Actor, connect
 from penstock.declare.topic import COMMITS
-from penstock.engine import hadoop
+from penstock.engine import hadoop, source
 from penstock.engine.checkpoint import Checkpoint
 from penstock.engine.rewind import Plan, To, planned
 from penstock.engine.session import session_for
@@ -110,7 +110,10 @@ def test_updates_are_not_overwritten_by_smaller_counts_nor_dead_letters_sent_twi
     made = reset(STREAM, spark, bootstrap, tmp_path, minute(0.7))
     assert (made.again, made.skipped, made.reset.floor) == (7, 0, minute(1))
     send(bootstrap, at(3.9))
+    known, begins = list[Any](), source.begins
+    monkeypatch.setattr(source, "begins", lambda of, upto, where: known.append(upto) or begins(of, upto, where))
     assert sorted(ran(STREAM, spark, bootstrap, tmp_path)) == [(1, 2), (2, 2), (3, 3)]
+    assert known == [{EVENTS.name: {0: 2}}], "it has not come to where its mark of before says"
     # The checkpoint goes on as any other.
     send(bootstrap, at(4))
     assert ran(STREAM, spark, bootstrap, tmp_path) == [(4, 1)]
