@@ -121,3 +121,11 @@ def test_a_store_without_marks_is_not_asked_for_nothing() -> None:
     given = Given(Writer([Wait("away", seconds=0)]), marked=False)
     assert given.give() == 0
     assert (given.writer.taken, given.stood, given.answered) == ([], [], False)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_only_who_asks_for_it_is_given_a_batch_without_rows(monkeypatch: pytest.MonkeyPatch, *, asks: bool) -> None:
+    monkeypatch.setattr(Named, "empty_batches", asks)
+    given = Given(Writer(), marked=False)
+    assert given.give() == 0
+    assert given.writer.taken == ([[]] if asks else [])
