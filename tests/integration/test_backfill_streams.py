@@ -157,6 +157,13 @@ def test_windows_from_before_the_archive_began_are_refused(endpoint: Endpoint, f
         with pytest.raises(BackfillError, match=f"{said}2026-01-01T11:00"):
             run(of(hours), fresh_broker.bootstrap, recompute=lambda *_: iter(()))
         Archived(replace(of(hours), unclosed=True), fresh_broker.bootstrap, print)
+    # Records that were removed before they were archived are missing in the middle.
+    gap, later = fresh(SUMMARIES, "gap")
+    holds(gap, endpoint, [receipt(0, START)], starts={0: 0})
+    Archived(replace(of(0), backfill=later), fresh_broker.bootstrap, print)
+    holds(gap, endpoint, [receipt(5, START, sent=begun)], starts={0: 5})
+    with pytest.raises(BackfillError, match="receipts/0 from offset 5 on, at 2026-01-01T10:10"):
+        Archived(replace(of(0), backfill=later), fresh_broker.bootstrap, print)
     # Of later windows it has all there was.
     with pytest.raises(BackfillError, match=r"nothing is in archive.*it ended before"):
         Archived(of(1), fresh_broker.bootstrap, print)
