@@ -89,6 +89,4 @@ def is_given() -> bool:
 
 
 def _input(archive: Archive, topic: Topic) -> Input:
-    # Of times Spark gives NULL where the sum or what is in it fails; so no value keeps its record from being archived.
-    tried = f"try_add({archive.event_time}, INTERVAL '0' SECOND)" if archive.event_time else RECORDS_OWN
-    return Input(topic, event_time=tried, ahead=None, record=True)
+    return Input(topic, event_time=archive.event_time or RECORDS_OWN, ahead=None, record=True)

@@ -79,8 +79,8 @@ class Input:
         records of a schema. Without one the transform gets the raw record:
         `topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP`.
     event_time: SQL over the schema's columns (or over `timestamp`, the record's own time, for a raw input), giving
-        TIMESTAMP. The engine adds it as the column `event_time` and puts the watermark on it. Where it gives NULL a
-        record is a dead letter, and a raw one keeps its own time.
+        TIMESTAMP. The engine adds it as the column `event_time` and puts the watermark on it. Where it gives NULL,
+        fails, or gives none of the years 1 to 9999, a record is a dead letter, and a raw one keeps its own time.
     ahead: how far an event time may lie in the future and be believed; a record beyond it is a dead letter. A raw input
         cannot reject; its event time is capped there. None believes every time. Whatever it is, no record moves the
         watermark beyond the clock.

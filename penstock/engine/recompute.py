@@ -56,7 +56,7 @@ BOUNDED = {
 }
 # A row group of a file is in the JVM's memory as a whole: one of more bytes is cut into smaller ones before.
 LARGE = 64 << 20
-SECOND, YEARS = 1_000_000, 10_000
+SECOND = 1_000_000
 WINDOW = ": struct<start:timestamp,end:timestamp>"
 
 
@@ -257,7 +257,7 @@ def _times_agree(spark: SparkSession, stream: Stream, paths: Sequence[str]) -> N
     said = F.col(f"{WHOLE}.headers")[0].value.cast("string").cast("bigint")
     off = F.abs(F.unix_micros(EVENT_TIME) - said)
     # Of a time that no folder is named after the archive takes the record's own.
-    usable = ~F.col(BAD) & (F.col(EVENT_TIME) >= F.lit(EPOCH)) & (F.year(EVENT_TIME) < YEARS)
+    usable = ~F.col(BAD) & (F.col(EVENT_TIME) >= F.lit(EPOCH))
     shown = F.struct(*(F.col(f"{WHOLE}.{name}").alias(name) for name in ("topic", "partition", "offset")), EVENT_TIME)
     found = rows.where(~F.col(BEAT) & usable & (off >= SECOND)).agg(F.count(F.lit(1)), F.max_by(shown, off), F.max(off))
     [(count, one, most)] = found.collect()

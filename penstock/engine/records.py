@@ -20,6 +20,7 @@ from penstock.declare.inputs import WHOLE
 from penstock.declare.schema import quoted
 from penstock.records.columns import BAD, BEAT, EVENT_TIME, KEPT, MORE, RAW, RECORD, Reading
 from penstock.records.heartbeat import BEAT_KEY, Signer, signer
+from penstock.records.times import FIRST, LAST
 from penstock.records.trial import tried
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 # Bad records of a batch that are held in memory, each of so many bytes at most; beyond, the batch is read again.
 BAD_HELD = 10_000
 BAD_BYTES = 2_000
-# Epoch microseconds: no time is later.
-LAST = 2**63 - 1
 OWN = ("timestamp", "headers")
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -56,7 +55,7 @@ def decoded(
         return _raw(source, given, F.timestamp_micros(horizon), ours)
     if reading.combine:
         tried(given)
-    clock = horizon if given.schema else F.least(F.unix_micros("timestamp"), horizon)
+    clock = horizon if given.schema else F.least(F.unix_micros(_own()), horizon)
     made = {"clock": clock, "beat": F.when(_keyed(), F.col("partition")), "headers": F.to_json("headers")}
     sent = source.select(*(made.get(name, F.col(name)).alias(name) for name in reading.sends))
     rows = sent.mapInArrow(reading, layout(reading))
@@ -76,6 +75,21 @@ def _horizon(given: Input, now: Column | None, own: str) -> Column:
     return F.unix_micros(at) + given.ahead // timedelta(microseconds=1)
 
 
+def _told(expression: str) -> Column:
+    """TIMESTAMP: an event time as it is declared; NULL where Spark cannot evaluate it, or it is no time of the
+    calendar."""
+    time = F.coalesce(F.expr(expression), F.lit(None).cast("timestamp"))
+    # NULL where the sum fails, or what is in it: Spark has no other function that takes a failure of any expression.
+    tried = F.try_add(time, F.expr("INTERVAL '0' SECOND"))
+    return F.when(F.unix_micros(tried).between(FIRST, LAST), tried)
+
+
+def _own(place: str = "timestamp") -> Column:
+    """TIMESTAMP: the record's own time, the nearest of the calendar. place: where it is found."""
+    micros = F.unix_micros(place)
+    return F.timestamp_micros(F.when(micros < FIRST, FIRST).when(micros > LAST, LAST).otherwise(micros))
+
+
 def _with_time(rows: DataFrame) -> DataFrame:
     """Rows whose record has its event time too."""
     return rows.withColumn(WHOLE, F.col(WHOLE).withField(EVENT_TIME, F.col(EVENT_TIME)))
@@ -85,7 +99,7 @@ def _raw(source: DataFrame, given: Input, horizon: Column, ours: Signer) -> Data
     """Records as they are, by their own time where the expression gives none; one too far in the future is capped."""
     whole = [F.struct(*RAW, *OWN).alias(WHOLE)] if given.record else []
     rows = source.select(*RAW, "timestamp", *whole, _beat_at(source.sparkSession, ours).alias(BEAT))
-    own = F.least(F.coalesce(F.expr(given.event_time), "timestamp"), horizon)
+    own = F.least(F.coalesce(_told(given.event_time), _own()), horizon)
     time = F.coalesce(F.timestamp_millis(BEAT), own).alias(EVENT_TIME)
     beat = F.col(BEAT).isNotNull().alias(BEAT)
     made = (time, beat, F.lit(False).alias(BAD), F.struct(*RAW).alias(KEPT))
@@ -131,8 +145,8 @@ def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
     """Rows whose event time is an expression that only Spark evaluates."""
     time = F.when(F.col(BEAT), F.col(EVENT_TIME))
     if given.tombstones == "keep":
-        time = time.when(F.col(f"{WHOLE}.value").isNull(), F.col(f"{WHOLE}.timestamp"))
-    time = time.when(~F.col(BAD), F.expr(given.event_time))
+        time = time.when(F.col(f"{WHOLE}.value").isNull(), _own(f"{WHOLE}.timestamp"))
+    time = time.when(~F.col(BAD), _told(given.event_time))
     rows = rows.withColumn(EVENT_TIME, time)
     none, ahead = F.col(EVENT_TIME).isNull(), F.unix_micros(EVENT_TIME) > horizon
     why = F.when(F.col(BAD), F.col(KEPT).reason)
@@ -172,7 +186,7 @@ def parted(alive: DataFrame, gone: DataFrame) -> DataFrame:
 
 def tombstones(source: DataFrame, like: DataFrame, metric: str) -> DataFrame:
     """The records without a value, as rows of some columns: NULL in each but `event_time` and `record`."""
-    time, whole = F.col("timestamp"), F.struct(*RAW, *OWN, F.col("timestamp").alias(EVENT_TIME))
+    time, whole = _own(), F.struct(*RAW, *OWN, _own().alias(EVENT_TIME))
     made = {EVENT_TIME: time, WHOLE: whole}
     found = source.where("value IS NULL").select(
         *(made.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in like.schema.fields)

@@ -119,8 +119,9 @@ class Reading:
         """The event time in SQL of DuckDB, epoch microseconds, NULL where there is none; None if only Spark can."""
         own = "epoch_us(_timestamp)"
         if self.whole and self.event_time.strip().lower() == "record.timestamp":
-            return own
+            return times.within(own)
         found = times.micros(self.event_time, self.fields)
+        own = times.nearest(own)
         return f"CASE WHEN _value IS NULL THEN {own} ELSE {found} END" if found and self.tombstones else found
 
     @property

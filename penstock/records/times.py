@@ -36,6 +36,16 @@ def micros(event_time: str, fields: Sequence[Field]) -> str | None:
     return None
 
 
+def within(micros: str) -> str:
+    """BIGINT: epoch microseconds, NULL for what is no time of the calendar."""
+    return f"CASE WHEN {micros} BETWEEN {FIRST} AND {LAST} THEN {micros} END"
+
+
+def nearest(micros: str) -> str:
+    """BIGINT: epoch microseconds, the nearest of the calendar."""
+    return f"CASE WHEN {micros} < {FIRST} THEN {FIRST} WHEN {micros} > {LAST} THEN {LAST} ELSE {micros} END"
+
+
 def window(event_time: str, micros: int) -> str:
     """BIGINT: which window of a length a TIMESTAMPTZ lies in, also before 1970: for combiners to group by."""
     at = f"epoch_us({event_time})"

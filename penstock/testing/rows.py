@@ -17,6 +17,7 @@ from penstock.engine import records, tablefeed
 from penstock.errors import DeclarationError
 from penstock.records import columns
 from penstock.records.columns import Reading
+from penstock.records.times import LAST
 from penstock.testing.topics import Record
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _arrow(given: Input, rows: Sequence[Given]) -> pa.RecordBatch:
     kinds = {field.name: field.type for field in columns.RECORD_TYPE}
     arrays = {name: pa.array(found[name], kinds[name]) for name in columns.RAW if name != "topic" or not given.topic}
     micros = timedelta(microseconds=1)
-    horizon = records.LAST if given.ahead is None else int(time.time() * 1e6) + given.ahead // micros
+    horizon = LAST if given.ahead is None else int(time.time() * 1e6) + given.ahead // micros
     own = [(at - EPOCH) // micros for at in found["timestamp"]]
     clock = [horizon if given.schema else at for at in own]
     arrays |= {"clock": pa.array(clock, pa.int64()), "beat": pa.nulls(len(made), pa.int32())}

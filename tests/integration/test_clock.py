@@ -4,15 +4,19 @@ record; test_time.py tries what moves the watermark."""
 from __future__ import annotations
 
 import base64
+import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock import catalog
 from penstock.engine import records
 from penstock.records.columns import BAD, BEAT, EVENT_TIME, KEPT, Reading
 from penstock.records.heartbeat import BEAT_KEY, signer
+from penstock.records.times import FIRST, LAST
 from penstock.streams import Combiner, Input, Topic
 
 pytestmark = pytest.mark.integration
@@ -89,3 +93,69 @@ def test_spark_proves_as_python_does(spark: SparkSession) -> None:
         *(at for *_, at in given),
         *[None] * len(near),
     ]
+
+
+# Each gives an event time of the field `at`, and none is a form that decoding knows.
+SPARKS = {
+    "a conversion in a condition": ("BIGINT", "CASE WHEN at IS NOT NULL THEN timestamp_millis(at) END", 1_000),
+    "a sum in a conversion": ("BIGINT", "timestamp_millis(at + 1)", 1_000),
+    "seconds": ("BIGINT", "CAST(at AS TIMESTAMP)", 1_000_000),
+    "a sum of conversions": ("BIGINT", "timestamp_micros(at) + INTERVAL '0' SECOND", 1),
+}
+TEXTS = ("0000-12-31T23:59:59Z", "+10000-01-01T00:00:00Z", "never")
+
+
+@pytest.mark.parametrize("name", SPARKS)
+def test_spark_gives_no_event_time_beyond_the_calendar_and_never_fails(spark: SparkSession, name: str) -> None:
+    kind, event_time, factor = SPARKS[name]
+    first, last = -(-FIRST // factor), LAST // factor
+    beyond = {first - 2, last + 2, 9_223_372_036_854_776, 1_700_000_000_000_000_000, 2**63 - 1, -(2**63)}
+    beyond |= {-1_691_241_070_000_000 if factor > 1 else FIRST - 2}
+    beyond = {at for at in beyond if not first - 1 <= at <= last}
+    given = Input(Topic("t"), schema=f"at {kind} NOT NULL", event_time=event_time, ahead=None)
+    found = decided(spark, given, [0, first + 1, last - 1, *sorted(beyond)])
+    assert found == [None] * 3 + [f"no event time: {event_time} gives none"] * len(beyond)
+
+
+def test_texts_that_are_no_event_time(spark: SparkSession) -> None:
+    for event_time in ("to_timestamp(at)", "at"):
+        given = Input(Topic("t"), schema="at STRING NOT NULL", event_time=event_time, ahead=None)
+        found = decided(spark, given, ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", *TEXTS])
+        assert found == [None] * 2 + [f"no event time: {event_time} gives none"] * len(TEXTS)
+
+
+def test_a_raw_record_whose_time_is_none_keeps_its_own_within_the_calendar(spark: SparkSession) -> None:
+    given = Input(Topic("t"), event_time="timestamp_millis(CAST(CAST(value AS STRING) AS BIGINT))", ahead=None)
+    values = [b"5", b"9223372036854776", b"253402300800000", b"x", None]
+    rows = [(None, value, "t", 0, n, NOW) for n, value in enumerate(values)]
+    source = spark.createDataFrame(rows, SCHEMA)
+    late = source.limit(1).withColumn("timestamp", F.timestamp_micros(F.lit(LAST + 10))).withColumn("value", F.lit(b""))
+    found = records.decoded(source.union(late), given, None).select(F.unix_micros(EVENT_TIME).alias("at")).collect()
+    assert sorted(row["at"] for row in found) == [5000, *[int(NOW.timestamp() * 1e6)] * 4, LAST]
+
+
+def test_no_shipped_stream_fails_on_nanoseconds(spark: SparkSession) -> None:
+    """Instead of milliseconds, in every field that is a BIGINT."""
+    shipped = {
+        (one.schema, one.event_time): one
+        for stream in catalog.load().streams.values()
+        for one in stream.inputs.values()
+        if isinstance(one, Input) and one.topic and "BIGINT" in one.schema and "timestamp_" in one.event_time
+    }
+    assert any(one.event_time.startswith("CASE") for one in shipped.values())
+    for given in shipped.values():
+        fields = Reading.of(given, combine=False, keep=False).fields
+        texts = dict.fromkeys((f.name for f in fields if f.type.kind == "string"), "login")
+        value = texts | dict.fromkeys((f.name for f in fields if f.type.kind == "bigint"), 1_700_000_000_000_000_000)
+        rest = {f.name: 1 for f in fields if f.type.kind in ("int", "double") and f.required}
+        [why] = decided(spark, given, [value | rest])
+        assert why == f"no event time: {given.event_time} gives none"
+
+
+def decided(spark: SparkSession, given: Input, values: list[Any]) -> list[str | None]:
+    """Why each record is bad, in order; a value that is no dict is its field `at`."""
+    texts = [json.dumps(value if isinstance(value, dict) else {"at": value}).encode() for value in values]
+    rows = [(None, text, "t", 0, n, NOW, None) for n, text in enumerate(texts)]
+    source = spark.createDataFrame(rows, f"{SCHEMA}, headers {records.HEADERS}").coalesce(1)
+    found = records.decoded(source, given, F.lit(NOW), keep="all", combine=False).select(BAD, f"{KEPT}.*").collect()
+    return [row.reason if row[BAD] else None for row in sorted(found, key=lambda row: row.offset)]

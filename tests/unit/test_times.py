@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from penstock.declare.schema import schema
@@ -79,6 +81,21 @@ def test_limits_are_those_of_the_calendar() -> None:
     assert found("at", "TIMESTAMP", "9999-12-31T23:59:59.999999Z") == (END, None)
     for beyond in ("0001-01-01T00:00:00+00:01", "9999-12-31T23:59:59-00:01"):
         assert found("at", "TIMESTAMP", beyond) == (None, f"field at is no timestamp: {beyond}")
+
+
+def test_a_records_own_time_beyond_the_calendar() -> None:
+    """It is none where it is declared, and the nearest where nothing else is: for a tombstone."""
+    reading = Reading("t", "a test", "at BIGINT", "record.timestamp", None, True, whole=True, tombstones=True)
+    for own_time, nearest in ((FIRST - 1, FIRST), (FIRST, FIRST), (0, 0), (LAST, LAST), (LAST + 1, LAST)):
+        given = batch([b'{"at":1}', None], whole=True)
+        own = pa.array([own_time, own_time], pa.timestamp("us", "UTC"))
+        given = given.set_column(given.schema.get_field_index("timestamp"), "timestamp", own)
+        [rows] = replace(reading, keep=False)(iter([given]))
+        assert rows["_bad"].to_pylist() == [own_time != nearest] * 2
+        times = rows["event_time"].cast(pa.int64()).to_pylist()
+        assert times == [None if own_time != nearest else own_time] * 2
+        [rows] = replace(reading, event_time="timestamp_millis(at)")(iter([given]))
+        assert rows["event_time"].cast(pa.int64()).to_pylist() == [1000, nearest]
 
 
 def test_what_lies_behind_the_horizon() -> None:
