@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,7 +127,10 @@ def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySQL]:
 
 @pytest.fixture(scope="session")
 def spark(_session_home: None) -> Iterator[SparkSession]:
-    """One Spark session for all tests that need no driver process of their own."""
+    """One Spark session for all tests that need no driver process of their own, on a machine whose clock shows local
+    time."""
+    os.environ["TZ"] = "EST5EDT,M3.2.0,M11.1.0"
+    time.tzset()
     with spark_session() as session:
         yield session
 

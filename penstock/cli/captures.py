@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -169,9 +169,9 @@ def watch(
             if message is None or message.error():
                 continue
             key, value = message.key() or b"", message.value()
-            at = datetime.fromtimestamp(message.timestamp()[1] / 1000).astimezone()
+            at = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
             shown = Text("tombstone", style="red") if value is None else Text(value.decode(errors="replace"))
-            console().print(Text(f"{at:%H:%M:%S} "), Text(key.decode(errors="replace"), style="cyan"), shown)
+            console().print(Text(f"{at:%H:%M:%SZ} "), Text(key.decode(errors="replace"), style="cyan"), shown)
     except KeyboardInterrupt:
         pass
     finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -93,7 +93,7 @@ def _beats() -> tuple[Beats, Beats, int, str]:
 
 
 def _held(hold: Mapping[str, Any]) -> str:
-    at = "" if hold["at"] is None else f" at {datetime.fromtimestamp(hold['at'] / 1000):%Y-%m-%d %H:%M:%S}"
+    at = "" if hold["at"] is None else f" at {datetime.fromtimestamp(hold['at'] / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
     return f"held{at}: {hold['why']}"
 
 

@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import shlex
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +34,8 @@ JAVA_OPTIONS = (
     "-Dlog4j2.formatMsgNoLookups=true",
 )
 LOGGING = Path(__file__).with_name("log4j2.properties")
+# Python's functions take a time without a zone for one of the process's: all processes of a stream have one zone.
+UTC = {"spark.sql.session.timeZone": "UTC", "spark.executorEnv.TZ": "UTC"}
 CHECKPOINT_WRITER = "spark.sql.streaming.checkpointFileManagerClass"
 
 
@@ -56,6 +59,12 @@ def _submit_conf(
 ) -> tuple[dict[str, str], dict[str, str]]:
     """Those that every user may read, and those that may be secrets."""
     s = settings()
+    if other := [f"{name}={zone}" for name, zone in s.spark_conf.items() if UTC.get(name, zone) != zone]:
+        raise SettingError(
+            "PENSTOCK_SPARK_CONF asks for another zone than UTC",
+            got=", ".join(other),
+            fix="leave it out; where a transform needs local time: from_utc_timestamp(event_time, 'Asia/Tokyo')",
+        )
     master = master or s.spark_master
     chosen = shlex.split(s.java_options) or JAVA_OPTIONS
     options = [
@@ -77,7 +86,7 @@ def _submit_conf(
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.extraJavaOptions": shlex.join(options),
-        "spark.sql.session.timeZone": "UTC",
+        **UTC,
         # An expression says what it says: `${name}` in a text is no variable.
         "spark.sql.variable.substitute": "false",
         # A long batch of one stream must not starve the others of the app; see also `jvm.turn`.
@@ -189,10 +198,14 @@ def _of_pods(asked: Placement) -> dict[str, str]:
 def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSession:
     """The session of this process; under spark-submit, and in a cluster, the JVM is there already, else it is started.
 
+    The process's local time is UTC from then on, as in Spark and in its Python workers.
+
     java_options: as for `submit_conf`.
     """
     from pyspark.sql import SparkSession
 
+    os.environ["TZ"] = "UTC"
+    time.tzset()
     Path(settings().logs).mkdir(parents=True, exist_ok=True)
     # Py4J notes each callback, two a batch, and at the end each connection that it closes.
     logging.getLogger("py4j").setLevel(logging.WARNING)

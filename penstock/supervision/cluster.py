@@ -32,7 +32,7 @@ LOOK_EVERY = 5.0
 # What a driver is given on its worker: settings, and where everything lies, which is the same on all hosts. The rest is
 # of the worker's host.
 KEPT = re.compile(
-    r"(PENSTOCK_|AIRFLOW_CONN_|AWS_|PYSPARK_)\w+|PATH|PYTHONPATH|PYTHONUNBUFFERED|JAVA_HOME|SSL_CERT_FILE"
+    r"(PENSTOCK_|AIRFLOW_CONN_|AWS_|PYSPARK_)\w+|PATH|PYTHONPATH|PYTHONUNBUFFERED|TZ|JAVA_HOME|SSL_CERT_FILE"
 )
 # Of the supervisor's own host.
 LEFT = ("PENSTOCK_DRIVER_HOST", "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_SUBMIT_ARGS")

@@ -116,6 +116,8 @@ def environment() -> dict[str, str]:
         PATH=os.pathsep.join([str(python.parent), env.get("PATH", os.defpath)]),
         PYTHONPATH=os.pathsep.join(paths),
         PYTHONUNBUFFERED="1",
+        # A time without a zone is UTC to every function, whatever the host's clock shows.
+        TZ="UTC",
         # Found by spark-submit too, but by starting Python twice.
         SPARK_HOME=env.get("SPARK_HOME") or _spark_home(),
         # A JVM that only puts the command line together.

@@ -152,6 +152,18 @@ def test_no_shipped_stream_fails_on_nanoseconds(spark: SparkSession) -> None:
         assert why == f"no event time: {given.event_time} gives none"
 
 
+def test_python_functions_see_utc(spark: SparkSession) -> None:
+    """In workers and in the driver, at an hour that local time has twice; the machine's zone is that of New York."""
+    at = datetime(2015, 11, 1, 6, 30, tzinfo=UTC)
+    rows = spark.createDataFrame([(at,)], "at TIMESTAMP")
+    seen = F.udf(lambda e: f"{e.timestamp():.0f} {e.hour} {e.date()}", "string")
+    [row] = rows.select(
+        seen("at").alias("seen"), "at", (F.col("at") == F.lit(at.replace(tzinfo=None))).alias("same")
+    ).collect()
+    assert row.seen == f"{at.timestamp():.0f} 6 2015-11-01"
+    assert (row["at"], row.same) == (at.replace(tzinfo=None), True)
+
+
 def decided(spark: SparkSession, given: Input, values: list[Any]) -> list[str | None]:
     """Why each record is bad, in order; a value that is no dict is its field `at`."""
     texts = [json.dumps(value if isinstance(value, dict) else {"at": value}).encode() for value in values]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -56,11 +56,11 @@ def test_topics_stand_beside_their_declaration() -> None:
 
 def test_a_held_topic_says_what_it_waits_for(control: Control) -> None:
     assert "held" not in run()
-    at = int(datetime(2026, 1, 31, 12, 3, 10).timestamp() * 1000)
+    at = int(datetime(2026, 1, 31, 12, 3, 10, tzinfo=UTC).timestamp() * 1000)
     control.beat_held("receipts", at, "metric-bundles is down")
     control.beat_held("clicks", None, "up was not through its inputs yet")
     said = run()
-    assert "heartbeats of receipts are held at 2026-01-31 12:03:10: metric-bundles is down" in said
+    assert "heartbeats of receipts are held at 2026-01-31T12:03:10Z: metric-bundles is down" in said
     assert "heartbeats of clicks are held: up was not through its inputs yet" in said
     found = {t["name"]: (t["held"], t["held_at"]) for t in json.loads(run("--json"))["topics"]}
     assert found["receipts"] == ("metric-bundles is down", at)

@@ -122,6 +122,7 @@ def test_what_a_driver_is_given(p: Platform, monkeypatch: pytest.MonkeyPatch) ->
     assert not {"PENSTOCK_DRIVER_HOST", "AIRFLOW_HOME", "HOSTNAME", "PYSPARK_GATEWAY_PORT", "SPARK_LOCAL_IP"} & {*given}
     assert (given["PENSTOCK_SPARK_MASTER"], given["PENSTOCK_DEPLOY"]) == (MASTER, "cluster")
     assert given["PATH"].split(os.pathsep)
+    assert given["TZ"] == "UTC"
 
 
 def test_only_a_standalone_master_takes_drivers() -> None:

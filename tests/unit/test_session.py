@@ -22,6 +22,7 @@ def test_what_was_measured_best_is_the_default() -> None:
     conf = session.submit_conf("shop")
     assert conf["spark.app.name"] == "penstock-shop"
     assert "-XX:+UseSerialGC" in conf["spark.driver.extraJavaOptions"]
+    assert (conf["spark.sql.session.timeZone"], conf["spark.executorEnv.TZ"]) == ("UTC", "UTC")
     assert conf["spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"] == "true"
     assert "FileSystemBased" in conf["spark.sql.streaming.checkpointFileManagerClass"]
 
@@ -43,6 +44,18 @@ def test_each_can_be_overruled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert conf["spark.driver.extraJavaOptions"].startswith("-XX:+UseG1GC '-Dname=a b' -Dlog4j2.")
     assert "-XX:+ExitOnOutOfMemoryError" in conf["spark.driver.extraJavaOptions"]
     assert "SerialGC" not in conf["spark.driver.extraJavaOptions"]
+
+
+@pytest.mark.parametrize("name", session.UTC)
+def test_the_zone_is_no_choice(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    for zone, refused in (("UTC", False), ("America/New_York", True)):
+        monkeypatch.setenv("PENSTOCK_SPARK_CONF", json.dumps({name: zone}))
+        settings.cache_clear()
+        if refused:
+            with pytest.raises(SettingError, match=f"another zone than UTC; got: {name}={zone}; .*from_utc_timestamp"):
+                session.submit_conf("shop")
+        else:
+            assert session.submit_conf("shop")[name] == "UTC"
 
 
 def test_checkpoints_elsewhere_keep_sparks_own_manager(monkeypatch: pytest.MonkeyPatch) -> None:
