@@ -29,7 +29,9 @@ STATEFUL = {
     "TransformWithStateInPySpark", "FlatMapGroupsWithState", "FlatMapGroupsInPandasWithState", "GlobalLimit",
 }  # fmt: skip
 OWN_STATE = {step for step in STATEFUL if step.startswith(("TransformWithState", "FlatMapGroups"))}
-# A column that a watermark lies on.
+# What a column that a watermark lies on has among its metadata.
+DELAY = "spark.watermarkDelayMs"
+# The same, as Spark writes it.
 TIMED_COLUMN = re.compile(r"-T\d+ms\b")
 # What differs each time a plan is made: ids of columns, a watermark's delay, counted names.
 COUNTED = re.compile(r"\b([xyz])_\d+(?=#)")
@@ -183,6 +185,25 @@ def clocks(frame: DataFrame) -> list[str]:
             continue
         clock = node.timeMode() if node.nodeName().startswith("Transform") else node.timeout()
         found.append(clock.toString() if TIMED_COLUMN.search(_reads(node)) else "no event time")
+    return found
+
+
+def own_watermarks(frame: DataFrame) -> list[str]:
+    """The columns of a streaming frame that have a watermark behind the one that each input has already."""
+    marks = [n for n in _nodes(frame._jdf.queryExecution().analyzed()) if n.nodeName() == WATERMARK and n.isStreaming()]
+    return [_plain(n.eventTime().toString()) for n in marks if any(m.nodeName() == WATERMARK for m in [*_nodes(n)][1:])]
+
+
+def untimed_groups(frame: DataFrame) -> list[str]:
+    """What the aggregates of a streaming frame group by that have no column with a watermark among their groups: of
+    those Spark takes no record for late, and drops no state."""
+    found: list[str] = []
+    for node in _nodes(frame._jdf.queryExecution().analyzed()):
+        if node.nodeName() == "Aggregate" and _keeps_state(node):
+            groups = list(_each(node.groupingExpressions()))
+            columns = (one for one in groups if one.getClass().getSimpleName() == "AttributeReference")
+            if not any(one.metadata().contains(DELAY) for one in columns):
+                found += map(_typed, groups)
     return found
 
 

@@ -63,6 +63,7 @@ def rows(
     refusals.check(stream, [*jvm.stateful_steps(found), *(refusals.FOLD for _ in place.folds)])
     refusals.timers_fit(stream, [fold.name for fold in place.folds.values() if fold.due])
     refusals.clocks_fit(stream, jvm.clocks(found))
+    refusals.times_fit(stream, jvm.untimed_groups(found), jvm.own_watermarks(found))
     refusals.windows_fit(stream, jvm.windows(found))
     if any(fold.restored for fold in place.folds.values()):
         restoring.restoring(stream, found, place)

@@ -18,13 +18,18 @@ if TYPE_CHECKING:
     from penstock.engine.jvm import Windows
 
 FOLD = "Fold"
+BY_TIME = (
+    'group by a window of event_time as well, F.window("event_time", ...): declare another time as the event time of '
+    'the input; shift windows for days of another zone, F.window("event_time", "1 day", startTime="5 hours"), and say '
+    "their phase in the promise; for a value by key without an end take a Fold"
+)
 TWO_STREAMS = "make two streams with a topic between: the first writes absolute values by key, the second reads them"
 # Of Spark's message: what it means here, and what to do instead.
 WAYS = {
     "correctness' issue": ("a stateful step behind one that Spark cannot follow", f"promise Final, or {TWO_STREAMS}"),
     "aggregations without watermark": (
-        "an aggregate that never ends, as its groups have no time",
-        "group by a window of event_time as well, or promise Updates",
+        "an aggregate that never ends, as its groups have no event time",
+        BY_TIME,
     ),
     "without a watermark in the join keys": (
         "an outer join without an end",
@@ -81,6 +86,27 @@ def windows_fit(stream: Stream, found: Sequence[Windows]) -> None:
                 got=f"windows of {one.length}, one every {one.slide}, from {one.start} on, and {kind}({said})",
                 fix=f"promise {kind}(window={one.slide!r}, phase={one.phase!r}, ...), or take other windows",
             )
+
+
+def times_fit(stream: Stream, untimed: Sequence[str], own: Sequence[str]) -> None:
+    """DeclarationError if groups of a plan have no event time, or it has a watermark of its own.
+
+    untimed, own: as `jvm.untimed_groups` and `jvm.own_watermarks` give them.
+    """
+    if own:
+        raise DeclarationError(
+            f"stream {stream.name} puts a watermark on a time, and event_time has the one that its promise says",
+            got=f"withWatermark on {', '.join(own)}",
+            fix="leave withWatermark out: how late a record may be is the promise's, and which time counts is the "
+            "event_time of the input",
+        )
+    if stream.promise.refines and untimed:
+        raise DeclarationError(
+            f"stream {stream.name} promises {type(stream.promise).__name__} of groups without event time, so no record "
+            "would ever be late, and their state would grow for ever",
+            got=f"groups by {', '.join(untimed)}",
+            fix=BY_TIME,
+        )
 
 
 def clocks_fit(stream: Stream, found: Sequence[str]) -> None:

@@ -79,6 +79,20 @@ def test_windows_are_told(spark: SparkSession, given: tuple[str, ...], found: tu
     assert jvm.windows(rows.groupBy("value").count()) == []
 
 
+def test_groups_without_event_time_and_watermarks_of_their_own(spark: SparkSession) -> None:
+    given = rates(spark).withWatermark("timestamp", "0 seconds")
+    window, later = F.window("timestamp", "1 second"), F.col("timestamp") + F.expr("INTERVAL 1 SECOND")
+    for groups in ([window], [window.alias("w"), "value"], ["timestamp"], [F.col("timestamp").alias("at")], []):
+        assert jvm.untimed_groups(given.groupBy(*groups).count()) == []
+    renamed = given.select(F.col("timestamp").alias("at")).union(given.select("timestamp"))
+    assert jvm.untimed_groups(renamed.groupBy(F.window("at", "1 second")).count()) == []
+    for group in (F.window(later, "1 second"), F.unix_millis("timestamp"), F.col("value")):
+        assert len(jvm.untimed_groups(given.groupBy(group).count())) == 1
+    twice = given.withColumn("at", later)
+    assert jvm.own_watermarks(twice.union(twice).join(spark.range(1))) == []
+    assert jvm.own_watermarks(twice.withWatermark("at", "1 second")) == ["at"]
+
+
 def test_a_batch_tells_its_progress_its_metrics_and_its_late_rows(spark: SparkSession, tmp_path: Path) -> None:
     watched = counted(rates(spark).observe("seen", F.count("*").alias("n")))
     seen: list[tuple[int, int]] = []

@@ -87,7 +87,26 @@ REFUSED: dict[str, tuple[Promise, Any, str]] = {
     "no timers": (TIMED, by_minute, "take another promise"),
     "a step more than is said": (FINAL, lambda one: by_minute(one.dropDuplicates(["n", "event_time"])), "say steps=2"),
     "a step in a stream without state": (Each(), by_minute, "say steps=1"),
-    "groups without time": (FINAL, lambda one: one.groupBy("n").count().select("n"), "group by a window of event_time"),
+    "groups without time": (FINAL, lambda one: one.groupBy("n").count().select("n"), "a window of event_time"),
+    "updated windows of another time": (
+        UPDATES, lambda one: one.groupBy(F.window("at", "1 minute").alias("w")).agg(F.count("*").alias("n")),
+        "as the event time of the input"),
+    "updated windows of local time": (
+        UPDATES, lambda one: one.groupBy(F.window(F.from_utc_timestamp("event_time", "Asia/Tokyo"), "1 minute")).agg(
+            F.count("*").alias("n")), "startTime"),
+    "updated groups of a time that is cut": (
+        UPDATES, lambda one: one.groupBy(F.date_trunc("minute", "event_time").alias("m")).agg(
+            F.count("*").alias("n")), "window of event_time"),
+    "updated groups without time": (UPDATES, lambda one: one.groupBy("n").count().select("n"), "a Fold"),
+    "windows of another time": (
+        FINAL, lambda one: one.groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("n")),
+        "as the event time of the input"),
+    "a watermark of its own, of a second time": (
+        UPDATES, lambda one: by_minute(one.withWatermark("at", "1 hour")), "leave withWatermark out"),
+    "a watermark of its own, once more": (
+        FINAL, lambda one: by_minute(one.withWatermark("event_time", "1 hour")), "leave withWatermark out"),
+    "a watermark of its own without state": (
+        Each(), lambda one: one.withWatermark("at", "1 hour").select("n"), "leave withWatermark out"),
     "an outer join without time": (
         JOINED, lambda one, other: one.join(other, "n", "left").select("n"), "how far apart"),
     "an anti join of streams": (JOINED, lambda one, other: one.alias("a").join(

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.sinks.influxdb import InfluxDB
-from penstock.streams import Each, Final, Input, Stream, Table, Topic, TopicOutput, Updates
+from penstock.streams import Each, F, Final, Input, Stream, Table, Topic, TopicOutput, Updates
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +26,7 @@ def lines(minutes: DataFrame) -> DataFrame:
 
 
 def counts(records: DataFrame) -> DataFrame:
-    return records.groupBy("topic").count()
+    return records.groupBy("topic", F.window("event_time", "1 minute")).count()
 
 
 STREAMS = [
