@@ -92,12 +92,24 @@ class Keeper:
         self._stop.set()
 
     def tend(self) -> None:
-        """Close the hours that are due, and remove what nobody needs any more."""
+        """Close the hours that are due, and remove what nobody needs any more.
+
+        The first error of an hour that cannot be closed is raised when the others are.
+        """
         due = list(self._due())
+        failed = list[Exception]()
         for hour in self._complete(due) if due else ():
-            if not self._stop.is_set():
+            if self._stop.is_set():
+                break
+            try:
                 self._close(hour)
+            except (LeaseLost, Wait):
+                raise
+            except Exception as e:
+                failed.append(e)
         self._clear()
+        if failed:
+            raise failed[0]
 
     def _run(self) -> None:
         while not self._stop.wait(EVERY):
@@ -107,16 +119,18 @@ class Keeper:
             except LeaseLost as e:
                 log.info("archive %s: %s", self._output.archive, e)
                 return
-            except (PenstockError, pa.ArrowException, OSError) as e:
+            except Exception as e:
                 # The next look tries again; until then hours stay open, and nothing is lost by that.
                 if str(e) != self._said and not isinstance(e, Wait):
-                    log.warning("archive %s: an hour cannot be closed: %s", self._output.archive, e)
+                    foreseen = isinstance(e, PenstockError | pa.ArrowException | OSError)
+                    said = "archive %s: an hour cannot be closed: %s"
+                    log.warning(said, self._output.archive, e, exc_info=not foreseen)
                 self._said = str(e)
 
     def _due(self) -> Iterator[str]:
         state, now = self._writer.state, self._clock()
         for hour in sorted(state.open):
-            ended = (layout.begins(hour) + layout.HOUR).timestamp()
+            ended = layout.ends(hour).timestamp()
             closed = state.closed.get(hour)
             if now >= max(ended, closed.at if closed else 0.0) + self._output.wait:
                 yield hour

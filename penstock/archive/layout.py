@@ -214,6 +214,11 @@ def begins(hour: str) -> datetime:
     return datetime.strptime(hour, "%Y-%m-%dT%H").replace(tzinfo=UTC)
 
 
+def ends(hour: str) -> datetime:
+    """The last moment of an hour: behind the last hour of all there is no other."""
+    return begins(hour) + (HOUR - datetime.resolution)
+
+
 def folder(hour: str) -> str:
     """Where the records of an hour lie."""
     date, _, number = hour.partition("T")

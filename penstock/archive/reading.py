@@ -57,7 +57,7 @@ def names(state: State, start: datetime | None = None, end: datetime | None = No
     return [
         hour
         for hour in state.hours
-        if (end is None or layout.begins(hour) < end) and (start is None or start < layout.begins(hour) + layout.HOUR)
+        if (end is None or layout.begins(hour) < end) and (start is None or start <= layout.ends(hour))
     ]
 
 
@@ -122,7 +122,8 @@ def times(store: Store, file: File) -> tuple[datetime, datetime] | None:
         found: list[Any] = [group.column(column).statistics for group in groups if group.num_rows]
         if any(one is None or not one.has_min_max for one in found):
             return None
-        return min(one.min for one in found), max(one.max for one in found)
+        # As the file has them: not every one is a time that Python knows.
+        return records.moment(min(one.min_raw for one in found)), records.moment(max(one.max_raw for one in found))
 
 
 @contextmanager

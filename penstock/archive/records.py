@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import duckdb
@@ -69,6 +69,12 @@ def _usable(time: Any) -> Any:
     first, last = pa.scalar(FIRST, TIME), pa.scalar(LAST, TIME)
     usable: Any = pc.and_(pc.greater_equal(time, first), pc.less_equal(time, last))
     return usable.fill_null(False)
+
+
+def moment(micros: int) -> datetime:
+    """A time of a record in epoch microseconds; the nearest that a folder can be named after."""
+    span = LAST - FIRST
+    return FIRST + min(max(timedelta(0), timedelta(microseconds=micros)), span)
 
 
 def by_hour(rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:

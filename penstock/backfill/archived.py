@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from threading import Event
@@ -14,9 +14,9 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.archive import reading
+from penstock.archive import reading, records
 from penstock.archive.keeper import ends_of, left_of
-from penstock.archive.layout import HOUR, File, Span, State, added, begins
+from penstock.archive.layout import HOUR, File, Span, State, added, begins, ends
 from penstock.archive.reading import Hour
 from penstock.archive.states import latest
 from penstock.archive.writer import store_of
@@ -166,7 +166,7 @@ class Archived:
                     f"backfill {self._job.name}: the archive began in the middle of {topic}, and "
                     "windows of a part of their records would replace those of all",
                     got=f"{place} from offset {offset} on, at {minute(at)}, in {self._store.place(file.key)}",
-                    fix=f"let the interval begin at {minute(_hour_after(at + ahead))}, or take what is there: "
+                    fix=f"let the interval begin at {minute(_hour_after(at, ahead))}, or take what is there: "
                     "--unclosed",
                 )
 
@@ -186,8 +186,8 @@ class Archived:
     def _at(self, file: File, place: str, offset: int) -> datetime:
         """The timestamp of a record."""
         rows = self._of(file, place)
-        [at] = rows.filter(pc.field("offset") == offset)["timestamp"].to_pylist()
-        return at or EPOCH
+        [at] = rows.filter(pc.field("offset") == offset)["timestamp"].cast(pa.int64()).to_pylist()
+        return records.moment(at or 0)
 
     def _of(self, file: File, place: str) -> pa.Table:
         """The records of a file that are of one partition."""
@@ -219,8 +219,10 @@ class Archived:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _hour_after(at: datetime) -> datetime:
-    return EPOCH - (EPOCH - at) // HOUR * HOUR
+def _hour_after(at: datetime, ahead: timedelta) -> datetime:
+    """The first whole hour that begins so long behind a time; the last of the calendar if there is none."""
+    whole = -((EPOCH - at - ahead) // HOUR * HOUR)
+    return EPOCH + min(whole, begins("9999-12-31T23") - EPOCH)
 
 
 def _closed(job: Job, hours: Sequence[Hour]) -> None:
@@ -246,7 +248,7 @@ def _was_there(job: Job, state: State, *, known: bool) -> None:
             fix=f"see that it runs: penstock streams show {archive.name}; or that it lies there",
         )
     first, last = state.hours[0], state.hours[-1]
-    before, behind = job.end <= begins(first), job.begin is not None and job.begin >= begins(last) + HOUR
+    before, behind = job.end <= begins(first), job.begin is not None and job.begin > ends(last)
     if before or (behind and not known):
         raise BackfillError(
             f"backfill {job.name}: nothing is in archive {archive.name} for this interval: "

@@ -6,14 +6,17 @@ import hashlib
 import io
 import random
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from penstock.archive import layout, records
-from penstock.archive.keeper import bins, left_of
+from penstock.archive import keeper, layout, reading, records
+from penstock.archive.keeper import Keeper, bins, left_of
 from penstock.archive.layout import Closed, File, Manifest, Span, State, added
-from penstock.archive.streams import stream
+from penstock.archive.streams import Archived, stream
 from penstock.archive.writer import _begins, _behind
 from penstock.declare.archive import Archive
 from penstock.declare.outputs import Mark
@@ -22,6 +25,7 @@ from penstock.errors import DeclarationError, SinkError
 from penstock.objects.place import AWS, endpoint
 from penstock.objects.store import filesystem
 from penstock.settings import settings
+from tests.support import wait_until
 
 AT = datetime(2026, 1, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 
@@ -180,3 +184,75 @@ def test_an_archive_is_a_stream_of_raw_records() -> None:
         Archive("kept", "t", bucket="lake", event_time="timestamp_millis(amount)")
     with pytest.raises(DeclarationError, match="archive kept: stream kept: max_records is too small"):
         stream(Archive("kept", "t", bucket="lake", batch=-1))
+
+
+LAST_HOUR = "9999-12-31T23"
+
+
+def tending(monkeypatch: pytest.MonkeyPatch, *hours: str, broken: str = "") -> tuple[Keeper, list[str]]:
+    """A keeper of an archive with such open hours, and those that it closes; the broken one cannot be closed."""
+    closed: list[str] = []
+    writer: Any = SimpleNamespace(state=State(open=dict.fromkeys(hours, ())))
+    output = Archived("kept", "lake", "p", ("t",), 900.0)
+    made = Keeper(writer, output, lambda _: ({}, {}), lambda: datetime(2026, 2, 1, tzinfo=UTC).timestamp())
+
+    def close(hour: str) -> None:
+        if hour == broken:
+            raise SinkError(f"files of hour {hour} do not hold what was written")
+        closed.append(hour)
+
+    monkeypatch.setattr(made, "_close", close)
+    return made, closed
+
+
+def test_the_last_hour_of_the_calendar_keeps_no_other_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, closed = tending(monkeypatch, LAST_HOUR, "2026-01-01T10", "2026-01-01T11", "2026-01-31T23", "1970-01-01T00")
+    made.tend()
+    assert closed == ["1970-01-01T00", "2026-01-01T10", "2026-01-01T11"], "the newest has yet to wait"
+    held = State(open={LAST_HOUR: (), "2026-01-01T10": ()})
+    assert reading.names(held, datetime(9000, 1, 1, tzinfo=UTC)) == [LAST_HOUR]
+    assert reading.names(held, end=datetime(9000, 1, 1, tzinfo=UTC)) == ["2026-01-01T10"]
+    one = datetime(2026, 1, 1, 11, tzinfo=UTC)
+    assert reading.names(held, one, one + layout.HOUR) == []
+    assert reading.names(held, one - timedelta.resolution, one) == ["2026-01-01T10"]
+
+
+def test_an_hour_that_cannot_be_closed_keeps_no_other_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, closed = tending(monkeypatch, "2026-01-01T10", "2026-01-01T11", broken="2026-01-01T10")
+    with pytest.raises(SinkError, match="files of hour 2026-01-01T10"):
+        made.tend()
+    assert closed == ["2026-01-01T11"]
+
+
+def test_a_keeper_goes_on_behind_an_error_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "EVERY", 0.01)
+    made, closed = tending(monkeypatch, "2026-01-01T10")
+    looks = iter([OverflowError("date value out of range")])
+    tend = made.tend
+
+    def look() -> None:
+        for error in looks:
+            raise error
+        tend()
+
+    monkeypatch.setattr(made, "tend", look)
+    made.start()
+    try:
+        wait_until(lambda: closed[:1] == ["2026-01-01T10"])
+    finally:
+        made.stop()
+
+
+def test_times_that_python_does_not_know(tmp_path: Path) -> None:
+    micros = [-5, 0, 1_700_000_000_000_000, 2**60]
+    rows = table(*(row(n) for n in range(len(micros))))
+    own = pa.array(micros, records.TIME)
+    rows = rows.set_column(rows.schema.get_field_index("timestamp"), rows.schema.field("timestamp"), own)
+    (tmp_path / "x").write_bytes(records.parquet(rows))
+    store: Any = SimpleNamespace(opened=lambda key: (tmp_path / key).open("rb"), place=str)
+    assert reading.times(store, File("x", 1, {})) == (records.FIRST, records.LAST)
+    assert [records.moment(at) for at in (2**63 - 1, -(2**63), 1)] == [
+        records.LAST,
+        records.FIRST,
+        records.FIRST + timedelta.resolution,
+    ]
