@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from penstock.backfill import rows as given
 from penstock.backfill.job import Done, Job
-from penstock.kafka.sizes import FRAME, Batch, Headers
+from penstock.kafka.sizes import FRAME, Batch, Headers, stamped
 from penstock.kafka.sizes import HEADER as EACH
 from penstock.kafka.transactions import TransactionalWriter
 
@@ -86,9 +86,8 @@ def _batch(job: Job, run: str, rows: pa.Table) -> Batch:
 
     times = [0] * rows.num_rows
     if job.replays and job.timestamps == "original":
-        # Epoch microseconds; 0 for now.
-        micros: Any = rows["timestamp"].cast(pa.int64())
-        times = np.maximum(_numbers(micros) // 1000, 0).tolist()
+        micros: Any = pc.fill_null(rows["timestamp"].cast(pa.int64()), -1)
+        times = [stamped(at) for at in (_numbers(micros) // 1000).tolist()]
     return Batch(job.target, rows["key"].to_pylist(), rows["value"].to_pylist(), headers, times, sizes)
 
 

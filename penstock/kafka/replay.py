@@ -17,7 +17,7 @@ from penstock.declare.topic import Topic
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, first_offsets, partitions, settings_of, topic_ids
 from penstock.kafka.letters import Letter, Origin, between, consumer, headers_of
 from penstock.kafka.marks import settled
-from penstock.kafka.sizes import Message, as_bytes
+from penstock.kafka.sizes import Message, as_bytes, stamped
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.kafka.whole import at_origin
 
@@ -128,7 +128,7 @@ def _planned(letter: Letter, taken: list[str], reader: Consumer, ids: Mapping[st
         return Replay(letter, refused="its batch was broken in the broker's log, and nothing of it could be read")
     again = ((REPLAYED, str(origin).encode()),)
     if (found := at_origin(letter, origin, reader, ids)) is not None:
-        headers, at = (*headers_of(found), *again), max(0, found.timestamp()[1])
+        headers, at = (*headers_of(found), *again), stamped(found.timestamp()[1])
         key, value = as_bytes(found.key()), as_bytes(found.value())
         return Replay(letter, Message(origin.topic, key, value, headers, origin.partition, at))
     if letter.cut:

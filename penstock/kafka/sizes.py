@@ -52,6 +52,14 @@ def digest(key: bytes | None, value: bytes | None) -> str:
     return hashlib.sha256(b"%d:%d:" % tuple(lengths) + (key or b"") + (value or b"")).hexdigest()
 
 
+def stamped(timestamp: int) -> int:
+    """The timestamp by which a record is written again, epoch ms: 0, which is now, for one that has none (below 0).
+
+    A client takes 0 for now, so the first millisecond of 1970 becomes the second.
+    """
+    return max(1, timestamp) if timestamp >= 0 else 0
+
+
 Headers = list[tuple[str, str | bytes | None]]
 
 

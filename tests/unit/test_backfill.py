@@ -27,7 +27,7 @@ from jobs.metrics.kept import SUMMARIES
 from jobs.quality.kept import COUNTS
 from penstock.archive import records
 from penstock.archive.layout import Span
-from penstock.backfill import patience, progress, rows, writing
+from penstock.backfill import archived, patience, progress, rows, writing
 from penstock.backfill.documents import converted
 from penstock.backfill.job import Done, Job, ms
 from penstock.backfill.lag import behind, watermarks
@@ -120,18 +120,21 @@ def test_records_go_with_their_own_headers_and_times_and_one_of_ours() -> None:
         {"key": b"k", "value": b"v", "timestamp": AT, "headers": own},
         {"key": None, "value": b"x" * 2_000, "timestamp": AT - timedelta(days=40_000), "headers": None},
         {"key": b"k", "value": None, "timestamp": None, "headers": []},
+        {"key": b"k", "value": b"", "timestamp": datetime(1970, 1, 1, tzinfo=UTC), "headers": []},
     ]
     rows = pa.Table.from_pylist(
         [{"topic": "t", "partition": 3, "offset": n, **row} for n, row in enumerate(given)], records.SCHEMA
     ).slice(1)
     job = Job(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
     batch = writing._batch(job, RUN, rows)
-    marks = [(writing.HEADER, f"run/t/3/{n}".encode()) for n in (1, 2, 3)]
+    marks = [(writing.HEADER, f"run/t/3/{n}".encode()) for n in (1, 2, 3, 4)]
     now = int(AT.timestamp() * 1000)
     expected = [
         Message("to", b"k", b"v", (*own[:2], own[3], marks[0]), timestamp=now),
         Message("to", None, b"x" * 2_000, (marks[1],), timestamp=0),
         Message("to", b"k", None, (marks[2],), timestamp=0),
+        # A client takes 0 for now.
+        Message("to", b"k", b"", (marks[3],), timestamp=1),
     ]
     assert list(batch.messages()) == expected
     assert list(batch.messages()) == expected
@@ -266,6 +269,15 @@ def test_documents_keep_what_they_say() -> None:
     # A float of seconds would lose a millisecond of every hundred and seventieth.
     odd = [EPOCH + timedelta(milliseconds=n * 977 + 1_700_000_000_000) for n in range(2000)]
     assert [ms(at) for at in odd] == [n * 977 + 1_700_000_000_000 for n in range(2000)]
+
+
+def test_the_hour_behind_a_time() -> None:
+    hour, last = timedelta(hours=1), datetime(9999, 12, 31, 23, tzinfo=UTC)
+    assert archived._hour_after(AT.replace(minute=0, second=0, microsecond=0), timedelta(0)).minute == 0
+    for at in (datetime(2026, 1, 1, 10, 0, 1, tzinfo=UTC), datetime(2026, 1, 1, 11, tzinfo=UTC)):
+        assert archived._hour_after(at, hour) == datetime(2026, 1, 1, 12, tzinfo=UTC)
+    for at in (last, last - hour, last + (hour - timedelta.resolution)):
+        assert archived._hour_after(at, timedelta(days=1)) == last
 
 
 def test_it_says_that_it_lives_while_there_are_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:

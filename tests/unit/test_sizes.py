@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.kafka.letters import shown
-from penstock.kafka.sizes import Limit, Message, digest
+from penstock.kafka.sizes import Limit, Message, digest, stamped
 
 NOISE = random.Random(0).randbytes(2_000_000)
 
@@ -66,3 +66,8 @@ def test_a_shown_text_is_text_alone() -> None:
     assert shown(b"a\x1b[31m\n\xff\xe2\x80\xae\xc3\xbc", 100) == r"a\x1b[31m\n\xff\u202eü"
     assert shown(None, 9) == "(none)"
     assert shown("x" * 20, 10) == "x" * 9 + "…"
+
+
+def test_the_time_by_which_a_record_is_written_again() -> None:
+    """A client takes 0 for now, and a record without a time says -1."""
+    assert [stamped(at) for at in (-1, 0, 1, 1_700_000_000_000)] == [0, 1, 1, 1_700_000_000_000]
