@@ -114,7 +114,7 @@ def settled(job: Job, watermarks: Watermarks) -> None:
     if not isinstance(job.backfill.target, Stream) or job.unclosed:
         return
     delay = sum((one.promise.delay for one in (*job.backfill.through, job.backfill.target)), timedelta(0))
-    if job.end + delay > datetime.now(UTC):
+    if job.end > datetime.now(UTC) - delay:
         raise NotYet(
             f"backfill {job.name}: stream {job.backfill.target.name} may still write windows of the interval",
             got=f"it ends at {job.end:%Y-%m-%dT%H:%M}, and records may come {delay} later",

@@ -23,6 +23,12 @@ LEAST_OVERLAP = timedelta(seconds=1.5)
 WIDEST_ZONE = timedelta(hours=14)
 
 
+def _before(at: datetime, by: timedelta) -> datetime:
+    """A time that lies so much earlier, or the first of the calendar."""
+    first = datetime.min.replace(tzinfo=at.tzinfo)
+    return at - by if at - first > by else first
+
+
 class Cursors:
     """The cursors of one capture. mark: its low mark; low: where that was when the capture stopped."""
 
@@ -86,7 +92,7 @@ class Cursors:
             if self._read or step <= self._overlap:
                 return ""
             # What a number stands for nobody knows, and a day is too long.
-            self.mark.back_to(low - step - self._overlap if isinstance(low, datetime) else low)
+            self.mark.back_to(_before(low, step + self._overlap) if isinstance(low, datetime) else low)
             return self._says(step)
         here = datetime.fromtimestamp(now, UTC).replace(tzinfo=UTC if low.tzinfo else None)
         if low <= here + self._overlap:
@@ -109,7 +115,7 @@ class Cursors:
         if self._ahead is None or before[0] > self._ahead[0]:
             self._ahead = before[0], self.mark.top
         low = self.mark.value
-        self.mark.back_to(low - step - self._overlap if isinstance(low, datetime) else low)
+        self.mark.back_to(_before(low, step + self._overlap) if isinstance(low, datetime) else low)
         return now, self._says(step)
 
     def _says(self, step: timedelta) -> str:

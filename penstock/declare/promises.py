@@ -11,6 +11,8 @@ from penstock.errors import DeclarationError
 Mode = Literal["append", "update"]
 NONE = timedelta(0)
 POSITIVE = {"least": 1}
+# Every time of the calendar's last centuries can be moved by so much.
+LONGEST = timedelta(days=365_000)
 
 
 def millis(length: timedelta) -> int:
@@ -18,12 +20,13 @@ def millis(length: timedelta) -> int:
 
 
 def check_length(what: str, length: object, *, least: int = 0) -> None:
-    """DeclarationError if it is no length of time in whole milliseconds, or below `least` ms."""
-    if not isinstance(length, timedelta) or length % timedelta(milliseconds=1) or millis(length) < least:
+    """DeclarationError if it is no length of time in whole milliseconds, below `least` ms, or above LONGEST."""
+    fits = isinstance(length, timedelta) and not length % timedelta(milliseconds=1) and length <= LONGEST
+    if not fits or millis(length) < least:
         raise DeclarationError(
             f"{what} is no length of time that can be kept",
             got=repr(length),
-            fix=f"give a timedelta of whole milliseconds, {least} at least",
+            fix=f"give a timedelta of whole milliseconds, {least} at least, {LONGEST.days} days at most",
         )
 
 

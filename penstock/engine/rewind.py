@@ -30,6 +30,7 @@ from penstock.kafka.admin import (
 )
 from penstock.kafka.marks import mark_of
 from penstock.kafka.replay import replayed
+from penstock.records.times import LAST
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -258,8 +259,9 @@ def _judge(stream: Stream, plan: Plan, windows: list[jvm.Windows], floor: int | 
 
 
 def said(ms: int) -> str:
-    """A time for people, UTC."""
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
+    """A time for people, UTC; the last of the calendar for what lies behind it."""
+    at = datetime.fromtimestamp(min(ms, LAST // 1000) / 1000, UTC)
+    return at.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
 
 
 def _places(places: Iterable[Place]) -> str:

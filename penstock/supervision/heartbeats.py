@@ -158,7 +158,7 @@ class Beater:
         for name, bound in due.items():
             count = self._partitions.get(name, 0)
             # How far the streams are was looked up before; the list of topics may have taken its time.
-            at = bound.at if bound.at and self._windowed[name].writers else self._now()
+            at = bound.at if bound.at is not None and self._windowed[name].writers else self._now()
             for partition in range(count):
                 self._producer.produce(
                     name,

@@ -54,6 +54,15 @@ def read(made: Cursors, clocks: Clocks) -> str:
     return why
 
 
+@pytest.mark.parametrize("low", [datetime(1, 1, 1), datetime(1, 1, 1, tzinfo=UTC)])
+def test_a_clock_set_back_where_every_row_has_the_first_time_of_all(clocks: Clocks, low: datetime) -> None:
+    made = cursors(low)
+    read(made, clocks)
+    clocks.database -= 3600
+    assert "set back by 1:00:00" in read(made, clocks)
+    assert made.mark.value == low
+
+
 def test_a_clock_set_back_by_less_than_passed_between_two_polls(clocks: Clocks) -> None:
     made = cursors(NOON)
     assert read(made, clocks) == ""

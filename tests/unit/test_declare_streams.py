@@ -110,6 +110,8 @@ LENGTHS: list[tuple[Any, str]] = [
     (lambda: Joined(-MINUTE, MINUTE), "Joined(within=...)"),
     (lambda: Timed(timedelta(0), MINUTE), "Timed(tick=...)"),
     (lambda: Input(Topic("events"), ahead=-MINUTE), "input events: ahead"),
+    (lambda: Input(Topic("events"), ahead=timedelta.max), "input events: ahead"),
+    (lambda: Updates(MINUTE, timedelta(days=365_001)), "Updates(late_by=...)"),
 ]
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.declare.schema import schema
+from penstock.engine.rewind import said
 from penstock.records.columns import Reading
 from penstock.records.times import FIRST, LAST, micros, window
 from tests.readings import FAR, batch, run
@@ -111,3 +112,10 @@ def test_windows_of_all_times(size: int) -> None:
     times = [*range(-30, 30), FIRST, FIRST + 1, LAST, -size, -size - 1, -size + 1, size, size - 1]
     sql = f"SELECT {window('make_timestamptz(t)', size)} FROM (SELECT unnest({times}::BIGINT[]) AS t)"
     assert duckdb.execute(sql).fetchall() == [(t // size,) for t in times]
+
+
+def test_times_for_people() -> None:
+    assert [said(ms) for ms in (0, LAST // 1000, LAST // 1000 + 60_000)] == [
+        "1970-01-01 00:00:00Z",
+        *["9999-12-31 23:59:59Z"] * 2,
+    ]
