@@ -12,6 +12,7 @@ import sqlglot
 from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
+from penstock.declare.promises import LONGEST
 from penstock.errors import DeclarationError
 
 QUOTED = {TokenType.IDENTIFIER, TokenType.STRING, TokenType.RAW_STRING}
@@ -142,10 +143,9 @@ class Tokens:
         if unit is None:
             known = ", ".join(f"{name}S" for name in UNITS)
             raise self.error("this is no unit of time", token.text, f"take one of: {known}", token)
-        try:
-            return count * unit
-        except OverflowError:
-            raise self.error("this is longer than time is reckoned", str(count), "give fewer", token) from None
+        if count > LONGEST // unit:
+            raise self.error("this is longer than time is reckoned", str(count), "give fewer", token)
+        return count * unit
 
     def error(self, what: str, got: str, fix: str, token: Token | None) -> DeclarationError:
         return self.error_at(what, got, fix, token.start if token else 0)

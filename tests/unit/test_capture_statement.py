@@ -92,6 +92,7 @@ def test_the_fingerprint_changes_with_what_decides_the_rows(before: str, after: 
         ("(deleted = 1 AND CAST(id AS CHAR) <> 'AS')", "deleted = 1", "5:14", "here stands (; got: deleted"),
         ("500 MILLISECONDS", "0 SECONDS", "6:7", "a duration is no whole number above 0"),
         ("500 MILLISECONDS", "1 FORTNIGHT", "6:9", "this is no unit of time; got: FORTNIGHT"),
+        ("500 MILLISECONDS", "365001 DAYS", "6:14", "longer than time is reckoned; got: 365001"),
         ("OVERLAP 1 MINUTE", "EVERY 1 MINUTE", "7:1", "a clause stands twice; got: EVERY"),
         ("EVERY 6 HOURS RATE 500", "SELDOM", "9:11", "here stands EVERY; got: SELDOM"),
         ("RATE 500", "RATE 0", "9:30", "the rows a second is no whole number above 0; got: 0"),
