@@ -38,8 +38,8 @@ LOOK, STILL, COMING = 1.0, 30.0, 600.0
 
 
 class Archived:
-    """An archive's records of an interval, and others of its hours. NotYet if the archive has not come to where its topic
-    ends now, BackfillError if it has only a part of what is asked for.
+    """An archive's records of an interval, and others of its hours. NotYet if the archive has not come to where its
+    topic ends now, BackfillError if it has only a part of what is asked for.
 
     Hours are those of the archive's event time. A stream that goes by its records' own timestamps is given each hour
     that holds one of the interval, wherever it lies; another one's event time must be the archive's, which is seen when
