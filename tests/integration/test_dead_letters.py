@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from typer.testing import CliRunner
 
-from penstock import cli
 from penstock.catalog import build
+from penstock.cli import app, dead_letters
 from penstock.declare.topic import ASIDE, COMMITS, beside
 from penstock.kafka import replay as replays
 from penstock.kafka.admin import admin, topic_ids
@@ -207,18 +207,18 @@ def test_the_command_line_tells_and_sends(bootstrap: str, monkeypatch: pytest.Mo
     made = build([Stream("a", "tests", {"sales": given}, transform, TopicOutput(Topic("out"), value="n"), Each())])
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     settings.cache_clear()
-    monkeypatch.setattr(cli.dead_letters, "load", lambda: made)
-    monkeypatch.setattr(cli.dead_letters, "readable", lambda: (made, []))
+    monkeypatch.setattr(dead_letters, "load", lambda: made)
+    monkeypatch.setattr(dead_letters, "readable", lambda: (made, []))
 
     def told(*command: str, code: int = 0) -> str:
-        done = CliRunner().invoke(cli.app, ["dead-letters", *command])
+        done = CliRunner().invoke(app, ["dead-letters", *command])
         assert done.exit_code == code, done.output
         return done.output
 
     assert "No record is put aside" in told("list")
     put_aside(bootstrap, ("a", 0, 3, "three\x1b[31m\nforged line"), ("gone", 0, 4, "four"))
     # Of more letters than are looked at for the newest ones none is passed over.
-    monkeypatch.setattr(cli.dead_letters, "NEWEST", 1)
+    monkeypatch.setattr(dead_letters, "NEWEST", 1)
     (one, two) = json.loads(told("list", "--json"))
     assert (one["topic"], one["stream"], one["reason"], one["count"]) == (DEAD.name, "a", "no", 1)
     assert two["stream"] == "gone"
