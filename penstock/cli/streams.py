@@ -284,7 +284,7 @@ def _stream_facts(s: StreamView) -> Facts:
         ("rows/s", count(s.rows_per_s)),
         ("rows in, out", f"{s.rows_in:,}, {s.rows_out:,}"),
         ("late, dead", f"{s.late:,}, {s.dead:,}"),
-        ("lost", f"{s.lost:,}"),
+        ("lost", f"{s.lost:,}" + (", and what nobody can count" if s.lost_unknown else "")),
         ("lag", "-" if s.lag is None else f"{s.lag:,}"),
         ("watermark", "none yet" if s.watermark_age_ms is None else f"{_age(s.watermark_age_ms)} ago"),
         ("state size", "-" if s.state_rows is None else f"{s.state_rows:,} rows, {s.state_bytes or 0:,} bytes"),

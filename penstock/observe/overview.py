@@ -209,6 +209,7 @@ def _stream(
         error_age_ms=None if healed else error_age,
         topics=[_topic(topic, known) for topic, known in sorted((row.topics or {}).items())],
         lost=lost(gaps).get(name, 0),
+        lost_unknown=any(gap.passed_at is not None and gap.records is None for gap in gaps),
         gaps=[_gap(gap, snap.now) for gap in gaps[:GAPS]],
         alarms=alarming,
         store=row.store,

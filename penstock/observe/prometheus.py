@@ -46,7 +46,7 @@ STREAM = {
     "penstock_stream_rows_out_total": "Rows written since the first start.",
     "penstock_stream_late_records_total": "Records dropped as too late since the first start.",
     "penstock_stream_dead_letters_total": "Records sent to a dead-letter topic since the first start.",
-    "penstock_stream_lost_records_total": "Records that were gone before they were read, at most.",
+    "penstock_stream_lost_records_total": "Records that were gone before they were read, at most, where that is known.",
     "penstock_stream_restarts_total": "Restarts of the stream.",
     "penstock_stream_lag_records": "Records of an input topic that are not read yet.",
     "penstock_stream_watermark_age_seconds": "How far the watermark is behind the clock.",

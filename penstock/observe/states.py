@@ -129,7 +129,8 @@ def stream_state(
         return "waiting", f"for {since}: {first_line(row.error) if row.error else 'its store says nothing'}"
     if reported == "loading":
         read = sum(sum(topic["offsets"].values()) for topic in row.topics.values())
-        return "loading", f"{read:,} of {read + (row.lag or 0):,} records of its tables are read"
+        of = "" if row.lag is None else f" of {read + row.lag:,}"
+        return "loading", f"{read:,}{of} records of its tables are read"
     return ("idle" if reported == "idle" else "running"), _held(row)
 
 

@@ -68,6 +68,8 @@ class StreamView:
     topics: list[TopicView] = field(default_factory=list)
     lost: int = 0
     """Records of its inputs that it went on without, at most"""
+    lost_unknown: bool = False
+    """It also went on without records that nobody can count."""
     gaps: list[GapView] = field(default_factory=list)
     alarms: list[str] = field(default_factory=list)
     """Sentences, of a stream that runs: see `observe.alarms`. They are its `why` as well."""

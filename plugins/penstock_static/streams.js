@@ -29,7 +29,7 @@ const pair = (label) => {
 };
 // Producers send in bursts, and a batch takes what has come meanwhile: so much is on its way, not waiting.
 const ON_ITS_WAY_MS = 30_000;
-const onItsWay = ({ lag, rows_per_s: rate, batch_ms: took }) => lag <= ((rate ?? 0) * Math.max(ON_ITS_WAY_MS, 2 * (took ?? 0))) / 1000;
+const onItsWay = ({ lag, rows_per_s: rate, batch_ms: took }) => lag != null && lag <= ((rate ?? 0) * Math.max(ON_ITS_WAY_MS, 2 * (took ?? 0))) / 1000;
 
 class StreamRow {
   constructor(table, name) {

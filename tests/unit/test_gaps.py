@@ -131,3 +131,6 @@ def test_going_on_is_one_command(blocked: Control) -> None:
     shown = run("show", "s")
     assert "let by" in shown
     assert [line.split()[-1] for line in shown.splitlines() if line.startswith("lost")] == ["7"]
+    blocked.gaps_found("s", [AGAIN])
+    blocked.gaps_passed("s", [AGAIN])
+    assert "7, and what nobody can count" in run("show", "s")

@@ -46,6 +46,11 @@ def test_lag_that_is_not_known_is_not_summed_as_nothing() -> None:
     assert lag(seen(desired=OFF)) == (0, 0)
 
 
+def test_what_is_left_of_tables_is_not_told_where_it_is_not_known() -> None:
+    loading = row(state="loading", lag=None, topics={"shops": {"lag": None, "offsets": {"0": 700}}})
+    assert state_of(seen(row=loading)) == ("loading", "700 records of its tables are read")
+
+
 @pytest.mark.parametrize(
     ("app", "changed", "state", "why"),
     [
