@@ -60,7 +60,7 @@ def list_streams(as_json: AsJson = False) -> None:
         return
     out.print(_table([stream for app_view in view.apps for stream in app_view.streams]))
     if view.freshness.message:
-        out.print(Text(view.freshness.message, style="yellow"))
+        out.print(Text(f"{view.freshness.title}. {view.freshness.message}", style="yellow"))
 
 
 @app.command()

@@ -260,7 +260,7 @@ def _freshness(snap: Snapshot, apps: list[AppView], streams: list[StreamView]) -
         youngest = min(s.reported_age_ms or 0 for s in old)
         said = f"No wanted stream has reported for {duration(youngest)}; its last figures are shown."
         return Freshness("all", said, newest, age, "These figures are old", sorted(gone))
-    messages = [f"App {a.name} is {a.state}: {a.why}." for a in down]
+    messages = [f"{a.name}: {a.why}." for a in down]
     title = ", ".join(f"{'app' if n else 'App'} {a.name} is {a.state}" for n, a in enumerate(down))
     if others:
         names = ", ".join(f"{s.name} ({duration(s.reported_age_ms or 0)})" for s in others)

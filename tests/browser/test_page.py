@@ -179,7 +179,7 @@ def test_an_action_that_fails_says_so_and_can_be_repeated(visit: Visit, control:
 def test_figures_that_are_old_are_called_old(visit: Visit, scene: Scene, screenshots: Path) -> None:
     view = visit()
     banner = view.frame.locator("#banner")
-    expect(banner).to_contain_text("app sessions is down")
+    expect(banner).to_contain_text("App presence is hung")
     scene.quiet()
     expect(banner).to_contain_text("These figures are old")
     expect(banner).to_contain_text(re.compile("No wanted stream has reported for [0-9]+ s"))
@@ -187,7 +187,7 @@ def test_figures_that_are_old_are_called_old(visit: Visit, scene: Scene, screens
     expect(view.frame.locator(".tile", has_text="Rows/s")).not_to_contain_text("46.0k")
     view.page.screenshot(path=screenshots / "old.png")
     scene.start()
-    expect(banner).to_contain_text("app sessions is down")
+    expect(banner).to_contain_text("App presence is hung")
 
 
 def test_a_database_that_is_away_leaves_the_last_figures_greyed_with_their_age(
@@ -209,7 +209,7 @@ def test_a_database_that_is_away_leaves_the_last_figures_greyed_with_their_age(
         database.start()
         database.wait()
     scene.start()
-    expect(banner).to_contain_text("app sessions is down")
+    expect(banner).to_contain_text("App presence is hung")
     expect(view.frame.locator("main")).not_to_have_attribute("data-old", "")
 
 
@@ -218,7 +218,7 @@ def test_an_api_server_that_is_away_is_named(visit: Visit) -> None:
     view.page.context.set_offline(True)
     expect(view.frame.locator("#banner")).to_contain_text("Airflow's API server does not answer")
     view.page.context.set_offline(False)
-    expect(view.frame.locator("#banner")).to_contain_text("app sessions is down")
+    expect(view.frame.locator("#banner")).to_contain_text("App presence is hung")
 
 
 def test_a_lost_session_is_named(visit: Visit) -> None:

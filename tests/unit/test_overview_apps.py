@@ -26,7 +26,7 @@ def test_an_app_that_is_down_is_called_down_and_its_figures_not_merely_old() -> 
     ended = driver(state="ended", ended_at=NOW - 30_000, reason="exit code 137")
     view = fleet(row(reported_at=NOW - 30_000), row(name="fresh", reported_at=NOW - 30_000), driver=ended)
     assert view.freshness.title == "App metrics is down"
-    assert view.freshness.message == "App metrics is down: its driver ended 30 s ago: exit code 137."
+    assert view.freshness.message == "metrics: its driver ended 30 s ago: exit code 137."
     assert (view.freshness.old, view.freshness.down) == ("all", ["metrics"])
     silent = driver(beat_at=NOW - 60_000)
     assert fleet(row(reported_at=NOW - 60_000), driver=silent).freshness.title == "App metrics is hung"
