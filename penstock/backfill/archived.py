@@ -179,7 +179,7 @@ class Archived:
                 continue
             offset = span.first
             if offset < start:
-                offset = min(n for n in self._of(file, place)["offset"].to_pylist() if n >= start)
+                offset = min(n for n in self._of(file, place)["offset"].to_pylist() if n is not None and n >= start)
             found = (file, offset) if found is None or offset < found[1] else found
         return found
 

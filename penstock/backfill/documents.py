@@ -103,9 +103,10 @@ class Documents:
         return found
 
     def _tables(self, client: MongoClient[dict[str, Any]]) -> Iterator[pa.Table]:
-        cursor = client[self._collection.database].get_collection(self._collection.name, RAW).find().sort("_id", 1)
+        collection: Any = client[self._collection.database].get_collection(self._collection.name, RAW)  # type: ignore[arg-type]
         at, held = 0, list[tuple[bytes, bytes]]()
-        for document in cursor:
+        document: RawBSONDocument
+        for document in collection.find().sort("_id", 1):
             try:
                 held.append(converted(document.raw, self._integers))
             except (BSONError, TypeError, ValueError, RecursionError) as e:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -68,9 +68,9 @@ def extent(path: Path, skip: int, *, stamped: bool) -> Extent:
     size, times = 0, list[int]()
     for rows in tables(path, skip):
         size += rows.select(["key", "value", "headers"]).nbytes + EACH * rows.num_rows
-        micros = rows["timestamp"].cast(pa.int64())
+        micros: Any = rows["timestamp"].cast(pa.int64())
         # What has none, or 0, gets the time of now.
-        bounds = pc.min_max(micros.filter(pc.greater(micros, 0))).as_py()
+        bounds: Any = pc.min_max(micros.filter(pc.greater(micros, 0))).as_py()
         times += [at // 1000 for at in bounds.values() if at is not None]
     return Extent(size, min(times), max(times)) if stamped and times else Extent(size)
 

@@ -11,11 +11,12 @@ import logging
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any, cast
 
 import duckdb
 import pyarrow as pa
@@ -215,7 +216,8 @@ def _decoded(
     """The good records, in the columns of the schema, and their event time. left_out: is told of the others."""
     given = _of_interval(connection, job, path)
     found = pa.Table.from_batches(list(reading(iter(given.to_batches()))), reading.layout)
-    for record in found.filter(found[BAD])[KEPT].to_pylist():
+    record: dict[str, Any]
+    for record in found.filter(found[BAD])[KEPT].to_pylist():  # type: ignore[assignment]
         if job.archive is None:
             place = f"document {bytes(record['key']).decode(errors='replace')}"
         else:
@@ -303,10 +305,11 @@ class _Given:
     """The tables of a recompute. left_out: what it returns at its end."""
 
     def __init__(self, tables: Iterator[pa.Table]) -> None:
-        self._tables, self.left_out = tables, LeftOut()
+        self._tables = cast("Generator[pa.Table, None, tuple[int, str] | None]", tables)
+        self.left_out = LeftOut()
 
     def __iter__(self) -> Iterator[pa.Table]:
-        found = yield from self._tables  # type: ignore[misc]
+        found = yield from self._tables
         if found and found[0]:
             self.left_out.more(found[0], "the first of them", found[1])
 

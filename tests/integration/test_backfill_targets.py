@@ -75,7 +75,8 @@ def test_a_row_that_is_not_there_is_not_explained_by_an_older_one_of_its_key(
     made = writing._batch
 
     def without(*given: Any) -> Iterator[Message]:
-        return (one for one in made(*given).messages() if not dict(one.headers)[writing.HEADER].endswith(lost))
+        every: Iterator[Message] = made(*given).messages()
+        return (one for one in every if not (dict(one.headers)[writing.HEADER] or b"").endswith(lost))
 
     with monkeypatch.context() as patch:
         patch.setattr(writing, "_batch", without)

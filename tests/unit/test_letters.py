@@ -45,7 +45,7 @@ def test_what_lies_beside_of_an_earlier_topic_of_the_name_is_another_record(
     monkeypatch: pytest.MonkeyPatch, reset_of: str, letter_of: str, *, has: bool
 ) -> None:
     said = {"topic": "t", "partition": "0", "offset": "7", "stream": "s", "topic-id": letter_of}
-    monkeypatch.setattr(kept.letters, "read", lambda *_: [Letter("dead", 0, 0, b"k", b"v", said)])
+    monkeypatch.setattr("penstock.kafka.letters.read", lambda *_: [Letter("dead", 0, 0, b"k", b"v", said)])
     monkeypatch.setattr(kept, "partitions", lambda *_: {})
     stream: Any = SimpleNamespace(name="s", beside={"dead": None})
     reset = Reset({}, ids={"t": reset_of}, below={"t": {0: 10}}).of({"t": "2"})
