@@ -14,22 +14,16 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import bson
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bson import Decimal128, MinKey, Regex, Timestamp
-from bson.datetime_ms import DatetimeMS
-from bson.errors import InvalidBSON
 
 from jobs.metrics.kept import SUMMARIES
 from jobs.quality.kept import COUNTS
 from penstock.archive import records
 from penstock.archive.layout import Span
 from penstock.backfill import archived, patience, progress, rows, writing
-from penstock.backfill.documents import converted
-from penstock.backfill.job import Done, Job, ms
+from penstock.backfill.job import Done, Job
 from penstock.backfill.lag import behind, watermarks
 from penstock.backfill.patience import patiently
 from penstock.backfill.progress import Figures, Progress
@@ -246,31 +240,6 @@ def test_a_lost_connection_is_not_taken_for_a_full_disk(home: Path, error: OSErr
         run(again, "nowhere:1", report=told.append, watermarks=fails, recompute=lambda *_: iter(()))
     assert re.match(said, f"{type(e.value).__name__}: {e.value}")
     assert told[-1].state == "failed"
-
-
-def test_documents_keep_what_they_say() -> None:
-    at = datetime(2026, 1, 1, 10, 0, 0, 1_000, tzinfo=UTC)
-    given = {
-        "_id": bson.ObjectId("0" * 24), "whole": 5.0, "part": 5.5, "text": "1700000000000",
-        "decimal": Decimal128("7.0"), "other": Decimal128("7.0"), "at": at,
-        "late": DatetimeMS(253_402_300_800_000), "bytes": b"\x01",
-        "stamp": Timestamp(5, 6), "like": Regex("^a", "i"), "least": MinKey(), "nan": [float("nan"), float("-inf")],
-        "far": Decimal128("1E+6000"), "words": "1e3",
-    }  # fmt: skip
-    integers = ("whole", "part", "text", "decimal", "stamp", "far", "words", "not there")
-    key, value = converted(bson.encode(given), integers)
-    assert key == b"0" * 24
-    assert orjson.loads(value) == {
-        "_id": "0" * 24, "whole": 5, "part": 5.5, "text": 1_700_000_000_000, "decimal": 7, "other": "7.0",
-        "at": 1_767_261_600_001, "late": 253_402_300_800_000, "bytes": "01",
-        "stamp": {"$timestamp": {"t": 5, "i": 6}}, "like": {"$regularExpression": {"pattern": "^a", "options": "i"}},
-        "least": {"$minKey": 1}, "nan": ["NaN", "-Infinity"], "far": "1E+6000", "words": "1e3",
-    }  # fmt: skip
-    with pytest.raises(InvalidBSON):
-        converted(bson.encode({"_id": 1, "text": "??"}).replace(b"??", b"\xff\xfe"), ())
-    # A float of seconds would lose a millisecond of every hundred and seventieth.
-    odd = [EPOCH + timedelta(milliseconds=n * 977 + 1_700_000_000_000) for n in range(2000)]
-    assert [ms(at) for at in odd] == [n * 977 + 1_700_000_000_000 for n in range(2000)]
 
 
 def test_the_hour_behind_a_time() -> None:
