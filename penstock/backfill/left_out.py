@@ -10,7 +10,7 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 # Records that are named one by one in the log, and in the result of a run.
-LOGGED, SHOWN, WIDTH = 1000, 3, 200
+LOGGED, SHOWN, WIDTH = 100, 3, 200
 
 
 @dataclass
