@@ -103,14 +103,14 @@ class Documents:
         return found
 
     def _tables(self, client: MongoClient[dict[str, Any]]) -> Iterator[pa.Table]:
-        collection: Any = client[self._collection.database].get_collection(self._collection.name, RAW)  # type: ignore[arg-type]
+        collection: Any = client[self._collection.database].get_collection(self._collection.name, RAW)
         at, held = 0, list[tuple[bytes, bytes]]()
         document: RawBSONDocument
         for document in collection.find().sort("_id", 1):
             try:
-                held.append(converted(document.raw, self._integers))
+                held.append(converted(bytes(document.raw), self._integers))
             except (BSONError, TypeError, ValueError, RecursionError) as e:
-                self.left_out.add(f"document {_id(document.raw)}", f"{type(e).__name__}: {e}")
+                self.left_out.add(f"document {_id(bytes(document.raw))}", f"{type(e).__name__}: {e}")
                 continue
             if len(held) == DOCUMENTS:
                 yield self._table(held, at)

@@ -70,7 +70,7 @@ def extent(path: Path, skip: int, *, stamped: bool) -> Extent:
         size += rows.select(["key", "value", "headers"]).nbytes + EACH * rows.num_rows
         micros: Any = rows["timestamp"].cast(pa.int64())
         # What has none, or 0, gets the time of now.
-        bounds: Any = pc.min_max(micros.filter(pc.greater(micros, 0))).as_py()
+        bounds: Any = pc.min_max(micros.filter(pc.greater(micros, pa.scalar(0)))).as_py()
         times += [at // 1000 for at in bounds.values() if at is not None]
     return Extent(size, min(times), max(times)) if stamped and times else Extent(size)
 
