@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from penstock.catalog import readable
+from penstock.catalog import BrokenFile, readable
 from penstock.cli.output import unknown
 from penstock.declare.capture import Capture
 
@@ -32,3 +32,8 @@ def captures(names: list[str] | None) -> list[Capture]:
         if name not in found:
             raise unknown("capture", name, found)
     return [found[name] for name in names or sorted(found)]
+
+
+def broken() -> list[BrokenFile]:
+    """The files of captures that cannot be read, or do not go with the others."""
+    return [e for e in readable()[1] if e.folder == "captures" and e.path.suffix == ".sql"]

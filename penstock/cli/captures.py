@@ -12,7 +12,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartiti
 from rich.text import Text
 
 from penstock.capture import explain as plans
-from penstock.cli.capture_names import AsJson, Name, Names, captures
+from penstock.cli.capture_names import AsJson, Name, Names, broken, captures
 from penstock.cli.capture_run import compared, run
 from penstock.cli.output import actor, clear_errors, console, count, emit, table
 from penstock.cli.output import state as coloured
@@ -49,6 +49,10 @@ def check(
     failed = False
     with clear_errors():
         wanted = captures(names)
+        wrong = [] if names else broken()
+    for mistake in wrong:
+        failed = True
+        console().print(Text(f"✗ {mistake.path.stem}: {mistake}", style="red"))
     for capture in wanted:
         style = "green"
         try:
@@ -63,7 +67,7 @@ def check(
             console().print(Text(f"✗ {capture.name}: {e}", style="red"))
         else:
             console().print(Text(f"✓ {capture.name}: {said}", style=style))
-    if not wanted:
+    if not wanted and not wrong:
         console().print("No captures are declared: see sql/captures/.")
     raise typer.Exit(1 if failed else 0)
 
@@ -94,6 +98,8 @@ def show_state(names: Names = None, as_json: AsJson = False) -> None:
     """How far each capture is, how far behind its database, and what the last comparison found."""
     with clear_errors():
         wanted = captures(names)
+        for mistake in [] if names or as_json else broken():
+            console().print(Text(f"{mistake.path.stem} cannot be read: {mistake}", style="red"))
         now = take(connect(), Limits.of(settings()))
     rows = now.snap.captures
     streams = {s.name: s for s in now.streams if s.app == APP}
@@ -129,7 +135,7 @@ def _cells(name: str, s: StreamView | None, rows: dict[str, Any], now: int) -> l
     oldest = "-" if not row or row.oldest_at is None else duration(max(0, now - row.oldest_at))
     said = []
     if row and row.aside:
-        said.append(f"{count(row.aside['rows'])} rows are put aside, too large, e.g. {row.aside['first']}")
+        said.append(f"{count(row.aside['rows'])} rows are put aside, e.g. {row.aside['first']}")
     if row and row.reconcile:
         said.append(f"table and topic are compared: {row.reconcile}")
     if row and row.debt_until:
@@ -190,7 +196,7 @@ def reconcile(name: Name, wait: Annotated[bool, typer.Option(help="Wait until al
 def ask(
     name: Name,
     what: Annotated[
-        Asked, typer.Argument(help="poll now; take a new snapshot; reconcile; continue a changed statement.")
+        Asked, typer.Argument(help="poll now; take a new snapshot; reconcile; continue: see why it waits.")
     ],
     wait: Annotated[bool, typer.Option(help="Wait until it is done.")] = True,
 ) -> None:

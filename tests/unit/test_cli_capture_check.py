@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from penstock.cli import app, captures
 from penstock.declare.capture import Capture, parse
 from penstock.machine.process import free_port
+from tests.chaos.projects import other_project
 
 TEXT = "CAPTURE INTO {name} FROM {engine} {name} KEY (id) CURSOR at AS SELECT id, at FROM {table}"
 
@@ -58,6 +59,17 @@ def test_a_connection_nobody_gave_is_wrong() -> None:
 
 def test_nobody_is_asked_if_nobody_shall_be() -> None:
     assert check("--no-connected", code=0).count("declared as it should be") == 4
+
+
+def test_a_file_that_cannot_be_read_is_told_and_fails(tmp_path: Path) -> None:
+    folder = tmp_path / "sql" / "captures"
+    folder.mkdir(parents=True)
+    (folder / "torn.sql").write_text("CAPTURE INTO")
+    with other_project(tmp_path, {}):
+        said = check("--no-connected", code=1)
+        assert "✗ torn: " in said
+        assert "✓ good: declared as it should be" in said
+        assert "torn" not in check("good", "--no-connected", code=0)
 
 
 def test_explain_prints_each_query_its_plan_and_each_weakened_promise(tmp_path: Path) -> None:
