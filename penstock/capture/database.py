@@ -31,10 +31,14 @@ from penstock.errors import PenstockError
 # A page is read within this time, or the capture says that it fails: a server that hangs must not look like one idle.
 READ_TIMEOUT = 120
 CONNECT_TIMEOUT = 10
+# Characters of what a driver says that are told.
+MOST_SAID = 1000
 
 
 class SourceError(PenstockError):
-    """A capture's database refused or did not answer."""
+    """A capture's database refused or did not answer. refused: a value of the question, so others may be answered."""
+
+    refused = False
 
 
 # Seconds for which one look at a server's transactions serves all captures of it: InnoDB's list goes stale for those
@@ -67,6 +71,12 @@ class Page:
 
 # MariaDB and MySQL refuse two columns of one name in a derived table, PostgreSQL to name one of them.
 TWICE = re.compile(r"Duplicate column name '([^']*)'|column reference \"([^\"]*)\" is ambiguous\nLINE \d+:.*\bq\.\"")
+
+
+def _shown(cause: BaseException) -> str:
+    # A refused value may be long, and stands in the statement too.
+    said = str(cause)
+    return said if len(said) < MOST_SAID else f"{said[:MOST_SAID]}..."
 
 
 def two_columns(names: str) -> SourceError:
@@ -155,15 +165,18 @@ class Database(ABC):
         try:
             with self._engine.connect() as c:
                 yield c
-        except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error) as e:
+        except (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error, OverflowError, UnicodeError) as e:
             # The pool would give the same broken connection out again.
             self.close()
             cause = getattr(e, "orig", None) or e
-            raise SourceError(
+            error = SourceError(
                 "the database did not do what a capture asked",
-                got=f"{type(cause).__name__}: {cause} at {self.place}",
-                fix="see that it runs and that the capture's SELECT does; the capture asks again by itself",
-            ) from e
+                got=f"{type(cause).__name__}: {_shown(cause)} at {self.place}",
+                fix=self.cure(cause)
+                or "see that it runs and that the capture's SELECT does; the capture asks again by itself",
+            )
+            error.refused = isinstance(cause, OverflowError | UnicodeError) or self.refuses(cause)
+            raise error from e
 
     def page(self, query: Query, most: int | None = None) -> Page:
         """All rows of a query, or the first of them that weigh `most` bytes at most, and one at least.
@@ -246,7 +259,7 @@ class Database(ABC):
         if tells:
             return found
         guess = now - self._delay
-        return Moment(now, guess if found.oldest is None else min(guess, found.oldest))
+        return Moment(now, guess if found.oldest is None else min(guess, found.oldest), complete=False)
 
     @property
     def can_tell(self) -> str:
@@ -275,8 +288,16 @@ class Database(ABC):
     def order(self, about: Any, /) -> Order:
         """The order of a column of which this is told."""
 
-    def is_value(self, order: Order, value: Any, /) -> bool:  # noqa: ARG002
-        """Whether a text stands for a value of a type: an engine may refuse a question that compares it."""
+    @abstractmethod
+    def refuses(self, error: BaseException, /) -> bool:
+        """Whether an error of the driver is about a value that the engine does not take."""
+
+    def cure(self, _: BaseException, /) -> str:
+        """What mends an error of the driver, empty if nothing special does."""
+        return ""
+
+    def is_value(self, value: Any, /) -> bool:  # noqa: ARG002
+        """Whether the engine can be sent a value at all."""
         return True
 
     @abstractmethod

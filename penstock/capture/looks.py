@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Moment:
-    """now: the database's clock; oldest: when the oldest transaction now open began, None if there is none."""
+    """now: the database's clock; oldest: when the oldest transaction now open began, None if there is none; complete:
+    whether the look saw all sessions, else `oldest` is a guess."""
 
     now: float
     oldest: float | None
+    complete: bool = True
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,13 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import datetime
+from decimal import Decimal
+from math import isfinite
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from pymysql.constants import FIELD_TYPE, FLAG
+import pymysql
+from pymysql.constants import ER, FIELD_TYPE, FLAG
 from pymysql.converters import conversions
 from pymysql.cursors import SSCursor
 from sqlalchemy import Connection, text
@@ -29,6 +32,20 @@ log = logging.getLogger(__name__)
 STALE, RETRIES = 0.15, 3
 # From here on InnoDB's numbers of transactions are none yet: places in memory, used again and again.
 NUMBERS = 1 << 48
+# Errors about a value: of collations that do not mix, and of texts and numbers that a type or a character set lacks.
+REFUSED = {
+    ER.CANT_AGGREGATE_2COLLATIONS,
+    ER.CANT_AGGREGATE_3COLLATIONS,
+    ER.CANT_AGGREGATE_NCOLLATIONS,
+    ER.TRUNCATED_WRONG_VALUE,
+    ER.TRUNCATED_WRONG_VALUE_FOR_FIELD,
+    ER.WARN_DATA_OUT_OF_RANGE,
+    ER.DATA_TOO_LONG,
+    ER.INVALID_CHARACTER_STRING,
+    # MySQL: a parameter that has no equivalent in the column's character set.
+    3854,
+    3988,
+}
 # Collations of MySQL and MariaDB by code point, without the rule that a text is as long as it needs to be.
 CODE_POINT = {"binary", "utf8mb4_0900_bin", *(f"{s}_nopad_bin" for s in ("utf8mb4", "utf8mb3", "utf8", "ascii"))}
 
@@ -55,16 +72,47 @@ class MySQL(Database):
             "conv": conversions | {FIELD_TYPE.DATETIME: _datetime, FIELD_TYPE.TIMESTAMP: _datetime},
         }
     }
-    # A snapshot for each query, as all are transactions of their own; times that have a zone in UTC. The rest decides
-    # what a SELECT means, how many rows it gives, and that no key is put in order by its first thousand bytes alone.
+    # A snapshot for each query, as all are transactions of their own. What a text without a column's collation is
+    # compared by is the vendor's choice.
     SESSION: ClassVar = (
         "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
-        "SET time_zone = '+00:00', sql_mode = '', lc_time_names = 'en_US', default_week_format = 0",
-        "SET sql_select_limit = 18446744073709551615, sql_big_selects = 1, div_precision_increment = 4",
-        "SET group_concat_max_len = 4294967295, max_sort_length = 32768 /*M!100000 , default_regex_flags = '' */",
-        # Nor does the server end a session between two polls, or a query before READ_TIMEOUT does.
-        "SET wait_timeout = 28800 /*M!100101 , max_statement_time = 0 */ /*!80000 , max_execution_time = 0 */",
+        "SET collation_connection = /*M!100000 utf8mb4_general_ci *//*!80000 utf8mb4_0900_ai_ci */",
     )
+    # What else decides what a SELECT means, how many rows it gives, as of when, and what ends a session between two
+    # polls, or a query before READ_TIMEOUT does. Versions lack some.
+    VARIABLES: ClassVar = {
+        # Times that have a zone come in UTC.
+        "time_zone": "'+00:00'",
+        "sql_mode": "''",
+        "old_mode": "'UTF8_IS_UTF8MB3'",
+        "lc_time_names": "'en_US'",
+        "lc_messages": "'en_US'",
+        "default_week_format": "0",
+        "default_regex_flags": "''",
+        "div_precision_increment": "4",
+        "block_encryption_mode": "'aes-128-ecb'",
+        "windowing_use_high_precision": "ON",
+        "explain_format": "'TRADITIONAL'",
+        "sql_auto_is_null": "0",
+        "sql_big_selects": "1",
+        "sql_select_limit": "18446744073709551615",
+        "group_concat_max_len": "4294967295",
+        # Else keys are put in order by their first thousand bytes alone.
+        "max_sort_length": "32768",
+        # Of versioned tables: what is there now.
+        "system_versioning_asof": "DEFAULT",
+        # A COMMIT that begins another transaction would let all later polls see what was there then.
+        "completion_type": "0",
+        "wait_timeout": "28800",
+        "idle_transaction_timeout": "0",
+        "idle_readonly_transaction_timeout": "0",
+        "idle_write_transaction_timeout": "0",
+        "max_statement_time": "0",
+        "max_execution_time": "0",
+        "lock_wait_timeout": str(READ_TIMEOUT),
+        "net_read_timeout": str(READ_TIMEOUT),
+        "net_write_timeout": str(READ_TIMEOUT),
+    }
     WHY_NOT: ClassVar = (
         "the login lacks the privilege PROCESS, the server replays what others wrote (replica, Galera), or it has "
         "another engine with transactions than InnoDB"
@@ -100,6 +148,14 @@ class MySQL(Database):
         " REGEXP_REPLACE(:name, :odd, '@%')) AS pattern) AS p"
         " WHERE i.NAME LIKE p.pattern OR i.NAME LIKE CONCAT(p.pattern, '#P#%') ORDER BY 1"
     )
+
+    def connected(self, connection: Any, about: Any) -> None:
+        super().connected(connection, about)
+        with closing(connection.cursor()) as cursor:
+            names = ", ".join(f"'{name}'" for name in self.VARIABLES)
+            cursor.execute(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")
+            known = [name for name, _ in cursor.fetchall()]
+            cursor.execute(f"SET {', '.join(f'{name} = {self.VARIABLES[name]}' for name in known)}")
 
     def tells(self, c: Connection) -> bool:
         self._look.replays |= any(replays for *_, replays in c.execute(text(self.STATEMENTS)))
@@ -175,6 +231,13 @@ class MySQL(Database):
 
     def order(self, about: MySQLColumn) -> Order:
         return of_mysql(about)
+
+    def refuses(self, error: BaseException) -> bool:
+        return isinstance(error, pymysql.err.Error) and bool(error.args) and error.args[0] in REFUSED
+
+    def is_value(self, value: Any) -> bool:
+        # The driver writes them as names.
+        return not isinstance(value, float | Decimal) or isfinite(value)
 
     def by_code_point(self, rows: str, column: str) -> bool:
         with self._connected() as c:

@@ -11,7 +11,7 @@ import orjson
 from sqlalchemy import URL, Connection, text
 from sqlglot import exp
 
-from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, SourceError, by_index, weighed
+from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, by_index, weighed
 from penstock.capture.looks import Moment, Session
 from penstock.capture.orders import Order, of_postgres
 from penstock.capture.pages import Query
@@ -20,8 +20,6 @@ from penstock.capture.pages import Query
 TIMESTAMPTZ = 1184
 # Rows that come at once where they come one by one.
 CHUNK = 10
-# How the numbers of its errors begin that speak of values.
-DATA_EXCEPTION = "22"
 
 
 class PostgreSQL(Database):
@@ -45,21 +43,41 @@ class PostgreSQL(Database):
         "statement_timeout": str(READ_TIMEOUT * 1000),
         "default_transaction_isolation": "read committed",
         "default_transaction_deferrable": "off",
-        "datestyle": "ISO",
+        # Output, and in which order an input's day and month stand.
+        "datestyle": "ISO, MDY",
         "intervalstyle": "postgres",
         "extra_float_digits": "3",
         "bytea_output": "hex",
         "standard_conforming_strings": "on",
         "transform_null_equals": "off",
+        # A policy that hides rows makes an error in place of a table that lacks them.
+        "row_security": "off",
+        # More than 0 leaves out rows by chance.
+        "gin_fuzzy_search_limit": "0",
+        "timezone_abbreviations": "Default",
+        "lc_numeric": "C",
+        "lc_time": "C",
+        "default_text_search_config": "pg_catalog.simple",
+        "xmlbinary": "base64",
+        "xmloption": "content",
+        # It would make other texts of the same view.
+        "quote_all_identifiers": "off",
     }
     # What ends a session that waits for its next poll, or a query before `statement_timeout` does: not every version
     # has all of them.
     LIMITS: ClassVar = (
         "'idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout', 'lock_timeout'"
     )
+    # Where names without a schema are looked for: what the connection itself says (`options=-csearch_path=...`) holds,
+    # what somebody gives its login meanwhile does not.
+    SEARCH_PATH = (
+        "SELECT set_config(name, '\"$user\", public', false) FROM pg_settings"
+        " WHERE name = 'search_path' AND source <> 'client'"
+    )
     SESSION: ClassVar = (
         "SELECT " + ", ".join(f"set_config('{k}', '{v}', false)" for k, v in SETTINGS.items()),
         f"SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ({LIMITS})",
+        SEARCH_PATH,
     )
     WHY_NOT: ClassVar = (
         "the login has no rights of pg_read_all_stats, the server is a standby or has a subscription, or a session has "
@@ -67,21 +85,25 @@ class PostgreSQL(Database):
     )
     TELLS = (
         "SELECT EXTRACT(EPOCH FROM clock_timestamp()), pg_has_role('pg_read_all_stats', 'USAGE')"
-        " AND NOT pg_is_in_recovery() AND NOT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'disabled')"
+        " AND NOT pg_is_in_recovery()"
         # Its worker may be away, and comes back with what others wrote meanwhile.
         " AND NOT EXISTS (SELECT FROM pg_subscription AS s JOIN pg_database AS d ON d.oid = s.subdbid"
         " WHERE datname = current_database())"
     )
-    # A prepared transaction does not say when it began, only when it was prepared. A standby's sessions only read.
+    # A procedure that commits begins a transaction each time, and `statement_timestamp()` stays that of its CALL: so a
+    # statement counts from its own start. A walsender's is as old as its replication. A prepared transaction does not
+    # say when it began, only when it was prepared. A standby's sessions only read.
     SESSIONS = (
-        "SELECT EXTRACT(EPOCH FROM xact_start), pid::text, COALESCE(backend_xid::text, '') FROM pg_stat_activity"
-        " WHERE pid <> pg_backend_pid() AND datid IS NOT NULL AND xact_start IS NOT NULL"
-        " AND backend_type <> 'autovacuum worker' AND NOT pg_is_in_recovery()"
-        " UNION ALL SELECT EXTRACT(EPOCH FROM prepared), '', transaction::text FROM pg_prepared_xacts"
+        "SELECT EXTRACT(EPOCH FROM xact_start), EXTRACT(EPOCH FROM CASE WHEN backend_type <> 'walsender'"
+        " AND state IN ('active', 'fastpath function call') THEN query_start END), pid::text,"
+        " COALESCE(backend_xid::text, ''), state = 'disabled' OR query = '<insufficient privilege>'"
+        " FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datid IS NOT NULL"
+        " AND backend_type IS DISTINCT FROM 'autovacuum worker' AND NOT pg_is_in_recovery()"
+        " UNION ALL SELECT EXTRACT(EPOCH FROM prepared), NULL, '', transaction::text, false FROM pg_prepared_xacts"
     )
     # What psycopg would turn into an object that says less: an interval's months become thirty days, JSON's numbers
-    # floats, and an address a class of its own.
-    AS_TEXT = ("json", "jsonb", "interval", "inet", "cidr")
+    # floats, and an address a class of its own; a time with a zone may be 24:00:00.
+    AS_TEXT = ("json", "jsonb", "interval", "inet", "cidr", "timetz")
 
     # A standby that was promoted and a backup that was put back are on another timeline, and may lack what was read. So
     # may a server that crashed, if commits are not waited for until they are on its disk.
@@ -108,15 +130,25 @@ class PostgreSQL(Database):
         calendars.register(connection)
 
     def tells(self, c: Connection) -> bool:
-        return bool(c.execute(text(self.TELLS)).one()[1])
+        tells = bool(c.execute(text(self.TELLS)).one()[1])
+        self.sessions(c)
+        return tells and not self._hidden
 
     def looked(self, c: Connection) -> Moment:
         now, tells = c.execute(text(self.TELLS)).one()
-        return self.counted(float(now), self.sessions(c), tells=bool(tells))
+        sessions = self.sessions(c)
+        return self.counted(float(now), sessions, tells=bool(tells) and not self._hidden)
 
     def sessions(self, c: Connection) -> list[Session]:
-        found = [(float(shown), who, number) for shown, who, number in c.execute(text(self.SESSIONS))]
-        return [Session(shown, who, shown, number) for shown, who, number in found]
+        found = list[Session]()
+        # The list itself says of whom it does not tell: a right may go between two questions.
+        self._hidden = False
+        for shown, statement, who, number, hidden in c.execute(text(self.SESSIONS)):
+            self._hidden |= bool(hidden)
+            times = [float(at) for at in (shown, statement) if at is not None]
+            if times:
+                found.append(Session(min(times), who, None if shown is None else float(shown), number))
+        return found
 
     @contextmanager
     def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
@@ -150,21 +182,22 @@ class PostgreSQL(Database):
     def order(self, about: int) -> Order:
         if about not in self._kinds:
             with self._connected() as c:
-                found = c.execute(text("SELECT oid, typname, typtype, format_type(oid, NULL) FROM pg_type")).all()
+                found = c.execute(text("SELECT oid, typname, typtype FROM pg_type")).all()
                 self._kinds = {int(oid): of_postgres(*map(str, about)) for oid, *about in found}
         return self._kinds[about]
 
-    def is_value(self, order: Order, value: Any) -> bool:
-        if not order.named:
-            return True
-        try:
-            self.value(Query(f"SELECT CAST({exp.Literal.string(value).sql('postgres')} AS {order.named})", {}))
-        except SourceError as e:
-            # Whatever else went wrong says nothing of the value.
-            if str(getattr(getattr(e.__cause__, "orig", None), "sqlstate", None))[:2] == DATA_EXCEPTION:
-                return False
-            raise
-        return True
+    def cure(self, error: BaseException) -> str:
+        from psycopg import errors
+
+        if isinstance(error, errors.InsufficientPrivilege) and "row-level security" in str(error):
+            return "capture by a login with BYPASSRLS or the table's owner, and leave out rows by WHERE"
+        return ""
+
+    def refuses(self, error: BaseException) -> bool:
+        from psycopg import DataError, errors
+
+        # Without a number: the driver itself refuses, e.g. a NUL in a text.
+        return isinstance(error, DataError | errors.ProgramLimitExceeded)
 
     def by_code_point(self, rows: str, column: str) -> bool:
         # As JSON: older servers lack some of a database's columns.

@@ -17,17 +17,16 @@ from penstock.declare.capture import Capture
 from penstock.declare.capture_moments import NAMES, called, momentary
 from penstock.declare.capture_refusals import LEAVE_OUT, MOMENT, check_query
 
-# (kind, a view's own text, whether rows may be hidden from this login) of a table.
+# (kind, a view's own text) of a table.
 _TABLES = {
-    "mysql": "SELECT t.TABLE_TYPE, v.VIEW_DEFINITION, NULL AS hides FROM information_schema.tables t"
+    "mysql": "SELECT t.TABLE_TYPE, v.VIEW_DEFINITION FROM information_schema.tables t"
     " LEFT JOIN information_schema.views v ON v.TABLE_SCHEMA = t.TABLE_SCHEMA AND v.TABLE_NAME = t.TABLE_NAME"
     " WHERE t.TABLE_NAME = {m}name AND t.TABLE_SCHEMA = COALESCE({m}schema, DATABASE())",
     "postgres": "SELECT CASE relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'f' THEN"
     " 'FOREIGN TABLE' ELSE 'TABLE' END AS kind,"
-    " CASE WHEN relkind IN ('v', 'm') THEN pg_get_viewdef(oid) END AS text,"
-    " CASE WHEN relkind IN ('r', 'p') THEN row_security_active(oid) END AS hides"
+    " CASE WHEN relkind IN ('v', 'm') THEN pg_get_viewdef(oid) END AS text"
     " FROM pg_class WHERE oid = {found}",
-    "sqlite": "SELECT UPPER(type) AS kind, CASE type WHEN 'view' THEN sql END AS text, NULL AS hides FROM sqlite_master"
+    "sqlite": "SELECT UPPER(type) AS kind, CASE type WHEN 'view' THEN sql END AS text FROM sqlite_master"
     " WHERE name = {m}name COLLATE NOCASE AND type IN ('table', 'view')",
 }
 # The generated columns of a table, and what they are made of where that is told.
@@ -53,7 +52,7 @@ _VOLATILE = {
 @dataclass
 class Told:
     """views: with their kinds; generated: columns; functions: which may say another thing; elsewhere: foreign tables;
-    hidden: tables that hide rows; unknown: views whose text is not understood. Each as it is written. tables: all that
+    unknown: views whose text is not understood. Each as it is written. tables: all that
     the SELECT reads, its views' too."""
 
     tables: list[exp.Table] = field(default_factory=list)
@@ -61,7 +60,6 @@ class Told:
     generated: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)
-    hidden: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
 
@@ -81,9 +79,7 @@ def told(capture: Capture, database: Database) -> Told:
         found.tables.append(table)
         name, schema = (folded(part, dialect) for part in (table.this, table.args.get("db")))
         values = {"name": name, "schema": schema, "written": written}
-        for kind, text, hides in _rows(database, _TABLES[dialect], values):
-            if hides:
-                found.hidden.append(written)
+        for kind, text in _rows(database, _TABLES[dialect], values):
             if kind == "FOREIGN TABLE":
                 found.elsewhere.append(written)
             if "VIEW" in kind:

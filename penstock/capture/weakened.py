@@ -62,8 +62,6 @@ def by_tables(capture: Capture, told: Told) -> Iterator[str]:
             f"{SEEN}: {table} is in another server, whose transactions cannot be seen; what is open there for longer "
             f"than OVERLAP may be missed, {UNTIL}"
         )
-    for table in told.hidden:
-        yield f"{GONE}: policies hide rows of {table} from this login, which are not captured"
 
 
 def _others(capture: Capture) -> list[str]:

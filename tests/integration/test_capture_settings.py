@@ -43,13 +43,16 @@ def rows(database: MySQL | PostgreSQL, columns: str = "*") -> list[dict[str, Any
 class Odd(MariaDB):
     """A server whose settings are others than its vendor's."""
 
+    SETUP = MariaDB.SETUP + "SET GLOBAL system_versioning_asof = '2020-01-01 00:00:00';\n"
+
     def command(self) -> list[str]:
         return [
             *super().command(),
             "--transaction-isolation=READ-UNCOMMITTED", "--sql-mode=ANSI,PAD_CHAR_TO_FULL_LENGTH,NO_BACKSLASH_ESCAPES",
             "--group-concat-max-len=4", "--div-precision-increment=1", "--lc-time-names=de_DE",
             "--default-time-zone=+05:30", "--default-week-format=3", "--event-scheduler=ON",
-            "--default-regex-flags=EXTENDED", "--init-connect=SET sql_select_limit = 1, NAMES latin1",
+            "--default-regex-flags=EXTENDED", "--completion-type=CHAIN", "--block-encryption-mode=aes-128-cbc",
+            "--lock-wait-timeout=1", "--idle-transaction-timeout=1", "--init-connect=SET sql_select_limit = 1, NAMES latin1",
         ]  # fmt: skip
 
 
@@ -77,6 +80,29 @@ def test_what_is_not_committed_is_not_read(odd: Odd) -> None:
         assert cursor.fetchall() == ((1,),), "the server lets others see it"
     with opened(odd) as database:
         assert rows(database) == []
+    made.close()
+
+
+def test_a_versioned_table_is_read_as_it_is_now(odd: Odd) -> None:
+    table = "CREATE OR REPLACE TABLE settings (id INT PRIMARY KEY) WITH SYSTEM VERSIONING"
+    made = in_odd(odd, table, "INSERT INTO settings VALUES (1)")
+    with made.cursor() as cursor:
+        cursor.execute("SELECT id FROM settings")
+        assert cursor.fetchall() == (), "the server shows what was there in 2020"
+    with opened(odd) as database:
+        assert rows(database) == [{"id": 1}]
+    in_odd(odd, "DROP TABLE settings").close()
+    made.close()
+
+
+def test_a_look_leaves_no_transaction_open(odd: Odd) -> None:
+    made = in_odd(odd, "CREATE OR REPLACE TABLE settings (id INT PRIMARY KEY)")
+    with opened(odd) as database:
+        database.moment()
+        assert rows(database) == []
+        with made.cursor() as cursor:
+            cursor.execute("INSERT INTO settings VALUES (1)")
+        assert rows(database) == [{"id": 1}]
     made.close()
 
 
@@ -175,9 +201,10 @@ def test_an_engine_whose_transactions_cannot_be_seen_has_a_delay(
 
 
 SETTINGS = {
-    "intervalstyle": "iso_8601", "datestyle": "German", "bytea_output": "escape", "extra_float_digits": "-5",
+    "intervalstyle": "iso_8601", "datestyle": "German, DMY", "bytea_output": "escape", "extra_float_digits": "-5",
     "client_encoding": "LATIN1", "timezone": "Asia/Kolkata", "default_transaction_isolation": "serializable",
-    "default_transaction_deferrable": "on", "standard_conforming_strings": "off",
+    "default_transaction_deferrable": "on", "standard_conforming_strings": "off", "search_path": "pg_catalog",
+    "quote_all_identifiers": "on", "gin_fuzzy_search_limit": "1", "xmloption": "document",
 }  # fmt: skip
 
 
@@ -221,7 +248,7 @@ def test_values_of_postgresql_are_the_same_whatever_the_settings(postgres: Postg
     for login in ("postgres", "odd"):
         url = make_url(postgres.url).set(drivername="postgresql+psycopg", username=login)
         database = PostgreSQL(url, DELAY)
-        found.append(rows(database, r"*, d::text AS said, b::text AS bytes, 'a\b' AS escaped"))
+        found.append(rows(database, r"*, d::text AS said, b::text AS bytes, 'a\b' AS escaped, date'01/02/2026' AS x"))
         database.close()
     assert found[0] == found[1]
     [row] = found[0]
