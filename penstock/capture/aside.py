@@ -1,4 +1,5 @@
-"""Rows whose records are larger than their topic takes: told in letters, without a record in the topic, counted.
+"""Rows whose records are larger than their topic takes, or hold text that is none in its encoding: each has a letter,
+no record in the topic, and is counted.
 
 Such a row has no record at all, whatever it had before: an older value would be wrong and look right, and whether there
 is one would depend on what happened and not on the table. So all that is in the topic is true, and what is missing
@@ -71,25 +72,36 @@ class Aside:
         return limit is not None and any(row.largest < limit.largest for row in self._known.values())
 
     def without(self, made: Records, scan: int) -> Records:
-        """The records, those that are too large as tombstones. scan: the number of the comparison."""
-        limit = self._limit
-        if limit is None:
-            return made
-        pairs, room = list(zip(made.keys, made.values, strict=True)), limit.largest - FRAME
-        # By length first: few rows are worth a look at how far they are compressed.
-        long = [(key, value) for key, value in pairs if value is not None and len(key) + len(value) > room]
-        large = {key: value for key, value in long if not limit.takes(Message(limit.topic, key, value))}
+        """The records, those that the topic does not take as tombstones. scan: the number of the comparison."""
+        pairs = list(zip(made.keys, made.values, strict=True))
+        why = {**self._too_large(pairs), **made.unreadable}
         if self._known or self._found:
-            self._forget([key for key in made.keys if key not in large])
-        if not large:
+            self._forget([key for key in made.keys if key not in why])
+        if not why:
             return made
-        for key, value in large.items():
-            row, known = Row(digest(value), scan, limit.largest), self._known.get(key)
+        for key, value in pairs:
+            if value is None or key not in why:
+                continue
+            row, known = Row(digest(value), scan, self._limit.largest if self._limit else 0), self._known.get(key)
             if known is None or known.digest != row.digest:
-                self._found[key] = row, self._letter(key, value)
+                self._found[key] = row, self._letter(key, value, why[key])
             elif known != row:
                 self._keep({key: row})
-        return Records(made.keys, [None if key in large else value for key, value in pairs])
+        return Records(made.keys, [None if key in why else value for key, value in pairs])
+
+    def _too_large(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, str]:
+        """Why some keys have values that the topic does not take."""
+        limit = self._limit
+        if limit is None:
+            return {}
+        room = limit.largest - FRAME
+        # By length first: few rows are worth a look at how far they are compressed.
+        long = [(key, value) for key, value in pairs if value is not None and len(key) + len(value) > room]
+        return {
+            key: f"its record is larger than its topic takes: {len(key) + len(value):,} bytes"
+            for key, value in long
+            if not limit.takes(Message(limit.topic, key, value))
+        }
 
     def told(self) -> None:
         """The letters are committed."""
@@ -101,9 +113,8 @@ class Aside:
         """This comparison met all that there are."""
         self._forget([key for key, row in self._known.items() if row.scan != scan])
 
-    def _letter(self, key: bytes, value: bytes) -> Message:
+    def _letter(self, key: bytes, value: bytes, reason: str) -> Message:
         name, output = self._capture
-        reason = f"its record is larger than its topic takes: {len(key) + len(value):,} bytes"
         log.warning("capture %s: row %s is put aside: %s", name, key[:SHOWN].decode(errors="replace"), reason)
         said = {"output": output, "stream": name, "reason": reason}
         headers = tuple((f"penstock.{what}", text.encode()) for what, text in said.items())

@@ -14,6 +14,8 @@ What a database's type becomes, without loss; the same row always gives the same
 | TIMESTAMP WITH TIME ZONE | the same in UTC, with a `Z` |
 | the same beyond Python's calendar: `infinity`, years before Christ or above 9999 | as the database writes it |
 | TIME, also MariaDB's beyond a day or below zero | `"-838:59:59.000000"` |
+| `24:00:00`, and TIME WITH TIME ZONE, of PostgreSQL | as the database writes it |
+| text with bytes that are none in its encoding | none: its row is put aside |
 | BINARY, BLOB, BYTEA, BIT | base64 |
 | JSON | a string that holds the JSON text |
 | arrays of PostgreSQL | an array of the above |
@@ -25,6 +27,7 @@ from __future__ import annotations
 import base64
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from hashlib import blake2b
@@ -35,12 +38,33 @@ import orjson
 
 from penstock.errors import PenstockError
 
+
+@dataclass(frozen=True)
+class Unreadable:
+    """Bytes of a text that are none in its encoding."""
+
+    data: bytes
+
+    def __str__(self) -> str:
+        return self.data.decode(errors="backslashreplace")
+
+
+def text_of(data: bytes) -> str | Unreadable:
+    """A text in UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return Unreadable(data)
+
+
 # What orjson writes as a number.
 WIDEST = 2**64
 
 
 class EncodingError(PenstockError):
-    """A column has a value of a type that has no documented form."""
+    """A column has a value of a type that has no documented form. column: its name."""
+
+    column = ""
 
 
 # What JSON has a form of its own for, and orjson writes fast.
@@ -58,7 +82,7 @@ def formed(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[Sequence
 
 
 def objects(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> list[bytes]:
-    """Columns that are formed, as one JSON object for each row."""
+    """Columns that are formed, as one JSON object for each row. TypeError if a value is `Unreadable`."""
     return [orjson.dumps(dict(zip(names, row, strict=True))) for row in zip(*columns, strict=True)]
 
 
@@ -73,8 +97,10 @@ def _column(name: str, values: Sequence[Any]) -> Sequence[Any]:
             return [None if value is None else form(value) for value in values]
         return [_plain(value) for value in values]
     except TypeError as e:
-        fix = "convert the column in the SELECT, e.g. by CAST(... AS CHAR)"
-        raise EncodingError(f"column {name} has a type that cannot be captured", got=e, fix=fix) from e
+        what, fix = f"column {name} has a type that cannot be captured", "convert the column in the SELECT to text"
+        error = EncodingError(what, got=e, fix=fix)
+        error.column = name
+        raise error from e
 
 
 def _fits(values: Sequence[Any]) -> bool:
@@ -138,6 +164,7 @@ FORMS: dict[type, Callable[[Any], Any]] = {
     bytearray: _bytes,
     memoryview: _bytes,
     UUID: str,
+    Unreadable: lambda value: value,
     list: lambda many: [_plain(one) for one in many],
 }
 

@@ -21,7 +21,7 @@ class Order:
 
     kind: the type as people name it; types: of its values in Python; why_not: why neither key nor cursor, empty if it
     is fit; cure: an expression to select instead, `{}` for the column's name; collated: text, whose order its collation
-    makes; named: the type in SQL, if not every text is one of its values; cursor: whether it has a greatest value, and
+    makes; cursor: whether it has a greatest value, and
     Python's order is the database's, for text if the collation is by code point; zoned: times with a zone; longest:
     characters of a value that is surely put in order by all of it, 0 for any.
     """
@@ -31,7 +31,6 @@ class Order:
     why_not: str = ""
     cure: str = ""
     collated: bool = False
-    named: str = ""
     cursor: bool = True
     zoned: bool = False
     longest: int = 0
@@ -40,6 +39,8 @@ class Order:
 # What MySQL's metadata tell of a column: (type, flags, number of the character set).
 MySQLColumn = tuple[int, int, int]
 BINARY = 63
+# What makes text of a column without loss: PostgreSQL's CHAR is one character.
+AS_TEXT = {"mysql": "CAST({} AS CHAR)", "postgres": "CAST({} AS text)", "sqlite": "CAST({} AS TEXT)"}
 # Types that are text with a character set and bytes without; a server sends every TEXT and BLOB as BLOB.
 TEXTS = {FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, FIELD_TYPE.BLOB}
 # Characters of a text that a server surely puts in order by all of it; no index of InnoDB holds more.
@@ -98,9 +99,9 @@ _POSTGRES: dict[str, Order] = {
     "time": Order("time", (time,)),
     "timestamp": Order("timestamp", (datetime,)),
     "timestamptz": Order("timestamptz", (datetime,), zoned=True),
-    "inet": Order("inet", (str,), named="inet", cursor=False),
-    "cidr": Order("cidr", (str,), named="cidr", cursor=False),
-    "macaddr": Order("macaddr", (str,), named="macaddr", cursor=False),
+    "inet": Order("inet", (str,), cursor=False),
+    "cidr": Order("cidr", (str,), cursor=False),
+    "macaddr": Order("macaddr", (str,), cursor=False),
     "interval": Order(
         "interval",
         why_not="months and days are the same to it as other hours",
@@ -109,10 +110,10 @@ _POSTGRES: dict[str, Order] = {
 }
 
 
-def of_postgres(name: str, kind: str, named: str = "") -> Order:
-    """name and kind: typname and typtype of pg_type; named: the type in SQL."""
+def of_postgres(name: str, kind: str) -> Order:
+    """name and kind: typname and typtype of pg_type."""
     if kind == "e":
-        return Order(f"enum {name}", (str,), named=named, cursor=False)
+        return Order(f"enum {name}", (str,), cursor=False)
     other = Order(name, why_not="its order is not known here", cure="CAST({} AS text)")
     return _POSTGRES.get(name, other) if kind == "b" else other
 

@@ -69,8 +69,12 @@ class Proof:
         return value is None or not order.types or (type(value) in order.types and zoned == order.zoned)
 
     def may_be(self, key: tuple[Any, ...]) -> bool:
-        """Whether the database can be asked for a key."""
-        return all(self._database.is_value(self._orders[n], v) for n, v in zip(self._capture.key, key, strict=True))
+        """Whether the database can be asked for a key, and a row may have it."""
+        longest = [self._orders[name].longest for name in self._capture.key]
+        return all(
+            self._database.is_value(value) and not (most and len(value) > most)
+            for value, most in zip(key, longest, strict=True)
+        )
 
     def fitting(self, position: Position) -> Position:
         """A position without what it kept of columns that are of another type now."""

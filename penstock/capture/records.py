@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.capture.database import Page
-from penstock.capture.encode import formed, objects
+from penstock.capture.encode import EncodingError, Unreadable, formed, objects
+from penstock.capture.orders import AS_TEXT
 from penstock.capture.pages import DELETED
 from penstock.declare.capture import Capture
 from penstock.errors import PenstockError
@@ -15,10 +16,14 @@ from penstock.errors import PenstockError
 
 @dataclass(frozen=True)
 class Records:
-    """Keys and values, one of each for a row; a value None is a tombstone."""
+    """Keys and values, one of each for a row; a value None is a tombstone.
+
+    unreadable: why the topic takes no value of some rows, by key; their values are for people.
+    """
 
     keys: list[bytes]
     values: list[bytes | None]
+    unreadable: Mapping[bytes, str] = field(default_factory=dict)
 
 
 def records(capture: Capture, page: Page) -> Records:
@@ -27,7 +32,11 @@ def records(capture: Capture, page: Page) -> Records:
     if not page.rows:
         return Records([], [])
     names = page.names
-    columns = formed(names, page.rows)
+    try:
+        columns = formed(names, page.rows)
+    except EncodingError as e:
+        e.put(e.what, f"select {AS_TEXT[capture.dialect].format(e.column)} AS {e.column}, or leave it out")
+        raise
     of_key = [columns[names.index(name)] for name in capture.key]
     if any(None in column for column in of_key):
         raise PenstockError(
@@ -43,11 +52,46 @@ def records(capture: Capture, page: Page) -> Records:
             got=twice.decode(),
             fix="declare as KEY what tells rows apart, e.g. the primary key",
         )
-    if names[-1] != DELETED:
-        return Records(keys, list(objects(names, columns)))
-    values = objects(names[:-1], columns[:-1])
-    said = zip(values, columns[-1], strict=True)
-    return Records(keys, [None if deleted else value for value, deleted in said])
+    said = columns[-1] if names[-1] == DELETED else [0] * len(keys)
+    names = [name for name, _ in columns_of(page)]
+    columns, unreadable = columns[: len(names)], dict[bytes, str]()
+    try:
+        values = objects(names, columns)
+    except TypeError:
+        unreadable = {key: why for key, why in zip(keys, _why_not(names, columns), strict=True) if why}
+        values = objects(names, [[_for_people(value) for value in column] for column in columns])
+    kept = [None if deleted else value for value, deleted in zip(values, said, strict=True)]
+    return Records(
+        keys,
+        kept,
+        {key: unreadable[key] for key, value in zip(keys, kept, strict=True) if value is not None and key in unreadable}
+        if unreadable
+        else {},
+    )
+
+
+def _why_not(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Of each row why it has no record; empty if it has one."""
+    for row in zip(*columns, strict=True):
+        wrong = next(((name, value) for name, value in zip(names, row, strict=True) if _is_unreadable(value)), None)
+        yield (
+            f"column {wrong[0]} is text with bytes that are none in its encoding: {wrong[1]}; mend the row, or select "
+            f"the column's bytes, e.g. CAST({wrong[0]} AS BLOB), or in PostgreSQL convert_to({wrong[0]}, 'SQL_ASCII')"
+            if wrong
+            else ""
+        )
+
+
+def _is_unreadable(value: Any) -> bool:
+    return isinstance(value, Unreadable) or (isinstance(value, list) and any(map(_is_unreadable, value)))
+
+
+def _for_people(value: Any) -> Any:
+    return (
+        [_for_people(one) for one in value]
+        if isinstance(value, list)
+        else (str(value) if isinstance(value, Unreadable) else value)
+    )
 
 
 def columns_of(page: Page) -> tuple[tuple[str, str], ...]:

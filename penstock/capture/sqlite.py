@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sqlalchemy import Connection, text
 from sqlglot import exp
 
 from penstock.capture.database import CONNECT_TIMEOUT, Database, by_index
+from penstock.capture.encode import text_of
 from penstock.capture.looks import Session
 from penstock.capture.orders import OF_SQLITE, Order
 from penstock.capture.pages import Query
@@ -18,6 +19,11 @@ class SQLite(Database):
     CODE_POINT = "declare the column without a collation"
     OPTIONS: ClassVar = {"connect_args": {"timeout": CONNECT_TIMEOUT, "check_same_thread": False}}
     WHY_NOT = "SQLite does not tell"
+
+    def connected(self, connection: Any, about: Any) -> None:
+        super().connected(connection, about)
+        # Nobody has looked whether a text is UTF-8.
+        connection.text_factory = text_of
 
     def tells(self, _: Connection) -> bool:
         return False
@@ -30,6 +36,9 @@ class SQLite(Database):
 
     def order(self, _: None) -> Order:
         return OF_SQLITE
+
+    def refuses(self, _: BaseException) -> bool:
+        return False
 
     def by_code_point(self, rows: str, column: str) -> bool:
         """SQLite does not tell a column's collation: what else is the same to it does."""

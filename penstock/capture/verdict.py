@@ -48,7 +48,7 @@ def orders(capture: Capture, order_of: Callable[[Hashable], Order], page: Page) 
 
 def of_values(capture: Capture, name: str, values: Iterable[Any]) -> Order:
     """The order of a column without a type of its own. Unproven if its values are of several."""
-    classes = {CLASSES[type(value)] for value in values}
+    classes = {CLASSES.get(type(value), "bytes that are no text") for value in values}
     if len(classes) > 1:
         fix = "give them one type, by CAST in the SELECT or in the table"
         got = f"{name}: {' and '.join(sorted(classes))}"
@@ -89,10 +89,14 @@ def _no_value(capture: Capture, name: str, order: Order, wrong: Iterator[Any]) -
     value = next(wrong, None)
     if value is None:
         return
-    shown = str(value) if len(str(value)) < 60 else f"{str(value)[:40]}... of {len(value)} characters"
+    short = len(str(value)) < 60
+    shown = str(value) if short else f"{str(value)[:40]}... of {len(value)} characters"
     fix = "give such rows another value"
     if name == capture.cursor:
-        fix += f", or NULL: by UPDATE, or by NULLIF({name}, '{shown}') AS {name}, but {SLOW}"
+        fix += ", or NULL: by UPDATE"
+        if short:
+            literal = str(value).replace("inf", "9e999") if capture.dialect == "sqlite" else f"'{shown}'"
+            fix += f", or by NULLIF({name}, {literal}) AS {name}, but {SLOW}"
     got = f"{shown} in a column of type {order.kind}"
     refuse(capture, [name], f"met a value of {name} that has no place in its order", got, fix)
 

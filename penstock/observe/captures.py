@@ -80,7 +80,7 @@ def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]
         )
     if row and row.aside:
         found.append(
-            f"{row.aside['rows']} rows are not in its topic, as they are too large for it, e.g. {row.aside['first']}: "
-            f"see `penstock dead-letters show {ASIDE.name} --stream {row.name}`"
+            f"{row.aside['rows']} rows are put aside and not in its topic, e.g. {row.aside['first']}: see why by "
+            f"`penstock dead-letters show {ASIDE.name} --stream {row.name}`"
         )
     return found

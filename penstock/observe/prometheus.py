@@ -78,7 +78,7 @@ CAPTURE = {
     "penstock_capture_compared_rows": "Rows that the last comparison of table and topic looked at.",
     "penstock_capture_drift_rows": "Rows that the last comparison of table and topic repaired.",
     "penstock_capture_drift_explained": "1 if a change that was seen accounts for that drift, e.g. of the columns.",
-    "penstock_capture_aside_rows": "Rows that are put aside now: their records are larger than the topic takes.",
+    "penstock_capture_aside_rows": "Rows that are put aside now: too large for the topic, or with text that is none.",
     "penstock_capture_compared_time_seconds": "When the last comparison of table and topic ended, Unix time.",
 }
 # Beside those of its stream: its lag, and its dead letters.

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.capture.aside import SCHEMA, Aside
-from penstock.capture.records import Records
+from penstock.capture.database import Page
+from penstock.capture.encode import Unreadable
+from penstock.capture.records import Records, records
 from penstock.declare.capture import parse
 from penstock.kafka.sizes import Limit
+from tests.captures import polled, until
+from tests.unbrokered import QUICK, poller_of
 
 CAPTURE = parse("CAPTURE INTO out FROM sqlite x KEY id CURSOR c AS SELECT * FROM t", Path("shop.sql"))
 NOISE = random.Random(7).randbytes(10_000)
@@ -29,13 +35,13 @@ def opened(db: sqlite3.Connection, largest: int = 5_000) -> Aside:
     return Aside(db, CAPTURE, Limit("out", largest))
 
 
-def records(**values: bytes | None) -> Records:
+def given(**values: bytes | None) -> Records:
     return Records([key.encode() for key in values], list(values.values()))
 
 
 def test_what_is_too_large_becomes_a_tombstone_and_a_letter(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    assert aside.without(records(a=SMALL, b=LARGE, c=None), 1) == records(a=SMALL, b=None, c=None)
+    assert aside.without(given(a=SMALL, b=LARGE, c=None), 1) == given(a=SMALL, b=None, c=None)
     [letter] = aside.letters
     said = dict(letter.headers)
     assert (letter.topic, letter.key, said["penstock.stream"], said["penstock.output"]) == (
@@ -46,64 +52,93 @@ def test_what_is_too_large_becomes_a_tombstone_and_a_letter(db: sqlite3.Connecti
 
 def test_what_is_compressed_enough_is_no_large_row(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    assert aside.without(records(a=b"x" * 10_000), 1) == records(a=b"x" * 10_000)
+    assert aside.without(given(a=b"x" * 10_000), 1) == given(a=b"x" * 10_000)
     assert aside.letters == []
 
 
 def test_each_version_of_a_row_is_told_once_also_by_the_next_process(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    aside.without(records(a=LARGE), 1)
+    aside.without(given(a=LARGE), 1)
     assert len(aside) == 0, "nothing is committed yet"
     aside.told()
     assert (len(aside), aside.first) == (1, b"a")
     for again in (aside, opened(db)):
-        assert again.without(records(a=LARGE), 1) == records(a=None)
+        assert again.without(given(a=LARGE), 1) == given(a=None)
         assert (again.letters, len(again)) == ([], 1)
-    aside.without(records(a=OTHER), 1)
+    aside.without(given(a=OTHER), 1)
     assert len(aside.letters) == 1
 
 
 def test_what_is_not_told_yet_is_kept_until_it_is_or_fits(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    aside.without(records(a=LARGE), 1)
-    aside.without(records(b=LARGE, c=SMALL), 1)
+    aside.without(given(a=LARGE), 1)
+    aside.without(given(b=LARGE, c=SMALL), 1)
     assert [letter.key for letter in aside.letters] == [b"a", b"b"]
-    aside.without(records(a=SMALL), 1)
+    aside.without(given(a=SMALL), 1)
     assert [letter.key for letter in aside.letters] == [b"b"]
 
 
 @pytest.mark.parametrize("value", [SMALL, None], ids=["small", "deleted"])
 def test_a_row_that_fits_again_is_no_longer_aside(db: sqlite3.Connection, value: bytes | None) -> None:
     aside = opened(db)
-    aside.without(records(a=LARGE, b=LARGE), 1)
+    aside.without(given(a=LARGE, b=LARGE), 1)
     aside.told()
-    assert aside.without(records(a=value), 1) == records(a=value)
+    assert aside.without(given(a=value), 1) == given(a=value)
     assert (len(aside), opened(db).first) == (1, b"b")
 
 
 def test_rows_that_a_comparison_did_not_meet_are_gone(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    aside.without(records(a=LARGE, b=LARGE), 1)
+    aside.without(given(a=LARGE, b=LARGE), 1)
     aside.told()
-    aside.without(records(b=LARGE), 2)
+    aside.without(given(b=LARGE), 2)
     opened(db).compared(2)
     assert (len(opened(db)), opened(db).first) == (1, b"b")
 
 
 def test_a_topic_that_takes_more_is_worth_a_look(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    aside.without(records(a=LARGE), 1)
+    aside.without(given(a=LARGE), 1)
     aside.told()
     assert not opened(db).may_fit
     raised = opened(db, 6_000)
     assert raised.may_fit
-    raised.without(records(a=LARGE), 1)
+    raised.without(given(a=LARGE), 1)
     assert not raised.may_fit, "it is still too large"
 
 
 def test_a_letter_of_a_long_row_is_cut(db: sqlite3.Connection) -> None:
     aside = opened(db)
-    aside.without(records(a=LARGE * 10), 1)
+    aside.without(given(a=LARGE * 10), 1)
     [letter] = aside.letters
     assert letter.size <= 64 * 1024
     assert dict(letter.headers)["penstock.cut"] == b"value"
+
+
+def test_a_text_that_is_no_utf_8_stops_no_other_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "x.db"
+    with sqlite3.connect(file) as c:
+        c.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, c INT, name TEXT)")
+        c.execute("INSERT INTO t VALUES (1, 1, 'one'), (2, 1, CAST(x'61ff' AS TEXT)), (3, 1, 'three')")
+    monkeypatch.setenv("AIRFLOW_CONN_X", f"sqlite:///{file}")
+    monkeypatch.setattr("penstock.capture.writer.ensure_topics", lambda *_: None)
+    monkeypatch.setattr("penstock.capture.cursors.LEAST_OVERLAP", timedelta(0))
+    poller = poller_of(f"CAPTURE INTO t FROM sqlite x KEY (id) CURSOR c {QUICK} AS SELECT * FROM t", tmp_path)
+    until(poller, lambda: poller.figures.polls > 1, "polls")
+    kept: Any = poller.output
+    assert kept.rows == {b'{"id":1}': b'{"id":1,"c":1,"name":"one"}', b'{"id":3}': b'{"id":3,"c":1,"name":"three"}'}
+    assert (kept.letters, len(poller.aside), poller.figures.aside) == ([b'{"id":2}'], 1, 1)
+    with sqlite3.connect(file) as c:
+        c.execute("UPDATE t SET c = 2, name = 'two' WHERE id = 2")
+    polled(poller)
+    assert kept.rows[b'{"id":2}'] == b'{"id":2,"c":2,"name":"two"}'
+    assert len(poller.aside) == 0
+    poller.close()
+
+
+def test_a_text_that_is_no_utf_8_says_its_column_and_what_to_do() -> None:
+    page = Page((("id", ""), ("name", "")), [(1, "a"), (2, Unreadable(b"a\xff"))])
+    made = records(parse("CAPTURE INTO t FROM sqlite x KEY (id) CURSOR id AS SELECT * FROM t", Path("t.sql")), page)
+    assert made.values == [b'{"id":1,"name":"a"}', b'{"id":2,"name":"a\\\\xff"}']
+    assert list(made.unreadable) == [b'{"id":2}']
+    assert "column name is text with bytes that are none in its encoding: a\\xff; " in made.unreadable[b'{"id":2}']

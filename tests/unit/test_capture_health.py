@@ -80,7 +80,7 @@ def test_one_that_is_stopped_is_no_fault(running: Control) -> None:
             },
             "2 differing and 0 extra of 9 rows; why it was begun: a new snapshot",
         ),
-        (0.0, {"aside": {"rows": 3, "first": '{"id":7}'}}, "3 rows are not in its topic, as they are too large for it"),
+        (0.0, {"aside": {"rows": 3, "first": '{"id":7}'}}, "3 rows are put aside and not in its topic"),
     ],
 )
 def test_what_is_not_as_it_should_be_warns(running: Control, behind: float, row: dict[str, Any], warning: str) -> None:
