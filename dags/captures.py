@@ -15,7 +15,8 @@ DOC = """
 The polling itself is done by the driver of app `captures`, many times a minute; `streams_captures` keeps that running.
 A run of this DAG looks at the capture and **fails if it fails**, and warns if it is behind. Triggered by hand it also
 asks the capture to poll now, to compare all of table and topic (`reconcile`), to read all rows anew (`snapshot`), or to
-go on from the old cursor after its statement was changed (`continue`), and ends when that is done.
+go on from the old cursor after its statement was changed, or with whatever else waits for a decision (`continue`), and
+ends when that is done.
 """
 
 
@@ -35,7 +36,7 @@ def operating(capture: Capture) -> DAG:
                 "check",
                 type="string",
                 enum=["check", "poll", "reconcile", "snapshot", "continue"],
-                description="`snapshot` reads all rows again; `continue` accepts a changed statement.",
+                description="`snapshot` reads all rows again; `continue` accepts a changed statement, or what else it waits for.",
             ),
             "note": Param("", type=["null", "string"], maxLength=500, description="Why; kept with the action."),
         },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,25 +13,40 @@ from penstock.capture.position import Position, Snapshot
 from penstock.capture.proof import Proof
 from penstock.capture.reconcile import Reconcile
 from penstock.declare.capture import parse
+from penstock.declare.topic import ASIDE
 from penstock.kafka.sizes import Limit, Message
 from penstock.local.parts import Broker, MariaDB
 from penstock.machine.process import free_port
 from tests.captures import Source
 
+# Of a capture whose snapshot is to wait for nobody; `LEAST_OVERLAP` must be 0 too.
+QUICK = "EVERY 10 MILLISECONDS OVERLAP 500 MILLISECONDS DELAY 1 MILLISECONDS"
+
 
 class Kept:
     """What a poller wrote: the last value of each key, and its position."""
 
+    bootstrap = ""
+    # Told of each commit, as if it read the topic.
+    reconcile: Reconcile | None = None
+
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}
         self.position: Position | None = None
+        # Keys of rows that were put aside.
+        self.letters: list[bytes] = []
 
     def limit(self, topic: str) -> Limit:
         return Limit(topic)
 
     def commit(self, messages: Iterable[Message], mark: bytes) -> int:
-        for _, key, value, *_ in messages:
+        for topic, key, value, *_ in messages:
             assert key is not None
+            if topic == ASIDE.name:
+                self.letters.append(key)
+                continue
+            if self.reconcile:
+                self.reconcile._take([Told(key, value)])
             if value is None:
                 self.rows.pop(key, None)
             else:
@@ -38,12 +54,34 @@ class Kept:
         self.position = Position.read(mark)
         return 0
 
+    def send(self, *keys: bytes) -> None:
+        """Write records as somebody else would."""
+        assert self.position
+        self.commit([Message("t", key, b"{}") for key in keys], self.position.value())
+
     def close(self) -> None:
         """Nothing is open."""
 
 
+@dataclass(frozen=True)
+class Told:
+    """A record as a consumer gives it."""
+
+    own_key: bytes
+    own_value: bytes | None
+
+    def error(self) -> None:
+        return None
+
+    def key(self) -> bytes:
+        return self.own_key
+
+    def value(self) -> bytes | None:
+        return self.own_value
+
+
 class Unread(Reconcile):
-    """Knows nothing of the topic."""
+    """Knows of the topic what was told of it."""
 
     def follow(self) -> bool:
         return True
@@ -57,17 +95,27 @@ class Unbrokered(Source):
         self.kept = Kept()
 
     def opened(self, text: str, decision: start.Decision = "") -> Poller:  # noqa: ARG002
-        capture = parse(text, self.folder / f"{self.name}.sql")
-        fresh = Position(capture.fingerprint, "id", 1, (*capture.key, capture.cursor), snapshot=Snapshot())
-        file = self.folder / f"{self.name}.db"
-        reconcile = Unread(file, self.name, "id", f"127.0.0.1:{free_port()}")
-        output: Any = self.kept
-        database = start.database(capture)
-        proof = Proof(capture, database)
-        proof.prove()
-        made = Poller(capture, database, output, self.kept.position or fresh, reconcile, proof)
+        made = _opened(text, self.folder / f"{self.name}.sql", self.kept, self.kept.position)
         self.pollers.append(made)
         return made
 
     def topic(self) -> dict[bytes, bytes]:
         return self.kept.rows
+
+
+def poller_of(text: str, folder: Path, kept: Kept | None = None) -> Poller:
+    """A poller of a capture of any engine; kept: what the one before it left."""
+    kept = kept or Kept()
+    made = _opened(text, folder / "t.sql", kept, kept.position)
+    kept.reconcile = made.reconcile
+    return made
+
+
+def _opened(text: str, file: Path, output: Kept, position: Position | None) -> Poller:
+    capture = parse(text, file)
+    fresh = Position(capture.fingerprint, "id", 1, (*capture.key, capture.cursor), snapshot=Snapshot())
+    reconcile = Unread(file.with_suffix(".db"), capture.name, "id", f"127.0.0.1:{free_port()}")
+    database = start.database(capture)
+    proof = Proof(capture, database)
+    proof.prove()
+    return Poller(capture, database, cast(Any, output), position or fresh, reconcile, proof)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from penstock.capture.cursors import Cursors
@@ -13,12 +14,22 @@ from penstock.capture.writer import PageWriter
 
 log = logging.getLogger(__name__)
 
+# So many rows may be gone at once, whatever share of the topic they are.
+FEW = 10
+# Seconds until a comparison that waits for a decision looks again.
+WAITS = 5.0
+
 
 class Comparison:
-    """First the table's rows are looked up in the topic, then the topic's other keys in the table."""
+    """First the table's rows are looked up in the topic, then the topic's other keys in the table, then the records of
+    those that are not there are removed.
+
+    asks: why somebody has to allow that, empty if nobody has; asked_at: since when, epoch seconds, 0 if never.
+    """
 
     def __init__(self, writer: PageWriter, cursors: Cursors) -> None:
         self._writer, self._cursors = writer, cursors
+        self.asks, self.asked_at = "", 0.0
 
     def step(self) -> bool:
         """Compare one chunk; True when all is compared."""
@@ -28,21 +39,52 @@ class Comparison:
         if not r.scanned:
             self._rows()
             return False
-        keys = r.unseen()
-        if not keys:
-            w.aside.compared(r.scan)
-            r.finish(w.position.reconcile)
-            d, found = r.last, r.last.missing + r.last.differing + r.last.extra
-            level = logging.WARNING if found and not d.explained else logging.INFO
-            log.log(level, "capture %s: %d rows compared (%s), %d missing, %d differing, %d extra; repaired",
-                    w.capture.name, d.rows, d.why, d.missing, d.differing, d.extra)  # fmt: skip
+        if keys := r.unseen():
+            self._others(keys)
+            return False
+        if not self._may_remove():
+            r.pause = WAITS
+            return False
+        if keys := r.absent():
+            self._remove(keys)
+            return False
+        w.aside.compared(r.scan)
+        r.finish(w.position.reconcile)
+        d, found = r.last, r.last.missing + r.last.differing + r.last.extra
+        level = logging.WARNING if found and not d.explained else logging.INFO
+        log.log(level, "capture %s: %d rows compared (%s), %d missing, %d differing, %d extra; repaired",
+                w.capture.name, d.rows, d.why, d.missing, d.differing, d.extra)  # fmt: skip
+        return True
+
+    def _may_remove(self) -> bool:
+        """Whether the records of the rows that are gone may be removed; `asks` says why not.
+
+        That a policy, a view, an empty table or another database hides rows looks as if they were deleted.
+        """
+        w, r = self._writer, self._writer.reconcile
+        before, self.asks = self.asks, ""
+        if r.allowed:
             return True
-        self._others(keys)
+        gone, rows = r.removes()
+        if gone <= max(FEW, rows * w.capture.removes // 100) and (gone < rows or gone <= 1):
+            r.allow()
+            return True
+        name = w.capture.name
+        self.asks = (
+            f"{gone:,} of {rows:,} rows of the topic are no longer in the table, which are more than "
+            f"{w.capture.removes} % or all of them: their records are kept. If they were deleted, allow it by "
+            f"`penstock capture ask {name} continue`; if something hides them, mend that, then `penstock capture "
+            f"reconcile {name}`; RECONCILE … REMOVES n PERCENT allows more by itself"
+        )
+        if not before:
+            self.asked_at = time.time()
+            log.warning("capture %s: %s", w.capture.name, self.asks)
         return False
 
     def _rows(self) -> None:
         """Rows of the table, in order of key."""
         w, r, key = self._writer, self._writer.reconcile, self._writer.capture.key
+        self.asks = ""
         scan, page = r.scan, w.read(w.pages.by_key(r.behind, min(r.CHUNK, w.size.rows)))
         records = w.records(page)
         if r.scan != scan:
@@ -54,36 +96,72 @@ class Comparison:
         r.compared(records.keys, last(w.capture, page, key) if page.more else None)
 
     def _others(self, keys: list[bytes]) -> None:
-        """Keys of the topic that were met in no row: those that are not in the table get tombstones."""
-        w, r, key = self._writer, self._writer.reconcile, self._writer.capture.key
+        """Keys of the topic that were met in no row: are they in the table? What can be no row's key is removed."""
+        r = self._writer.reconcile
+        found = self._in_table(keys)
+        if found is not None:
+            foreign = [key for key in keys if self._key_of(key) is None]
+            self._tombstones(foreign)
+            r.gone(foreign, len(foreign))
+            known = [key for key in keys if key not in foreign]
+            r.looked_up(known, [key for key in known if key not in found])
+
+    def _remove(self, keys: list[bytes]) -> None:
+        """Tombstones for keys that are not in the table, if they still are not."""
+        found = self._in_table(keys)
+        if found is not None:
+            gone = [key for key in keys if key not in found]
+            self._tombstones(gone)
+            self._writer.reconcile.gone(keys, len(gone))
+
+    def _in_table(self, keys: list[bytes]) -> set[bytes] | None:
+        """Which of some records' keys the table has; None if its columns are others and all is compared anew."""
+        w, r = self._writer, self._writer.reconcile
         scan = r.scan
-        asked = [row for record in keys if (row := r.key_of(record, key, w.proof.types)) is not None]
+        asked = [row for key in keys if (row := self._key_of(key)) is not None]
         found = self._found(asked) if asked else set()
-        gone = [record for record in keys if record not in found]
-        if gone:
+        if not found.issuperset(keys):
             # A key is gone only if it was looked for in the type that it has now.
             w.records(w.read(w.pages.by_key(None, 1)))
-        if r.scan != scan:
-            return
-        for record in gone:
-            w.seen.note(record, None)
-        w.commit([(record, None) for record in gone], w.position)
-        r.gone(keys, len(gone))
+        return found if r.scan == scan else None
+
+    def _key_of(self, record: bytes) -> tuple[Any, ...] | None:
+        w = self._writer
+        key = w.reconcile.key_of(record, w.capture.key, w.proof.types)
+        return None if key is None or not w.proof.may_be(key) else key
+
+    def _tombstones(self, keys: list[bytes]) -> None:
+        w = self._writer
+        for key in keys:
+            w.seen.note(key, None)
+        w.commit([(key, None) for key in keys], w.position)
 
     def _found(self, keys: list[tuple[Any, ...]]) -> set[bytes]:
-        """Which of some keys the table has."""
+        """Which of some keys the table has. What the engine refuses to compare is no row's key."""
         w = self._writer
         try:
             page = w.read(w.pages.exactly(keys))
-        except SourceError:
-            possible = [key for key in keys if w.proof.may_be(key)]
-            if len(possible) == len(keys):
+        except SourceError as e:
+            if not e.refused:
                 raise
-            return self._found(possible) if possible else set()
-        if page.cut and len(keys) > 1:
+            if len(keys) == 1:
+                return self._refused(keys[0], e)
+            page = None
+        if page is None or (page.cut and len(keys) > 1):
             half = len(keys) // 2
             return self._found(keys[:half]) | self._found(keys[half:])
         return set(w.records(page).keys)
+
+    def _refused(self, key: tuple[Any, ...], e: SourceError) -> set[bytes]:
+        """A key that was refused is in no row if the comparison is refused, and not what the row is made of."""
+        w = self._writer
+        try:
+            w.database.value(w.pages.has(key))
+        except SourceError as refusal:
+            if refusal.refused:
+                return set()
+            raise
+        raise e
 
     def _differing(self, page: Page, records: Records) -> list[tuple[bytes, bytes | None]]:
         """Rows whose last record says another thing, but for those that the next poll is to see."""

@@ -41,6 +41,10 @@ class Cursors:
         # What both the clock and the highest cursor were before it was set back.
         self._ahead: tuple[float, Any] | None = None
         self._opened = True
+        # The last look that saw all sessions.
+        self._complete: Moment | None = None
+        # Whether the looks saw all sessions once, and do not any more.
+        self.blind = False
 
     @property
     def spent(self) -> bool:
@@ -124,6 +128,26 @@ class Cursors:
         log.warning("capture %s: %s; table and topic are compared", self._capture.name, why)
         return why
 
+    def sighted(self, moment: Moment, position: Position) -> tuple[Moment, Position]:
+        """A look as polls may take it, and the position with whether looks see all sessions.
+
+        Where they did once and do not any more, e.g. as a right was taken away, whatever was open at the last look that
+        did, or began behind it, may be open still.
+        """
+        was_blind, self.blind = self.blind, position.sees_all and not moment.complete
+        if moment.complete:
+            if was_blind:
+                # Polls that ended meanwhile had no look behind them.
+                self.mark.back_to(self.mark.value)
+            self._complete = moment
+            return moment, replace(position, sees_all=True)
+        if not self.blind:
+            return moment, position
+        if self._complete is None:
+            self._complete = Moment(position.clock or moment.now, None)
+        known = (self._complete.now, self._complete.oldest, moment.oldest)
+        return replace(moment, oldest=min(at for at in known if at is not None)), position
+
     def held(self, moment: Moment, position: Position) -> tuple[float | None, Position]:
         """The oldest transaction to wait for, and the position with what is owed to those no longer waited for."""
         # Polls that are far apart see it late.
@@ -137,11 +161,12 @@ class Cursors:
         if moment.oldest is None or moment.oldest >= bound:
             return moment.oldest, position
         if debt is None:
-            log.warning(
-                "capture %s: a transaction is open for %.0f s; it is no longer waited for, and what lies behind its "
-                "beginning is read again when it has ended. To mend it: end the transaction",
-                self._capture.name,
-                moment.now - moment.oldest,
-            )
+            if not self.blind:
+                log.warning(
+                    "capture %s: a transaction is open for %.0f s; it is no longer waited for, and what lies behind "
+                    "its beginning is read again when it has ended. To mend it: end the transaction",
+                    self._capture.name,
+                    moment.now - moment.oldest,
+                )
             debt = Debt(self.mark.value, bound)
         return bound, replace(position, debt=replace(debt, until=max(debt.until, bound)))

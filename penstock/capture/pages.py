@@ -109,6 +109,12 @@ class Pages:
             each.append(" AND ".join(_is(c, "=", name) for c, name in zip(self._key, names, strict=True)))
         return Query(f"SELECT {self._columns} {self._from} WHERE ({') OR ('.join(each)})", values)
 
+    def has(self, key: Sequence[Any]) -> Query:
+        """How many rows have a key: no other column is looked at."""
+        names = [f"k{i}" for i in range(len(key))]
+        only = " AND ".join(_is(column, "=", name) for column, name in zip(self._key, names, strict=True))
+        return Query(f"SELECT COUNT(*) {self._from} WHERE {only}", dict(zip(names, key, strict=True)))
+
     def highest(self, upto: Any = None) -> Query:
         """The highest cursor there is, or up to a value; NULL if there is none."""
         made = f"SELECT MAX({self._cursor}) {self._from}"

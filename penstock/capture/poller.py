@@ -17,7 +17,7 @@ from penstock.capture.cursors import Cursors
 from penstock.capture.database import Page
 from penstock.capture.encode import digest
 from penstock.capture.pages import Query
-from penstock.capture.position import CatchUp
+from penstock.capture.position import CatchUp, Snapshot
 from penstock.capture.reconcile import PROOFS
 from penstock.capture.records import last
 from penstock.capture.seen import Seen
@@ -52,7 +52,7 @@ class Poller(PageWriter):
         self._next_chunk = 0.0
         self._told: Told | None = None
         # Whether the topic is asked for the last records of rows that this process has not written yet.
-        self._asks_topic = self.position.snapshot is None
+        self._asks_topic = self.position.snapshot != Snapshot()
 
     def step(self) -> float:
         """Do the next piece of work; seconds until the next one is due."""
@@ -78,6 +78,7 @@ class Poller(PageWriter):
     def compare(self, why: str) -> None:
         """Compare all of table and topic, from the next step on."""
         self.reconcile.again()
+        self._comparison.asks, self._next_chunk = "", 0.0
         self.commit([], replace(self.position, reconcile=why))
 
     def _look(self) -> None:
@@ -97,6 +98,8 @@ class Poller(PageWriter):
         if why:
             log.warning("capture %s: %s; table and topic are compared", self.capture.name, why)
             self.reconcile.again()
+            # Its last row may have a key that the table can no longer be asked for.
+            position = replace(position, catch_up=None)
             # Columns that are others say more.
             position = replace(position, reconcile=why if position.reconcile in PROOFS else position.reconcile)
         if position != self.position:
@@ -113,6 +116,31 @@ class Poller(PageWriter):
 
     def _shape(self) -> str:
         return shape(self.database, self.capture, self._told.tables if self._told else ())
+
+    @property
+    def asks(self) -> str:
+        """What somebody has to decide before all is done that is due; empty if nothing is."""
+        if self._cursors.blind:
+            return (
+                "looks at the server do not see all transactions any more, so polls read from where they did: "
+                f"{self.database.WHY_NOT}. To mend it: give the right back; or `penstock capture ask "
+                f"{self.capture.name} continue`, and DELAY stands in for what is not seen"
+            )
+        return self._comparison.asks if self.position.reconcile else ""
+
+    @property
+    def asked_at(self) -> float:
+        """Since when a comparison has waited for a decision, epoch seconds; 0 if it does not."""
+        return self._comparison.asked_at if self.position.reconcile and self._comparison.asks else 0.0
+
+    def go_on(self) -> None:
+        """Do what awaits a decision: see `asks`."""
+        if self._cursors.blind:
+            self._cursors.blind = False
+            self.commit([], replace(self.position, sees_all=False))
+        if self.asked_at:
+            self.reconcile.allow()
+            self._comparison.asks, self._next_chunk = "", 0.0
 
     def poll_now(self) -> None:
         """Let the next step poll, whatever the interval says."""
@@ -133,7 +161,8 @@ class Poller(PageWriter):
         if why := self._cursors.not_ahead(moment.now, kind, self.position.clock):
             self.position = replace(self.position, clock=moment.now)
             self.compare(why)
-        oldest, position = self._cursors.held(moment, self.position)
+        moment, position = self._cursors.sighted(moment, self.position)
+        oldest, position = self._cursors.held(moment, position)
         owed = position.debt is not None and (moment.oldest is None or moment.oldest > position.debt.until)
         low = position.debt.low if owed and position.debt else mark.value
         itself = owed or not self._cursors.spent
@@ -143,8 +172,8 @@ class Poller(PageWriter):
         written = 0
         begun = position.catch_up
         goes_on = begun is not None and begun.low == low and not position.debt
-        high, behind = (begun.high, begun.behind) if begun and goes_on else (None, None)
-        for page in self._through(lambda row: self.pages.since(low, row, self.size.rows, itself=itself), behind):
+        high, behind_at = (begun.high, begun.behind) if begun and goes_on else (None, None)
+        for page in self._through(lambda row: self.pages.since(low, row, self.size.rows, itself=itself), behind_at):
             in_order(self.capture, page)
             pages_high = self._cursors.highest(page, moment.now)
             high = high if pages_high is None else pages_high
@@ -164,7 +193,8 @@ class Poller(PageWriter):
         done = replace(self.position, low=mark.value, catch_up=None, debt=None if owed else self.position.debt)
         if done != self.position:
             self.commit([], replace(done, clock=ended))
-        self.seen, self._asks_topic = seen, False
+        # A poll that goes on has not met the rows that were written before it.
+        self.seen, self._asks_topic = seen, self._asks_topic and behind_at is not None
         self.figures.current, self.figures.oldest = moment.now, moment.oldest
         self.figures.polls += 1
         return written

@@ -78,7 +78,8 @@ class Position:
     fingerprint: of the statement it belongs to; rows: its KEY and CURSOR; topic_id, partitions: of the topic it belongs
     to; server: which database server; columns: (name, type) of the SELECT; low: the cursor to read from; catch_up: a
     poll that has begun; reconcile: why table and topic are to be compared, empty if not; shape: of the tables; clock:
-    the database's at the end of the poll that this position is of, epoch seconds, 0 if there was none.
+    the database's at the end of the poll that this position is of, epoch seconds, 0 if there was none; sees_all:
+    whether looks at the server saw all sessions, so that its transactions and not DELAY decide how far polls go.
     """
 
     fingerprint: str
@@ -94,6 +95,7 @@ class Position:
     reconcile: str = ""
     shape: str = ""
     clock: float = 0.0
+    sees_all: bool = False
 
     def value(self) -> bytes:
         return write(asdict(self)).encode()
@@ -141,7 +143,7 @@ def _tagged(value: Any) -> Any:
     raise PenstockError(
         "a key or cursor has a type that cannot be kept",
         got=type(value).__name__,
-        fix="convert it in the SELECT, e.g. by CAST(... AS CHAR)",
+        fix="convert it in the SELECT to text, a number or a time",
     )
 
 

@@ -10,9 +10,11 @@ import json
 import logging
 import sqlite3
 import time
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +65,16 @@ class Drift:
 class Reconcile:
     """rate: rows a second that are compared at most, so that the live polls and the database keep their breath.
 
-    drift: of the comparison at work; last: of the last one that ended; same_at: when table and topic were last the
-    same, epoch seconds, 0 if nobody knows; pause: seconds until the next chunk.
+    drift: of the comparison at work; allowed: whether it may remove the records of all rows that are gone; last: of
+    the last one that ended; same_at: when table and topic were last the same, epoch seconds, 0 if nobody knows; pause:
+    seconds until the next chunk.
     """
 
     CHUNK = 2000
     # Keys of one query for what might be gone.
     FEW = 200
+    # Bytes of these: a server refuses a query that is larger than it takes.
+    BYTES = 256 * 1024
     # Seconds of reading the topic between two polls.
     SLICE = 0.5
 
@@ -96,6 +101,7 @@ class Reconcile:
         self._assigned: set[int] = set()
         self.scan = int(self._about("scan", 1))
         self.scanned = bool(self._about("scanned", False))
+        self.allowed = bool(self._about("allowed", False))
         behind = read(self._about("behind", "null"))
         self.behind: tuple[Any, ...] | None = None if behind is None else tuple(behind)
         self.drift = Drift(**self._about("drift", {}))
@@ -198,7 +204,7 @@ class Reconcile:
     def again(self) -> None:
         """Begin a comparison from the start."""
         self.scan += 1
-        self.scanned, self.behind, self.drift = False, None, Drift()
+        self.scanned, self.behind, self.drift, self.allowed = False, None, Drift(), False
         self._keep()
 
     def found(self, *, missing: bool) -> None:
@@ -215,9 +221,37 @@ class Reconcile:
         self.pause = len(keys) / self._rate
 
     def unseen(self) -> list[bytes]:
-        """Keys of the topic that the comparison did not meet in the table, so many at a time."""
-        query = "SELECT key FROM topic WHERE scan <> ? ORDER BY key LIMIT ?"
-        return [key for (key,) in self.db.execute(query, (self.scan, self.FEW))]
+        """Keys of the topic that were neither met in the table nor looked up there, so many at a time."""
+        query = "SELECT key FROM topic WHERE scan NOT IN (?, ?) ORDER BY key LIMIT ?"
+        return self._few([key for (key,) in self.db.execute(query, (self.scan, -self.scan, self.FEW))])
+
+    def absent(self) -> list[bytes]:
+        """Keys of the topic that were looked up and are not in the table, so many at a time."""
+        query = "SELECT key FROM topic WHERE scan = ? ORDER BY key LIMIT ?"
+        return self._few([key for (key,) in self.db.execute(query, (-self.scan, self.FEW))])
+
+    def _few(self, keys: list[bytes]) -> list[bytes]:
+        """The first keys that one query takes, and one at least."""
+        size = list(accumulate(map(len, keys)))
+        return keys[: max(1, bisect_right(size, self.BYTES))]
+
+    def looked_up(self, keys: Iterable[bytes], absent: Iterable[bytes]) -> None:
+        """Some of these keys are not in the table; they keep their records until it is known how many there are."""
+        with self._transaction():
+            marks = dict.fromkeys(keys, self.scan) | dict.fromkeys(absent, -self.scan)
+            self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(scan, key) for key, scan in marks.items()])
+        self.pause = len(marks) / self._rate
+
+    def removes(self) -> tuple[int, int]:
+        """How many keys are not in the table, and how many keys the topic has."""
+        query = "SELECT COALESCE(SUM(scan = ?), 0), COUNT(*) FROM topic"
+        [found] = self.db.execute(query, (-self.scan,))
+        return int(found[0]), int(found[1])
+
+    def allow(self) -> None:
+        """Let the keys that are not in the table be removed, however many there are."""
+        self.allowed = True
+        self._keep()
 
     def gone(self, keys: Sequence[bytes], gone: int) -> None:
         """These keys were looked up in the table; so many of them were not there, and have their tombstones."""
@@ -231,7 +265,7 @@ class Reconcile:
         """All is compared. why: it was begun."""
         self.drift = self.last = replace(self.drift, ended=time.time(), why=why)
         self.scan += 1
-        self.scanned, self.behind = False, None
+        self.scanned, self.behind, self.allowed = False, None, False
         self._tell("last", asdict(self.last))
         self._keep()
         self.same()
@@ -253,7 +287,7 @@ class Reconcile:
             made = tuple(decode(found[name], types.get(name, str)) for name in key)
             known = all(_is(value, types[name]) for name, value in zip(key, made, strict=True) if name in types)
             return made if known and encode(key, [made]) == [record] else None
-        except (ValueError, TypeError, ArithmeticError, EncodingError):
+        except (ValueError, TypeError, ArithmeticError, EncodingError, RecursionError):
             return None
 
     # The file
@@ -271,6 +305,7 @@ class Reconcile:
     def _keep(self) -> None:
         self._tell("scan", self.scan)
         self._tell("scanned", self.scanned)
+        self._tell("allowed", self.allowed)
         self._tell("behind", write(self.behind))
         self._tell("drift", asdict(self.drift))
 

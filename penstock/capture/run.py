@@ -101,7 +101,7 @@ class CaptureRun:
         then, rows = self._rate
         now = time.monotonic()
         silent = now - self._stepped_at
-        if self.active and silent > SILENT and self.row.phase not in ("refused", ""):
+        if self.active and silent > SILENT and self.row.phase:
             self.figures.state, self.figures.error = "failing", f"no query or write has ended for {silent:.0f} s"
             self.figures.error_at = int(time.time() * 1000)
         if now - then > 1:
@@ -164,9 +164,11 @@ class CaptureRun:
                 check_topic(self.capture, poller.position, self._bootstrap)
                 looked = time.monotonic()
             name, every = self.capture.name, self.capture.reconcile
-            busy = poller.position.reconcile or poller.position.snapshot
-            if every and not busy and time.time() >= due(name, every, poller.reconcile.same_at, opened):
-                poller.compare(TIMED)
+            busy = (poller.position.reconcile and not poller.asked_at) or poller.position.snapshot
+            # One that waits for a decision looks again when it is time: what hid rows may have been mended.
+            compared = max(poller.reconcile.same_at, poller.asked_at)
+            if every and not busy and time.time() >= due(name, every, compared, opened):
+                poller.compare(poller.position.reconcile or TIMED)
             began, polls = time.monotonic(), poller.figures.polls
             wait = poller.step()
             self._stepped_at = time.monotonic()
@@ -174,8 +176,11 @@ class CaptureRun:
                 self._through = began
             self._note(poller, self._stepped_at - began if polled else None)
             rests = not poller.position.reconcile and poller.position.snapshot is None
-            if self._request and self._request[1] == self._begun and rests and poller.figures.polls > self._polls:
-                self._answer("")
+            if self._request and self._request[1] == self._begun and poller.figures.polls > self._polls:
+                if rests:
+                    self._answer("")
+                elif poller.asks:
+                    self._answer(poller.asks)
             self._asked.wait(wait)
             self._asked.clear()
         return ""
@@ -189,14 +194,16 @@ class CaptureRun:
             return True
         if what == "reconcile":
             poller.compare(ASKED)
+        if what == "continue":
+            poller.go_on()
         poller.poll_now()
         return False
 
     def _note(self, poller: Poller, took: float | None) -> None:
         f, p, row = poller.figures, poller.position, self.row
         self._failures = 0
-        row.phase, row.polls = f.state, f.polls
-        row.why = f.waits_for if f.state == "waiting" else None
+        row.phase, row.polls = "refused" if poller.asks else f.state, f.polls
+        row.why = poller.asks or (f.waits_for if f.state == "waiting" else None)
         row.low = None if p.low is None else str(p.low)
         row.snapshot_rows, row.snapshot_total = f.rows, f.total
         row.oldest_at = None if f.oldest is None else int(f.oldest * 1000)
@@ -216,6 +223,11 @@ class CaptureRun:
         if took is not None:
             mine.batch_id, mine.batch_at, mine.batch_ms = f.polls, int(time.time() * 1000), int(took * 1000)
         mine.state = "idle" if f.state == "polling" and not mine.rows_per_s else "running"
+        if poller.asks:
+            # It polls on, and not all is done that is due.
+            if mine.error != poller.asks:
+                mine.error, mine.error_at = poller.asks, int(time.time() * 1000)
+            mine.state = "failing"
 
     def _failed(self, e: Exception) -> None:
         self._failures += 1
@@ -229,6 +241,7 @@ class CaptureRun:
         while not stopping.is_set():
             self._asked.wait(1.0)
             self._asked.clear()
+            self._stepped_at = time.monotonic()
             if self._request and self._request[1] == self._begun:
                 self._answer("refused: see why")
             if self._request:

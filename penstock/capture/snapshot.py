@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from penstock.capture.cursors import Cursors
+from penstock.capture.database import SourceError
 from penstock.capture.position import Snapshot
 from penstock.capture.readers import Readers, divided
 from penstock.capture.writer import PageWriter
@@ -37,7 +38,13 @@ class Snapshotting:
             w.position = replace(w.position, snapshot=at, low=low)
         if self._readers is None:
             self._readers = Readers(w.capture, w.database, low, w.PAGE, at.ranges, settings().snapshot_readers)
-        read = self._readers.next()
+        try:
+            read = self._readers.next()
+        except SourceError as e:
+            if e.refused and self._cannot_ask(at):
+                # Key columns were altered since; it begins anew when the capture is opened again.
+                w.commit([], replace(w.position, snapshot=Snapshot()))
+            raise
         w.hook("after read")
         made = w.fitting(read.records)
         keys, values = made.keys, made.values
@@ -54,6 +61,16 @@ class Snapshotting:
         w.figures.fresh += len(keys)
         return 0.0
 
+    def _cannot_ask(self, at: Snapshot) -> bool:
+        """Whether the database refuses to compare its key with a bound of what is left."""
+        for bound in (bound for part in at.ranges for bound in (part.behind, part.upto) if bound is not None):
+            try:
+                self._writer.database.value(self._writer.pages.has(bound))
+            except SourceError as e:
+                if e.refused:
+                    return True
+        return False
+
     def close(self) -> None:
         if self._readers:
             self._readers.close()
@@ -65,7 +82,7 @@ class Snapshotting:
         It is the rule of the polls, with the highest cursor of now for what a poll saw.
         """
         w, mark = self._writer, self._cursors.mark
-        moment = w.database.moment()
+        moment, w.position = self._cursors.sighted(w.database.moment(), w.position)
         if mark.value is None and not mark.waits:
             top = w.database.page(w.pages.highest())
             high = top.rows[0][0] if top.rows else None

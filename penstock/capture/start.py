@@ -74,7 +74,11 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
         else:
             # What is in the topic and no longer selected must leave it.
             ends = log_ends(admin(bootstrap), [(capture.topic.name, p) for p in range(count)], bootstrap)
-            position = replace(fresh, reconcile="a new snapshot" if any(ends.values()) else "")
+            position = replace(
+                fresh,
+                reconcile="a new snapshot" if any(ends.values()) else "",
+                sees_all=kept is not None and kept.sees_all,
+            )
         reconcile = Reconcile(reconcile_file(capture), capture.topic.name, topic_id, bootstrap, capture.rate)
         undo.callback(reconcile.close)
         if position.snapshot == fresh.snapshot:
@@ -168,17 +172,17 @@ def _resumed(capture: Capture, fresh: Position, kept: Position, decision: Decisi
             got=f"topic id {topic_id}, position of {kept.topic_id}",
             fix=f"it was created anew, or the capture names another: {_by(capture.name)}",
         )
+    if kept.rows != fresh.rows:
+        raise PositionRefused(
+            f"capture {capture.name} cannot go on: its KEY or CURSOR was changed",
+            got=f"{', '.join(fresh.rows)}, position of {', '.join(kept.rows)}",
+            fix=_by(capture.name),
+        )
     if kept.fingerprint not in (capture.fingerprint, capture.former) and decision != "continue":
         raise PositionRefused(
             f"the statement of capture {capture.name} was changed",
             got=f"fingerprint {capture.fingerprint}, position of {kept.fingerprint}",
             fix=f"to read all rows again, {_by(capture.name)}; `continue` in its place goes on from the old cursor and "
             "compares the others; or name a new topic behind INTO and take a snapshot",
-        )
-    if kept.rows != fresh.rows:
-        raise PositionRefused(
-            f"capture {capture.name} cannot go on: its KEY or CURSOR was changed",
-            got=f"{', '.join(fresh.rows)}, position of {', '.join(kept.rows)}",
-            fix=_by(capture.name),
         )
     return replace(kept, fingerprint=capture.fingerprint) if kept.fingerprint == capture.former else kept

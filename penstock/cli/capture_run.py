@@ -18,7 +18,7 @@ from penstock.capture.reconcile import ASKED
 from penstock.cli.capture_names import Name, captures
 from penstock.cli.output import clear_errors, console, count
 from penstock.control import connect
-from penstock.errors import LeaseHeld
+from penstock.errors import LeaseHeld, PenstockError
 from penstock.settings import settings
 
 
@@ -29,7 +29,10 @@ def run(
         bool, typer.Option("--snapshot", help="Read all rows again, whatever was read before.")
     ] = False,
     go_on: Annotated[
-        bool, typer.Option("--continue", help="Take over the cursor of a statement that was changed since.")
+        bool,
+        typer.Option(
+            "--continue", help="Take over the cursor of a statement that was changed, or do what waits for a decision."
+        ),
     ] = False,
     compare: Annotated[bool, typer.Option("--reconcile", help="Compare all of table and topic first.")] = False,
 ) -> None:
@@ -51,7 +54,7 @@ def run(
                 try:
                     if compare:
                         poller.compare(ASKED)
-                    _run(poller, holder, once=once)
+                    _run(poller, holder, once=once, go_on=go_on)
                 finally:
                     poller.close()
         except KeyboardInterrupt:
@@ -60,12 +63,14 @@ def run(
             control.lease_drop([name], holder)
 
 
-def _run(poller: Poller, holder: str, *, once: bool) -> None:
+def _run(poller: Poller, holder: str, *, once: bool, go_on: bool) -> None:
     columns = (
         SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
         TextColumn("{task.fields[rate]}"), TimeRemainingColumn(),
     )  # fmt: skip
     renewed = 0.0
+    # What was not asked before this began is not decided by `--continue`.
+    asked = poller.reconcile.scanned
     with Progress(*columns, console=console(), transient=True) as bar:
         shown = bar.add_task(poller.capture.name, total=None, rate="")
         while True:
@@ -73,6 +78,11 @@ def _run(poller: Poller, holder: str, *, once: bool) -> None:
                 connect().lease_renew([poller.capture.name], holder, settings().lease_ttl)
                 renewed = time.monotonic()
             wait = poller.step()
+            if poller.asks and go_on and (asked or not poller.asked_at):
+                poller.go_on()
+            elif poller.asks and once:
+                fix = "decide, e.g. by `--continue` in its place"
+                raise PenstockError(f"capture {poller.capture.name} waits for a decision", got=poller.asks, fix=fix)
             f = poller.figures
             total = f.total if f.state == "snapshot" else None
             text = f"{poller.capture.name} {f.state}: {count(f.read)} read, {count(f.written)} written {f.waits_for}"

@@ -12,7 +12,8 @@
     DELAY 5 SECONDS                       -- how long a transaction may be open where the engine cannot tell
     HOLD 10 MINUTES                       -- how long one open transaction may hold the capture back; see below
     RECONCILE EVERY 1 DAY RATE 10000      -- how often table and topic are compared, at how many rows a second at most;
-                                          -- or RECONCILE NEVER
+                                          -- or RECONCILE NEVER; REMOVES 20 PERCENT behind it: if more of the topic's
+                                          -- rows are gone from the table, somebody is asked before they are removed
     LARGEST 16 MB                         -- of a record; a row that makes a larger one is put aside
     AS
     SELECT id, name, deleted, updated_at FROM accounts
@@ -57,7 +58,8 @@ class Capture:
 
     select, deleted: the SELECT and a condition over its columns, as they are understood; sql, deleted_sql: as they are
     written, and sent; places: where each clause, and the SELECT, begins: line and column.
-    reconcile: None is never; rate: of the reconcile, rows a second; largest: bytes of a record.
+    reconcile: None is never; rate: of the reconcile, rows a second; removes: percent of the rows that it
+    removes without asking; largest: bytes of a record.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Capture:
     hold: timedelta = timedelta(minutes=10)
     reconcile: timedelta | None = timedelta(days=1)
     rate: int = 10_000
+    removes: int = 20
     largest: int = 16 * MB
 
     kind: ClassVar[Kind] = "capture"

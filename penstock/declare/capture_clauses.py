@@ -122,6 +122,10 @@ class Clauses(Tokens):
         if self.is_word("RATE"):
             self.at += 1
             given["rate"] = self.number("the rows a second")
+        if self.is_word("REMOVES"):
+            self.at += 1
+            given["removes"] = self.number("the share of the topic's rows")
+            self.word("PERCENT")
         return given
 
     def _size(self) -> int:

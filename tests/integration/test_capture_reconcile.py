@@ -7,12 +7,14 @@ import time
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+from sqlalchemy import create_engine, text
 
 from penstock.capture.database import SourceError
 from penstock.capture.poller import Poller
 from penstock.kafka.admin import admin
 from penstock.records.heartbeat import BEAT_KEY
-from tests.captures import Source, polled, until
+from penstock.testing import Record, read, send, table
+from tests.captures import Source, polled, until, url_of
 from tests.support import wait_until
 
 
@@ -68,6 +70,56 @@ def test_what_somebody_else_wrote_into_the_topic_is_taken_out(source: Source) ->
     assert found == source.table()
     drift = poller.reconcile.drift
     assert (drift.missing, drift.differing, drift.extra) == (0, 1, 7)
+
+
+FOREIGN = [
+    ("postgres", "numeric", [b'{"k":"Infinity"}', b'{"k":"NaN"}', b'{"k":"%s"}' % (b"9" * 140_000), b'{"k":"2"}']),
+    ("postgres", "text", [b'{"k":"a\\u0000b"}', b"[" * 100_000, b'{"k":%s}' % (b"9" * 140_000), b'{"k":"2"}']),
+    ("postgres", "uuid", [b'{"k":"00000000-0000-0000-0000-000000000009"}', b'{"k":"00"}']),
+    ("postgres", "inet", [b'{"k":"nowhere"}', b'{"k":"10.0.0.9"}']),
+    ("mysql", "DECIMAL(20)", [b'{"k":"Infinity"}', b'{"k":"NaN"}', b'{"k":"%s"}' % (b"9" * 140_000), b'{"k":"2"}']),
+    ("mysql", "DOUBLE", [b'{"k":"Infinity"}', b'{"k":"NaN"}', b'{"k":1e300}', b'{"k":2.0}']),
+    ("mysql", "VARCHAR(9) CHARACTER SET latin1", ['{"k":"漢"}'.encode(), b'{"k":"%s"}' % (b"x" * 5000), b'{"k":"2"}']),
+]
+
+
+@pytest.mark.parametrize(("dialect", "kind", "foreign"), FOREIGN, ids=[f"{d}-{k}" for d, k, _ in FOREIGN])
+def test_keys_that_the_database_cannot_be_asked_for(
+    request: pytest.FixtureRequest, source: Source, monkeypatch: pytest.MonkeyPatch, dialect: str, kind: str,
+    foreign: list[bytes],
+) -> None:  # fmt: skip
+    """What the engine refuses is no row's key: it is taken out as any other that no row has."""
+    request.param = dialect
+    url = url_of(request, source.folder / "x.db")
+    monkeypatch.setenv("AIRFLOW_CONN_OTHER", url)
+    one = {"uuid": "'00000000-0000-0000-0000-000000000001'", "inet": "'10.0.0.1'"}.get(kind, "'1'")
+    engine = create_engine(url)
+    with engine.begin() as c:
+        c.execute(text("DROP TABLE IF EXISTS foreign_keys"))
+        c.execute(text(f"CREATE TABLE foreign_keys (k {kind} NOT NULL PRIMARY KEY, c INT)"))
+        c.execute(text(f"INSERT INTO foreign_keys VALUES ({one}, 1)"))
+    engine.dispose()
+    declared = f"CAPTURE INTO {source.name} FROM {dialect} other KEY (k) CURSOR c AS SELECT k, c FROM foreign_keys"
+    poller = source.opened(declared.replace(source.name, f"{source.name}_{FOREIGN.index((dialect, kind, foreign))}"))
+    polled(poller)
+    topic = poller.capture.topic.name
+    send(source.broker.bootstrap, [Record(topic, key.decode(), "{}") for key in foreign])
+    poller.compare("asked for")
+    until(poller, lambda: not poller.position.reconcile, "all is compared")
+    assert poller.reconcile.last.extra == len(foreign)
+    assert len(table(read(source.broker.bootstrap, topic))) == 1
+
+
+def test_a_key_that_its_column_can_no_longer_hold(source: Source) -> None:
+    source.sql(f"ALTER TABLE {source.name} MODIFY id VARCHAR(20) CHARACTER SET utf8mb4")
+    source.sql(f"INSERT INTO {source.name} (id, changed) VALUES ('a', '2020-01-01'), ('漢', '2020-01-01')")
+    poller = source.poller()
+    polled(poller)
+    source.sql(f"DELETE FROM {source.name} WHERE id <> 'a'")
+    source.sql(f"ALTER TABLE {source.name} MODIFY id VARCHAR(20) CHARACTER SET latin1")
+    poller.compare("asked for")
+    compared(source, poller)
+    assert len(source.topic()) == 1
 
 
 def test_records_that_were_taken_out_of_the_topic_are_missed(source: Source) -> None:

@@ -125,6 +125,19 @@ def test_a_changed_statement_waits_for_somebody_to_decide(running: Running) -> N
     assert running.names() == {"a!", "b!"}
 
 
+def test_a_reconcile_that_would_remove_many_rows_waits_for_somebody_to_decide(running: Running) -> None:
+    running.source.sql(f"INSERT INTO {running.source.name} (name) SELECT seq FROM seq_1_to_30")
+    running.start()
+    running.until(lambda row, _: row.low is not None, "it polls")
+    running.source.sql(f"DELETE FROM {running.source.name} WHERE id <= 15")
+    assert running.asked("reconcile").startswith("15 of 30 rows of the topic are no longer in the table")
+    running.until(lambda row, f: row.phase == "refused" and f.state == "failing", "it says so")
+    assert running.row.why == running.figures.error
+    assert running.asked("continue") == ""
+    assert running.source.same()
+    running.until(lambda row, f: row.phase == "polling" and f.state in ("running", "idle"), "it works again")
+
+
 def test_a_reconcile_that_is_asked_for(running: Running) -> None:
     running.source.sql(*(f"INSERT INTO {running.source.name} (name) VALUES ('{i}')" for i in range(10)))
     running.start()

@@ -154,3 +154,20 @@ def test_a_transaction_is_too_long_when_two_polls_far_apart_show_it_so() -> None
     assert made.held(Moment(10_000.0, 10_000.0 - 3600), POSITION) == (6400.0, POSITION)
     oldest, position = made.held(Moment(10_000.0, 10_000.0 - 3620), POSITION)
     assert (oldest, position.debt) == (6390.0, Debt(7, 6390.0))
+
+
+def test_looks_that_do_not_see_all_any_more_hold_the_low_mark() -> None:
+    guess = Moment(110.0, 105.0, complete=False)
+    assert cursors(7).sighted(guess, POSITION) == (guess, POSITION), "they never did: DELAY stands in"
+    made = cursors(7)
+    _, position = made.sighted(Moment(100.0, 95.0), POSITION)
+    assert position.sees_all
+    assert made.sighted(guess, position)[0].oldest == 95.0
+    assert made.blind
+    # Another process knows when the last poll of the one before ended.
+    assert cursors(7).sighted(guess, replace(position, clock=90.0))[0].oldest == 90.0
+    # Polls that ended meanwhile had no look behind them, so they do not count.
+    made.mark.polled(110.0, 95.0, 111.0, 8)
+    assert made.mark.waits
+    assert made.sighted(Moment(120.0, None), position)[0].oldest is None
+    assert (made.blind, made.mark.waits, made.mark.value) == (False, False, 7)

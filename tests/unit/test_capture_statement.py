@@ -38,7 +38,8 @@ def test_every_clause_is_read() -> None:
     assert found.deleted.sql("mysql") == "(deleted = 1 AND CAST(id AS CHAR) <> 'AS')"
     assert (found.every, found.overlap) == (timedelta(milliseconds=500), timedelta(minutes=1))
     assert (found.delay, found.reconcile) == (timedelta(seconds=3), timedelta(hours=6))
-    assert (found.rate, found.largest) == (500, 64 * 1024)
+    assert (found.rate, found.removes, found.largest) == (500, 20, 64 * 1024)
+    assert parse(FULL.replace("RATE 500", "RATE 500 REMOVES 30 PERCENT"), PATH).removes == 30
     assert found.topic.settings()["max.message.bytes"] == "65536"
     assert found.columns == ["id", "part", "name", "deleted", "updated_at"]
 
@@ -95,6 +96,7 @@ def test_the_fingerprint_changes_with_what_decides_the_rows(before: str, after: 
         ("500 MILLISECONDS", "365001 DAYS", "6:14", "longer than time is reckoned; got: 365001"),
         ("OVERLAP 1 MINUTE", "EVERY 1 MINUTE", "7:1", "a clause stands twice; got: EVERY"),
         ("EVERY 6 HOURS RATE 500", "SELDOM", "9:11", "here stands EVERY; got: SELDOM"),
+        ("RATE 500", "REMOVES 30", "10:1", "here stands PERCENT; got: "),
         ("RATE 500", "RATE 0", "9:30", "the rows a second is no whole number above 0; got: 0"),
         ("64 KB", "64 GB", "10:12", "this is no unit of size; got: GB"),
         ("64 KB", "33 MB", "10:12", "this is larger than Kafka's clients take; got: 33 MB"),

@@ -1,0 +1,120 @@
+"""What a comparison removes, and what it asks first: rows that are gone from the table, keys that no row can have."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from penstock.capture.poller import Poller
+from tests.captures import polled, until
+from tests.unbrokered import QUICK, Kept, poller_of
+
+DECLARED = f"CAPTURE INTO t FROM sqlite x KEY (id) CURSOR c {QUICK} {{more}} AS SELECT * FROM {{table}}"
+
+
+@pytest.fixture
+def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
+    """A table of 50 rows."""
+    monkeypatch.setattr("penstock.capture.cursors.LEAST_OVERLAP", timedelta(0))
+    monkeypatch.setenv("AIRFLOW_CONN_X", f"sqlite:///{tmp_path / 'x.db'}")
+    with sqlite3.connect(tmp_path / "x.db", isolation_level=None) as c:
+        c.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, c INT)")
+        c.executemany("INSERT INTO t VALUES (?, 1)", [(n,) for n in range(50)])
+        yield c
+
+
+def opened(folder: Path, kept: Kept | None = None, more: str = "", table: str = "t") -> Poller:
+    made = poller_of(DECLARED.format(more=more, table=table), folder, kept)
+    polled(made)
+    return made
+
+
+def topic(poller: Poller) -> set[bytes]:
+    return set(cast(Kept, poller.output).rows)
+
+
+def compared(poller: Poller, removed: int) -> None:
+    poller.compare("asked for")
+    until(poller, lambda: not poller.position.reconcile, "all is compared")
+    assert (poller.reconcile.last.extra, poller.asks) == (removed, "")
+
+
+def asked(poller: Poller) -> str:
+    if not poller.position.reconcile:
+        poller.compare("asked for")
+    until(poller, lambda: bool(poller.asks), "it asks")
+    assert poller.asked_at
+    return poller.asks
+
+
+def test_many_rows_that_are_gone_at_once_are_asked_for(db: sqlite3.Connection, tmp_path: Path) -> None:
+    poller = opened(tmp_path)
+    db.execute("DELETE FROM t WHERE id < 10")
+    compared(poller, 10)
+    db.execute("DELETE FROM t WHERE id < 21")
+    assert "11 of 40 rows of the topic are no longer in the table" in asked(poller)
+    assert len(topic(poller)) == 40
+    poller.close()
+    poller = opened(tmp_path, cast(Kept, poller.output))
+    asked(poller)
+    # What comes back meanwhile stays, and what is written meanwhile too.
+    db.execute("INSERT INTO t VALUES (20, 1), (100, 2)")
+    polled(poller)
+    poller.go_on()
+    until(poller, lambda: not poller.position.reconcile, "all is compared")
+    assert poller.reconcile.last.extra == 10
+    assert topic(poller) == {b'{"id":%d}' % n for n in (*range(20, 50), 100)}
+    poller.close()
+
+
+def test_a_declaration_may_allow_more(db: sqlite3.Connection, tmp_path: Path) -> None:
+    poller = opened(tmp_path, more="RECONCILE EVERY 1 DAY REMOVES 60 PERCENT")
+    db.execute("DELETE FROM t WHERE id < 30")
+    compared(poller, 30)
+    poller.close()
+
+
+@pytest.mark.parametrize("rows", [2, 50])
+def test_an_empty_table_is_asked_for_however_few_its_rows_were(
+    db: sqlite3.Connection, tmp_path: Path, rows: int
+) -> None:
+    db.execute("DELETE FROM t WHERE id >= ?", (rows,))
+    poller = opened(tmp_path, more="RECONCILE EVERY 1 DAY REMOVES 100 PERCENT")
+    db.execute("ALTER TABLE t RENAME TO other")
+    db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, c INT)")
+    poller.next_look = 0.0
+    assert f"{rows} of {rows} rows" in asked(poller)
+    # It is mended, and looked at again.
+    db.execute("INSERT INTO t SELECT * FROM other")
+    compared(poller, 0)
+    assert len(topic(poller)) == rows
+    poller.close()
+
+
+def test_a_view_with_another_where_is_asked_for(db: sqlite3.Connection, tmp_path: Path) -> None:
+    db.execute("CREATE VIEW v AS SELECT * FROM t WHERE id < 100")
+    poller = opened(tmp_path, table="v")
+    db.execute("DROP VIEW v")
+    db.execute("CREATE VIEW v AS SELECT * FROM t WHERE id < 30")
+    poller.next_look = 0.0
+    assert "20 of 50 rows" in asked(poller)
+    assert len(topic(poller)) == 50
+    poller.close()
+
+
+def test_keys_that_no_row_can_have_are_taken_out_at_once(db: sqlite3.Connection, tmp_path: Path) -> None:
+    poller = opened(tmp_path)
+    foreign = [
+        b"junk", b"[" * 100_000, b'{"id":9223372036854775808}', b'{"id":%s}' % (b"9" * 140_000), b'{"id":"Infinity"}',
+        b'{"id":"\\ud800"}', b'{"id":null}', b'{"id":[1]}', *(b'{"id":"%d"}' % n for n in range(50)),
+    ]  # fmt: skip
+    cast(Kept, poller.output).send(*foreign)
+    db.execute("DELETE FROM t WHERE id = 7")
+    compared(poller, len(foreign) + 1)
+    assert topic(poller) == {b'{"id":%d}' % n for n in range(50) if n != 7}
+    poller.close()
