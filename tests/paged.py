@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from penstock.capture.database import Database, Page
+from penstock.capture.database import Database, Page, SourceError
 from penstock.capture.encode import encode
 from penstock.capture.mysql import MySQL
 from penstock.capture.pages import Pages, Query
@@ -68,10 +68,14 @@ class Table:
             assert back is not None, key
             found = self.database.page(pages.exactly([back])).rows
             assert encode(["id"], [row[:1] for row in found]) == [key]
-            # What is none of its values is not found, or known to be none.
+            # What is none of its values is not found, or refused as such.
             other = tuple(f"{part}?" if isinstance(part, str) else part for part in back)
-            if proof.may_be(other):
+            assert proof.may_be(back)
+            try:
                 found = self.database.page(pages.exactly([back, other])).rows
+            except SourceError as e:
+                assert e.refused, e
+            else:
                 assert encode(["id"], [row[:1] for row in found]) == [key]
         whole = self.database.page(pages.since(None, None, 100))
         in_order(capture, whole)

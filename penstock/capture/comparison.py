@@ -66,13 +66,14 @@ class Comparison:
         if r.allowed:
             return True
         gone, rows = r.removes()
-        if gone <= max(FEW, rows * w.capture.removes // 100) and (gone < rows or gone <= 1):
+        share = w.capture.removes
+        if gone <= max(FEW, rows * share // 100) and (gone < rows or gone <= 1 or share >= 100):
             r.allow()
             return True
         name = w.capture.name
         self.asks = (
             f"{gone:,} of {rows:,} rows of the topic are no longer in the table, which are more than "
-            f"{w.capture.removes} % or all of them: their records are kept. If they were deleted, allow it by "
+            f"{share} % or all of them: their records are kept. If they were deleted, allow it by "
             f"`penstock capture ask {name} continue`; if something hides them, mend that, then `penstock capture "
             f"reconcile {name}`; RECONCILE … REMOVES n PERCENT allows more by itself"
         )

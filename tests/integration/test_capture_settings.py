@@ -52,7 +52,8 @@ class Odd(MariaDB):
             "--group-concat-max-len=4", "--div-precision-increment=1", "--lc-time-names=de_DE",
             "--default-time-zone=+05:30", "--default-week-format=3", "--event-scheduler=ON",
             "--default-regex-flags=EXTENDED", "--completion-type=CHAIN", "--block-encryption-mode=aes-128-cbc",
-            "--lock-wait-timeout=1", "--idle-transaction-timeout=1", "--init-connect=SET sql_select_limit = 1, NAMES latin1",
+            "--lock-wait-timeout=1", "--idle-transaction-timeout=1",
+            "--init-connect=SET sql_select_limit = 1, NAMES latin1",
         ]  # fmt: skip
 
 

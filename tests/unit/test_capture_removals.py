@@ -77,6 +77,10 @@ def test_a_declaration_may_allow_more(db: sqlite3.Connection, tmp_path: Path) ->
     db.execute("DELETE FROM t WHERE id < 30")
     compared(poller, 30)
     poller.close()
+    poller = opened(tmp_path, cast(Kept, poller.output), "RECONCILE EVERY 1 DAY REMOVES 100 PERCENT")
+    db.execute("DELETE FROM t")
+    compared(poller, 20)
+    poller.close()
 
 
 @pytest.mark.parametrize("rows", [2, 50])
@@ -84,7 +88,7 @@ def test_an_empty_table_is_asked_for_however_few_its_rows_were(
     db: sqlite3.Connection, tmp_path: Path, rows: int
 ) -> None:
     db.execute("DELETE FROM t WHERE id >= ?", (rows,))
-    poller = opened(tmp_path, more="RECONCILE EVERY 1 DAY REMOVES 100 PERCENT")
+    poller = opened(tmp_path, more="RECONCILE EVERY 1 DAY REMOVES 99 PERCENT")
     db.execute("ALTER TABLE t RENAME TO other")
     db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, c INT)")
     poller.next_look = 0.0
