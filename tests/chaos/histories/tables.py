@@ -213,7 +213,7 @@ def history(seed: int, number: int, engine: str, without: frozenset[str], attemp
         long=chance.random() < 0.5 and number // AT_ONCE % 2 == 0,
         # A comparison comes when it is asked for: what polls do is looked at before.
         clauses=f"EVERY {every} OVERLAP 2 SECONDS DELAY 3 SECONDS HOLD {chance.choice((4, 40))} SECONDS "
-        "RECONCILE EVERY 36500 DAYS",
+        "RECONCILE EVERY 36500 DAYS REMOVES 100 PERCENT",
     )  # fmt: skip
 
 
