@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -21,7 +22,7 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError
 from sqlglot import exp
 
-from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, SourceError, by_index
+from penstock.capture.database import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, Page, SourceError, by_index
 from penstock.capture.looks import Moment, Session
 from penstock.capture.mysql_rows import rows_of
 from penstock.capture.orders import BINARY, TEXTS, MySQLColumn, Order, of_mysql
@@ -214,6 +215,10 @@ class MySQL(Database):
             name = str(number) if 0 < int(number) < NUMBERS else ""
             found.append(Session(began, str(thread) if thread else "", float(shown), name))
         return found + [Session(began, str(who)) for who, began in statements.items()]
+
+    def page(self, query: Query, most: int | None = None) -> Page:
+        # PyMySQL's own reading of rows breaks a connection where a text cannot be read.
+        return super().page(query, sys.maxsize if most is None else most)
 
     @contextmanager
     def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:

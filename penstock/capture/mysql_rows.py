@@ -14,6 +14,8 @@ from typing import Any
 
 from pymysql.err import Error
 
+from penstock.capture.encode import Unreadable
+
 # Lengths from here on are of two, three or eight bytes of their own; this one says NULL.
 NULL = 251
 WIDTHS = {252: 2, 253: 3, 254: 8}
@@ -29,7 +31,7 @@ Row = tuple[Any, ...]
 def rows_of(cursor: Any) -> Iterator[tuple[Row, int]]:
     """The rows of a query that an SSCursor has just executed, and the bytes of each as it was sent.
 
-    The values are what PyMySQL gives.
+    The values are what PyMySQL gives, and `Unreadable` where it cannot read a text.
     """
     result = cursor._result
     connection = result.connection
@@ -84,6 +86,11 @@ def _row(data: bytes, at: int, forms: Forms) -> Row:
         value: Any = data[at:end]
         at = end
         if encoding is not None:
-            value = value.decode(encoding)
+            try:
+                value = value.decode(encoding)
+            except UnicodeDecodeError:
+                # MariaDB takes one half of a surrogate pair for a character.
+                row.append(Unreadable(value))
+                continue
         row.append(value if form is None else form(value))
     return tuple(row)

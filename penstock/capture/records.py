@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.capture.database import Page
 from penstock.capture.encode import EncodingError, Unreadable, formed, objects
-from penstock.capture.orders import AS_TEXT
+from penstock.capture.orders import AS_BYTES, AS_TEXT
 from penstock.capture.pages import DELETED
 from penstock.declare.capture import Capture
 from penstock.errors import PenstockError
@@ -58,7 +58,7 @@ def records(capture: Capture, page: Page) -> Records:
     try:
         values = objects(names, columns)
     except TypeError:
-        unreadable = {key: why for key, why in zip(keys, _why_not(names, columns), strict=True) if why}
+        unreadable = {key: why for key, why in zip(keys, _why_not(capture.dialect, names, columns), strict=True) if why}
         values = objects(names, [[_for_people(value) for value in column] for column in columns])
     kept = [None if deleted else value for value, deleted in zip(values, said, strict=True)]
     return Records(
@@ -70,15 +70,17 @@ def records(capture: Capture, page: Page) -> Records:
     )
 
 
-def _why_not(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Iterator[str]:
+def _why_not(dialect: str, names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Iterator[str]:
     """Of each row why it has no record; empty if it has one."""
     for row in zip(*columns, strict=True):
-        wrong = next(((name, value) for name, value in zip(names, row, strict=True) if _is_unreadable(value)), None)
+        wrong = next((pair for pair in zip(names, row, strict=True) if _is_unreadable(pair[1])), None)
+        if wrong is None:
+            yield ""
+            continue
+        name, value = wrong
         yield (
-            f"column {wrong[0]} is text with bytes that are none in its encoding: {wrong[1]}; mend the row, or select "
-            f"the column's bytes, e.g. CAST({wrong[0]} AS BLOB), or in PostgreSQL convert_to({wrong[0]}, 'SQL_ASCII')"
-            if wrong
-            else ""
+            f"column {name} is text with bytes that are none in its encoding: {_for_people(value)}; mend the row, or "
+            f"select {AS_BYTES[dialect].format(name)} AS {name}"
         )
 
 

@@ -9,6 +9,7 @@ import pymysql
 import pytest
 from pymysql.cursors import SSCursor
 
+from penstock.capture.encode import Unreadable
 from penstock.capture.mysql import MySQL
 from penstock.capture.mysql_rows import rows_of
 from tests.captures import connect
@@ -103,3 +104,19 @@ def test_an_error_among_the_rows_is_told(connection: pymysql.Connection[Any]) ->
         with pytest.raises(pymysql.Error, match="more than 1 row"):
             list(rows)
     assert both(connection, "SELECT 7")[1] == [(7,)]
+
+
+def test_a_text_that_cannot_be_read_breaks_no_row_and_no_connection(connection: pymysql.Connection[Any]) -> None:
+    """MariaDB takes one half of a surrogate pair for a character, of which there is no UTF-8."""
+    half = "CONVERT(_ucs2 x'D800' USING utf8mb4)"
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT HEX({half})")
+        if cursor.fetchone() != ("EDA080",):
+            pytest.skip("this server does not")
+    with connection.cursor(SSCursor) as streaming:
+        streaming.execute(f"SELECT 1, 'a' UNION ALL SELECT 2, {half} UNION ALL SELECT 3, 'c'")
+        found = [row for row, _ in rows_of(streaming)]
+    assert found == [(1, "a"), (2, Unreadable(b"\xed\xa0\x80")), (3, "c")]
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+        assert cursor.fetchone() == (1,)
