@@ -76,6 +76,10 @@ class MySQL(Database):
     # A snapshot for each query, as all are transactions of their own. What a text without a column's collation is
     # compared by is the vendor's choice.
     SESSION: ClassVar = (
+        # A limit would cut the answers here too. A COMMIT that begins another transaction would let all later polls
+        # see what was there then.
+        "SET sql_select_limit = 18446744073709551615, completion_type = 0",
+        "COMMIT",
         "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
         "SET collation_connection = /*M!100000 utf8mb4_general_ci *//*!80000 utf8mb4_0900_ai_ci */",
     )
@@ -96,14 +100,11 @@ class MySQL(Database):
         "explain_format": "'TRADITIONAL'",
         "sql_auto_is_null": "0",
         "sql_big_selects": "1",
-        "sql_select_limit": "18446744073709551615",
         "group_concat_max_len": "4294967295",
         # Else keys are put in order by their first thousand bytes alone.
         "max_sort_length": "32768",
         # Of versioned tables: what is there now.
         "system_versioning_asof": "DEFAULT",
-        # A COMMIT that begins another transaction would let all later polls see what was there then.
-        "completion_type": "0",
         "wait_timeout": "28800",
         "idle_transaction_timeout": "0",
         "idle_readonly_transaction_timeout": "0",

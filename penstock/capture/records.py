@@ -54,20 +54,14 @@ def records(capture: Capture, page: Page) -> Records:
         )
     said = columns[-1] if names[-1] == DELETED else [0] * len(keys)
     names = [name for name, _ in columns_of(page)]
-    columns, unreadable = columns[: len(names)], dict[bytes, str]()
+    columns, why = columns[: len(names)], [""] * len(keys)
     try:
         values = objects(names, columns)
     except TypeError:
-        unreadable = {key: why for key, why in zip(keys, _why_not(capture.dialect, names, columns), strict=True) if why}
+        why = list(_why_not(capture.dialect, names, columns))
         values = objects(names, [[_for_people(value) for value in column] for column in columns])
-    kept = [None if deleted else value for value, deleted in zip(values, said, strict=True)]
-    return Records(
-        keys,
-        kept,
-        {key: unreadable[key] for key, value in zip(keys, kept, strict=True) if value is not None and key in unreadable}
-        if unreadable
-        else {},
-    )
+    rows = list(zip(keys, [None if d else v for v, d in zip(values, said, strict=True)], why, strict=True))
+    return Records(keys, [value for _, value, _ in rows], {k: why for k, v, why in rows if why and v is not None})
 
 
 def _why_not(dialect: str, names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Iterator[str]:
@@ -89,11 +83,9 @@ def _is_unreadable(value: Any) -> bool:
 
 
 def _for_people(value: Any) -> Any:
-    return (
-        [_for_people(one) for one in value]
-        if isinstance(value, list)
-        else (str(value) if isinstance(value, Unreadable) else value)
-    )
+    if isinstance(value, list):
+        return [_for_people(one) for one in value]
+    return str(value) if isinstance(value, Unreadable) else value
 
 
 def columns_of(page: Page) -> tuple[tuple[str, str], ...]:

@@ -9,8 +9,10 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from sqlalchemy import create_engine, text
 
+from penstock.capture import start
 from penstock.capture.database import SourceError
 from penstock.capture.poller import Poller
+from penstock.declare.capture import parse
 from penstock.kafka.admin import admin
 from penstock.records.heartbeat import BEAT_KEY
 from penstock.testing import Record, read, send, table
@@ -99,10 +101,12 @@ def test_keys_that_the_database_cannot_be_asked_for(
         c.execute(text(f"CREATE TABLE foreign_keys (k {kind} NOT NULL PRIMARY KEY, c INT)"))
         c.execute(text(f"INSERT INTO foreign_keys VALUES ({one}, 1)"))
     engine.dispose()
-    declared = f"CAPTURE INTO {source.name} FROM {dialect} other KEY (k) CURSOR c AS SELECT k, c FROM foreign_keys"
-    poller = source.opened(declared.replace(source.name, f"{source.name}_{FOREIGN.index((dialect, kind, foreign))}"))
+    topic = f"foreign-{FOREIGN.index((dialect, kind, foreign))}"
+    declared = f"CAPTURE INTO {topic} FROM {dialect} other KEY (k) CURSOR c EVERY 100 MILLISECONDS OVERLAP 1 SECOND"
+    file = source.folder / f"{topic}.sql"
+    poller = start.open_poller(parse(f"{declared} AS SELECT k, c FROM foreign_keys", file), source.broker.bootstrap)
+    source.pollers.append(poller)
     polled(poller)
-    topic = poller.capture.topic.name
     send(source.broker.bootstrap, [Record(topic, key.decode(), "{}") for key in foreign])
     poller.compare("asked for")
     until(poller, lambda: not poller.position.reconcile, "all is compared")
