@@ -237,4 +237,4 @@ def claim_of(name: str) -> str:
 def number_of(claim: str) -> int:
     """Which claim it is; 0 for what is none."""
     head = claim.partition("-")[0]
-    return int(head) if head.isdigit() else 0
+    return int(head) if head.isdecimal() else 0

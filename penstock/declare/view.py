@@ -43,7 +43,7 @@ def app_of(instance: int) -> str:
 def instance_of(app: str) -> int | None:
     """The instance that an app is; None if it serves no views."""
     family, _, number = app.rpartition("-")
-    return int(number) if family == APP and number.isdigit() and not number.startswith("0") else None
+    return int(number) if family == APP and number.isdecimal() and not number.startswith("0") else None
 
 
 @dataclass(frozen=True)

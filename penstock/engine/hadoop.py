@@ -75,7 +75,7 @@ class Folder:
 
     def numbers(self, name: str) -> list[int]:
         """Those of the entries of a log that lies in a folder below this one, in order."""
-        return sorted(int(entry) for entry in self.names(name) if entry.isdigit())
+        return sorted(int(entry) for entry in self.names(name) if entry.isdecimal())
 
     def read(self, name: str) -> str:
         stream = self._fs.open(self._at(name))

@@ -72,7 +72,7 @@ def told_of(letter: Letter, reader: Consumer, ids: Mapping[str, str]) -> Whole |
     if (found := at_origin(letter, origin, reader, ids)) is not None:
         return whole(found)
     at = letter.said.get("timestamp", "")
-    if letter.cut or not at.lstrip("-").isdecimal():
+    if letter.cut or not at.removeprefix("-").isdecimal():
         return None
     return Whole(origin, letter.key, letter.value, int(at), letter.headers)
 

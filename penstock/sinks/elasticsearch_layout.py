@@ -176,7 +176,7 @@ class Layout:
 
 def ends(suffix: str, unit: str) -> datetime | None:
     """The end of the time that a suffix stands for; None if it is no suffix of that unit."""
-    if not re.fullmatch(r"\d{4}(\.\d\d)*", suffix):
+    if not re.fullmatch(r"[0-9]{4}(\.[0-9]{2})*", suffix):
         return None
     try:
         start = datetime.strptime(suffix, PATTERNS[unit]).replace(tzinfo=UTC)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import time
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
@@ -21,7 +22,8 @@ TIMEOUT = 30.0
 PAUSES = (0.2, 0.6)
 LONGEST = 30.0
 BUSY = {HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE}
-BEYOND = "points beyond retention policy"
+# The whole reason, not a part of one: others quote names of measurements, which may say anything.
+BEYOND = re.compile(r"partial write: points beyond retention policy dropped=[0-9]+")
 ACCOUNT = "see that the user and password of the connection may read and write there, and start the driver anew"
 MOVED = "set PENSTOCK_INFLUXDB_URL to InfluxDB's own address, and start the driver anew (penstock streams release)"
 FIXES: dict[int, str] = {
@@ -61,7 +63,7 @@ class Influx:
             return "it is larger than InfluxDB, or a proxy before it, takes"
         if answer.status_code == HTTPStatus.BAD_REQUEST:
             said = _said(answer) or "InfluxDB refuses it without a word"
-            if BEYOND not in said:
+            if not BEYOND.match(said):
                 return said
             # All others are written; these would be gone already.
             log.info("database %s does not keep points that are so old: %s", self.database, said)
@@ -83,7 +85,7 @@ class Influx:
         if answer.status_code != HTTPStatus.OK:
             raise self.refused(answer, answer.text)
         try:
-            return [result for line in answer.text.splitlines() for result in json.loads(line)["results"]]
+            return [result for line in answer.content.strip().split(b"\n") for result in json.loads(line)["results"]]
         except (ValueError, LookupError, TypeError):
             raise self.refused(answer, "no answer of an InfluxDB: " + answer.text) from None
 
@@ -118,7 +120,7 @@ class Influx:
         return Wait(
             "InfluxDB takes nothing for the moment",
             got=f"{got.strip()} at {self.place}",
-            seconds=max(1.0, float(after) if after.isdecimal() else grown),
+            seconds=max(1.0, float(after) if after.isdecimal() and len(after) < 5 else grown),
         )
 
     def refused(self, answer: httpx.Response, said: str) -> SinkError:

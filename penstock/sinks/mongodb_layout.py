@@ -24,7 +24,7 @@ FIRST, LAST = ((datetime(year, 1, 1, tzinfo=UTC) - EPOCH) // timedelta(microseco
 # Seconds until a collection is looked at again: dropped, the next write would make it without its indexes.
 EVERY = 60.0
 SUFFIXES: dict[Unit, str] = {"year": "%Y", "month": "%Y.%m", "day": "%Y.%m.%d", "hour": "%Y.%m.%d.%H"}
-SUFFIX = re.compile(r"\d{4}(\.\d\d){0,3}")
+SUFFIX = re.compile(r"[0-9]{4}(\.[0-9]{2}){0,3}")
 # Options of an index that change which documents it takes, or which of them are one.
 PARTIAL = ("sparse", "partialFilterExpression", "collation")
 

@@ -256,3 +256,8 @@ def test_times_that_python_does_not_know(tmp_path: Path) -> None:
         records.FIRST,
         records.FIRST + timedelta.resolution,
     ]
+
+
+@pytest.mark.parametrize(("name", "number"), [("7-ab", 7), ("x-ab", 0), ("²-ab", 0)])
+def test_a_claim_has_a_number_or_none(name: str, number: int) -> None:
+    assert layout.number_of(name) == number

@@ -154,6 +154,7 @@ def test_what_is_missing_is_told_from_what_differs() -> None:
         ("day", "2026.02", None),
         ("month", "2026.02.03", None),
         ("year", "old1", None),
+        ("year", "２０２６", None),
     ],
 )
 def test_a_suffix_says_when_its_time_is_over(unit: str, suffix: str, end: datetime | None) -> None:
