@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from sqlglot.tokenizer_core import Token, TokenType
 
+from penstock.declare.moments import MOMENT
 from penstock.declare.sink import WAY, WHOLE, Spliced
 from penstock.declare.sink_clauses import Clauses
 from penstock.declare.tokens import QUOTED, excerpt
@@ -18,7 +19,6 @@ from penstock.declare.tokens import QUOTED, excerpt
 KEPT = f"{WHOLE}, {WAY}"
 ALONE = "a sink works on one record at a time"
 STREAM = "leave it out, or let a stream under jobs/ make a topic of it that this sink reads"
-MOMENT = "this says another thing each time, and a record that is read again must make the same document"
 # What is refused wherever it stands; of several words the first ones, as they follow each other.
 REFUSED = {
     "GROUP BY": (f"{ALONE}: no aggregates", STREAM),
@@ -50,12 +50,13 @@ STARTS = ("SELECT", "INSERT", "FROM", "MERGE", "UPDATE", "DELETE", "TABLE", "VAL
 
 @dataclass
 class Open:
-    """A SELECT whose end is not reached. listing: until its FROM."""
+    """A SELECT whose end is not reached. listing: until its FROM; source: where that stands, 0 until it is reached."""
 
     token: Token
     depth: int
     number: int
     listing: bool = True
+    source: int = 0
 
 
 @dataclass
@@ -107,6 +108,9 @@ class Select:
             if ahead == words or ahead.startswith(f"{words} "):
                 raise self.clauses.error(what, words.removesuffix(" ("), fix, self.tokens[at])
         word, following = self.words[at], self.words[at + 1] if at + 1 < len(self.words) else ""
+        if word == "LATERAL" and following != "VIEW":
+            fix = "write FROM topic LATERAL VIEW explode(items) v AS item, without a comma"
+            raise self.clauses.error(f"{ALONE}: no joins, as a LATERAL without VIEW is one", word, fix, self.tokens[at])
         if word in BARE and following != ".":
             what, fix = REFUSED[f"{word} ("]
             raise self.clauses.error(what, word, fix, self.tokens[at])
@@ -135,6 +139,7 @@ class Select:
         opened: list[int] = []
         several, number = "UNION" in self.words, 0
         for at, word in enumerate(self.words):
+            distinct = self._is_distinct(at)
             if word == "(":
                 opened.append(at)
             elif word == ")":
@@ -152,11 +157,10 @@ class Select:
                     raise self.clauses.error(f"{ALONE}: a SELECT stands in FROM alone", word, fix, self.tokens[at])
                 number += 1
                 stack.append(Open(self.tokens[at], len(opened), number))
-            elif stack and stack[-1].listing and stack[-1].depth == len(opened):
-                if word == "*":
-                    self._star(at)
-                elif word == "FROM" and not self._is_distinct(at):
-                    self._from(at, stack[-1], several=several)
+            elif stack and word == "*":
+                self._star(at, stack[-1], len(opened))
+            elif word == "FROM" and stack and stack[-1].listing and stack[-1].depth == len(opened) and not distinct:
+                self._from(at, stack[-1], several=several)
         for left in stack:
             self._closed(left)
 
@@ -179,10 +183,11 @@ class Select:
     def _is_distinct(self, at: int) -> bool:
         return self.words[at - 1] == "DISTINCT" and self.words[at - 2] in ("IS", "NOT")
 
-    def _star(self, at: int) -> None:
-        """A star has the record in it: it is taken out, and stands behind all else."""
+    def _star(self, at: int, select: Open, depth: int) -> None:
+        """A star has the record in it: it is taken out, and stands behind all else. depth: parentheses open there."""
         before = self.words[at - 1]
-        if before not in ("SELECT", "ALL", ",") and not (before == "." and self._is_relation(at - 2)):
+        source = select.source or self._source(at, depth - select.depth)
+        if before not in ("SELECT", "ALL", ",", "(") and not (before == "." and self._is_relation(at - 2, source)):
             return
         following = self.words[at + 1 : at + 3]
         if following == ["EXCEPT", "("]:
@@ -193,19 +198,22 @@ class Select:
         else:
             self.added.append((self.tokens[at].end + 1, f" EXCEPT ({KEPT})"))
 
-    def _is_relation(self, at: int) -> bool:
-        """Whether the name before a star is one of FROM, not a struct's."""
-        name, depth = self.tokens[at].text.lower(), 0
-        for behind in range(at + 2, len(self.words)):
+    def _source(self, at: int, depth: int) -> int:
+        """Where the FROM of a SELECT stands, from one of its words, with so many parentheses open; 0 if nowhere."""
+        for behind in range(at + 1, len(self.words)):
             depth += (self.words[behind] == "(") - (self.words[behind] == ")")
             if depth < 0 or (depth == 0 and self.words[behind] in ("WHERE", "UNION")):
-                return False
+                return 0
             if depth == 0 and self.words[behind] == "FROM" and not self._is_distinct(behind):
-                break
-        else:
+                return behind
+        return 0
+
+    def _is_relation(self, at: int, source: int) -> bool:
+        """Whether the name before a star is one of FROM, which stands at `source`, not a struct's."""
+        if not source:
             return False
-        depth = 0
-        for other in range(behind + 1, len(self.words)):
+        name, depth = self.tokens[at].text.lower(), 0
+        for other in range(source + 1, len(self.words)):
             depth += (self.words[other] == "(") - (self.words[other] == ")")
             if depth < 0 or (depth == 0 and self.words[other] in ("WHERE", "UNION", "LATERAL", "LATERAL VIEW")):
                 return False
@@ -217,7 +225,7 @@ class Select:
         if self.words[at - 1] in ("SELECT", ",", "AS"):
             fix = "write a column of that name in backticks: `from`"
             raise self.clauses.error("before FROM stands no column", self.tokens[at - 1].text, fix, self.tokens[at])
-        select.listing = False
+        select.listing, select.source = False, at
         way = f"concat({WAY}, '{select.number}.') AS {WAY}" if several else WAY
         self.added.append((self.tokens[at].start, f", {WHOLE}, {way} "))
 

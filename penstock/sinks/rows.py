@@ -32,6 +32,8 @@ def transformed(sink: Sink, frames: Sequence[DataFrame], compacted: Set[str] = f
     """
     views = {}
     for read, frame in zip(sink.reads, frames, strict=True):
+        if read.event_time:
+            expression(sink, f"EVENT TIME {read.topic}", frame, read.event_time)
         fields = {
             "json": [F.col(quoted(f.name)) for f in (schema(read.schema, read.topic) if read.schema else ())],
             "text": [F.col("record.value").cast("string").alias("text")],

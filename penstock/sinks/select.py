@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.declare.lazy import F, T
+from penstock.declare.moments import MOMENT, moment_of, moments, plan_of
 from penstock.declare.schema import quoted
 from penstock.declare.sink import NUMBER, WAY, WHOLE, Sink
-from penstock.declare.sink_select import ALONE, MOMENT, STREAM
+from penstock.declare.sink_select import ALONE, STREAM
 from penstock.errors import DeclarationError
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ FIXES = {
     "TABLE_OR_VIEW_NOT_FOUND": "name a topic of READ, in backticks if it has a dot or '-'",
     "UNRESOLVED_COLUMN": f"take a field that READ names, or a part of `{WHOLE}`; its own columns, in another clause",
 }
+STEADY = f"leave it out, or take a field of the record, {WHOLE}.timestamp or {WHOLE}.offset"
 LINES = re.compile(r"\(line (\d+), pos (\d+)\)")
 
 
@@ -58,9 +60,11 @@ def selected(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, boo
             frame.createOrReplaceTempView(quoted(topic))
         try:
             rows = spark.sql(sink.spliced.sql)
-            plan = list(_nodes(rows._jdf.queryExecution().analyzed()))
+            plan = list(_nodes(plan_of(rows)))
             nodes = {node.nodeName() for node in plan}
-            chance = [said for node in plan if node.nodeName() != "View" for said in _by_chance(node)]
+            own = [node for node in plan if node.nodeName() != "View"]
+            moving = next((found for node in own for found in moments(node)), None)
+            shown = next((found for node in own for found in _ways(node)), None)
         except PySparkException as e:
             raise refusal(place_of(sink, e), e) from e
         finally:
@@ -69,9 +73,10 @@ def selected(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, boo
     if other := sorted(nodes - ROWS):
         what = REASONS.get(other[0], f"{ALONE}, and Spark makes {other[0]} of this")
         raise DeclarationError(f"{sink.at('SELECT')}: {what}", got=", ".join(other), fix=STREAM)
-    if chance:
-        fix = "leave it out, or take a field of the record"
-        raise DeclarationError(f"{sink.at('SELECT')}: {MOMENT}", got=chance[0], fix=fix)
+    if moving:
+        said, at = moving
+        place = sink.in_select(at) if at >= 0 else sink.at("SELECT")
+        raise DeclarationError(f"{place}: {MOMENT}", got=said, fix=STEADY)
     names = [name.lower() for name in rows.columns]
     if names[-2:] != [WHOLE, WAY]:
         raise DeclarationError(
@@ -79,6 +84,9 @@ def selected(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, boo
             got=", ".join(rows.columns),
             fix="let every SELECT read a topic that READ names, or a SELECT that does",
         )
+    if shown:
+        fix = "name the columns one by one"
+        raise DeclarationError(f"{sink.at('SELECT')}: here a star has the sink's own columns too", got=shown, fix=fix)
     if twice := sorted({name for name in names if names.count(name) > 1}):
         fix = "give each a name of its own by AS; the record itself is no part of a document, but record.offset may be"
         raise DeclarationError(f"{sink.at('SELECT')}: two columns have one name", got=", ".join(twice), fix=fix)
@@ -104,7 +112,10 @@ def expression(
 
     try:
         found = F.expr(text)
-        kind = frame.select(found).schema.fields[0].dataType
+        made = frame.select(found)
+        kind = made.schema.fields[0].dataType
+        if moment := moment_of(made):
+            raise DeclarationError(f"{sink.at(clause)}: {MOMENT}", got=moment, fix=STEADY)
         if to is not None:
             text_of_bytes = isinstance(kind, T.BinaryType) and not isinstance(to, T.BinaryType)
             found = (found.cast("string") if text_of_bytes else found).try_cast(to)
@@ -124,12 +135,15 @@ def _nodes(plan: Any) -> Iterator[Any]:
         yield from _nodes(children.apply(number))
 
 
-def _by_chance(node: Any) -> Iterator[str]:
-    """Its expressions that need not say the same again."""
+def _ways(node: Any) -> Iterator[str]:
+    """Its expressions that have a column of the sink's own in them, beside that column itself."""
     found = node.expressions()
     for number in range(found.size()):
-        if not found.apply(number).deterministic():
-            yield str(found.apply(number).sql())
+        expression = found.apply(number)
+        names = [expression.references().toSeq().apply(n).name() for n in range(expression.references().size())]
+        named = expression.nodeName() in ("Alias", "AttributeReference") and expression.name() == WAY
+        if WAY in names and not named:
+            yield str(expression.sql()).replace(f", {WAY}", "")
 
 
 def refusal(place: str, e: PySparkException) -> DeclarationError:
