@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,9 +12,9 @@ import orjson
 import typer
 from rich.text import Text
 
-from penstock.catalog import load
+from penstock.catalog import BrokenFile, readable
 from penstock.cli.dead_letters import places_of, unambiguous
-from penstock.cli.output import clear_errors, console, count, emit, state, table, unknown
+from penstock.cli.output import clear_errors, console, count, echo, emit, state, table, unknown
 from penstock.control import connect
 from penstock.declare.topic import ASIDE
 from penstock.errors import PenstockError
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from penstock.declare.stream import Stream
+    from penstock.observe.views import StreamView
 
 WIDTH = 400
 Name = Annotated[str, typer.Argument(help="A sink, by its file's name.")]
@@ -119,16 +120,28 @@ def replay(
 def state_of(
     name: Annotated[str, typer.Argument(help="A sink; all of them if left out.")] = "", as_json: AsJson = False
 ) -> None:
-    """How each sink is: its state and why, how far behind; rows written, older than what the store had, put aside."""
+    """How each sink is: its state and why, how far behind; rows written, older than what the store had, put aside.
+
+    Exit code 1 if the file of one is wrong.
+    """
     with clear_errors():
-        wanted = {_sink(name).name} if name else {one for one, stream in load().streams.items() if _is_sink(stream)}
+        sinks, broken = _sinks()
+        wanted = {_sink(name).name} if name else sinks.keys()
         found = [one for one in take(connect(), Limits.of(settings())).streams if one.name in wanted]
     if as_json:
         emit([asdict(one) for one in found])
-        return
+    else:
+        _print(found, some=bool(wanted or broken))
+    if not name and broken:
+        for mistake in broken.values():
+            echo(f"error: {mistake}", err=True)
+        raise typer.Exit(1)
+
+
+def _print(found: Sequence[StreamView], *, some: bool) -> None:
     out = console()
     if not found:
-        out.print("No sink is known to the control database yet." if wanted else "No sink is declared.")
+        out.print("No sink is known to the control database yet." if some else "No sink is declared.")
         return
     columns = ["sink", "app", "state", "lag", "rows/s", "rows", "older", "dead", "why"]
     made = table(columns, right=columns[3:8])
@@ -143,8 +156,17 @@ def _is_sink(stream: Stream) -> bool:
     return isinstance(stream.output, Documents)
 
 
+def _sinks() -> tuple[dict[str, Stream], dict[str, BrokenFile]]:
+    """The sinks by name, and what is wrong with the files of others."""
+    declared, wrong = readable()
+    sinks = {one: stream for one, stream in declared.streams.items() if _is_sink(stream)}
+    return sinks, {mistake.path.stem: mistake for mistake in wrong if mistake.folder == "sinks"}
+
+
 def _sink(name: str) -> Stream:
-    sinks = {one: stream for one, stream in load().streams.items() if _is_sink(stream)}
+    sinks, broken = _sinks()
+    if name in broken:
+        raise broken[name]
     if name not in sinks:
         raise unknown("sink", name, sinks)
     return sinks[name]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from penstock.catalog import readable
+from penstock.catalog import BrokenFile, readable
 from penstock.cli.output import clear_errors, console, emit, unknown
 from penstock.declare.sink import Sink
 from penstock.errors import PenstockError
@@ -32,16 +32,21 @@ Name = Annotated[str, typer.Argument(help="A sink: a file of sql/sinks/ without 
 Names = Annotated[list[str] | None, typer.Argument(help="Sinks; all if none is named.", autocompletion=complete)]
 
 
-def sinks(names: list[str] | None) -> list[Sink]:
+def sinks(names: list[str] | None) -> tuple[list[Sink], dict[str, BrokenFile]]:
+    """The sinks that are named, or all, and of those whose file is wrong what is wrong with it, by name."""
     declared, wrong = readable()
-    broken = [mistake for mistake in wrong if mistake.path.parent.name == "sinks"]
-    for mistake in broken:
-        if not names or mistake.path.stem in names:
-            raise mistake
+    broken = {e.path.stem: e for e in wrong if e.folder == "sinks" and (not names or e.path.stem in names)}
     for name in names or ():
-        if name not in declared.sinks:
+        if name not in declared.sinks and name not in broken:
             raise unknown("sink", name, declared.sinks)
-    return [declared.sinks[name] for name in names or sorted(declared.sinks)]
+    return [declared.sinks[name] for name in names or sorted(declared.sinks) if name in declared.sinks], broken
+
+
+def whole(found: list[Sink], broken: dict[str, BrokenFile]) -> list[Sink]:
+    """What `sinks` gives; BrokenFile if one of the files is wrong."""
+    for mistake in broken.values():
+        raise mistake
+    return found
 
 
 @contextmanager
@@ -60,14 +65,18 @@ def session() -> Iterator[SparkSession]:
 
 @app.command()
 def check(names: Names = None) -> None:
-    """Read the statements, and let Spark tell whether they can be run; no store is asked."""
-    failed = False
+    """Read the statements, and let Spark tell whether they can be run; no store is asked.
+
+    Exit code 1 if one of them cannot.
+    """
     with clear_errors():
-        wanted, topics = sinks(names), readable()[0].topics
-    if not wanted:
+        (wanted, broken), topics = sinks(names), readable()[0].topics
+    failed = bool(broken)
+    for name, mistake in broken.items():
+        console().print(Text(f"✗ {name}: {mistake}", style="red"))
+    if not wanted and not broken:
         console().print("No sinks are declared: see sql/sinks/.")
-        return
-    with session() as spark:
+    with session() if wanted else nullcontext() as spark:
         for sink in wanted:
             try:
                 found = explained(sink, topics, spark)
@@ -87,7 +96,7 @@ def check(names: Names = None) -> None:
 def explain(name: Name, as_json: Annotated[bool, typer.Option("--json", help="Print data as JSON.")] = False) -> None:
     """What a sink makes of its records: fields, id, version, what is created in the store, and Spark's plan."""
     with clear_errors():
-        [sink] = sinks([name])
+        [sink] = whole(*sinks([name]))
         with session() as spark:
             found = explained(sink, readable()[0].topics, spark)
     if as_json:

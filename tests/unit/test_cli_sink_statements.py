@@ -70,10 +70,21 @@ def test_a_statement_that_cannot_is_refused_with_its_place(folder: Path, before:
 
 
 def test_a_file_that_is_no_sink_is_said_to_be_broken(folder: Path) -> None:
-    (folder / "orders.sql").write_text(ORDERS.replace("READ", "REED"))
-    found = said("check")
-    assert found.exit_code == 1
-    assert "orders.sql:1:33: this is no clause of a sink; got: REED" in found.output
+    """By itself: the others are checked all the same."""
+    (folder / "broken.sql").write_text(ORDERS.replace("READ", "REED"))
+    (folder / "bytes.sql").write_bytes(b"\xff")
+    for names in ((), ("orders", "broken", "bytes")):
+        found = said("check", *names)
+        assert found.exit_code == 1
+        for line in (
+            "✗ broken: ",
+            "broken.sql:1:33: this is no clause of a sink; got: REED",
+            "✓ orders: ",
+            "✗ bytes: ",
+        ):
+            assert line in found.output.replace("\n", "")
+    assert said("check", "orders").exit_code == 0
+    assert "REED" in said("explain", "broken").output
 
 
 def test_a_store_that_is_not_given_is_told(folder: Path) -> None:

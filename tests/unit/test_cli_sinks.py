@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from penstock import cli
-from penstock.catalog import build
+from penstock.catalog import BrokenFile, build
 from penstock.cli import sink_records
 from penstock.control import Control, ProgressRow, connect
 from penstock.declare.outputs import Output
@@ -43,8 +43,9 @@ COPY = stream("copy", TopicOutput(Topic("copied"), value="value"))
 def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control]:
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
     forget()
+    wrong = [BrokenFile(Path("sql/sinks/broken.sql"), DeclarationError("broken.sql:1:1: this is no clause"))]
     catalog, found = build([SEARCH, COPY]), connect()
-    monkeypatch.setattr(sink_records, "load", lambda: catalog)
+    monkeypatch.setattr(sink_records, "readable", lambda: (catalog, wrong))
     found.migrate()
     found.sync(catalog)
     incarnation = found.claim("sinks", None, host="pond/1/2", spec_hash="x", owner="o", log="")
@@ -58,20 +59,25 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     forget()
 
 
-def run(*args: str) -> str:
+def run(*args: str, code: int = 0) -> Result:
     result = CliRunner().invoke(cli.app, ["sinks", *args])
-    assert result.exit_code == 0, result.output
-    return result.output
+    assert result.exit_code == code, result.output
+    return result
 
 
 @pytest.mark.usefixtures("control")
 def test_the_state_of_sinks() -> None:
-    (line,) = run("state").splitlines()[1:]
+    """A file that cannot be read is told by itself, and takes no other sink with it."""
+    told = run("state", code=1)
+    assert told.stderr == "error: broken.sql:1:1: this is no clause\n"
+    (line,) = told.stdout.splitlines()[1:]
     assert line.split()[:3] == ["search", "sinks", "waiting"]
     assert line.split()[6] == "7"
     assert line.endswith("nobody there")
-    (found,) = json.loads(run("state", "search", "--json"))
+    (found,) = json.loads(run("state", "search", "--json").output)
     assert (found["state"], found["store"]) == ("waiting", {"written": 40, "conflicts": 7})
+    for command in ("state", "dry-run"):
+        assert "broken.sql:1:1: this is no clause" in run(command, "broken", code=1).output
 
 
 def test_what_a_sink_puts_aside_goes_where_nobody_reads_or_writes() -> None:
