@@ -10,9 +10,15 @@ import pyarrow.types as kinds
 
 from penstock.errors import DeclarationError
 from penstock.sinks.elasticsearch import Elasticsearch
+from penstock.sinks.kinds import own_kind
 
 Properties = dict[str, Any]
 
+# What a document cannot have at its top, as Elasticsearch itself keeps something under that name.
+METADATA = {
+    "_id", "_index", "_source", "_routing", "_version", "_seq_no", "_field_names", "_ignored", "_ignored_source",
+    "_nested_path", "_doc_count", "_tier", "_type", "_tsid", "_ts_routing_hash", "_feature", "_data_stream_timestamp",
+}  # fmt: skip
 # A term of Lucene holds 32766 bytes, a sign up to four of them.
 KEYWORD = 8191
 # Text is searched by its words, and by `<field>.keyword` as a whole, as Elasticsearch does by itself.
@@ -37,6 +43,12 @@ SIMPLE = (
 def mapping(shape: pa.StructType, output: Elasticsearch) -> dict[str, Any]:
     """The mapping for documents of a shape. DeclarationError if a field has no name, or FIELDS names one that is not
     there."""
+    if taken := [field.name for field in shape if field.name.split(".")[0] in METADATA]:
+        raise DeclarationError(
+            f"a field of {output.name} has a name that is Elasticsearch's own",
+            got=taken[0],
+            fix="name it otherwise: AS",
+        )
     found = _properties(shape, output)
     for name, kind in output.fields:
         parent, _, last = name.rpartition(".")
@@ -89,7 +101,7 @@ def _merged(found: Properties, more: Properties) -> bool:
 
 def _mapped(field: pa.Field[Any], output: Elasticsearch) -> dict[str, Any]:
     kind = field.type
-    if _is_variant(kind):
+    if own_kind(kind) == "VARIANT":
         # Whatever a record has there: kept and not searched.
         return {"type": "object", "enabled": False}
     if kinds.is_struct(kind):
@@ -120,10 +132,6 @@ def _keyed(name: str, kind: pa.DataType, output: Elasticsearch) -> None:
             _keyed(f"{name}.{field.name}", field.type, output)
     elif kinds.is_list(kind):
         _keyed(name, kind.value_type, output)
-
-
-def _is_variant(kind: pa.DataType) -> bool:
-    return kinds.is_struct(kind) and any((field.metadata or {}).get(b"variant") == b"true" for field in kind)
 
 
 def _place(properties: Properties, path: str) -> Properties | None:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-from penstock.declare.inputs import RECORD
+from penstock.declare.inputs import RAW, RECORD
 from penstock.declare.schema import quoted, schema
 from penstock.declare.sink import Read, Sink
 from penstock.declare.stream import Stream
 from penstock.declare.topic import Topic
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, SinkError
 from penstock.sinks import statements
 from penstock.sinks.documents import OFFSET_BITS, Documents
 from penstock.sinks.select import place_of, refusal
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MADE = {
     "elasticsearch": "penstock.sinks.elasticsearch_layout:template",
     "mongodb": "penstock.sinks.mongodb_layout:made",
-    "influxdb": "penstock.sinks.influxdb:made",
+    "influxdb": "penstock.sinks.influx_points:made",
 }
 TOMBSTONES = {"delete": "deletes its document", "mark": "marks its document as deleted", "ignore": "does nothing"}
 
@@ -84,7 +84,7 @@ def _empty(read: Read, spark: SparkSession) -> DataFrame:
     """No records of a topic, as the transform gets them."""
     (record,) = RECORD
     whole = record.type.ddl.removesuffix(">") + ",`event_time`:TIMESTAMP>"
-    fields = schema(read.schema, read.topic) if read.schema else ()
+    fields = schema(read.schema, read.topic) if read.schema else RAW
     columns = [f"{quoted(f.name)} {f.type.ddl}" for f in fields]
     return spark.createDataFrame([], ", ".join([*columns, f"{quoted(record.name)} {whole}"]))
 
@@ -99,7 +99,7 @@ def _made(sink: Sink, output: Documents, rows: DataFrame) -> Mapping[str, Any]:
         made = resolve_name(MADE[sink.store])(output, shape)
     except PySparkException as e:
         raise refusal(sink.at("SELECT"), e) from e
-    except DeclarationError as e:
+    except (DeclarationError, SinkError) as e:
         raise DeclarationError(f"{sink.at('FIELDS')}: {e.what}", got=e.got, fix=e.fix) from e
     return dict(made)
 

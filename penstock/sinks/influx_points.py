@@ -15,6 +15,7 @@ from pyarrow import compute
 
 from penstock.errors import SinkError
 from penstock.sinks.influxdb import DELETED, GRAVES, LIMITS, InfluxDB, ending, reserved, unfit
+from penstock.sinks.kinds import own_kind
 
 # Its stubs know neither bytes nor plain numbers.
 pc: Any = compute
@@ -54,6 +55,27 @@ class Points:
 def points(output: InfluxDB, rows: pa.Table) -> Points:
     """The cells of rows as `Documents.columns` gives them. SinkError if a column is missing or of no use."""
     return _Reader(output, rows.combine_chunks()).read()
+
+
+def made(output: InfluxDB, shape: pa.StructType) -> dict[str, Any]:
+    """What is made of an output: points of a measurement, and which columns are what of them. SinkError if columns of
+    that shape can never be those of a point."""
+    own = {f.name.lower(): str(f.type) for f in shape}
+    fields = output.fields_among(f.name for f in shape)
+    columns = {
+        "doc": pa.array([{}], shape), "refused": pa.nulls(1, pa.binary()),
+        "deleted": pa.array([False]), "at": pa.nulls(1, pa.timestamp("us", "UTC")), "version": pa.array([0]),
+    }  # fmt: skip
+    # A row without values shows what becomes of their types.
+    points(output, pa.table(columns))
+    return {
+        "database": output.database,
+        "measurement": output.measurement or f"each value of {output.measurement_column}",
+        "tags": output.tags,
+        "time": output.time or "event time",
+        "fields": {name: kind or own.get(name.lower(), "") for name, kind in fields},
+        "versions": output.versioned,
+    }
 
 
 class _Reader:
@@ -129,6 +151,13 @@ class _Reader:
             )
         return pc.struct_field(self._doc, [self._columns[name.lower()]])
 
+    def _useless(self, name: str, kind: str) -> SinkError:
+        return SinkError(
+            f"sink {self._output.sink}: {name} is no value of InfluxDB",
+            got=kind,
+            fix="take its parts as columns of their own, or its text: to_json, or a cast to STRING",
+        )
+
     def _micros(self, name: str) -> Any:
         values = self._column(name)
         if pa.types.is_null(values.type):
@@ -180,21 +209,15 @@ class _Reader:
 
     def _names(self, name: str) -> list[bytes | None]:
         values = self._column(name)
-        if pa.types.is_nested(values.type):
-            raise SinkError(
-                f"sink {self._output.sink}: {name} is no name", got=str(values.type), fix="take a STRING or a number"
-            )
+        if kind := _unfit(values.type):
+            raise SinkError(f"sink {self._output.sink}: {name} is no name", got=kind, fix="take a STRING or a number")
         return list((values if _is_text(values.type) else values.cast(pa.string())).cast(pa.binary()).to_pylist())
 
     def _values(self, name: str, kind: str, here: Any) -> Any:
         """Values as a line has them; rows with one that InfluxDB does not have are refused."""
         values = self._column(name)
-        if pa.types.is_nested(values.type):
-            raise SinkError(
-                f"sink {self._output.sink}: {name} is no value of InfluxDB",
-                got=str(values.type),
-                fix="take its parts as columns of their own, or its text: to_json",
-            )
+        if wrong := _unfit(values.type):
+            raise self._useless(name, wrong)
         if kind and not pa.types.is_null(values.type):
             values = self._as(name, kind, values, here)
         type_ = values.type
@@ -218,9 +241,13 @@ class _Reader:
             return values if _is_text(values.type) else pc.cast(values, pa.string())
         if values.type == wanted or (kind == "float" and pa.types.is_decimal(values.type)):
             return values
+        if pa.types.is_binary(values.type):
+            raise self._useless(name, f"BINARY, which is no {kind}")
         text = values.cast(pa.string()) if _is_text(values.type) else values
         try:
             return pc.cast(text, wanted)
+        except pa.ArrowNotImplementedError:
+            raise self._useless(name, f"{values.type}, which is no {kind}") from None
         except pa.ArrowInvalid:
             pass
         # Some value is none: one by one.
@@ -232,6 +259,11 @@ class _Reader:
     def _refuse(self, where: Any, why: Callable[[int], str]) -> None:
         for at in pc.indices_nonzero(pc.fill_null(where, fill_value=False)).to_pylist():
             self._points.refused.setdefault(at, why(at))
+
+
+def _unfit(kind: pa.DataType) -> str:
+    """The type of a column that no point can have; empty if it can."""
+    return own_kind(kind) or (str(kind) if pa.types.is_nested(kind) or pa.types.is_duration(kind) else "")
 
 
 def _micros(times: Any) -> Any:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from penstock.declare.lazy import F
 from penstock.errors import DeclarationError
 from penstock.sinks.documents import Documents
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column
 
 # A name of a field that says how new another field is; alone, when a point was deleted.
@@ -110,20 +109,6 @@ class InfluxDB(Documents):
 
     def body(self) -> list[Column]:
         return [F.col("doc")]
-
-
-def made(output: InfluxDB, shape: pa.StructType) -> dict[str, Any]:
-    """What is made of an output: points of a measurement, and which columns are what of them."""
-    own = {f.name.lower(): str(f.type) for f in shape}
-    fields = output.fields_among(f.name for f in shape)
-    return {
-        "database": output.database,
-        "measurement": output.measurement or f"each value of {output.measurement_column}",
-        "tags": output.tags,
-        "time": output.time or "event time",
-        "fields": {name: kind or own.get(name.lower(), "") for name, kind in fields},
-        "versions": output.versioned,
-    }
 
 
 def reserved(name: str) -> bool:

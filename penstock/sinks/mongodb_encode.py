@@ -20,6 +20,7 @@ from bson.errors import BSONError
 from bson.int64 import Int64
 
 from penstock.errors import SinkError
+from penstock.sinks.kinds import own_kind
 from penstock.sinks.mongodb import AT, LIMITS, MARKED, OWN, VERSION
 
 DAY_MS = 24 * 60 * 60 * 1000
@@ -54,7 +55,7 @@ def fits(kind: Any, name: str) -> None:
         raise SinkError(
             f"what the SELECT of {name} gives is no document of MongoDB",
             got=wrong,
-            fix="name columns and fields otherwise (AS), or cast them, and release the sink",
+            fix="name columns and fields otherwise (AS), or cast them, as to STRING, and release the sink",
         )
     if taken := [field.name for field in kind if field.name in OWN]:
         raise SinkError(
@@ -98,7 +99,9 @@ def _unfit(kind: pa.DataType, place: str, depth: int) -> Iterator[str]:
     if depth > LIMITS.depth and pa.types.is_nested(kind):
         yield f"{place.split('.')[0]} is nested deeper than {LIMITS.depth}"
         return
-    if pa.types.is_struct(kind):
+    if own := own_kind(kind):
+        yield f"{place} is of type {own}"
+    elif pa.types.is_struct(kind):
         for field in kind:
             if wrong := _misnamed(field.name):
                 yield wrong

@@ -16,6 +16,7 @@ from pymongo.errors import OperationFailure
 from penstock.declare.sink import Unit
 from penstock.errors import SinkError
 from penstock.sinks.mongodb import AT, DUPLICATE, GRAVES, LIMITS, Keys, MongoDB
+from penstock.sinks.mongodb_encode import fits
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Of suffixes: each is a collection, and a clock that is wrong by centuries must not make many.
@@ -58,8 +59,10 @@ def declared(output: MongoDB) -> list[Index]:
     return indexes
 
 
-def made(output: MongoDB, shape: pa.StructType) -> dict[str, Any]:  # noqa: ARG001
-    """What is made of an output, whatever its documents: collections with their indexes."""
+def made(output: MongoDB, shape: pa.StructType) -> dict[str, Any]:
+    """What is made of an output: collections with their indexes. SinkError if documents of that shape can never be
+    stored."""
+    fits(shape, output.name)
     name = output.collection
     suffixed = f"{name}-<{output.suffix}>" if output.suffix else name
     wanted = {suffixed: declared(output), **({f"{name}{GRAVES}": [GRAVE]} if output.tombstones == "delete" else {})}

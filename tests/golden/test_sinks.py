@@ -16,14 +16,18 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from penstock.declare.outputs import JSON
+from penstock.declare.sink import Sink
 from penstock.declare.sink_file import parse
 from penstock.declare.stream import Stream
 from penstock.declare.topic import Topic
 from penstock.engine.tagged import encoded
 from penstock.errors import DeclarationError
-from penstock.sinks import statements
+from penstock.sinks import mongodb_encode, statements
 from penstock.sinks.documents import OFFSET_BITS
 from penstock.sinks.explained import explain
+from penstock.sinks.influx_points import points
+from penstock.sinks.influxdb import InfluxDB
+from penstock.sinks.mongodb_encode import Head
 from penstock.testing import Record, frames
 
 HERE = Path(__file__).parent
@@ -77,3 +81,53 @@ def test_a_statement_is_refused_with_its_place(case: dict[str, Any], spark: Spar
         explain(parse("\n".join(case["sink"]), PATH), topics, spark)
     assert str(e.value).startswith(case["said"])
     assert not spark.catalog.listTables()
+
+
+# Of Spark's types what every store takes, as columns of a SELECT; then what each takes besides, and what it refuses.
+TAKEN = """true AS b, 1Y AS y, 1S AS s, 1 AS i, 1L AS l, 1F AS f, 1D AS d, 1.5BD AS dec,
+CAST(7 AS DECIMAL(38, 0)) AS wide, 'x' AS str, X'00' AS bin, date'2020-01-01' AS day, timestamp'2020-01-01 00:00:00' AS ts, NULL AS nothing,
+timestamp_ntz'2020-01-01 00:00:00' AS ntz, CAST('c' AS CHAR(3)) AS c, CAST('c' AS VARCHAR(3)) AS vc"""
+NESTED = """map('k', 1) AS m, map(1, 2) AS mi, map('k', struct(1 AS a)) AS ms, array(NULL) AS an,
+struct(1 AS a, array(struct(2 AS b)) AS c) AS st"""
+INTERVALS = ("INTERVAL '1' MONTH AS x", "make_interval(1) AS x")
+STORES = {
+    "elasticsearch.tests": (
+        f"{NESTED}, map(true, 1) AS mb, parse_json('{{}}') AS v, INTERVAL '1' DAY AS iv, time'12:00' AS tm",
+        (*INTERVALS, "map(date'2020-01-01', 1) AS x", "1 AS `_id`", "1 AS `a..b`"),
+    ),
+    "mongodb.d.c": (NESTED, (
+        *INTERVALS, "INTERVAL '1' DAY AS x", "time'12:00' AS x", "parse_json('1') AS x", "array(parse_json('1')) AS x",
+        "map(true, 1) AS x", "1 AS `_id`", "1 AS `_v`", "1 AS `a.b`", "struct(1 AS `$a`) AS x",
+    )),
+    "influxdb.d.m": ("time'12:00' AS tm", (
+        *INTERVALS, "INTERVAL '1' DAY AS x", "map('k', 1) AS x", "array(1) AS x", "struct(1 AS a) AS x",
+        "parse_json('1') AS x", "1 AS `_version.x`", "1 AS `time`",
+    )),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("target", STORES)
+def test_what_a_check_lets_through_is_written(target: str, spark: SparkSession) -> None:
+    """By type and by name: what a store takes of no row is refused before there is one."""
+
+    def sink(columns: str) -> Sink:
+        return parse(f"UPSERT INTO {target} READ t AS TEXT TOMBSTONES IGNORE AS SELECT {columns} FROM t", PATH)
+
+    more, refused = STORES[target]
+    for columns in refused:
+        with pytest.raises(DeclarationError, match=r"case\.sql:1:"):
+            explain(sink(columns), {}, spark)
+    taken = sink(f"{TAKEN}, {more}")
+    explain(taken, {}, spark)
+    stream = statements.stream(taken)
+    rows = encoded(stream, transformed(stream, [{"topic": "t", "key": "k", "value": "v"}], spark)).toArrow()
+    match taken.store:
+        case "elasticsearch":
+            assert json.loads(rows["body"][0].as_py())["st"] == {"a": 1, "c": [{"b": 2}]}
+        case "mongodb":
+            assert [one.refused for one in mongodb_encode.encoded(rows["doc"].combine_chunks(), [Head("k", 1)])] == [""]
+        case _:
+            (output,) = stream.outputs.values()
+            assert isinstance(output, InfluxDB)
+            found = points(output, rows)
+            assert (found.refused, found.cells.num_rows) == ({}, len(found.fields) - 1)

@@ -13,7 +13,7 @@ from penstock.errors import DeclarationError, SinkError
 from penstock.settings import settings
 from penstock.sinks import connections
 from penstock.sinks.influx_known import SPANS, questions
-from penstock.sinks.influx_points import points
+from penstock.sinks.influx_points import made, points
 from penstock.sinks.influx_writer import InfluxWriter
 from penstock.sinks.influxdb import InfluxDB
 from tests.influx import documents, row
@@ -133,6 +133,8 @@ def test_a_field_of_a_declared_type(kind: str, given: list[str | None], taken: l
         ({}, {"at": pa.int64()}, "at is no time; got: int64; to mend it: e.g. timestamp_millis"),
         ({}, {"v": pa.list_(pa.int64())}, "v is no value of InfluxDB; got: list"),
         ({}, {"t": pa.struct([("a", pa.int64())])}, "t is no name; got: struct"),
+        ({}, {"v": pa.duration("us")}, "v is no value of InfluxDB; got: duration"),
+        ({"fields": (("v", "float"),)}, {"v": pa.date32()}, "v is no value of InfluxDB; got: date32.*no float"),
     ],
 )
 def test_columns_of_no_use_stop_the_sink_with_the_way_out(
@@ -140,6 +142,8 @@ def test_columns_of_no_use_stop_the_sink_with_the_way_out(
 ) -> None:
     with pytest.raises(SinkError, match=said):
         points(declared(**given), documents(row(), **{**TYPES, **types}))
+    with pytest.raises(SinkError, match=said):
+        made(declared(**given), documents(**{**TYPES, **types})["doc"].type)
 
 
 def test_versions_are_asked_for_in_few_narrow_spans() -> None:

@@ -18,6 +18,7 @@ from bson.int64 import Int64
 from penstock.errors import DeclarationError, SinkError
 from penstock.sinks.mongodb import LIMITS, MongoDB
 from penstock.sinks.mongodb_encode import Head, encoded, fits
+from penstock.sinks.mongodb_layout import made
 
 EXACT: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 TIME = pa.timestamp("us", "UTC")
@@ -113,6 +114,10 @@ def test_ten_thousand_fields_are_stored() -> None:
     assert len(found) == 10_002
 
 
+# As Spark sends one.
+VARIANT = pa.struct([pa.field("value", pa.binary()), pa.field("metadata", pa.binary(), metadata={b"variant": b"true"})])
+
+
 def nested(depth: int) -> pa.DataType:
     kind: pa.DataType = pa.int32()
     for _ in range(depth):
@@ -127,6 +132,7 @@ def nested(depth: int) -> pa.DataType:
         (pa.struct([("a", pa.list_(pa.struct([("$b", pa.int32())])))]), "field name '\\$b'"),
         (pa.struct([("a", pa.map_(pa.string(), pa.struct([("", pa.int32())])))]), "a field without a name"),
         (pa.struct([("a", pa.duration("us"))]), "a is of type duration"),
+        (pa.struct([("a", pa.list_(VARIANT))]), "a is of type VARIANT"),
         (pa.struct([("a", pa.map_(pa.binary(), pa.int32()))]), "a is a map by binary"),
         (pa.struct([("a", pa.int32()), ("a", pa.int32())]), "two fields of one name"),
         (pa.struct([("_v", pa.int32())]), "_v"),
@@ -135,8 +141,11 @@ def nested(depth: int) -> pa.DataType:
     ],
 )
 def test_a_select_whose_rows_are_no_documents_is_refused(kind: pa.DataType, said: str) -> None:
+    """Also by `sinks check`, before there is a batch."""
     with pytest.raises(SinkError, match=f"mongodb:d.c.*{said}"):
         fits(kind, "mongodb:d.c")
+    with pytest.raises(SinkError, match=said):
+        made(MongoDB(sink="s", database="d", collection="c"), kind)
 
 
 def test_the_deepest_document_is_stored() -> None:
