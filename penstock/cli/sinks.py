@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +13,7 @@ from rich.text import Text
 from penstock.catalog import BrokenFile, readable
 from penstock.cli.output import clear_errors, console, emit, unknown
 from penstock.declare.sink import Sink
+from penstock.declare.topic import Topic
 from penstock.errors import PenstockError
 from penstock.sinks import statements
 from penstock.sinks.explained import Explanation
@@ -71,17 +72,23 @@ def check(names: Names = None) -> None:
     """
     with clear_errors():
         (wanted, broken), topics = sinks(names), readable()[0].topics
-    failed = bool(broken)
     for name, mistake in broken.items():
         console().print(Text(f"✗ {name}: {mistake}", style="red"))
     if not wanted and not broken:
         console().print("No sinks are declared: see sql/sinks/.")
-    with session() if wanted else nullcontext() as spark:
+    right = _checked(wanted, topics) if wanted else True
+    raise typer.Exit(0 if right and not broken else 1)
+
+
+def _checked(wanted: list[Sink], topics: Mapping[str, Topic]) -> bool:
+    """Tell of each what Spark says; whether all can be run."""
+    right = True
+    with session() as spark:
         for sink in wanted:
             try:
                 found = explained(sink, topics, spark)
             except PenstockError as e:
-                failed = True
+                right = False
                 console().print(Text(f"✗ {sink.name}: {e}", style="red"))
                 continue
             said, style = f"{_target(sink)}, fields {', '.join(name for name, _ in found.fields)}", "green"
@@ -89,7 +96,7 @@ def check(names: Names = None) -> None:
                 said += f"; it does not run: set PENSTOCK_{sink.store.upper()}_URL"
                 style = "yellow"
             console().print(Text(f"✓ {sink.name}: {said}", style=style))
-    raise typer.Exit(1 if failed else 0)
+    return right
 
 
 @app.command()
