@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from jobs.quality.rules import EVERY, Rule, avro_fields, required
 from jobs.quality.translate import translated
+from penstock.declare.moments import moment_of
 from penstock.declare.schema import quoted
+from penstock.errors import DeclarationError
 from penstock.records import json
 from penstock.records.times import window
 from penstock.streams import Combiner, F
@@ -64,7 +66,14 @@ def judged(counted: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
         here = here & F.col("status").isNull()
         prefix = f"_{_column(number)}_"
         rows, parses = _spread(rows, rule, here, number, prefix)
-        valid = F.coalesce(parses & F.expr(rule.sql(prefix)), F.lit(False))
+        holds = F.expr(rule.sql(prefix))
+        if moment := moment_of(rows.select(holds)):
+            raise DeclarationError(
+                f"the rule for {rule.topic} says another thing each time that a record is read",
+                got=moment,
+                fix="compare with a field, or with a time that is written out",
+            )
+        valid = F.coalesce(parses & holds, F.lit(False))
         verdict = verdict.when(here, valid) if verdict is not None else F.when(here, valid)
     if verdict is None:
         return counted

@@ -17,7 +17,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from penstock.declare.inputs import WHOLE
+from penstock.declare.moments import moment_of
 from penstock.declare.schema import quoted
+from penstock.errors import DeclarationError
 from penstock.records.columns import BAD, BEAT, EVENT_TIME, KEPT, MORE, RAW, RECORD, Reading
 from penstock.records.heartbeat import BEAT_KEY, Signer, signer
 from penstock.records.times import FIRST, LAST
@@ -99,6 +101,7 @@ def _raw(source: DataFrame, given: Input, horizon: Column, ours: Signer) -> Data
     """Records as they are, by their own time where the expression gives none; one too far in the future is capped."""
     whole = [F.struct(*RAW, *OWN).alias(WHOLE)] if given.record else []
     rows = source.select(*RAW, "timestamp", *whole, _beat_at(source.sparkSession, ours).alias(BEAT))
+    _steady(rows, given)
     own = F.least(F.coalesce(_told(given.event_time), _own()), horizon)
     time = F.coalesce(F.timestamp_millis(BEAT), own).alias(EVENT_TIME)
     beat = F.col(BEAT).isNotNull().alias(BEAT)
@@ -143,6 +146,7 @@ def layout(reading: Reading) -> StructType:
 
 def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
     """Rows whose event time is an expression that only Spark evaluates."""
+    _steady(rows, given)
     time = F.when(F.col(BEAT), F.col(EVENT_TIME))
     if given.tombstones == "keep":
         time = time.when(F.col(f"{WHOLE}.value").isNull(), _own(f"{WHOLE}.timestamp"))
@@ -154,6 +158,16 @@ def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
     why = why.when(ahead, F.concat(F.lit("the event time lies in the future: "), F.col(EVENT_TIME).cast("string")))
     bad = ~F.col(BEAT) & (F.col(BAD) | none | ahead)
     return rows.withColumns({BAD: bad, KEPT: F.col(KEPT).withField("reason", F.when(bad, why))})
+
+
+def _steady(rows: DataFrame, given: Input) -> None:
+    """DeclarationError if a record that is read again has another event time."""
+    if not given.by_own_time and (moment := moment_of(rows.select(F.expr(given.event_time)))):
+        raise DeclarationError(
+            f"input {given.source}: its event time is another each time that it is asked",
+            got=moment,
+            fix="take a field, or the record's own timestamp",
+        )
 
 
 def good(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:

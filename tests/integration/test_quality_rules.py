@@ -154,6 +154,13 @@ def test_what_is_no_rule_is_refused_with_its_place(tmp_path: Path, text: str, me
     assert "t.sql" in str(e.value)
 
 
+@pytest.mark.parametrize("moment", ["at < now()", "at < date'tomorrow'", "rand() < 0.5"])
+def test_a_rule_that_says_another_thing_each_time_is_refused(spark: SparkSession, tmp_path: Path, moment: str) -> None:
+    rule(tmp_path, f"-- topic: t\n-- format: json\n-- schema: at TIMESTAMP\n{moment}")
+    with pytest.raises(DeclarationError, match="the rule for t says another thing each time"):
+        statuses(spark, tmp_path, ["{}"])
+
+
 def test_two_rules_for_one_topic_are_refused(tmp_path: Path) -> None:
     for name in ("one.sql", "two.sql"):
         rule(tmp_path, "-- topic: t\n-- format: json\nTRUE", name)

@@ -15,9 +15,10 @@ from penstock.control import ProgressRow
 from penstock.declare.promises import Promise
 from penstock.declare.topic import COMMITS
 from penstock.engine.run import StreamRun
+from penstock.errors import DeclarationError
 from penstock.local.parts import Broker
 from penstock.streams import Each, F, Final, Input, Joined, Stream, Table, Timed, Topic, TopicOutput, Updates
-from penstock.testing import create
+from penstock.testing import create, frames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -161,6 +162,14 @@ def test_refused(spark: SparkSession, bootstrap: str, tmp_path: Path, name: str)
         run.stop()
     assert message.startswith("DeclarationError: stream refused"), message
     assert way in message
+
+
+@pytest.mark.parametrize("moment", ["coalesce(at, now())", "greatest(at, CAST('today' AS TIMESTAMP))"])
+def test_an_event_time_that_is_another_each_time_is_refused(spark: SparkSession, moment: str) -> None:
+    given = Input(ONE, schema="at TIMESTAMP", event_time=moment)
+    stream = Stream("timed", "tests", {"rows": given}, lambda rows: rows, TopicOutput(OUT, value="value"), Each())
+    with pytest.raises(DeclarationError, match="input one: its event time is another each time"):
+        frames(spark, stream, rows=[])
 
 
 def test_a_fault_of_another_kind_is_told_as_it_is(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
