@@ -43,7 +43,11 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class Documents(Output):
-    """A place in a store outside Kafka that takes documents by id and version."""
+    """A place in a store outside Kafka that takes documents by id and version.
+
+    follows: whether a tombstone is newer than what lies before it in its partition, whatever time that names: rows then
+    say of which record they are.
+    """
 
     sink: str
     connection: str
@@ -52,6 +56,7 @@ class Documents(Output):
     parallel: int = 2
     expire_seconds: int = 0
     dead_letters: str = ""
+    follows: bool = False
 
     delivery: ClassVar[Delivery] = "upsert"
 
@@ -68,7 +73,9 @@ class Documents(Output):
         return beside(self.dead_letters or f"{self.sink}-dead-letter")
 
     def columns(self) -> list[Column]:
-        """`id BINARY, version BIGINT, deleted BOOLEAN, at TIMESTAMP, refused STRING`, the place of the record, `body`.
+        """`id BINARY, version BIGINT, deleted BOOLEAN, at TIMESTAMP, refused STRING`, the place of the record, `body`;
+        if it follows, also `tombstone BOOLEAN`, a record without a value, and `ahead BOOLEAN`, a version of a later
+        time than the record's own.
 
         Text as bytes: a STRING of Spark need not be UTF-8, and Arrow's text must be.
         """
@@ -78,9 +85,14 @@ class Documents(Output):
             F.coalesce(F.col("deleted"), F.lit(False)).alias("deleted"),
             F.col("at").cast("timestamp").alias("at"),
             F.col("refused").cast("binary").alias("refused"),
+            *(self._following() if self.follows else ()),
             *(F.col(f"record.{name}").alias(name) for name in ORIGIN),
             *self.body(),
         ]
+
+    def _following(self) -> list[Column]:
+        time, own = F.shiftright(F.col("version").cast("bigint"), OFFSET_BITS), F.unix_millis("record.timestamp")
+        return [F.isnull("record.value").alias("tombstone"), F.coalesce(time > own, F.lit(False)).alias("ahead")]
 
     def body(self) -> list[Column]:
         """What the store takes of `doc`, each with an alias."""

@@ -26,6 +26,7 @@ TRIES = 6
 PAUSE = 0.1
 # The index, or this sink's right to it, is to blame, and no document of it.
 CONDITIONS = frozenset({"cluster_block_exception", "index_closed_exception", "security_exception"})
+LOAD = frozenset({"es_rejected_execution_exception", "circuit_breaking_exception"})
 # Elasticsearch calls it too busy when one request alone is more than it ever takes.
 TOO_LARGE = re.compile(r"operation_bytes=(\d+), max_\w+_bytes=(\d+)|would be \[(\d+)/.*?limit of \[(\d+)/")
 
@@ -51,17 +52,17 @@ def item(action: Literal["index", "delete"], row: int, index: str, key: str, ver
 
 @dataclass
 class Outcome:
-    """What became of items. conflicts: the store has a newer version; refused: why, by row's number."""
+    """What became of items. older: those that the store has a newer version of; refused: why, by row's number."""
 
     written: int = 0
-    conflicts: int = 0
+    older: list[Item] = field(default_factory=list)
     retried: int = 0
     bytes: int = 0
     refused: dict[int, str] = field(default_factory=dict)
 
     def add(self, other: Outcome) -> None:
         self.written += other.written
-        self.conflicts += other.conflicts
+        self.older += other.older
         self.retried += other.retried
         self.bytes += other.bytes
         self.refused |= other.refused
@@ -118,7 +119,7 @@ class Bulk:
                 if not error:
                     made.written += 1
                 elif kind == "version_conflict_engine_exception":
-                    made.conflicts += 1
+                    made.older.append(one)
                 elif kind in CONDITIONS and status not in BUSY:
                     raise meant(f"to write to {one.index}", status, {"error": error})
                 elif kind == "index_not_found_exception":
@@ -194,6 +195,8 @@ def _blamed(e: ApiError) -> bool:
 
 def _too_large(error: Mapping[str, Any]) -> bool:
     """Whether it was refused for its own size, whatever else the server does."""
+    if error.get("type") not in LOAD:
+        return False
     if found := TOO_LARGE.search(str(error.get("reason", ""))):
         size, most = (int(number) for number in found.groups() if number is not None)
         return size > most

@@ -1,30 +1,34 @@
 """What was deleted, with its version: an older upsert that comes later brings nothing back.
 
-Elasticsearch itself forgets the version of a delete after a while, and with a restart.
+Elasticsearch itself forgets the version of a delete after a while, and with a restart. Beside deletes there are upserts
+that are ahead of their record's own time, with the place of that: a tombstone behind them has a time before theirs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 import orjson
 from elasticsearch import BadRequestError, NotFoundError
 from elasticsearch import Elasticsearch as Client
 
 from penstock.errors import SinkError
+from penstock.sinks.documents import OFFSET_BITS
 from penstock.sinks.elasticsearch import LIMITS, Elasticsearch
 from penstock.sinks.elasticsearch_bulk import Bulk, Outcome, item
 from penstock.sinks.elasticsearch_client import asking, found
 from penstock.sinks.elasticsearch_layout import PAGE
-from penstock.sinks.newest import Row
+from penstock.sinks.newest import Ahead, Row
 
 MAPPINGS = {"dynamic": "false", "properties": {"at": {"type": "date"}}}
 SETTINGS = {"index": {"auto_expand_replicas": "0-1"}}
 
 
 class Graves:
-    """One index: by the id of a document that was deleted, with the version of that: `id`, and `at`, when it was."""
+    """One index: by the id of a document that was deleted, with the version of that: `id`, and `at`, when it was; of an
+    upsert that is ahead also `place`."""
 
     def __init__(self, client: Client, bulk: Bulk, output: Elasticsearch) -> None:
         self._client = client
@@ -50,38 +54,37 @@ class Graves:
 
     def over(self, rows: Sequence[Row]) -> set[int]:
         """The numbers of rows that are older than the delete of their id."""
-        versions: dict[str, int] = {}
-        for start in range(0, len(rows), PAGE):
+        versions = {doc["_source"]["id"]: doc["_version"] for doc in self._dug([row.id for row in rows])}
+        return {row.number for row in rows if versions.get(row.id, -1) > row.version}
+
+    def ahead(self, ids: Sequence[str]) -> dict[str, Ahead]:
+        """Of ids the upsert that is remembered as ahead."""
+        dug = ((doc["_version"], doc["_source"]) for doc in self._dug(ids))
+        return {one["id"]: Ahead(version, tuple(one["place"])) for version, one in dug if "place" in one}
+
+    def _dug(self, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
+        for start in range(0, len(ids), PAGE):
             # Of an id without a grave nothing is answered at all.
-            dug = found(
+            yield from found(
                 self._client,
                 "to look for what was deleted",
                 "docs._source,docs._version",
                 index=self._output.graves,
-                ids=[row.id for row in rows[start : start + PAGE]],
-                source_includes=["id"],
+                ids=ids[start : start + PAGE],
             )
-            versions |= {doc["_source"]["id"]: doc["_version"] for doc in dug}
-        return {row.number for row in rows if versions.get(row.id, -1) > row.version}
 
     def dig(self, rows: Sequence[Row], now: datetime) -> Outcome:
-        """Remember what is deleted, before it is."""
+        """Remember what is deleted, before it is, or which upserts are ahead."""
         at = int(now.timestamp() * 1000)
         made = Outcome()
-        self._bulk.run(
-            [
-                item(
-                    "index",
-                    row.number,
-                    self._output.graves,
-                    row.id,
-                    row.version,
-                    orjson.dumps({"id": row.id, "at": at}),
-                )
-                for row in rows
-            ],
-            made,
-        )
+        items = []
+        for row in rows:
+            # Kept for as long as a time that is ahead may matter.
+            kept: dict[str, Any] = {"id": row.id, "at": at}
+            if not row.deleted:
+                kept |= {"at": max(at, row.version >> OFFSET_BITS), "place": row.place}
+            items.append(item("index", row.number, self._output.graves, row.id, row.version, orjson.dumps(kept)))
+        self._bulk.run(items, made)
         if made.refused:
             why = next(iter(made.refused.values()))
             raise SinkError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -136,15 +136,20 @@ class Layout:
 
     def homes(self, ids: Iterable[str]) -> dict[str, list[str]]:
         """In which of the suffixed indexes each id lies, whatever its time."""
-        wanted = [{"_index": index, "_id": key} for index in self.suffixed() for key in ids]
         homes: dict[str, list[str]] = {}
-        for start in range(0, len(wanted), PAGE):
-            part = wanted[start : start + PAGE]
-            told = "docs._id,docs._index,docs.found"
-            for doc in found(self._client, "to look for documents", told, docs=part, source=False):
-                if doc.get("found"):
-                    homes.setdefault(doc["_id"], []).append(doc["_index"])
+        for index, key in self.there([(index, key) for index in self.suffixed() for key in ids]):
+            homes.setdefault(key, []).append(index)
         return homes
+
+    def there(self, places: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Those of some places, index and id, that hold a document."""
+        holding: set[tuple[str, str]] = set()
+        for start in range(0, len(places), PAGE):
+            part = [{"_index": index, "_id": key} for index, key in places[start : start + PAGE]]
+            told = "docs._id,docs._index,docs.found"
+            docs = found(self._client, "to look for documents", told, docs=part, source=False)
+            holding |= {(doc["_index"], doc["_id"]) for doc in docs if doc.get("found")}
+        return holding
 
     def index_of(self, at: datetime) -> str:
         """The index for a time."""

@@ -19,7 +19,7 @@ from penstock.sinks.elasticsearch_bulk import Bulk, Item, Outcome, item
 from penstock.sinks.elasticsearch_client import VARIABLE, connect
 from penstock.sinks.elasticsearch_graves import Graves
 from penstock.sinks.elasticsearch_layout import Layout
-from penstock.sinks.newest import Row, newest
+from penstock.sinks.newest import LAST, Row, newest
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,9 @@ class IndexWriter:
         self._client = connect(url)
         self._layout = Layout(self._client, output)
         self._bulk = Bulk(self._client, output.parallel, self._restore)
-        self._graves = Graves(self._client, self._bulk, output) if output.tombstones == "delete" else None
+        self._graves = Graves(self._client, self._bulk, output) if output.tombstones != "ignore" else None
+        self._buries = output.tombstones == "delete"
+        self._conflicts = 0
         self._looked = -HOUSEKEEPING
         self._waits = 0
         self.figures = Figures()
@@ -106,36 +108,66 @@ class IndexWriter:
 
     def _write(self, table: pa.Table, made: Outcome) -> None:
         self._layout.prepare(table.schema.field("shape").type.value_type)
-        if self._graves:
+        if self._graves and self._buries:
             self._graves.prepare()
-        tombstones = self.output.tombstones
-        for chosen in newest(table, made.refused, id_bytes=LIMITS.id_bytes, tombstones=tombstones):
+        tombstones, ahead = self.output.tombstones, self._graves.ahead if self._graves else lambda _: {}
+        for chosen in newest(table, made.refused, id_bytes=LIMITS.id_bytes, tombstones=tombstones, ahead=ahead):
             work = self._work(chosen, table, made.refused)
-            if self._graves and work.deletes:
-                dug = self._graves.dig(work.deletes, self._clock())
-                made.retried += dug.retried
-                made.bytes += dug.bytes
-            made.conflicts += work.older
+            self._remember(work.deletes, made)
+            self._conflicts += work.older
             self._bulk.run(work.items, made)
+            self._restored({row.number: row for row in chosen}, made)
+            self._remember([row for row in chosen if row.ahead and not row.deleted], made)
+
+    def _remember(self, rows: Sequence[Row], made: Outcome) -> None:
+        rows = [row for row in rows if row.number not in made.refused]
+        if not self._graves or not rows:
+            return
+        self._graves.prepare()
+        dug = self._graves.dig(rows, self._clock())
+        made.retried += dug.retried
+        made.bytes += dug.bytes
+
+    def _restored(self, rows: Mapping[int, Row], made: Outcome) -> None:
+        """Write again what is older than a document that is not there: somebody deleted that by hand, and its index
+        remembers the next version for a while. What a sink deletes has a grave."""
+        upserts = {one.row: one for one in made.older if one.body is not None}
+        self._conflicts += len(made.older) - len(upserts)
+        there = self._layout.there([(one.index, rows[number].id) for number, one in upserts.items()])
+        gone = [rows[number] for number, one in upserts.items() if (one.index, rows[number].id) not in there]
+        buried = self._graves.over(gone) if self._graves and self._buries else set()
+        again = {row.number: row for row in gone if row.number not in buried}
+        self._conflicts += len(upserts) - len(again)
+        made.older = []
+        self._bulk.run(
+            [
+                item("index", number, upserts[number].index, row.id, min(row.version + 1, LAST), upserts[number].body)
+                for number, row in again.items()
+            ],
+            made,
+        )
+        self._conflicts += len(made.older)
+        made.older = []
 
     def _work(self, chosen: Sequence[Row], table: pa.Table, refused: dict[int, str]) -> Work:
         bodies = table["body"].to_pylist()
         keep = [row for row in chosen if self._fits(row, bodies, refused)]
         deleted = [row for row in keep if row.deleted]
-        older = self._graves.over([row for row in keep if not row.deleted]) if self._graves else set()
+        alive = [row for row in keep if not row.deleted]
+        older = self._graves.over(alive) if self._graves and self._buries else set()
         homes = self._layout.homes([row.id for row in deleted]) if deleted and self.output.suffix else {}
         items: list[Item] = []
         for row in keep:
             if row.number in older:
                 continue
-            if row.deleted and self._graves:
+            if row.deleted and self._buries:
                 places = homes.get(row.id, []) if self.output.suffix else [self.output.index]
                 items += [item("delete", row.number, place, row.id, row.version, None) for place in places]
             else:
                 body = bodies[row.number] or MARK
                 items.append(item("index", row.number, self._index(row), row.id, row.version, body))
         self._layout.ensure(sorted({one.index for one in items if one.body}))
-        return Work(items, deleted if self._graves else [], len(older))
+        return Work(items, deleted if self._buries else [], len(older))
 
     def _fits(self, row: Row, bodies: Sequence[bytes | None], refused: dict[int, str]) -> bool:
         """Whether a row is written; one that never can be is refused, one whose time is over is left out."""
@@ -175,7 +207,7 @@ class IndexWriter:
         self.figures = replace(
             now,
             written=now.written + made.written,
-            conflicts=now.conflicts + made.conflicts,
+            conflicts=self._conflicts,
             retried=now.retried + made.retried,
             refused=now.refused + len(made.refused),
             bytes=now.bytes + made.bytes,

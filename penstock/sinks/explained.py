@@ -127,6 +127,8 @@ def _facts(sink: Sink, stream: Stream, output: Documents) -> list[str]:
     if sink.verb == "upsert":
         told = f", by {', '.join(sink.grave)}" if sink.grave else ""
         facts.append(f"a record without a value {TOMBSTONES[sink.tombstones]}{told}")
+        if output.follows and (sink.version or any(read.event_time for read in sink.reads)):
+            facts.append("it is newer than each record before it in its partition that is ahead of its own time")
         if sink.deleted_sql:
             where = f"a row where {' '.join(sink.deleted_sql.split())}"
             ignored = sink.tombstones == "ignore"

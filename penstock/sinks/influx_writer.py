@@ -14,11 +14,13 @@ from pyarrow import compute
 from penstock.declare.outputs import NOTHING, Mark, Owner, Writer
 from penstock.errors import Refused, SinkError
 from penstock.sinks import connections
+from penstock.sinks import influx_ahead as ahead
 from penstock.sinks.documents import Figures
 from penstock.sinks.influx_http import Influx, quoted
 from penstock.sinks.influx_known import STATEMENTS, current, hidden, known, newest, pieces, questions, where
 from penstock.sinks.influx_points import DELETION, POINT, Points, points
 from penstock.sinks.influxdb import GRAVES, LIMITS, VERSION, InfluxDB
+from penstock.sinks.newest import Ahead, Row
 
 if TYPE_CHECKING:
     from penstock.declare.outputs import Output
@@ -99,13 +101,31 @@ class InfluxWriter:
             self._influx.create()
             self._created = True
         found = points(self.output, given)
+        rows, kept = self._follow(found, given)
         refused, older = self._newest(found, found.cells)
         cells = hidden(found.cells, refused)
         while cells.num_rows:
             more, _ = self._newest(found, cells)
             refused |= more
             cells = hidden(cells, more)
-        return older, refused | found.refused
+        refused |= found.refused
+        if wrong := self._send(ahead.lines(found, rows, kept, refused)):
+            raise SinkError("InfluxDB does not remember what is ahead", got=next(iter(wrong.values())))
+        return older, refused
+
+    def _follow(
+        self, found: Points, given: pa.Table
+    ) -> tuple[Mapping[ahead.Point, Sequence[Row]], Mapping[ahead.Point, Ahead]]:
+        """Let tombstones follow what lies before them. Of their points, and of those with upserts that are ahead: the
+        rows, and what is kept."""
+        if not self.output.versioned or self.output.tombstones == "ignore":
+            return {}, {}
+        if rows := ahead.concerned(found, given):
+            answers = (answer for text in ahead.questions(found, rows) for answer in self._influx.query(text))
+            kept = ahead.known(found, answers)
+            found.cells = ahead.raised(found, rows, kept)
+            return rows, kept
+        return {}, {}
 
     def _newest(self, found: Points, cells: pa.Table) -> tuple[dict[int, str], int]:
         """Write the newest of some cells. Why the store never takes some rows, by number, and how many are older than

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Keys = tuple[str, ...]
 
 VERSION, AT, MARKED, GRAVES = "_v", "_at", "deleted", ".graves"
+# In the collection of graves: where the record of an upsert lies whose version is ahead of the record's own time.
+AHEAD = "ahead"
 OWN = ("_id", VERSION, AT)
 # The error of a unique index.
 DUPLICATE = 11000

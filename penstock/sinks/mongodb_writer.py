@@ -28,12 +28,12 @@ from pymongo.read_concern import ReadConcern
 from penstock.declare.outputs import NOTHING, Mark, Output, Owner, Writer
 from penstock.errors import Refused, SinkError, Wait
 from penstock.sinks import connections
-from penstock.sinks.documents import Figures
-from penstock.sinks.mongodb import AT, LIMITS, VERSION, MongoDB
+from penstock.sinks.documents import OFFSET_BITS, Figures
+from penstock.sinks.mongodb import AHEAD, AT, LIMITS, VERSION, MongoDB
 from penstock.sinks.mongodb_encode import Head, encoded, fits
 from penstock.sinks.mongodb_layout import FIRST, LAST, YEARS, Layout
 from penstock.sinks.mongodb_requests import LONG, Item, Requests
-from penstock.sinks.newest import Row, newest
+from penstock.sinks.newest import Ahead, Row, newest
 
 # Times that writes which stand in each other's way are tried again.
 ROUNDS = 10
@@ -114,11 +114,14 @@ class MongoWriter:
 
     def _write(self, given: pa.Table) -> None:
         tombstones = self._output.tombstones
-        for batch in newest(given, self._refused, id_bytes=LIMITS.id_bytes, tombstones=tombstones):
+        limit = LIMITS.id_bytes
+        for batch in newest(given, self._refused, id_bytes=limit, tombstones=tombstones, ahead=self._ahead):
             dead = [row for row in batch if row.deleted and tombstones == "delete"]
             gone = {row.number for row in dead}
             self._delete(dead)
             self._upsert(given, [row for row in batch if row.number not in gone])
+            if tombstones != "ignore":
+                self._remember([row for row in batch if row.ahead and not row.deleted])
 
     def close(self) -> None:
         self._requests.close()
@@ -211,6 +214,27 @@ class MongoWriter:
                     self._refused[row.number] = f"the document is none of a sink, without {VERSION}: it stays"
         self._now["written"] += sum(row.number not in self._refused for row in rows)
 
+    def _remember(self, rows: Sequence[Row]) -> None:
+        """Keep of upserts that are ahead where they lie: a tombstone behind them has a time before theirs."""
+        rows = [row for row in rows if row.number not in self._refused]
+        if not rows:
+            return
+        self._requests.ask(lambda: self._layout.ensure(self._layout.graves))
+        now = int(time() * 1000)
+        items = [
+            _item(row, encode({
+                "_id": row.id, AT: DatetimeMS(max(now, row.version >> OFFSET_BITS)), VERSION: Int64(row.version),
+                AHEAD: list(row.place),
+            }))
+            for row in rows
+        ]  # fmt: skip
+        self._written(self._database[self._layout.graves], items)
+
+    def _ahead(self, ids: Sequence[str]) -> dict[str, Ahead]:
+        """What is remembered of these ids."""
+        found = self._look(self._database[self._layout.graves], ids, {VERSION: 1, AHEAD: 1})
+        return {one["_id"]: Ahead(one[VERSION], tuple(one[AHEAD])) for one in found if AHEAD in one}
+
     def _rebury(self, collection: Collection[Any], items: Sequence[Item]) -> None:
         """Remove what another writer deleted between a look at the graves and the write."""
         buried = self._graves([item.id for item in items])
@@ -230,16 +254,16 @@ class MongoWriter:
 
     def _versions(self, collection: Collection[Any], ids: Sequence[str]) -> dict[str, Any]:
         """The versions of the documents that there are of these ids; None of one that has none."""
-        found: dict[str, Any] = {}
+        return {document["_id"]: document.get(VERSION) for document in self._look(collection, ids, {VERSION: 1})}
+
+    def _look(self, collection: Collection[Any], ids: Sequence[str], fields: Mapping[str, int]) -> Iterator[Any]:
         for at in range(0, len(ids), LIMITS.rows):
             wanted = {"_id": {"$in": list(ids[at : at + LIMITS.rows])}}
-            documents = self._requests.ask(partial(_found, collection, wanted))
-            found |= {document["_id"]: document.get(VERSION) for document in documents}
-        return found
+            yield from self._requests.ask(partial(_found, collection, wanted, fields))
 
 
-def _found(collection: Collection[Any], wanted: Mapping[str, Any]) -> list[Any]:
-    return list(collection.find(wanted, {VERSION: 1}))
+def _found(collection: Collection[Any], wanted: Mapping[str, Any], fields: Mapping[str, int]) -> list[Any]:
+    return list(collection.find(wanted, fields))
 
 
 def _item(row: Row, document: bytes) -> Item:

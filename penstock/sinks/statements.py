@@ -91,6 +91,7 @@ def output(sink: Sink) -> Documents:
         "suffix": sink.suffix[0] if sink.suffix else None,
         # Who ignores tombstones and says which rows go wants those gone.
         "tombstones": "delete" if sink.deleted_sql and sink.tombstones == "ignore" else sink.tombstones,
+        "follows": sink.tombstones != "ignore",
         "parallel": sink.parallel,
         "expire_seconds": int(sink.expire.total_seconds()) if sink.expire else 0,
         "dead_letters": sink.dead_letters or f"{sink.name}-dead-letter",

@@ -85,8 +85,9 @@ def test_a_statement_is_refused_with_its_place(case: dict[str, Any], spark: Spar
 
 # Of Spark's types what every store takes, as columns of a SELECT; then what each takes besides, and what it refuses.
 TAKEN = """true AS b, 1Y AS y, 1S AS s, 1 AS i, 1L AS l, 1F AS f, 1D AS d, 1.5BD AS dec,
-CAST(7 AS DECIMAL(38, 0)) AS wide, 'x' AS str, X'00' AS bin, date'2020-01-01' AS day, timestamp'2020-01-01 00:00:00' AS ts, NULL AS nothing,
-timestamp_ntz'2020-01-01 00:00:00' AS ntz, CAST('c' AS CHAR(3)) AS c, CAST('c' AS VARCHAR(3)) AS vc"""
+CAST(7 AS DECIMAL(38, 0)) AS wide, 'x' AS str, X'00' AS bin, date'2020-01-01' AS day,
+timestamp'2020-01-01 00:00:00' AS ts, NULL AS nothing, timestamp_ntz'2020-01-01 00:00:00' AS ntz,
+CAST('c' AS CHAR(3)) AS c, CAST('c' AS VARCHAR(3)) AS vc"""
 NESTED = """map('k', 1) AS m, map(1, 2) AS mi, map('k', struct(1 AS a)) AS ms, array(NULL) AS an,
 struct(1 AS a, array(struct(2 AS b)) AS c) AS st"""
 INTERVALS = ("INTERVAL '1' MONTH AS x", "make_interval(1) AS x")
@@ -131,3 +132,13 @@ def test_what_a_check_lets_through_is_written(target: str, spark: SparkSession) 
             assert isinstance(output, InfluxDB)
             found = points(output, rows)
             assert (found.refused, found.cells.num_rows) == ({}, len(found.fields) - 1)
+
+
+def test_rows_say_which_of_them_are_ahead_of_their_record(spark: SparkSession) -> None:
+    text = "UPSERT INTO mongodb.d.c READ t AS JSON (at BIGINT) EVENT TIME timestamp_millis(at) AS SELECT at FROM t"
+    stream = statements.stream(parse(text, PATH))
+    values = ['{"at": 5500}', '{"at": 5000}', '{"at": 4000}', None]
+    sent = [{"topic": "t", "key": "k", "value": v, "timestamp": 5000, "offset": n} for n, v in enumerate(values)]
+    found = encoded(stream, transformed(stream, sent, spark)).toArrow().sort_by("offset")
+    assert found["ahead"].to_pylist() == [True, False, False, False]
+    assert found["tombstone"].to_pylist() == [False, False, False, True]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,7 @@ from penstock.sinks.mongodb_writer import MongoWriter
 from tests import elasticsearch, influx, mongo
 from tests.elasticsearch import Server
 from tests.mongo import Row
+from tests.tombstones import histories, left, placed, readings
 
 pytestmark = pytest.mark.integration
 
@@ -69,6 +71,7 @@ def test_influxdb(tmp_path: Path) -> None:
     types: dict[str, Any] = {"t": pa.string(), "at": pa.timestamp("us", "UTC"), "w": pa.int64()}
     given = [(1, None, 1), (4, 1.5, 4), (2, None, 2), (3, 0.5, 3)]
     with influx.server(tmp_path) as part:
+        _quotes_another_reason(part.url, types)
         writer = InfluxWriter(part.url, output)
         try:
             whole = influx.documents(influx.row(at=AT, v=0, t="x"), **types, v=pa.int64())
@@ -81,6 +84,91 @@ def test_influxdb(tmp_path: Path) -> None:
             writer.close()
     assert (refused(e.value.rows), e.value.written) == ([1, 3], 2)
     assert [values[1:] for values in series["values"]] == [[0, 2]]
+
+
+def _quotes_another_reason(url: str, types: dict[str, Any]) -> None:
+    """A name of the user's stands in the server's message, and says nothing of why."""
+    name = "points beyond retention policy dropped=1"
+    writer = InfluxWriter(url, InfluxDB(sink="s", database="d", measurement=name, tags=("t",), time="at"))
+    try:
+        for kind, value in ((pa.int64(), 1), (pa.float64(), 0.5)):
+            row = influx.documents(influx.row(2, at=AT, t="x", v=value), **types, v=kind)
+            if kind == pa.int64():
+                writer.write({writer.output.name: row}, NOTHING)
+                continue
+            with pytest.raises(Refused, match="field type conflict") as e:
+                writer.write({writer.output.name: row}, NOTHING)
+            assert e.value.written == 0
+    finally:
+        writer.close()
+
+
+def test_a_tombstone_follows_what_is_ahead_in_elasticsearch(search: Server) -> None:
+    search.clear()
+    chance = random.Random(7)
+    steps, writer = histories(chance, 40, 4), IndexWriter(search.url, elasticsearch.output("ahead"))
+    try:
+        for events in readings(chance, steps):
+            rows = [
+                elasticsearch.row(e.key, e.version, None if e.tombstone else {"n": e.offset}, deleted=e.tombstone)
+                for e in events
+            ]
+            writer.write({writer.output.name: placed(elasticsearch.batch(rows), events)}, NOTHING)
+    finally:
+        writer.close()
+    assert {key: found["n"] for key, found in search.documents("ahead").items()} == left(steps)
+
+
+def test_a_tombstone_follows_what_is_ahead_in_mongodb(tmp_path: Path) -> None:
+    url, database, chance = mongo.given(), f"penstock-{uuid4().hex[:12]}", random.Random(7)
+    output, steps = MongoDB(sink="s", database=database, collection="c"), histories(chance, 40, 4)
+    with mongo.server(tmp_path) as part, MongoClient[Any](url or part.url) as client:
+        writer = MongoWriter(url or part.url, output)
+        try:
+            for events in readings(chance, steps):
+                rows = [Row(e.key, e.version, None if e.tombstone else {"n": e.offset}) for e in events]
+                writer.write({output.name: placed(mongo.table(*rows), events)}, NOTHING)
+            there = {found["_id"]: found["n"] for found in client[database].c.find()}
+            client.drop_database(database)
+        finally:
+            writer.close()
+    assert there == left(steps)
+
+
+def test_a_tombstone_follows_what_is_ahead_in_influxdb(tmp_path: Path) -> None:
+    output = InfluxDB(sink="s", database="d", measurement="m", tags=("t",), time="at")
+    types: dict[str, Any] = {"t": pa.string(), "at": pa.timestamp("us", "UTC"), "v": pa.int64()}
+    chance = random.Random(7)
+    steps = histories(chance, 40, 4)
+    with influx.server(tmp_path) as part:
+        writer = InfluxWriter(part.url, output)
+        try:
+            for events in readings(chance, steps):
+                rows = [
+                    influx.row(e.version, deleted=e.tombstone, at=AT, t=e.key, v=None if e.tombstone else e.offset)
+                    for e in events
+                ]
+                writer.write({output.name: placed(influx.documents(*rows, **types), events)}, NOTHING)
+            found = influx.asked(part, "SELECT v FROM m GROUP BY t", "d").get("series", [])
+        finally:
+            writer.close()
+    assert {one["tags"]["t"]: one["values"][0][1] for one in found} == left(steps)
+
+
+def test_a_document_that_somebody_deletes_comes_back_with_its_record(search: Server) -> None:
+    """Elasticsearch remembers the version of that delete, which no sink has made."""
+    search.clear()
+    row, give = elasticsearch.row, elasticsearch.give
+    writer = IndexWriter(search.url, elasticsearch.output("tests"))
+    give(writer, row("a", 5, {"n": 5}), row("b", 5, {"n": 5}), row("c", 5, {"n": 5}), row("c", 6))
+    for key in "ab":
+        search.call("DELETE", f"tests/_doc/{key}")
+    assert give(writer, row("a", 5, {"n": 5}), row("b", 4, {"n": 4}), row("c", 5, {"n": 5})) == 1
+    assert search.documents("tests") == {"a": {"n": 5}}
+    assert writer.figures.conflicts == 2
+    assert give(writer, row("a", 6, {"n": 6}), row("b", 5, {"n": 5})) == 2
+    assert search.documents("tests") == {"a": {"n": 6}, "b": {"n": 5}}
+    writer.close()
 
 
 def refused(rows: Mapping[str, Mapping[int, str]]) -> list[int]:

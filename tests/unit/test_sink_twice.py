@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+import random
+from collections.abc import Sequence
 
-from penstock.sinks.newest import newest
+import pyarrow as pa
+import pytest
+
+from penstock.sinks.newest import Ahead, Row, newest
+from tests.tombstones import Event, histories, left, placed, readings
 
 
 def batch(*given: tuple[str, int, int]) -> pa.Table:
@@ -40,3 +45,55 @@ def test_what_is_refused_meanwhile_hides_nothing_older() -> None:
         found.append([row.number for row in chosen])
         refused |= {number: "too long" for number in (0, 2, 4) if number in found[-1]}
     assert found == [[0, 2, 5], [4], [3]]
+
+
+class Shelf:
+    """A store in memory. graves: also what is remembered as ahead, with its place."""
+
+    def __init__(self) -> None:
+        self.documents: dict[str, Row] = {}
+        self.graves: dict[str, Row] = {}
+
+    def write(self, events: Sequence[Event]) -> None:
+        given = batch(*((e.key, e.version, e.offset) for e in events))
+        given = given.set_column(2, "deleted", pa.array([e.tombstone for e in events]))
+        table = placed(given, list(events))
+        [rows] = newest(table, {}, id_bytes=100, tombstones="delete", ahead=self.ahead)
+        for row in rows:
+            there, grave = self.documents.get(row.id), self.graves.get(row.id)
+            if row.deleted:
+                self._bury(row)
+                if there and there.version <= row.version:
+                    del self.documents[row.id]
+            elif not any(one and one.version > row.version for one in (there, grave)):
+                self.documents[row.id] = row
+            if row.ahead:
+                self._bury(row)
+
+    def ahead(self, ids: Sequence[str]) -> dict[str, Ahead]:
+        found = {key: self.graves[key] for key in ids if key in self.graves}
+        return {key: Ahead(row.version, row.place) for key, row in found.items() if not row.deleted}
+
+    def _bury(self, row: Row) -> None:
+        if row.id not in self.graves or self.graves[row.id].version <= row.version:
+            self.graves[row.id] = row
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_tombstone_follows_what_lies_before_it_however_records_are_read(seed: int) -> None:
+    """Also where the time that an upsert names is ahead of that of the tombstone behind it."""
+    chance = random.Random(seed)
+    steps, shelf = histories(chance, 30, 6), Shelf()
+    for events in readings(chance, steps):
+        shelf.write(events)
+    assert {key: row.place[2] for key, row in shelf.documents.items()} == left(steps)
+
+
+def test_a_version_stays_within_64_bits() -> None:
+    """A tombstone whose offset has lower bits than those of what it follows takes the next millisecond."""
+    last = 2**63 - 1
+    events = [Event("a", 2**21 - 1, 2**42 - 1, 0, tombstone=False), Event("a", 2**21, 0, 0, tombstone=True)]
+    given = placed(batch(("a", last, 2**21 - 1), ("a", 0, 2**21)), events)
+    given = given.set_column(2, "deleted", pa.array([False, True]))
+    [[row]] = newest(given, {}, id_bytes=100, tombstones="delete")
+    assert (row.deleted, row.version) == (True, last)
