@@ -53,9 +53,9 @@ class Dead:
 class Manifest:
     """What counts of a folder. stream: whose it is; schema: DDL of the values; topic: the broker's id of it; at: epoch
     ms of a moment behind which it misses nothing that was removed from the topic: when its reading began, or later the
-    end was asked for that it was read to; next: offset to go on at, by partition; loaded: whether it was once read to
-    the end; query, batch: the last batch that it was made ready for; parts: files by partition, oldest first; dead:
-    what no batch has written yet, oldest first.
+    end was asked for that it was read to; whole: whether nothing was read since; next: offset to go on at, by
+    partition; loaded: whether it was once read to the end; query, batch: the last batch that it was made ready for;
+    parts: files by partition, oldest first; dead: what no batch has written yet, oldest first.
     """
 
     stream: str
@@ -68,6 +68,7 @@ class Manifest:
     batch: int = -1
     parts: Mapping[int, tuple[File, ...]] = field(default_factory=dict)
     dead: tuple[Dead, ...] = ()
+    whole: bool = False
 
     @property
     def files(self) -> dict[str, File]:
@@ -138,17 +139,18 @@ class TableFiles:
         with self._kept():
             parts = {**now.parts, **{p: self._with(now.parts.get(p, ()), table, p) for p, table in rows.items()}}
             more = [Dead(self._written(dead.schema, dead.to_batches(ROWS), "dead"), following)] if len(dead) else []
-            self._flip(replace(now, parts=parts, dead=(*now.dead, *more), next=following))
+            self._flip(replace(now, parts=parts, dead=(*now.dead, *more), next=following, whole=False))
 
     def ready(self, query: str, batch: int, at: int) -> None:
         """Note that the table, as it is, is the one of a batch, and was read to the end that was asked for then."""
         # Each batch does this, and after a loss of power the manifest of before names the same files.
         with self._kept():
-            self._flip(replace(self.manifest, query=query, batch=batch, at=at), sync=False)
+            self._flip(replace(self.manifest, query=query, batch=batch, at=at, whole=True), sync=False)
 
-    def loaded(self) -> None:
+    def loaded(self, at: int) -> None:
+        """Note that it was read to the end that was asked for then."""
         with self._kept():
-            self._flip(replace(self.manifest, loaded=True))
+            self._flip(replace(self.manifest, loaded=True, at=at, whole=True))
 
     def dead(self) -> Iterator[tuple[pa.Table, Mapping[int, int]]]:
         """Records that are none, oldest first, with the offsets behind them."""

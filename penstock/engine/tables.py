@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.engine.rejects import KEPT, origin
 from penstock.engine.tablefeed import TableFeed, ddl
 from penstock.engine.tablefiles import ROWS, Damaged, Manifest, Rows, TableFiles
-from penstock.engine.tabletopic import Now, look, made_again, missed, same_count
+from penstock.engine.tabletopic import Now, look, made_again, missed, read_in_time, same_count
 from penstock.errors import DeclarationError
 from penstock.settings import settings
 
@@ -84,8 +84,8 @@ class KeptTable:
         rows = Rows(str(self._files.folder), count)
         return spark.range(0, count, 1, count).mapInArrow(rows, ddl(self._table.fields))
 
-    def open(self) -> Ends:
-        """Take up what is kept, or begin anew; the topic's ends now, if it must be read to them before it is used."""
+    def open(self) -> Now | None:
+        """Take up what is kept, or begin anew; the topic now, if it must be read to its end before it is used."""
         now = look(self.topic, self._bootstrap)
         try:
             self._files.open()
@@ -97,19 +97,19 @@ class KeptTable:
             self._anew(now, "its schema is another")
         self._same(now)
         self._feed = TableFeed(self._table, self._bootstrap, self.next)
-        return {} if self._files.manifest.loaded else now.ends
+        return None if self._files.manifest.loaded else now
 
-    def catch_up(self, ends: Ends, stopped: Callable[[], bool], told: Callable[[], None]) -> None:
-        """Take in what there is up to some ends."""
+    def catch_up(self, now: Now, stopped: Callable[[], bool], told: Callable[[], None]) -> None:
+        """Take in what there is up to the ends."""
         assert self._feed is not None
-        for taken in self._feed.to(ends, stopped):
+        for taken in self._feed.to(now.ends, stopped):
             if taken.next != self.next:
                 self._files.append(taken.rows, taken.dead, taken.next)
             told()
-
-    def loaded(self) -> None:
+        if not self._files.manifest.whole:
+            read_in_time(self.topic, self._files.manifest.at, self._bootstrap)
         if not self._files.manifest.loaded:
-            self._files.loaded()
+            self._files.loaded(now.at)
 
     def advance(self, query: str, batch: int, stopped: Callable[[], bool], told: Callable[[Ends], None]) -> None:
         """Make the table that of a batch: as the topic is now, or as it was if the batch had it before."""
@@ -120,8 +120,7 @@ class KeptTable:
         if self._same(now):
             self.close()
             self._feed = TableFeed(self._table, self._bootstrap, self.next)
-        self.catch_up(now.ends, stopped, lambda: told(now.ends))
-        self.loaded()
+        self.catch_up(now, stopped, lambda: told(now.ends))
         self._files.ready(query, batch, now.at)
 
     def settle(self, mark: Mark) -> None:
@@ -166,7 +165,7 @@ class KeptTable:
             self._written = {}
             return True
         same_count(self.topic, manifest.next, now)
-        if why := missed(self.topic, manifest.next, manifest.at, now, self._bootstrap):
+        if why := missed(self.topic, manifest.next, manifest.at, now, self._bootstrap, whole=manifest.whole):
             self._anew(now, why)
         return bool(why)
 
@@ -192,12 +191,13 @@ class Tables:
         self.close()
         self._stopped = False
         since = time.monotonic()
-        ends = {name: kept.open() for name, kept in self._kept.items()}
+        opened = {name: kept.open() for name, kept in self._kept.items()}
+        waiting = {name: now for name, now in opened.items() if now is not None}
+        ends = {name: now.ends for name, now in waiting.items()}
         self._tell(ends)
-        for name, kept in self._kept.items():
-            kept.catch_up(ends[name], lambda: self._stopped, lambda: self._tell(ends))
-            kept.loaded()
-        if any(ends.values()):
+        for name, now in waiting.items():
+            self._kept[name].catch_up(now, lambda: self._stopped, lambda: self._tell(ends))
+        if waiting:
             log.info("stream %s: tables are loaded, in %.1f s", self._stream.name, time.monotonic() - since)
 
     def stop(self) -> None:

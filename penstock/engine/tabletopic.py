@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock.engine.tablefeed import TIMEOUT, described
 from penstock.errors import BrokerError, DeclarationError
-from penstock.kafka.admin import admin, end_offsets, first_offsets, setting
+from penstock.kafka.admin import admin, end_offsets, first_offsets, log_ends, setting
 
 # How long the broker shows a tombstone at least; behind that a reader who was away does not learn of it.
 TOMBSTONES_KEPT = "delete.retention.ms"
@@ -16,12 +16,14 @@ TOMBSTONES_KEPT = "delete.retention.ms"
 
 class Now(NamedTuple):
     """A topic as it is. id: the broker's; starts: its first offsets; ends: where a committed reader comes to an end;
-    at: epoch ms, before it was asked.
+    log_ends: where its logs end, open transactions included, which may hide committed records; at: epoch ms, before it
+    was asked.
     """
 
     id: str
     starts: dict[int, int]
     ends: dict[int, int]
+    log_ends: dict[int, int]
     at: int
 
 
@@ -33,9 +35,11 @@ def look(name: str, bootstrap: str, what: str = "table") -> Now:
         topic, count = described(name, bootstrap)
         every = [(name, p) for p in range(count)]
         starts = first_offsets(admin(bootstrap), every, bootstrap)
+        # In this order: what is committed in between is hidden by no open transaction.
+        logs = log_ends(admin(bootstrap), every, bootstrap)
         found = end_offsets(admin(bootstrap), every, bootstrap)
-        if count and len(found) == len(starts) == count:
-            return Now(topic, {p: o for (_, p), o in starts.items()}, {p: o for (_, p), o in found.items()}, at)
+        if count and len(found) == len(logs) == len(starts) == count:
+            return Now(topic, *({p: o for (_, p), o in one.items()} for one in (starts, found, logs)), at)
         if time.monotonic() > deadline:
             raise BrokerError(
                 f"the topic of {what} {name} is not there, or a partition of it has no leader",
@@ -60,15 +64,39 @@ def same_count(name: str, following: Mapping[int, int], now: Now, what: str = "t
         )
 
 
-def missed(name: str, following: Mapping[int, int], at: int, now: Now, bootstrap: str) -> str:
-    """Why it may have lost what was not read of it: its tombstones are not kept for ever. at: as of `Now`, when it was
-    last read to the end."""
+def missed(name: str, following: Mapping[int, int], at: int, now: Now, bootstrap: str, *, whole: bool) -> str:
+    """Why it may have lost what was not read of it: its tombstones are not kept for ever.
+
+    at: epoch ms, when the end was asked for that it was last read to, or its reading began; whole: whether nothing was
+    read since, so that `following` is that end.
+    """
     if any(following[p] < start for p, start in now.starts.items() if p in following):
         return "records were removed before they were read"
-    if all(following[p] == end for p, end in now.ends.items() if p in following):
+    if whole and all(following[p] == end for p, end in now.ends.items() if p in following):
         return ""
-    kept = int(setting(name, TOMBSTONES_KEPT, bootstrap))
-    # A clock that was set back says no less than one that was set forth.
-    if abs(now.at - at) <= kept:
+    kept = _tombstones_kept(name, bootstrap)
+    if _lasted(at, now.at) <= kept:
         return ""
     return f"it was last read to the end longer ago than its tombstones are kept, {TOMBSTONES_KEPT}={kept}"
+
+
+def read_in_time(name: str, at: int, bootstrap: str, what: str = "table") -> None:
+    """BrokerError if tombstones may have gone while it was read to an end, just now. at: as of `missed`."""
+    kept, lasted = _tombstones_kept(name, bootstrap), _lasted(at, int(time.time() * 1000))
+    if lasted > kept:
+        raise BrokerError(
+            f"reading the topic of {what} {name} took longer than its tombstones are kept, so a key that was removed "
+            "meanwhile may be left",
+            got=f"{lasted / 1000:.1f} s, {TOMBSTONES_KEPT}={kept}",
+            fix="nothing, if it was held up once: it is read anew by itself; else set delete.retention.ms of the topic "
+            "to several times as long",
+        )
+
+
+def _tombstones_kept(name: str, bootstrap: str) -> int:
+    return int(setting(name, TOMBSTONES_KEPT, bootstrap))
+
+
+def _lasted(since: int, until: int) -> int:
+    """A clock that was set back says no less than one that was set forth."""
+    return abs(until - since)

@@ -174,12 +174,13 @@ def made(service: Service, token: str) -> FastAPI:
 
     @app.get("/v1/ready")
     async def ready() -> Response:
-        """Fails as long as a view of this instance is not loaded; without a token."""
-        found = service.ready
-        if not found or not all(found.values()):
-            waiting = ", ".join(sorted(name for name, is_ready in found.items() if not is_ready)) or "all views"
-            return problems.problem(503, f"not loaded yet: {waiting}")
-        return Response(orjson.dumps({"ready": True, "views": sorted(found)}), media_type="application/json")
+        """Fails as long as a view of this instance is being loaded, or none can be served; without a token."""
+        loaded, refused, waiting = service.ready
+        if waiting or not loaded:
+            told = [f"{name}: {why} (see /v1/views/{name})" for name, why in {**waiting, **refused}.items()]
+            return problems.problem(503, f"not ready: {'; '.join(told) or 'the views are being opened'}")
+        body = {"ready": True, "views": loaded, "refused": refused}
+        return Response(orjson.dumps(body), media_type="application/json")
 
     @app.exception_handler(PenstockError)
     async def penstock_error(_: Request, e: PenstockError) -> Response:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -69,6 +69,12 @@ def _hashed(keys: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.int64]:
         h = (h ^ last) * m
     h = (h ^ h >> np.uint32(13)) * m
     return ((h ^ h >> np.uint32(15)) & np.uint32(0x7FFFFFFF)).astype(np.int64)
+
+
+def earlier_count(keys: Sequence[tuple[str, int]], count: int) -> int | None:
+    """Fewer partitions than `count` with which each of these keys would belong to the partition beside it, or None."""
+    found = [(murmur2(key.encode()), partition) for key, partition in keys]
+    return next((c for c in range(count - 1, 0, -1) if all(p < c and h % c == p for h, p in found)), None)
 
 
 def kept_by(instance: int, count: int, instances: int, standby: int) -> list[int]:

@@ -245,9 +245,14 @@ class Service:
         }
 
     @property
-    def ready(self) -> dict[str, bool]:
-        """By view, whether all that this instance keeps of it is loaded."""
-        return {name: run.ready for name, run in self.runs.items() if run.running}
+    def ready(self) -> tuple[list[str], dict[str, str], dict[str, str]]:
+        """Views that are not stopped: those that are loaded; those that cannot be served as their topics are, and why;
+        all others, and what they wait for."""
+        runs = {name: run for name, run in sorted(self.runs.items()) if run.running}
+        loaded = [name for name, run in runs.items() if run.ready]
+        refused = {name: run.refused.what for name, run in runs.items() if not run.ready and run.refused}
+        waiting = {name: run.waits for name, run in runs.items() if not run.ready and not run.refused}
+        return loaded, refused, waiting
 
     # Who answers
 
@@ -334,10 +339,10 @@ class Service:
         return found
 
     def _nobody(self, run: ViewRun, partitions: Sequence[int]) -> NotReady:
-        state = run.figures.state
+        here = run.figures.error or run.waits
         return NotReady(
             f"no instance has partitions of view {run.view.name} ready",
-            got=f"partitions {sorted(partitions)[:20]}; here it is {state}",
+            got=f"partitions {sorted(partitions)[:20]}; here: {here}",
             fix="ask again: they are being loaded, or their instance is being started",
         )
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import orjson
@@ -22,7 +23,7 @@ from penstock.engine.tablefiles import GONE
 from penstock.errors import PenstockError
 from penstock.views.layout import Layout
 
-VERSION = 2
+VERSION = 3
 # Pages of 4 kB that the write-ahead log may have before they are brought into the file.
 CHECKPOINT = 8000
 # kB of the file that a connection holds, and bytes of it that are mapped into memory.
@@ -56,7 +57,9 @@ class Closed(PenstockError):
 @dataclass(frozen=True)
 class Meta:
     """What a store was made of. topic: the broker's id of it, and its partitions; at: epoch ms, when an end was asked
-    for that it was read to; loaded: whether it ever was; dead: records that are none, and why the last one is none."""
+    for that it was read to, as a committed reader comes to it; whole: whether nothing was read since; fresh: epoch ms,
+    as `at`, but of ends of the log, which an open transaction may hide; loaded: whether it ever was read to an end;
+    dead: records that are none, and why the last one is none."""
 
     version: int
     schema: str
@@ -64,6 +67,8 @@ class Meta:
     topic: str
     count: int
     at: int = 0
+    whole: bool = False
+    fresh: int = 0
     loaded: bool = False
     dead: int = 0
     reason: str = ""
@@ -132,27 +137,48 @@ class Store:
                 c.execute("CREATE TABLE meta (meta TEXT)")
                 c.execute("CREATE TABLE offsets (partition INTEGER PRIMARY KEY, next INTEGER)")
                 c.execute(f"CREATE TABLE rows (key TEXT UNIQUE NOT NULL, partition INTEGER, value TEXT{columns})")
+                # Records in another partition than the one their key belongs to.
+                c.execute("CREATE TABLE misplaced (key TEXT, partition INTEGER, PRIMARY KEY (key, partition))")
                 self.meta = replace(self._fitting(topic, count), at=at)
                 self._put(c, starts)
         self.generation += 1
 
     def apply(
-        self, rows: Mapping[int, pa.Table], following: Mapping[int, int], dead: int = 0, reason: str = ""
+        self,
+        rows: Mapping[int, pa.Table],
+        following: Mapping[int, int],
+        dead: int = 0,
+        reason: str = "",
+        misplaced: Mapping[int, pa.Table] = MappingProxyType({}),
     ) -> None:
-        """Take in the newest rows of some partitions, each key once, and the offsets behind them."""
+        """Take in the newest rows of some partitions, each key once, and the offsets behind them.
+
+        misplaced: those whose keys belong to other partitions; they answer nothing, and are remembered until their
+        tombstones come.
+        """
         with self._judged(), self._transaction() as c:
+            for partition, table in misplaced.items():
+                for key, gone in zip(table["key"].to_pylist(), table[GONE].to_pylist(), strict=True):
+                    forget = "DELETE FROM misplaced WHERE key = ? AND partition = ?"
+                    sql = forget if gone else "INSERT OR IGNORE INTO misplaced VALUES (?, ?)"
+                    if not c.execute(sql, (key, partition)).rowcount and gone:
+                        dead, reason = dead + 1, f"a tombstone of a key that partition {partition} cannot have"
             for partition, table in rows.items():
                 gone = table.filter(table[GONE])["key"].to_pylist()
                 c.executemany("DELETE FROM rows WHERE key = ?", ((key,) for key in gone))
                 c.executemany(self._upsert(partition), self.layout.rows(table))
             if dead:
                 self.meta = replace(self.meta, dead=self.meta.dead + dead, reason=reason)
+            self.meta = replace(self.meta, whole=False)
             self._put(c, following)
 
-    def reached(self, at: int) -> None:
-        """Note that it was read to the end that was asked for then; the first time it is made ready for queries."""
+    def reached(self, at: int, fresh: int = 0) -> None:
+        """Note that it was read to the end that was asked for then; the first time it is made ready for queries.
+
+        at, fresh: as of `Meta`.
+        """
         with self._judged(), self._transaction() as c:
-            loaded, self.meta = self.meta.loaded, replace(self.meta, at=at, loaded=True)
+            loaded, self.meta = self.meta.loaded, replace(self.meta, at=at, whole=True, fresh=fresh, loaded=True)
             if not loaded and self._columns:
                 named = ", ".join([*self._columns, "partition", "key"])
                 c.execute(f"CREATE INDEX IF NOT EXISTS {CRITERIA} ON rows ({named})")
@@ -164,6 +190,7 @@ class Store:
             for partition in partitions:
                 c.execute("DELETE FROM rows WHERE partition = ?", (partition,))
                 c.execute("DELETE FROM offsets WHERE partition = ?", (partition,))
+                c.execute("DELETE FROM misplaced WHERE partition = ?", (partition,))
                 self.next = {p: at for p, at in self.next.items() if p != partition}
 
     def close(self) -> None:

@@ -204,6 +204,11 @@ def test_records_that_lie_elsewhere_than_their_keys_say_are_refused(fresh_broker
         wait_until(lambda: "do not lie where their keys say" in said(fleet))
         wait_until(lambda: fleet.control.progress()["fleet@1"].state == "failing")
         wait_until(lambda: fleet.row(1, NAMES[0]) == 503, what="nothing is answered that may be wrong")
+        assert "no value into partition" in said(fleet)
+        assert "do not lie where their keys say" in fleet.get(1, "/v1/ready").json()["detail"]
+        fleet.put([type(astray)(TOPIC, astray.key, None, (astray.partition + 1) % PARTITIONS), astray])
+        wait_until(lambda: fleet.row(1, "astray") == value(1), what="the way out that it told of is one")
+        assert fleet.status(1, "/v1/ready") == 200
 
 
 def test_a_token_is_asked_for_and_other_hosts_need_one(fresh_broker: Broker, tmp_path: Path) -> None:

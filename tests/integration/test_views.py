@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from confluent_kafka import Producer
 from typer.testing import CliRunner
 
 from penstock.cli import app
@@ -222,6 +223,34 @@ def test_what_changes_is_seen(two: Fleet) -> None:
     assert two.get(owner, "/v1/views/fleet").json()["reason"]
     two.put([agent(name, None), agent("after", None)])
     wait_until(lambda: two.row(1, name) == two.row(1, "after") == 404)
+
+
+def test_what_an_open_transaction_hides_makes_an_answer_old(two: Fleet) -> None:
+    """What others commit behind it is not seen until it ends: nobody is to take the old value for fresh."""
+    name = "hidden"
+    partition = partition_of(name, PARTITIONS)
+    two.put([agent(name, value(1))])
+    wait_until(lambda: two.row(1, name) == value(1))
+    fresh = f"/v1/views/fleet/rows/{name}?max_age_ms=3000"
+    open_one = Producer({"bootstrap.servers": two.drivers.bootstrap, "transactional.id": "tests.open"})
+    open_one.init_transactions(30)
+    open_one.begin_transaction()
+    open_one.produce(TOPIC, b"{}", b"open", partition=partition)
+    open_one.flush(30)
+    try:
+        two.put([agent(name, value(2))])
+        wait_until(lambda: two.get(1, fresh).status_code == 503, what="it is older than it may be")
+        old = two.get(1, f"/v1/views/fleet/rows/{name}").json()
+        assert (old["value"], old["freshness"]["lag"]) == (value(1), 2)
+        assert old["freshness"]["age_ms"] > 3000
+        other = next(other for other in NAMES if partition_of(other, PARTITIONS) != partition)
+        assert two.get(1, fresh.replace(name, other)).status_code == 200
+    finally:
+        open_one.abort_transaction(30)
+    wait_until(lambda: two.get(1, fresh).status_code == 200)
+    assert two.row(1, name) == value(2)
+    two.put([agent(name, None)])
+    wait_until(lambda: two.row(1, name) == 404)
 
 
 KEYS = ["a/b", "a b", "..", "ü/😀", '{"business":"b","contact":"c"}', "a?b#c", "%2F", "x" * 4000, "é\u0000z"]

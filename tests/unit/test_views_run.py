@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,15 +15,18 @@ import pytest
 
 from penstock.control import ProgressRow
 from penstock.control.views import InstanceRow
+from penstock.declare.inputs import Table
 from penstock.declare.topic import Topic
 from penstock.declare.view import Served, View
-from penstock.engine.tablefeed import DEAD, Taken
+from penstock.engine import tabletopic
+from penstock.engine.tablefeed import DEAD, Decoder, TableFeed, Taken
 from penstock.engine.tabletopic import Now
-from penstock.errors import LocalError
+from penstock.errors import BrokerError, DeclarationError, LocalError
 from penstock.views import api, run
 from penstock.views.criteria import Counts
 from penstock.views.driver import ViewsDriver
 from penstock.views.peers import Directory, Peers
+from penstock.views.plan import partition_of
 from penstock.views.pool import Pool
 from penstock.views.problems import NotReady
 from penstock.views.run import Held, ViewRun
@@ -93,7 +97,7 @@ def test_an_age_is_counted_from_before_the_end_was_asked_for(
         looked.append(clock.now)
         at = int(clock.time() * 1000)
         clock.now += 60
-        return Now("id", {0: 0, 1: 0}, {0: 0, 1: 0}, at)
+        return Now("id", {0: 0, 1: 0}, {0: 0, 1: 0}, {0: 0, 1: 0}, at)
 
     for name, instead in {"time": clock, "look": look, "TableFeed": Feed, "IDLE": 0.0}.items():
         monkeypatch.setattr(run, name, instead)
@@ -103,6 +107,158 @@ def test_an_age_is_counted_from_before_the_end_was_asked_for(
     assert shops.held.keys() == mine
     assert {one.at for one in shops.held.values()} <= {looked[0]}
     assert shops.store.meta.at == (1_700_000_000 + looked[0]) * 1000
+
+
+class Scripted:
+    """A view that reads what it is given. clock: of all that it looks at."""
+
+    def __init__(self, shops: ViewRun, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shops, self.clock, self.kept = shops, Clock(), 60_000
+        self._decoder = Decoder(Table(cast(Topic, VIEW.topic), VIEW.schema))
+        for where, name, instead in (
+            (run, "time", self.clock), (tabletopic, "time", self.clock), (tabletopic, "setting", self._setting),
+        ):  # fmt: skip
+            monkeypatch.setattr(where, name, instead)
+
+    def _setting(self, *_: object) -> str:
+        return str(self.kept)
+
+    def open(self, ends: Mapping[int, int], log_ends: Mapping[int, int] | None = None) -> Now:
+        now = self.now(ends, log_ends)
+        self.shops._open(now)
+        self.shops._reach = self.shops._reached_before(self.clock.now, now)
+        return now
+
+    def now(self, ends: Mapping[int, int], log_ends: Mapping[int, int] | None = None) -> Now:
+        at = int(self.clock.time() * 1000)
+        return Now("id", {0: 0, 1: 0}, dict(ends), dict(log_ends or ends), at)
+
+    def read(self, now: Now, *records: tuple[str, int, int], takes: float = 0.0) -> None:
+        """Read to its ends. records: keys, partitions and offsets; a key of capitals is a tombstone's."""
+        asked = self.clock.now
+
+        class Given:
+            def to(_, ends: Mapping[int, int], __: object) -> Iterator[Taken]:  # noqa: N805
+                self.clock.now += takes
+                raw = [
+                    (key.lower().encode(), b'{"town":"x"}' if key.islower() else None, partition, offset)
+                    for key, partition, offset in records
+                ]
+                yield self._decoder.taken(raw, {**self.shops.store.next, **ends})
+
+        self.shops._up_to(cast(TableFeed, Given()), now, asked, lambda: False)
+
+    def age(self, partition: int) -> float:
+        return self.clock.now - self.shops.held[partition].at
+
+
+@pytest.fixture
+def scripted(shops: ViewRun, monkeypatch: pytest.MonkeyPatch) -> Scripted:
+    made = Scripted(shops, monkeypatch)
+    made.read(made.open({0: 0, 1: 0}))
+    return made
+
+
+def test_what_an_open_transaction_hides_makes_a_partition_old_and_no_other(scripted: Scripted) -> None:
+    """Its records may have been committed long ago by others."""
+    shops, clock = scripted.shops, scripted.clock
+    scripted.read(scripted.now({0: 5, 1: 5}))
+    for _ in range(3):
+        clock.now += 10
+        scripted.read(scripted.now({0: 5, 1: 9}, {0: 8, 1: 9}))
+    assert (scripted.age(0), scripted.age(1)) == (30, 0)
+    assert (shops.held[0].end, shops.held[0].next, shops.report().lag) == (8, 5, 3)
+    assert shops.report().behind_ms == 30_000
+    # Transactions that overlap all the time hide no more than what they last.
+    clock.now += 10
+    scripted.read(scripted.now({0: 8, 1: 9}, {0: 20, 1: 9}))
+    assert scripted.age(0) == 10
+    clock.now += 1
+    scripted.read(scripted.now({0: 30, 1: 9}))
+    assert (scripted.age(0), shops.report().lag) == (0, 0)
+
+
+def test_an_open_transaction_makes_a_store_of_before_old_and_a_new_one_wait(scripted: Scripted) -> None:
+    shops, clock = scripted.shops, scripted.clock
+    scripted.read(scripted.now({0: 5, 1: 5}))
+    clock.now += 20
+    scripted.read(scripted.open({0: 5, 1: 5}, {0: 8, 1: 5}))
+    assert scripted.age(0) == 20
+    shops.store.begin("id", 2, int(clock.time() * 1000), {0: 0, 1: 0})
+    scripted.read(scripted.open({0: 5, 1: 5}, {0: 8, 1: 5}))
+    assert (shops.held.keys(), shops.ready) == ({1}, False)
+    assert "partitions [0] are hidden by a transaction that is open" in shops.waits
+    scripted.read(scripted.now({0: 9, 1: 5}))
+    assert shops.ready
+
+
+@pytest.mark.parametrize("loaded", [True, False])
+def test_what_is_read_for_longer_than_tombstones_are_kept_is_read_anew(scripted: Scripted, loaded: bool) -> None:
+    """A tombstone may have gone before the reading came to it, and its key stays."""
+    shops, clock = scripted.shops, scripted.clock
+    if not loaded:
+        shops.store.begin("id", 2, int(clock.time() * 1000), {0: 0, 1: 0})
+    now = scripted.open({0: 5, 1: 0})
+    with pytest.raises(BrokerError, match="longer than its tombstones are kept"):
+        scripted.read(now, (KEYS[0][0], 0, 3), takes=61)
+    assert scripted.shops._why_anew(scripted.open({0: 5, 1: 0})), "though there is nothing more to read"
+    shops._anew(now := scripted.now({0: 5, 1: 0}), [0, 1], "it was read too slowly")
+    scripted.read(scripted.open({0: 5, 1: 0}), takes=59)
+    assert shops.ready
+    clock.now += 1000
+    assert scripted.shops._why_anew(scripted.open({0: 5, 1: 0})) == "", "nothing was written since"
+
+
+KEYS = [[key for key in map(chr, range(ord("a"), ord("z"))) if partition_of(key, 2) == p] for p in (0, 1)]
+
+
+def test_a_stray_record_says_the_way_out_and_its_tombstone_is_that(scripted: Scripted) -> None:
+    shops, (here, there) = scripted.shops, (KEYS[0][0], KEYS[1][0])
+    for number in (1, 2):
+        now = scripted.now({0: number, 1: 0})
+        with pytest.raises(DeclarationError, match=f"'{there}' in partition 0, not in 1") as found:
+            scripted.read(now, *([(here, 0, 0), (there, 0, 1)] if number == 1 else []))
+        assert "write a record with that key and no value into partition 0" in str(found.value)
+        assert shops.held == {}
+        scripted.open({0: number, 1: 0})
+    scripted.read(scripted.now({0: 3, 1: 1}), (there.upper(), 0, 2), (there, 1, 0))
+    assert (shops.ready, shops.store.meta.dead) == (True, 0)
+    scripted.read(scripted.now({0: 4, 1: 1}), (there.upper(), 0, 3))
+    assert [key for (key,) in shops.store.read("SELECT key FROM rows ORDER BY key")] == sorted([here, there])
+    assert (shops.report().dead, shops.store.meta.reason) == (1, "a tombstone of a key that partition 0 cannot have")
+
+
+def test_a_topic_that_got_more_partitions_is_not_said_to_have_another_partitioner(scripted: Scripted) -> None:
+    with pytest.raises(DeclarationError, match="as if there were 1 partitions, and there are 2") as found:
+        scripted.read(scripted.now({0: 30, 1: 0}), *((key, 0, n) for n, key in enumerate(KEYS[0] + KEYS[1])))
+    assert "write the topic anew" in str(found.value)
+    assert "partitioner" not in str(found.value)
+
+
+def test_a_view_that_cannot_be_served_holds_up_no_other(shops: ViewRun, service: Service, tmp_path: Path) -> None:
+    """An instance is ready once all is loaded that waiting loads."""
+
+    def ready() -> tuple[int, dict[str, Any]]:
+        async def asked() -> httpx.Response:
+            app = httpx.ASGITransport(api.made(service, ""))
+            async with httpx.AsyncClient(transport=app, base_url="http://localhost") as client:
+                return await client.get("/v1/ready")
+
+        found = asyncio.run(asked())
+        return found.status_code, found.json()
+
+    other = ViewRun(Served(replace(VIEW, name="other"), 1), shops._topic, tmp_path, "", replace(shops.figures))
+    service.runs["other"] = other
+    for one in (shops, other):
+        one._thread = threading.current_thread()
+    other._failed(BrokerError("the broker is away"))
+    status, body = ready()
+    assert (status, "other: failing" in body["detail"], "/v1/views/other" in body["detail"]) == (503, True, True)
+    other.refused = DeclarationError("its records lie elsewhere", got="what only those may see who have the token")
+    assert ready() == (200, {"ready": True, "views": ["shops"], "refused": {"other": "its records lie elsewhere"}})
+    shops.held, shops._mine, shops.refused = {}, [0, 1], DeclarationError("so do these")
+    status, body = ready()
+    assert (status, "so do these" in body["detail"]) == (503, True)
 
 
 def test_what_is_made_anew_while_it_is_read_is_refused(
