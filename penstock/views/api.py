@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Annotated, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -19,12 +19,13 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from penstock.errors import PenstockError
 from penstock.machine.bodies import asked
-from penstock.views import criteria, problems
+from penstock.views import criteria, openapi, problems
 from penstock.views.between import DEADLINE, FORWARDED
-from penstock.views.criteria import Batch, Counts, Search, Wrong
+from penstock.views.criteria import Batch, Counts, CountsPart, Search, SearchPart, Wrong
 from penstock.views.peers import Answer, Peers
 from penstock.views.service import Caller, Found, Fresh, Service
 
+M = TypeVar("M", bound=BaseModel)
 MaxAge = Annotated[int | None, Query(ge=0, le=1 << 40, description="refuse what is older")]
 
 # Seconds that a request has, and that it may ask for.
@@ -35,25 +36,6 @@ OF_PAGES = ("limit", "cursor", "order", "descending", "max_age_ms")
 DESCRIPTION = """Compacted topics as the latest value of each key. A request is answered by the instance that owns the
 partition, or is sent on to it, once. Each answer says how fresh it is: `Penstock-Lag`, `Penstock-Age-Ms`,
 `Penstock-Stale`, and `freshness` in the body. A request says how long it may take by `Penstock-Deadline-Ms`."""
-
-
-def schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    content = {"application/json": {"schema": model.model_json_schema()}}
-    return {"requestBody": {"required": True, "content": content}}
-
-
-PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"description": why, "content": {problems.TYPE: {}}}
-    for status, why in {
-        400: "What is asked cannot be answered as it is asked.",
-        401: "The token is wrong or missing.",
-        404: "There is no such view, or no such key in it.",
-        413: "The body is too large.",
-        421: "A forwarded request came to an instance that does not answer for it.",
-        503: "Not ready, or too much is asked at once: ask again after `Retry-After`.",
-        504: "It did not end before its deadline.",
-    }.items()
-}
 
 
 def caller_of(request: Request, max_age_ms: int | None = None) -> Caller:
@@ -108,8 +90,14 @@ def made(service: Service, token: str) -> FastAPI:
 
     app = FastAPI(
         title="Penstock views", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=life,
-        openapi_url="/v1/openapi.json",
+        openapi_url="/v1/openapi.json", generate_unique_id_function=lambda route: route.name,
     )  # fmt: skip
+    app.openapi = lambda: openapi.document(app, token, LONGEST, PATIENCE)  # type: ignore[method-assign]
+
+    async def body_of(request: Request, model: type[M]) -> M:
+        # What one instance takes must not be too much for the next, which gets it written anew and with partitions.
+        limit = BODY_LIMIT * (4 if FORWARDED in request.headers else 1)
+        return await asked(request, model, limit, BODY_PATIENCE)
 
     @app.get("/v1/views")
     async def views() -> Response:
@@ -117,23 +105,23 @@ def made(service: Service, token: str) -> FastAPI:
         found = [service.statistics(name) for name in sorted(service.runs)]
         return Response(orjson.dumps({"views": found}), media_type="application/json")
 
-    @app.get("/v1/views/{view}", responses=PROBLEMS)
+    @app.get("/v1/views/{view}")
     async def view(view: str) -> Response:
         """Statistics of a view: keys, bytes, partitions with offsets, lag and age, and who owns which."""
         return Response(orjson.dumps(service.statistics(view)), media_type="application/json")
 
-    @app.get("/v1/views/{view}/rows/{key:path}", responses=PROBLEMS)
+    @app.get("/v1/views/{view}/rows/{key:path}")
     async def row(request: Request, view: str, key: str, max_age_ms: MaxAge = None) -> Response:  # noqa: ARG001
         """The latest value of a key."""
         return answered(await service.get(view, key_of(request), caller_of(request, max_age_ms)))
 
-    @app.post("/v1/views/{view}/batch", responses=PROBLEMS, openapi_extra=schema_of(Batch))
+    @app.post("/v1/views/{view}/batch")
     async def batch(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
         """The latest values of several keys."""
         caller = caller_of(request, max_age_ms)
-        return answered(await service.batch(view, await asked(request, Batch, BODY_LIMIT, BODY_PATIENCE), caller))
+        return answered(await service.batch(view, await body_of(request, Batch), caller))
 
-    @app.get("/v1/views/{view}/rows", responses=PROBLEMS)
+    @app.get("/v1/views/{view}/rows")
     async def rows(
         request: Request,
         view: str,
@@ -153,22 +141,24 @@ def made(service: Service, token: str) -> FastAPI:
         search = Search(where=where, order=order, descending=descending, limit=limit, cursor=cursor)
         return answered(await service.search(view, search, caller_of(request, max_age_ms)))
 
-    @app.post("/v1/views/{view}/search", responses=PROBLEMS, openapi_extra=schema_of(Search))
+    @app.post("/v1/views/{view}/search")
     async def search(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
         """Rows by criteria, a page: ordered by key or by a field."""
         caller = caller_of(request, max_age_ms)
-        return answered(await service.search(view, await asked(request, Search, BODY_LIMIT, BODY_PATIENCE), caller))
+        model = SearchPart if caller.forwarded else Search
+        return answered(await service.search(view, await body_of(request, model), caller))
 
-    @app.post("/v1/views/{view}/counts", responses=PROBLEMS, openapi_extra=schema_of(Counts))
+    @app.post("/v1/views/{view}/counts")
     async def counts(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
         """How many rows there are, by the values of fields; `at` is the moment of it, epoch ms."""
         caller = caller_of(request, max_age_ms)
-        return answered(await service.counts(view, await asked(request, Counts, BODY_LIMIT, BODY_PATIENCE), caller))
+        model = CountsPart if caller.forwarded else Counts
+        return answered(await service.counts(view, await body_of(request, model), caller))
 
     @app.get("/v1/live")
     async def live() -> Response:
         """Fails when a thread that queries is stuck; without a token."""
-        if service.pool.stuck:
+        if service.stuck:
             return problems.problem(503, "a query does not end: the instance is to be started anew")
         return Response(b'{"live":true}', media_type="application/json")
 
@@ -194,5 +184,9 @@ def made(service: Service, token: str) -> FastAPI:
     async def invalid(_: Request, e: RequestValidationError) -> Response:
         told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in e.errors()[:10])
         return problems.problem(422, told)
+
+    @app.exception_handler(Exception)
+    async def unforeseen(_: Request, __: Exception) -> Response:
+        return problems.problem(500, "this should not have happened; see the instance's log")
 
     return app

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import base64
-import binascii
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import Annotated, Any, TypeAlias
 
+import numpy as np
 import orjson
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from penstock.errors import PenstockError
 from penstock.views.layout import INTEGERS, Column, Layout, entry
 from penstock.views.store import CRITERIA
 
 # What a request may hold.
-TERMS, VALUES, ROWS, GROUPS, KEYS = 64, 1000, 1000, 10_000, 1000
+TERMS, VALUES, ROWS, GROUPS, KEYS, PARTITIONS = 64, 1000, 1000, 10_000, 1000, 100_000
 LONGEST = 4096
 TOGETHER = 100
 WORDS = {"eq": "=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 KEY = "key"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+HINTS = {"timestamp": "a time as ISO 8601, such as 2026-01-31T00:00:00Z", "date": "a day such as 2026-01-31"}
 
 Plain: TypeAlias = str | bool | int | float | None
 Text = Annotated[str, Field(max_length=LONGEST)]
@@ -33,12 +35,19 @@ class Wrong(PenstockError):
 
 class Asked(BaseModel):
     """where: by field, or `map.entry` of a map: a value, a list of values (one of them), or an object of `eq`, `in`,
-    `lt`, `le`, `gt`, `ge`. partitions: of other instances alone, what of the view they ask for."""
+    `lt`, `le`, `gt`, `ge`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     where: dict[Text, Any] = Field({}, max_length=TERMS)
-    partitions: list[int] | None = Field(None, max_length=100_000)
+
+
+class Part(BaseModel):
+    """What another instance says besides. partitions: of which it asks; store: the `Layout.version` of its own store,
+    because parts of stores that differ cannot be put together."""
+
+    partitions: Annotated[list[Annotated[int, Field(ge=0)]], FailFast()] = Field(max_length=PARTITIONS)
+    store: Text
 
 
 class Search(Asked):
@@ -56,6 +65,14 @@ class Counts(Asked):
 
     by: list[Text] = Field([], max_length=16)
     per: dict[Text, Annotated[int, Field(ge=1, le=1 << 53)]] = Field({}, max_length=16)
+
+
+class SearchPart(Search, Part):
+    """A page of some partitions."""
+
+
+class CountsPart(Counts, Part):
+    """Counts of some partitions."""
 
 
 class Batch(BaseModel):
@@ -78,8 +95,8 @@ class Query:
         self.given += given
 
 
-def condition(layout: Layout, asked: Asked, whole: bool) -> Query:
-    """Behind WHERE. whole: whether all partitions of the store are asked for."""
+def condition(layout: Layout, asked: Asked, partitions: Sequence[int] | None = None) -> Query:
+    """Behind WHERE. partitions: those that are asked for, None for all of the store."""
     found, values = Query("true"), 0
     for name, given in asked.where.items():
         column, part = _column(layout, name)
@@ -95,8 +112,8 @@ def condition(layout: Layout, asked: Asked, whole: bool) -> Query:
                 _entries(found, column, name, part, word, made)
             else:
                 _compared(found, column, name, word, made)
-    if not whole and asked.partitions is not None:
-        found.add(f"partition IN ({', '.join(str(int(p)) for p in asked.partitions)})")
+    if partitions is not None:
+        found.add(f"partition IN ({', '.join(str(int(p)) for p in partitions)})")
     return found
 
 
@@ -108,7 +125,7 @@ def page(layout: Layout, asked: Search, where: Query) -> Query:
     if by is not None:
         sql += f" AND {by} IS NOT NULL"
     if asked.cursor is not None:
-        at, key = _cursor(asked)
+        at, key = _cursor(layout, asked)
         sign = "<" if asked.descending else ">"
         sql += f" AND key {sign} ?" if by is None else f" AND ({by}, key) {sign} (?, ?)"
         given += [key] if by is None else [at, key]
@@ -128,7 +145,7 @@ def page(layout: Layout, asked: Search, where: Query) -> Query:
 def counted(layout: Layout, asked: Counts, where: Query) -> Query:
     """Rows of the values of `by`, then their number."""
     names = [_grouped(layout, name).name for name in asked.by]
-    steps = {_stepped(layout, asked, name): step for name, step in asked.per.items()}
+    steps = {column.name: column.step(asked.per[column.field.name]) for column in _stepped(layout, asked)}
     source = f"rows INDEXED BY {CRITERIA}" if layout.columns and (asked.where or names) else "rows"
     if not names:
         return Query(f"SELECT count(*) FROM {source} WHERE {where.sql}", where.given)
@@ -140,14 +157,32 @@ def counted(layout: Layout, asked: Counts, where: Query) -> Query:
     return Query(f"SELECT {groups}, sum(n) FROM ({inner}) GROUP BY {groups} LIMIT {GROUPS + 1}", where.given)
 
 
-def cursor_of(asked: Search, at: Any, key: str) -> str:
-    """Where the next page begins."""
+def cursor_of(layout: Layout, asked: Search, at: Any, key: str) -> str:
+    """Where the next page begins. at: as it lies in the column that the page is ordered by, if it is."""
+    if asked.order != KEY:
+        at = shown(layout.by[asked.order], at)
     return base64.urlsafe_b64encode(orjson.dumps([asked.order, asked.descending, at, key])).decode()
 
 
 def shown(column: Column, value: Any) -> Any:
     """A value of a column as callers see it."""
-    return bool(value) if column.kind == "boolean" and value is not None else value
+    if value is None:
+        return None
+    match column.kind:
+        case "boolean":
+            return bool(value)
+        case "timestamp":
+            return moment(value)
+        case kind if kind in INTEGERS:
+            # SQLite goes over to other numbers where a step begins below the least one.
+            return int(value)
+    return value
+
+
+def moment(micros: int) -> str:
+    """A time as views write it. micros: since 1970."""
+    at = (EPOCH + timedelta(microseconds=micros)).replace(tzinfo=None)
+    return f"{at.isoformat(timespec='microseconds')}Z"
 
 
 def typed(column: Column, name: str, value: Any) -> Any:
@@ -157,7 +192,8 @@ def typed(column: Column, name: str, value: Any) -> Any:
     kind = column.kind
     found = _typed(kind, value)
     if found is None:
-        raise Wrong(f"{name} is asked by a value of another type", got=repr(value)[:200], fix=f"send {kind}")
+        got = repr(value)[:200] if not isinstance(value, int) or abs(value) < 1 << 64 else "a number of over 64 bits"
+        raise Wrong(f"{name} is asked by a value of another type", got=got, fix=f"send {HINTS.get(kind, kind)}")
     if column.is_map:
         return str(found).lower() if isinstance(found, bool) else str(found)
     return int(found) if isinstance(found, bool) else found
@@ -175,14 +211,22 @@ def _typed(kind: str, value: Any) -> Any:
                 if kind == "date":
                     return date.fromisoformat(value).isoformat()
                 at = datetime.fromisoformat(value)
-                return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
+                return ((at if at.tzinfo else at.replace(tzinfo=UTC)) - EPOCH) // timedelta(microseconds=1)
             except (ValueError, OverflowError):
                 return None
         case "float" | "double" if isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value) if abs(value) < 1e308 else None
-    if kind in (*INTEGERS, "timestamp") and isinstance(value, int) and not isinstance(value, bool):
+            if not abs(value) < 1e308:
+                return None
+            return float(value) if kind == "double" else _single(value)
+    if kind in INTEGERS and isinstance(value, int) and not isinstance(value, bool):
         return value if -(1 << 63) <= value < 1 << 63 else None
     return None
+
+
+def _single(value: float) -> float:
+    """A FLOAT as it lies in its column: what it is written as."""
+    with np.errstate(over="ignore"):
+        return float(str(np.float32(value)))
 
 
 def said(layout: Layout, given: Iterable[tuple[str, str]]) -> dict[str, Any]:
@@ -194,7 +238,7 @@ def said(layout: Layout, given: Iterable[tuple[str, str]]) -> dict[str, Any]:
         value: Any = text
         if kind == "boolean":
             value = {"true": True, "false": False}.get(text.lower(), text)
-        elif kind not in ("string", "date"):
+        elif kind not in ("string", "date", "timestamp"):
             try:
                 value = orjson.loads(text)
             except orjson.JSONDecodeError:
@@ -260,12 +304,13 @@ def _grouped(layout: Layout, name: str) -> Column:
     return column
 
 
-def _stepped(layout: Layout, asked: Counts, name: str) -> str:
-    column = layout.by.get(name)
-    if name not in asked.by or column is None or column.kind not in (*INTEGERS, "timestamp") or column.is_map:
-        fix = "give steps to whole numbers and timestamps that are counted `by`"
-        raise Wrong("the view does not count this field in steps", got=name[:200], fix=fix)
-    return column.name
+def _stepped(layout: Layout, asked: Counts) -> Iterator[Column]:
+    for name in asked.per:
+        column = layout.by.get(name)
+        if name not in asked.by or column is None or column.kind not in (*INTEGERS, "timestamp") or column.is_map:
+            fix = "give steps to whole numbers and timestamps that are counted `by`"
+            raise Wrong("the view does not count this field in steps", got=name[:200], fix=fix)
+        yield column
 
 
 def _step(column: str, wide: int) -> str:
@@ -273,13 +318,16 @@ def _step(column: str, wide: int) -> str:
     return f"{column} - (({column} % {wide:d}) + {wide:d}) % {wide:d}"
 
 
-def _cursor(asked: Search) -> tuple[Any, str]:
+def _cursor(layout: Layout, asked: Search) -> tuple[Any, str]:
+    """What it is ordered by, as it lies in its column, and the key."""
     try:
         order, descending, at, key = orjson.loads(base64.urlsafe_b64decode(asked.cursor or ""))
-    except (ValueError, TypeError, binascii.Error):
+    except (ValueError, TypeError):
         order = descending = at = key = None
-    plain = isinstance(at, str | int | float | None) and isinstance(key, str)
-    if (order, descending) != (asked.order, asked.descending) or not plain:
+    kind = "" if asked.order == KEY else layout.by[asked.order].kind
+    place = _typed(kind, at) if kind else None
+    fits = (order, descending) == (asked.order, asked.descending) and isinstance(key, str)
+    if not fits or (place is None if kind else at is not None):
         fix = "send the cursor of the page before, with the same order"
         raise Wrong("this is no cursor of these pages", got=str(asked.cursor)[:80], fix=fix)
-    return at, key
+    return place, key

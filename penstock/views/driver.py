@@ -20,7 +20,7 @@ from penstock.views.peers import Directory
 from penstock.views.pool import Pool
 from penstock.views.requests import Requests
 from penstock.views.run import ViewRun
-from penstock.views.server import Server, token_of
+from penstock.views.server import REQUESTS, Server, token_of
 from penstock.views.service import Service
 
 # Seconds: who waits for an answer is not to wait for 5 ms, as Python has it, for a thread that makes rows of records.
@@ -43,8 +43,9 @@ class ViewsDriver(Driver):
         self._requests = Requests(self.catalog.views)
         own = InstanceRow(app, number, incarnation, url)
         self._directory = Directory(Instances(control), own, self._holds, self._requests.samples)
-        self._pool = Pool()
-        self._service = Service(app, number, self.catalog.views, self._directory, self._pool)
+        # As many as ask for keys are let in.
+        self._pool, self._keys = Pool(), Pool(waiting=REQUESTS)
+        self._service = Service(app, number, self.catalog.views, self._directory, self._pool, self._keys)
         self._server: Server | None = None
 
     def open(self) -> None:
@@ -63,7 +64,7 @@ class ViewsDriver(Driver):
         return run
 
     def pulse(self) -> None:
-        if self._pool.stuck:
+        if self._service.stuck:
             raise LocalError("a query does not end")
         if self._server is not None and not self._server.alive:
             raise LocalError("the HTTP server has ended")
@@ -73,6 +74,7 @@ class ViewsDriver(Driver):
         if self._server is not None:
             self._server.stop()
         self._pool.close()
+        self._keys.close()
 
     def _holds(self) -> dict[str, Holds]:
         return {name: run.holds for name, run in self._service.runs.items()}

@@ -6,6 +6,7 @@ by looking for it; the three characters that would be mistaken are written as ot
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,13 +15,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.declare.schema import Field
+from penstock.declare.schema import Field, Type
 from penstock.declare.view import View
 from penstock.engine.tablefeed import DECODING
 from penstock.engine.tablefiles import GONE
 from penstock.records import json
 from penstock.records.columns import connection
 
+# Of how rows lie in a store, and of what instances tell each other of them.
+VERSION = 3
 RS, US, ESCAPE = "\x1e", "\x1f", "\x1c"
 ESCAPED = {ESCAPE: f"{ESCAPE}0", RS: f"{ESCAPE}1", US: f"{ESCAPE}2"}
 # A text, which may hold anything, or what DuckDB writes for a number that JSON does not have.
@@ -63,13 +66,17 @@ class Column:
             case "boolean":
                 return f"CAST({given} AS INTEGER)"
             case "timestamp":
-                return f"epoch_ms({given})"
+                return f"epoch_us({given})"
             case "date":
                 return f"CAST({given} AS VARCHAR)"
             case "float" | "double":
                 # What comes first or last without being a number has no place in an order.
-                return f"CASE WHEN isfinite({given}) THEN {given} END"
+                return f"CASE WHEN isfinite({given}) THEN {_told(given, self.field.type)} END"
         return given
+
+    def step(self, wide: int) -> int:
+        """A step of counts as it is in the column. wide: of times, milliseconds."""
+        return wide * 1000 if self.kind == "timestamp" else wide
 
 
 @dataclass(frozen=True)
@@ -89,9 +96,15 @@ class Layout:
         return {column.field.name: column for column in self.columns}
 
     @cached_property
+    def version(self) -> str:
+        """Of what instances must have in common to put their parts together."""
+        known = f"{VERSION} {self.view.schema} {' '.join(self.view.asked_by)}"
+        return hashlib.sha256(known.encode()).hexdigest()[:16]
+
+    @cached_property
     def _sql(self) -> str:
         names = [json.name(f.name) for f in self.view.fields]
-        packed = ", ".join(f"{name} := {name}" for name in names)
+        packed = ", ".join(f"{name} := {_told(name, f.type)}" for name, f in zip(names, self.view.fields, strict=True))
         asked = "".join(f", {column.sql} AS {column.name}" for column in self.columns)
         value = f"CAST(to_json(struct_pack({packed})) AS VARCHAR)"
         return f"SELECT key, {value} AS value{asked} FROM rows_in WHERE NOT {GONE}"
@@ -111,6 +124,29 @@ class Layout:
                 1, "value", pa.array([_sound(str(value)) for value in values.to_pylist()], pa.string())
             )
         return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
+
+
+def _told(of: str, kind: Type, depth: int = 0) -> str:
+    """SQL of a value whose JSON by DuckDB is the one that a view answers: times as ISO 8601 in UTC, a FLOAT as it is
+    written."""
+    e = f"e{depth}"
+    match kind.kind:
+        case "timestamp":
+            return f"strftime(make_timestamp(epoch_us({of})), '%Y-%m-%dT%H:%M:%S.%fZ')"
+        case "float":
+            return f"CAST(CAST({of} AS VARCHAR) AS DOUBLE)"
+        case "array" if kind.element and (each := _told(e, kind.element, depth + 1)) != e:
+            return f"list_transform({of}, lambda {e}: {each})"
+        case "map" if kind.element and (each := _told(f"{e}.value", kind.element, depth + 1)) != f"{e}.value":
+            pairs = f"list_transform(map_entries({of}), lambda {e}: struct_pack(k := {e}.key, v := {each}))"
+            return f"map_from_entries({pairs})"
+        case "struct":
+            parts = [(json.name(f.name), f.type) for f in kind.fields]
+            told = [_told(f"({of}).{name}", part, depth) for name, part in parts]
+            if told != [f"({of}).{name}" for name, _ in parts]:
+                packed = ", ".join(f"{name} := {one}" for (name, _), one in zip(parts, told, strict=True))
+                return f"CASE WHEN {of} IS NOT NULL THEN struct_pack({packed}) END"
+    return of
 
 
 def _sound(value: str) -> str:

@@ -61,6 +61,8 @@ class Directory:
         self._rows: dict[int, InstanceRow] = {}
         self._silent: set[int] = set()
         self._suspects: dict[int, float] = {}
+        # What an instance has loaded of a view, as it said it and as a set.
+        self._loaded: dict[tuple[int, str], tuple[list[int], frozenset[int]]] = {}
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="instances", daemon=True)
 
@@ -92,9 +94,16 @@ class Directory:
         found = [
             number
             for number, row in self._rows.items()
-            if number != self.own.number and partition in row.holds.get(view, {"loaded": ()})["loaded"]
+            if number != self.own.number and view in row.holds and partition in self._set(row, view)
         ]
         return sorted(in_order(partition, found, max(1, settings().views_instances)), key=self.doubtful)
+
+    def _set(self, row: InstanceRow, view: str) -> frozenset[int]:
+        said = row.holds[view]["loaded"]
+        known = self._loaded.get((row.number, view))
+        if known is None or known[0] is not said:
+            known = self._loaded[row.number, view] = said, frozenset(said)
+        return known[1]
 
     def doubtful(self, number: int) -> bool:
         return number in self._silent or self._suspects.get(number, 0.0) > time.monotonic()

@@ -1,8 +1,12 @@
-"""A few threads for queries: a queue that is short, and a clock that tells when one is stuck."""
+"""A few threads for queries: a queue that is short, and a clock that tells when one is stuck.
+
+Whatever reads the disk is a query, also a look for one key: one slow page of the disk would hold up all callers.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -27,6 +31,8 @@ class Pool:
         self._threads = ThreadPoolExecutor(threads, "query")
         self._most, self._stuck_after = threads + waiting, stuck_after
         self._asked = 0
+        # Queries end in threads of their own.
+        self._lock = threading.Lock()
         # Deadlines of those at work.
         self._working: dict[int, float] = {}
         self._number = 0
@@ -35,7 +41,8 @@ class Pool:
     def stuck(self) -> bool:
         """Whether a thread is lost."""
         now = time.monotonic()
-        return any(now - deadline > self._stuck_after for deadline in list(self._working.values()))
+        with self._lock:
+            return any(now - deadline > self._stuck_after for deadline in self._working.values())
 
     @property
     def asked(self) -> int:
@@ -44,11 +51,12 @@ class Pool:
 
     async def run(self, query: Callable[[], T], deadline: float) -> T:
         """The query's answer. deadline: monotonic. Wait if too many are waiting already; Late."""
-        if self._asked >= self._most:
-            raise Wait("this instance has as many queries as it can answer in time", seconds=1.0)
-        self._asked += 1
-        self._number += 1
-        number = self._number
+        with self._lock:
+            if self._asked >= self._most:
+                raise Wait("this instance has as many queries as it can answer in time", seconds=1.0)
+            self._asked += 1
+            self._number += 1
+            number = self._number
         future = self._threads.submit(self._timed, number, query, deadline)
         future.add_done_callback(lambda _: self._done())
         try:
@@ -61,13 +69,16 @@ class Pool:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _done(self) -> None:
-        self._asked -= 1
+        with self._lock:
+            self._asked -= 1
 
     def _timed(self, number: int, query: Callable[[], T], deadline: float) -> T:
         if time.monotonic() > deadline:
             raise Late("the query did not begin in time")
-        self._working[number] = deadline
+        with self._lock:
+            self._working[number] = deadline
         try:
             return query()
         finally:
-            del self._working[number]
+            with self._lock:
+                del self._working[number]

@@ -82,4 +82,4 @@ def refused(status: int, content: bytes) -> PenstockError:
         detail = f"status {status}"
     if status == 504:
         return Late(detail)
-    return Wrong(detail) if status in (400, 422) else NotReady(detail)
+    return Wrong(detail) if status == 400 else NotReady(detail)

@@ -163,7 +163,7 @@ class Guard:
         except Exception:
             log.exception("a request failed")
             if begun:
-                raise
+                return
             await problems.problem(500, "this should not have happened; see the instance's log")(scope, receive, send)
         finally:
             self._working -= 1

@@ -15,7 +15,7 @@ import orjson
 from penstock.settings import settings
 from penstock.views import criteria, problems
 from penstock.views.between import Away
-from penstock.views.criteria import Asked, Batch, Counts, Search, Wrong
+from penstock.views.criteria import Asked, Batch, Counts, CountsPart, Part, Search, SearchPart, Wrong
 from penstock.views.peers import Answer, Directory, Peers
 from penstock.views.plan import in_order, partition_of
 from penstock.views.pool import Pool
@@ -78,13 +78,21 @@ class Found(NamedTuple):
 
 
 class Service:
-    """All views of an instance. declared: their names; runs: by name, once they are made."""
+    """All views of an instance. declared: their names; runs: by name, once they are made; pool: for queries; keys: for
+    looks for one key, which do not wait behind queries."""
 
-    def __init__(self, name: str, number: int, declared: Collection[str], directory: Directory, pool: Pool) -> None:
+    def __init__(
+        self, name: str, number: int, declared: Collection[str], directory: Directory, pool: Pool, keys: Pool
+    ) -> None:
         self.name, self.number, self._declared = name, number, declared
         self.runs: dict[str, ViewRun] = {}
-        self.pool, self.directory = pool, directory
+        self.pool, self.keys, self.directory = pool, keys, directory
         self.peers: Peers | None = None
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a thread that reads is lost."""
+        return self.pool.stuck or self.keys.stuck
 
     def view(self, name: str) -> ViewRun:
         if name not in self.runs:
@@ -102,10 +110,10 @@ class Service:
         partition = partition_of(key, count)
         if caller.forwarded:
             self._mine(run, [partition])
-            return self._got(run, key, partition, caller)
+            return await self._got(run, key, partition, caller)
         for number in self._order(run, partition):
             if number == self.number:
-                return self._got(run, key, partition, caller)
+                return await self._got(run, key, partition, caller)
             age = "" if caller.max_age_ms is None else f"?max_age_ms={caller.max_age_ms}"
             try:
                 # A client would take a key of dots for a way up.
@@ -116,10 +124,10 @@ class Service:
                 continue
         raise self._nobody(run, [partition])
 
-    def _got(self, run: ViewRun, key: str, partition: int, caller: Caller) -> Found:
+    async def _got(self, run: ViewRun, key: str, partition: int, caller: Caller) -> Found:
         held = self._held(run, [partition])
-        # A look into the index takes less than to hand it to a thread.
-        rows = run.store.read("SELECT value FROM rows WHERE key = ?", (key,))
+        sql = "SELECT value FROM rows WHERE key = ?"
+        rows = await self.keys.run(lambda: run.store.read(sql, (key,), caller.deadline), caller.deadline)
         fresh = self._fresh(run, held, caller)
         body: dict[str, Any] = {"key": key, "freshness": fresh.data, "instance": self.name}
         if not rows:
@@ -160,12 +168,11 @@ class Service:
 
     async def search(self, name: str, asked: Search, caller: Caller) -> Found:
         run = self.view(name)
-        criteria.page(run.layout, asked, criteria.condition(run.layout, asked, whole=True))
+        criteria.page(run.layout, asked, criteria.condition(run.layout, asked))
 
         async def here(partitions: list[int]) -> dict[str, Any]:
             held = self._held(run, partitions)
-            own = asked.model_copy(update={"partitions": partitions})
-            query = criteria.page(run.layout, own, criteria.condition(run.layout, own, self._whole(run, partitions)))
+            query = criteria.page(run.layout, asked, criteria.condition(run.layout, asked, self._part(run, partitions)))
             rows = await self.pool.run(
                 lambda: run.store.read(query.sql, query.given, caller.deadline, PAGE), caller.deadline
             )
@@ -173,31 +180,33 @@ class Service:
             made = [{"key": key, "value": orjson.Fragment(value), "at": at} for key, value, at in rows]
             return {"rows": made, "cut": rows.cut, "freshness": fresh.data}
 
-        parts = await self._gathered(run, "search", self._wanted(run, asked), caller, here, _asks(asked))
+        asks = _asks(run, SearchPart, asked)
+        parts = await self._gathered(run, "search", self._wanted(run, asked, caller), caller, here, asks)
         fresh = _least(parts)
         if caller.forwarded:
             return Found(parts[0], fresh)
         rows, more = _merged(parts, asked)
-        column = run.layout.by.get(asked.order)
         body: dict[str, Any] = {"rows": [{"key": row["key"], "value": row["value"]} for row in rows]}
         if more and rows:
-            body["cursor"] = criteria.cursor_of(asked, rows[-1]["at"] if column else None, rows[-1]["key"])
+            body["cursor"] = criteria.cursor_of(run.layout, asked, rows[-1]["at"], rows[-1]["key"])
         return Found({**body, "freshness": fresh.data, "instance": self.name}, fresh)
 
     # Numbers
 
     async def counts(self, name: str, asked: Counts, caller: Caller) -> Found:
         run = self.view(name)
-        criteria.counted(run.layout, asked, criteria.condition(run.layout, asked, whole=True))
+        criteria.counted(run.layout, asked, criteria.condition(run.layout, asked))
 
         async def here(partitions: list[int]) -> dict[str, Any]:
             held = self._held(run, partitions)
-            own = asked.model_copy(update={"partitions": partitions})
-            query = criteria.counted(run.layout, own, criteria.condition(run.layout, own, self._whole(run, partitions)))
+            query = criteria.counted(
+                run.layout, asked, criteria.condition(run.layout, asked, self._part(run, partitions))
+            )
             rows = await self.pool.run(lambda: run.store.read(query.sql, query.given, caller.deadline), caller.deadline)
             return {"groups": [list(row) for row in rows], "freshness": self._fresh(run, held, caller).data}
 
-        parts = await self._gathered(run, "counts", self._wanted(run, asked), caller, here, _asks(asked))
+        asks = _asks(run, CountsPart, asked)
+        parts = await self._gathered(run, "counts", self._wanted(run, asked, caller), caller, here, asks)
         fresh = _least(parts)
         if caller.forwarded:
             return Found(parts[0], fresh)
@@ -270,8 +279,13 @@ class Service:
             return count
         raise NotReady("the view is not known yet", got=run.figures.error or run.figures.state)
 
-    def _wanted(self, run: ViewRun, asked: Asked) -> list[int]:
-        return asked.partitions if asked.partitions is not None else list(range(self._count(run)))
+    def _wanted(self, run: ViewRun, asked: Asked, caller: Caller) -> list[int]:
+        """The partitions that a query is of: all, or those of which another instance asks."""
+        if not caller.forwarded:
+            return list(range(self._count(run)))
+        if not isinstance(asked, Part) or asked.store != run.layout.version:
+            raise Misdirected("the instance that sent this on keeps the view in another way", got=self.name)
+        return sorted(set(asked.partitions))
 
     def _order(self, run: ViewRun, partition: int) -> list[int]:
         """Who can answer for a partition, in the order in which they are asked."""
@@ -348,8 +362,9 @@ class Service:
 
     # How fresh it is
 
-    def _whole(self, run: ViewRun, partitions: Iterable[int]) -> bool:
-        return set(partitions) >= run.store.next.keys()
+    def _part(self, run: ViewRun, partitions: list[int]) -> list[int] | None:
+        """The partitions of a query; None if these are all of the store."""
+        return None if set(partitions) >= run.store.next.keys() else partitions
 
     def _held(self, run: ViewRun, partitions: Iterable[int]) -> Mapping[int, Held]:
         held = run.held
@@ -373,11 +388,15 @@ class Service:
         return Fresh.least(Fresh(max(0, one.end - one.next), int((now - one.at) * 1000)) for one in held)
 
 
-def _asks(asked: Asked) -> Callable[[list[int]], bytes]:
+def _asks(run: ViewRun, part: type[SearchPart | CountsPart], asked: Asked) -> Callable[[list[int]], bytes]:
     """What is sent to who has some partitions, and so knows of no more fields than it must."""
-    return lambda partitions: (
-        asked.model_copy(update={"partitions": partitions}).model_dump_json(exclude_defaults=True).encode()
-    )
+    given = asked.model_dump(exclude_defaults=True)
+
+    def made(partitions: list[int]) -> bytes:
+        one = part.model_construct(**given, partitions=partitions, store=run.layout.version)
+        return one.model_dump_json(exclude_defaults=True).encode()
+
+    return made
 
 
 def _least(parts: Iterable[Mapping[str, Any]]) -> Fresh:

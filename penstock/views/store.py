@@ -21,9 +21,8 @@ import pyarrow as pa
 
 from penstock.engine.tablefiles import GONE
 from penstock.errors import PenstockError
-from penstock.views.layout import Layout
+from penstock.views.layout import VERSION, Layout
 
-VERSION = 3
 # Pages of 4 kB that the write-ahead log may have before they are brought into the file.
 CHECKPOINT = 8000
 # kB of the file that a connection holds, and bytes of it that are mapped into memory.

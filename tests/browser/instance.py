@@ -48,7 +48,7 @@ class Instance:
         self._directory = Directory(
             Instances(control), row, lambda: {name: run.holds for name, run in self.runs.items()}
         )
-        self.service = Service("views-1", 1, VIEWS, self._directory, self._pool)
+        self.service = Service("views-1", 1, VIEWS, self._directory, self._pool, self._pool)
         self.service.runs |= self.runs
         self.server = Server(api.made(self.service, TOKEN), "127.0.0.1", self.port, TOKEN, Requests(VIEWS))
 
@@ -59,7 +59,7 @@ class Instance:
     def load(self) -> None:
         for run in self.runs.values():
             run.tend()
-        wait_until(lambda: len(found := self.service.ready) == len(VIEWS) and all(found.values()))
+        wait_until(lambda: len(self.service.ready[0]) == len(VIEWS))
 
     def close(self) -> None:
         self._directory.close()

@@ -51,7 +51,7 @@ def shops(tmp_path: Path) -> ViewRun:
 def service(shops: ViewRun) -> Iterator[Service]:
     pool = Pool(threads=1, waiting=2, stuck_after=0.0)
     directory = Directory(None, InstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
-    made = Service("views-1", 1, ["shops"], directory, pool)
+    made = Service("views-1", 1, ["shops"], directory, pool, pool)
     made.runs["shops"] = shops
     yield made
     pool.close()
@@ -284,7 +284,7 @@ def test_what_is_made_anew_while_it_is_read_is_refused(
 
 def test_an_instance_with_a_query_that_does_not_end_says_so_and_ends(service: Service) -> None:
     driver = object.__new__(ViewsDriver)
-    driver._pool, driver._server = service.pool, None
+    driver._service, driver._server = service, None
 
     async def asked() -> None:
         hold = threading.Event()

@@ -1,0 +1,184 @@
+"""The doors of an instance: what callers may send, what they hear, and whom that holds up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+import pytest
+
+from penstock.control import ProgressRow
+from penstock.control.views import InstanceRow
+from penstock.declare.topic import Topic
+from penstock.declare.view import Served, View
+from penstock.engine.tablefeed import layout
+from penstock.views import api
+from penstock.views.peers import Directory
+from penstock.views.plan import partition_of
+from penstock.views.pool import Pool
+from penstock.views.requests import Requests
+from penstock.views.run import Held, ViewRun
+from penstock.views.server import Guard
+from penstock.views.service import Service
+from penstock.views.store import Rows
+
+DOCS = Path(__file__).parents[2] / "docs" / "views.md"
+TOPIC = Topic("things", partitions=2, compacted=True)
+SCHEMA = "town STRING, n INT, f FLOAT, at TIMESTAMP, day DATE, open BOOLEAN, tags MAP<STRING,STRING>"
+THINGS = View("things", TOPIC, SCHEMA, by=("town", "n", "f", "at", "day", "open", "tags"))
+KEYS = ("a", "b", "c/d", "é")
+
+
+class Doors:
+    """An instance of one view, without a broker and a network."""
+
+    def __init__(self, folder: Path, view: View = THINGS, token: str = "") -> None:
+        self.run = ViewRun(Served(view, 1), TOPIC, folder, "", ProgressRow(view.name, "views-1", ""))
+        self.run.store.begin("id", 2, 5, {0: 0, 1: 0})
+        self.run.store.reached(6)
+        self.run.count, self.run._mine, self.run._thread = 2, [0, 1], threading.current_thread()
+        self.run.held = {p: Held(0, 0, time.monotonic(), self.run.store.generation) for p in (0, 1)}
+        self.pools = Pool(), Pool(waiting=768)
+        directory = Directory(None, InstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
+        self.service = Service("views-1", 1, [view.name], directory, *self.pools)
+        self.service.runs[view.name] = self.run
+        self.app = Guard(api.made(self.service, token), token, ["localhost"], Requests([view.name]))
+
+    def put(self, *rows: dict[str, Any]) -> None:
+        for p in (0, 1):
+            own = [{"_gone": False, **row} for row in rows if partition_of(row["key"], 2) == p]
+            table = pa.Table.from_pylist(own, schema=layout(self.run.view.fields))
+            self.run.store.apply({p: table}, {p: len(own)})
+
+    def asked(self, way: Callable[[httpx.AsyncClient], Awaitable[Any]]) -> Any:
+        async def all_of_it() -> Any:
+            transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+                return await way(client)
+
+        return asyncio.run(all_of_it())
+
+    def ask(self, what: str, body: Any = None, **given: Any) -> httpx.Response:
+        path = f"/v1/views/{self.run.view.name}/{what}"
+        found: httpx.Response = self.asked(
+            lambda client: client.get(path, **given) if body is None else client.post(path, json=body, **given)
+        )
+        return found
+
+
+@pytest.fixture
+def doors(tmp_path: Path) -> Iterator[Doors]:
+    made = Doors(tmp_path)
+    made.put(*({"key": key, "town": key, "n": n, "f": 0.1} for n, key in enumerate(KEYS)))
+    yield made
+    for pool in made.pools:
+        pool.close()
+
+
+def test_a_slow_look_for_a_key_holds_up_nobody_else(doors: Doors, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One page that the disk does not give must not stop the loop, which answers and asks for all others."""
+    hold, read = threading.Event(), doors.run.store.read
+
+    def slow(sql: str, given: Any = (), *more: Any) -> Rows:
+        if list(given) == ["a"]:
+            hold.wait(20)
+        return read(sql, given, *more)
+
+    monkeypatch.setattr(doors.run.store, "read", slow)
+
+    async def asked(client: httpx.AsyncClient) -> None:
+        first = asyncio.ensure_future(client.get("/v1/views/things/rows/a"))
+        await asyncio.sleep(0.05)
+        others = ("/v1/live", "/v1/ready", "/v1/views", "/v1/views/things/rows/b")
+        assert [(await client.get(other)).status_code for other in others] == [200] * 4
+        assert not first.done()
+        hold.set()
+        assert (await first).status_code == 200
+
+    began = time.monotonic()
+    doors.asked(asked)
+    assert time.monotonic() - began < 15
+
+
+@pytest.mark.parametrize("what", ["search", "counts"])
+def test_partitions_are_taken_of_other_instances_alone(doors: Doors, what: str) -> None:
+    mine = {"store": doors.run.layout.version}
+    sent_on = {"penstock-forwarded": "views-2"}
+    for partitions in ([0], [0] * 60_000, [-1], [7]):
+        assert doors.ask(what, {"partitions": partitions}).status_code == 422
+    for partitions, status in (
+        ([0] * 60_000, 200),
+        ([0, 1], 200),
+        ([-1], 422),
+        ([7], 421),
+        ([1 << 70], 421),
+        (["0"], 422),
+    ):
+        began = time.monotonic()
+        assert doors.ask(what, {"partitions": partitions, **mine}, headers=sent_on).status_code == status, partitions[
+            :3
+        ]
+        assert time.monotonic() - began < 1
+    # An instance of other code, or of another declaration: what it says could not be put beside what is here.
+    assert doors.ask(what, {"partitions": [0], "store": "another"}, headers=sent_on).status_code == 421
+
+
+def test_a_body_of_many_faults_is_refused_at_once(doors: Doors) -> None:
+    body = {str(n): n for n in range(20_000)}
+    found = doors.ask("search", body)
+    assert (found.status_code, found.json()["detail"]) == (422, "body: has 20000 faults")
+
+
+def test_an_error_that_nobody_foresaw_is_a_problem_without_internals(
+    doors: Doors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def failing(*_: Any) -> Any:
+        raise RuntimeError("/secret/path")
+
+    monkeypatch.setattr(doors.service, "get", failing)
+    found = doors.ask("rows/a")
+    assert (found.status_code, found.headers["content-type"]) == (500, "application/problem+json")
+    assert (found.json()["status"], "secret" in found.text) == (500, False)
+
+
+def test_a_time_is_told_as_it_is_asked_for(doors: Doors) -> None:
+    at = "2026-01-31T23:30:00.123999Z"
+    doors.put({"key": "t", "at": datetime.fromisoformat(at)})
+    assert doors.ask("rows/t").json()["value"]["at"] == at
+    for found in (doors.ask("search", {"where": {"at": at}}), doors.ask("rows", params={"at": at})):
+        assert [row["value"]["at"] for row in found.json()["rows"]] == [at]
+    counted = doors.ask("counts", {"by": ["at"], "where": {"at": {"ge": at}}, "per": {"at": 60_000}}).json()["groups"]
+    assert counted == [{"at": "2026-01-31T23:30:00.000000Z", "count": 1}]
+    assert doors.ask("search", {"where": {"at": 1769902200123}}).status_code == 400
+
+
+def test_the_examples_of_the_docs_are_answered(tmp_path: Path) -> None:
+    text = DOCS.read_text()
+    (declared,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    names: dict[str, Any] = {"View": View}
+    exec(declared, names)
+    doors = Doors(tmp_path, names["FLEET"])
+    try:
+        bodies = re.findall(r"`POST /v1/views/fleet/(\w+)` `(\{[^`]*\})`", text)
+        bodies += re.findall(r"/v1/views/fleet/(\w+) -H .*?-d '(.*?)'\n", text, re.DOTALL)
+        assert len(bodies) == 3, bodies
+        for what, body in bodies:
+            given = json.loads(body.replace("[...]", '["a"]').replace("{...}", "{}"))
+            found = doors.ask(what, given)
+            assert found.status_code == 200, (what, body, found.text)
+        paths = re.findall(r"`GET /v1/views/fleet/(rows\?[^`]*)`", text)
+        assert len(paths) == 1
+        for path in paths:
+            assert doors.ask(path).status_code == 200, path
+    finally:
+        for pool in doors.pools:
+            pool.close()
