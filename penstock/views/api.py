@@ -12,7 +12,7 @@ from typing import Annotated, TypeVar
 from urllib.parse import unquote_to_bytes
 
 import orjson
-from fastapi import FastAPI, HTTPException, Query, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException as AnyHTTPException
@@ -22,8 +22,9 @@ from penstock.machine.bodies import asked
 from penstock.views import criteria, openapi, problems
 from penstock.views.between import DEADLINE, FORWARDED
 from penstock.views.criteria import Batch, Counts, CountsPart, Search, SearchPart, Wrong
+from penstock.views.freshness import Caller, Fresh
 from penstock.views.peers import Answer, Peers
-from penstock.views.service import Caller, Found, Fresh, Service
+from penstock.views.service import Found, Service
 
 M = TypeVar("M", bound=BaseModel)
 MaxAge = Annotated[int | None, Query(ge=0, le=1 << 40, description="refuse what is older")]
@@ -47,6 +48,16 @@ def caller_of(request: Request, max_age_ms: int | None = None) -> Caller:
             )
         patience = int(given) / 1000
     return Caller(time.monotonic() + patience, FORWARDED in request.headers, max_age_ms)
+
+
+def known_only(request: Request) -> None:
+    """Wrong if a request has a parameter that its route does not know: who misspells `max_age_ms` is to hear of it."""
+    name = request.scope["route"].name
+    if name != "rows" and name not in openapi.OPEN_TO_ALL:
+        known = {"max_age_ms"} if name in openapi.OF_VALUES else set[str]()
+        if unknown := sorted(request.query_params.keys() - known):
+            fix = f"leave it out; known here: {', '.join(known) or 'none'}"
+            raise Wrong("there is no such parameter", got=unknown[0][:200], fix=fix)
 
 
 def fresh_headers(fresh: Fresh) -> dict[str, str]:
@@ -91,6 +102,7 @@ def made(service: Service, token: str) -> FastAPI:
     app = FastAPI(
         title="Penstock views", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=life,
         openapi_url="/v1/openapi.json", generate_unique_id_function=lambda route: route.name,
+        dependencies=[Depends(known_only)],
     )  # fmt: skip
     app.openapi = lambda: openapi.document(app, token, LONGEST, PATIENCE)  # type: ignore[method-assign]
 

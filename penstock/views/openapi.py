@@ -159,6 +159,11 @@ HEADERS = {
     },
     "Penstock-Stale": {"description": "Whether that is too long.", "schema": {"type": "boolean"}},
 }
+CRITERIA = {
+    "name": "criteria", "in": "query", "style": "form", "explode": True,
+    "description": "By the names of the view's fields: `field`, `map.entry`, `field.ge`.",
+    "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+}  # fmt: skip
 RETRY = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
 
 
@@ -183,8 +188,13 @@ def document(app: FastAPI, token: str, longest: float, patience: float) -> dict[
                     "type": "integer", "minimum": 1, "maximum": int(longest * 1000), "default": int(patience * 1000)
                 },
             }  # fmt: skip
+            for given in operation.get("parameters", ()):
+                # One that may be left out: in a query there is no null.
+                given["schema"] = next(iter(given["schema"].pop("anyOf", ())), {}) | given["schema"]
             if name in OF_VALUES:
                 operation["parameters"].append(deadline)
+            if name == "rows":
+                operation["parameters"].append(CRITERIA)
             if name in BODIES:
                 operation["requestBody"] = {"required": True, "content": _content("application/json", BODIES[name])}
             if token and name not in OPEN_TO_ALL:
@@ -210,11 +220,11 @@ def _statuses(name: str, token: bool) -> list[int]:
     """What may be said against a request."""
     if name in OPEN_TO_ALL:
         return [500, 503]
-    found = [*([401] if token else []), 421, 500, 503]
+    found = [*([401] if token else []), 400, 421, 500, 503]
     if name != "views":
         found += [404]
     if name in OF_VALUES:
-        found += [400, 422, 504]
+        found += [422, 504]
     if name in BODIES:
         found += [408, 413, 415]
     return sorted([*found, 414] if name == "row" else found)

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -16,6 +16,7 @@ from penstock.settings import settings
 from penstock.views import criteria, problems
 from penstock.views.between import Away
 from penstock.views.criteria import Asked, Batch, Counts, CountsPart, Part, Search, SearchPart, Wrong
+from penstock.views.freshness import Caller, Fresh, least
 from penstock.views.peers import Answer, Directory, Peers
 from penstock.views.plan import in_order, partition_of
 from penstock.views.pool import Pool
@@ -24,49 +25,8 @@ from penstock.views.run import Held, ViewRun
 
 T = TypeVar("T")
 
-# Milliseconds of age from which an answer is marked as stale.
-STALE_MS = 10_000
 # Bytes of values that one answer holds at most, but for its first row.
 PAGE = 8 << 20
-
-
-class Fresh(NamedTuple):
-    """How fresh an answer is. lag: records that were behind the offsets it was made of; age_ms: since an end of the
-    topic was asked for that all of it reaches."""
-
-    lag: int
-    age_ms: int
-
-    @property
-    def stale(self) -> bool:
-        return self.age_ms > STALE_MS
-
-    @property
-    def data(self) -> dict[str, Any]:
-        return {"lag": self.lag, "age_ms": self.age_ms, "stale": self.stale}
-
-    @classmethod
-    def least(cls, several: Iterable[Fresh]) -> Fresh:
-        found = list(several)
-        return cls(sum(one.lag for one in found), max((one.age_ms for one in found), default=0))
-
-
-@dataclass(frozen=True)
-class Caller:
-    """What a request says of itself. deadline: monotonic; forwarded: by another instance, so it is not sent on;
-    max_age_ms: how old an answer may be."""
-
-    deadline: float
-    forwarded: bool = False
-    max_age_ms: int | None = None
-
-    def allows(self, fresh: Fresh) -> None:
-        if self.max_age_ms is not None and fresh.age_ms > self.max_age_ms:
-            raise NotReady(
-                "what is known is older than it may be",
-                got=f"{fresh.age_ms} ms",
-                fix="ask again, or allow for more by max_age_ms",
-            )
 
 
 class Found(NamedTuple):
@@ -160,7 +120,7 @@ class Service:
 
         parts = await self._gathered(run, "batch", list(keys), caller, here, asks)
         found = {key: value for part in parts for key, value in part["rows"].items()}
-        fresh = _least(parts)
+        fresh = least(parts)
         missing = [key for key in dict.fromkeys(asked.keys) if key not in found]
         return Found({"rows": found, "missing": missing, "freshness": fresh.data, "instance": self.name}, fresh)
 
@@ -182,7 +142,7 @@ class Service:
 
         asks = _asks(run, SearchPart, asked)
         parts = await self._gathered(run, "search", self._wanted(run, asked, caller), caller, here, asks)
-        fresh = _least(parts)
+        fresh = least(parts)
         if caller.forwarded:
             return Found(parts[0], fresh)
         rows, more = _merged(parts, asked)
@@ -207,7 +167,7 @@ class Service:
 
         asks = _asks(run, CountsPart, asked)
         parts = await self._gathered(run, "counts", self._wanted(run, asked, caller), caller, here, asks)
-        fresh = _least(parts)
+        fresh = least(parts)
         if caller.forwarded:
             return Found(parts[0], fresh)
         numbers: dict[tuple[Any, ...], int] = defaultdict(int)
@@ -397,10 +357,6 @@ def _asks(run: ViewRun, part: type[SearchPart | CountsPart], asked: Asked) -> Ca
         return one.model_dump_json(exclude_defaults=True).encode()
 
     return made
-
-
-def _least(parts: Iterable[Mapping[str, Any]]) -> Fresh:
-    return Fresh.least(Fresh(part["freshness"]["lag"], part["freshness"]["age_ms"]) for part in parts)
 
 
 def _merged(parts: Sequence[Mapping[str, Any]], asked: Search) -> tuple[list[dict[str, Any]], bool]:

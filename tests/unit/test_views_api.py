@@ -150,6 +150,14 @@ def test_an_error_that_nobody_foresaw_is_a_problem_without_internals(
     assert (found.json()["status"], "secret" in found.text) == (500, False)
 
 
+@pytest.mark.parametrize("what", ["rows/a", "search", "counts", "batch"])
+def test_a_parameter_that_is_misspelt_is_refused(doors: Doors, what: str) -> None:
+    """Who asks for what is not old, and gets what is, must not take it for fresh."""
+    body = {"keys": ["a"]} if what == "batch" else {} if "/" not in what else None
+    for name, status in (("max_age_ms", 200), ("max_age", 400), ("", 400)):
+        assert doors.ask(what, body, params={name: 60_000}).status_code == status
+
+
 def test_a_time_is_told_as_it_is_asked_for(doors: Doors) -> None:
     at = "2026-01-31T23:30:00.123999Z"
     doors.put({"key": "t", "at": datetime.fromisoformat(at)})

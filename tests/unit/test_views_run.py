@@ -25,12 +25,13 @@ from penstock.errors import BrokerError, DeclarationError, LocalError
 from penstock.views import api, run
 from penstock.views.criteria import Counts
 from penstock.views.driver import ViewsDriver
+from penstock.views.freshness import Caller
 from penstock.views.peers import Directory, Peers
 from penstock.views.plan import partition_of
 from penstock.views.pool import Pool
 from penstock.views.problems import NotReady
 from penstock.views.run import Held, ViewRun
-from penstock.views.service import Caller, Service
+from penstock.views.service import Service
 from penstock.views.store import Late, Rows
 
 VIEW = View("shops", Topic("shops", compacted=True), "town STRING", by="town")

@@ -1,0 +1,84 @@
+"""The views' OpenAPI document: it is one, and an instance answers as it says, whatever is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import hypothesis
+import pytest
+import schemathesis
+from hypothesis import strategies
+from openapi_spec_validator import OpenAPIV31SpecValidator
+from schemathesis.checks import not_a_server_error
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+from penstock.views.openapi import ANSWERS
+from tests.unit.test_views_api import KEYS, Doors
+
+TOKEN = "open-sesame"
+AUTHORIZED = {"authorization": f"Bearer {TOKEN}"}
+# What an instance may always say: it has too much to do, or too little time.
+NOT_NOW = (503, 504)
+# The document does not say which fields a view has, and the token is sent whatever else is made of a head.
+UNFIT = [not_a_server_error, positive_data_acceptance, negative_data_rejection]
+
+
+@pytest.fixture(scope="module")
+def doors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Doors]:
+    made = Doors(tmp_path_factory.mktemp("views"), token=TOKEN)
+    at = datetime(2026, 1, 31, tzinfo=UTC)
+    made.put(*({"key": key, "town": key, "n": n, "f": 0.1, "at": at, "open": True} for n, key in enumerate(KEYS)))
+    yield made
+    for pool in made.pools:
+        pool.close()
+
+
+def tried(doors: Doors, operation: str, examples: int) -> None:
+    """Ask what Hypothesis makes of one operation of the document."""
+    described = schemathesis.openapi.from_asgi("/v1/openapi.json", doors.app, headers=AUTHORIZED)
+
+    @hypothesis.settings(
+        max_examples=examples, derandomize=True, database=None, deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )  # fmt: skip
+    @hypothesis.given(strategies.data())
+    def one(data: strategies.DataObject) -> None:
+        mode = data.draw(strategies.sampled_from(list(GenerationMode)))
+        case = data.draw(described.find_operation_by_id(operation).as_strategy(generation_mode=mode))
+        # Else hardly anything would be asked of a view that there is.
+        if "view" in case.path_parameters and data.draw(strategies.integers(0, 7)):
+            case.path_parameters["view"] = "things"
+        found = case.call(headers=AUTHORIZED)
+        assert found.status_code < 500 or found.status_code in NOT_NOW, found.text
+        case.validate_response(found, excluded_checks=UNFIT, headers=AUTHORIZED)
+
+    one()
+
+
+@pytest.mark.parametrize("operation", sorted(ANSWERS))
+def test_whatever_is_made_of_the_document_is_answered_as_it_says(doors: Doors, operation: str) -> None:
+    tried(doors, operation, 10)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("operation", sorted(ANSWERS))
+def test_much_that_is_made_of_the_document_is_answered_as_it_says(doors: Doors, operation: str) -> None:
+    tried(doors, operation, 2000)
+
+
+def test_the_document_is_valid_and_says_who_must_send_what(doors: Doors) -> None:
+    document = doors.asked(lambda client: client.get("/v1/openapi.json", headers=AUTHORIZED)).json()
+    assert list(OpenAPIV31SpecValidator(document).iter_errors()) == []
+    assert document["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            answers = operation["responses"]
+            assert "application/json" in answers["200"]["content"], path
+            assert ("security" in operation) == (path not in ("/v1/live", "/v1/ready"))
+            assert ("415" in answers) == (method == "post")
+            assert all(list(one["content"]) == ["application/problem+json"] for s, one in answers.items() if s >= "4")
+    search = document["paths"]["/v1/views/{view}/search"]["post"]
+    assert "Penstock-Deadline-Ms" in [one["name"] for one in search["parameters"]]
+    assert "partitions" not in str(document["components"]["schemas"]["Search"])
