@@ -25,12 +25,13 @@ from tests.support import wait_until
 
 PARTITIONS = 4
 TOPIC = "agents"
+AGENT = "account STRING NOT NULL, platform STRING, labels MAP<STRING,STRING>, online BOOLEAN, seen BIGINT, load DOUBLE"
+BY = ("account", "platform", "online", "labels", "seen")
 DECLARED = f"""
 from penstock.streams import Topic, View
 
 AGENTS = Topic("{TOPIC}", partitions={PARTITIONS}, compacted=True)
-AGENT = "account STRING NOT NULL, platform STRING, labels MAP<STRING,STRING>, online BOOLEAN, seen BIGINT, load DOUBLE"
-FLEET = View("fleet", AGENTS, schema=AGENT, by=("account", "platform", "online", "labels", "seen"))
+FLEET = View("fleet", AGENTS, schema="{AGENT}", by=tuple({json.dumps(BY)}))
 """
 
 

@@ -329,7 +329,7 @@ class StreamRun:
         if self.figures.state != "loading":
             self._figures.lag(offsets, ends, stable)
             if self.active and self.offsets:
-                self._through.measured(at, stable, self.offsets)
+                self._through.measured(at, ends, self.offsets)
 
     def _heard(self) -> None:
         """Take in that the broker answers for all that it reads."""

@@ -44,10 +44,10 @@ class Asked(BaseModel):
 
 class Part(BaseModel):
     """What another instance says besides. partitions: of which it asks; store: the `Layout.version` of its own store,
-    because parts of stores that differ cannot be put together."""
+    because parts of stores that differ cannot be put together, and one that says none is of older code."""
 
-    partitions: Annotated[list[Annotated[int, Field(ge=0)]], FailFast()] = Field(max_length=PARTITIONS)
-    store: Text
+    partitions: Annotated[list[Annotated[int, Field(ge=0)]], FailFast()] = Field([], max_length=PARTITIONS)
+    store: Text = ""
 
 
 class Search(Asked):

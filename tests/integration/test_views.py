@@ -13,8 +13,10 @@ import pytest
 from confluent_kafka import Producer
 from typer.testing import CliRunner
 
+from penstock import catalog
 from penstock.cli import app
 from penstock.local.parts import Broker
+from penstock.views.layout import Layout
 from penstock.views.plan import kept_by, partition_of
 from tests.support import wait_until
 from tests.viewing import PARTITIONS, TOPIC, Fleet, agent, serving
@@ -22,6 +24,8 @@ from tests.viewing import PARTITIONS, TOPIC, Fleet, agent, serving
 pytestmark = pytest.mark.integration
 
 AT = 1_700_000_000_000
+# A cursor with a number that SQLite does not take.
+FAR = base64.urlsafe_b64encode(json.dumps(["seen", False, 1 << 63, "k"]).encode()).decode()
 NAMES = [f"agent-{n:03d}" for n in range(200)]
 
 
@@ -141,6 +145,9 @@ REFUSED: list[tuple[str, Any, int, str]] = [
     ("search", {"where": {"seen": {"almost": 1}}}, 400, "no such comparison"),
     ("search", {"where": {f"labels.l{n}": "x" for n in range(10_000)}}, 422, "64 items"),
     ("search", {"where": {"labels.site": ["x"] * 10_000}}, 400, "too many values"),
+    ("search", {"partitions": [0]}, 422, "partitions"),
+    ("counts", {"partitions": [-1]}, 422, "partitions"),
+    ("search", {"cursor": FAR, "order": "seen"}, 400, "no cursor of these pages"),
     ("search", {"cursor": "beyond"}, 400, "no cursor of these pages"),
     ("search", {"limit": 100_000}, 422, "limit"),
     ("search", {"order": "labels"}, 400, "not ordered or counted"),
@@ -178,8 +185,10 @@ def test_what_was_forwarded_is_not_forwarded_again(two: Fleet) -> None:
     assert two.get(1, f"/v1/views/fleet/rows/{name}", headers=head).status_code == 421
     assert two.get(2, f"/v1/views/fleet/rows/{name}", headers=head).status_code == 200
     assert two.ask(1, "batch", {"keys": NAMES}, headers=head).status_code == 421
-    assert two.ask(1, "search", {"partitions": own}, headers=head).status_code == 200
-    assert two.ask(1, "search", {"partitions": [0, 1]}, headers=head).status_code == 421
+    store = {"store": Layout(catalog.load().views["fleet"]).version}
+    assert two.ask(1, "search", {"partitions": own, **store}, headers=head).status_code == 200
+    assert two.ask(1, "search", {"partitions": [0, 1], **store}, headers=head).status_code == 421
+    assert two.ask(1, "search", {"partitions": own}, headers=head).status_code == 421
     assert two.ask(1, "counts", {}, headers=head).status_code == 421
 
 

@@ -73,3 +73,13 @@ def test_one_whose_query_has_ended_is_not_well_because_of_that(stream: StreamRun
     assert looked(stream, run.LOOKS + 1) == "failing"
     stream._query = cast("Any", SimpleNamespace(isActive=False))
     assert looked(stream, 0) == "failing"
+
+
+def test_it_is_through_no_input_that_an_open_transaction_hides(stream: StreamRun) -> None:
+    """Others may have committed behind it, and beats must not move time past their records."""
+    asked = time.monotonic()
+    stream.lag(stream.offsets, ENDS, {**ENDS, ("a", 1): 9}, asked)
+    assert stream._through.behind_ms is None
+    stream.lag({"a": {0: 5, 1: 9}}, ENDS, ENDS, asked)
+    stream._through.wrote({"a": {0: 5, 1: 9}})
+    assert stream._through.behind_ms is not None
