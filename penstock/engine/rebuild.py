@@ -34,6 +34,7 @@ from penstock.engine.offsetlog import Plan, commit
 from penstock.engine.rereading import Rereading, reread
 from penstock.engine.reset import Reset
 from penstock.engine.restoring import ANEW, restoring, sole
+from penstock.engine.tabletopic import read_in_time
 from penstock.engine.told import told
 from penstock.engine.words import root_message
 from penstock.errors import BrokerError, PenstockError
@@ -186,11 +187,13 @@ def _restored(
 ) -> tuple[list[_Made], int]:
     """What an output holds, laid; and how many records were read."""
     # What belongs to the mark lies before these; that nothing lies behind it is seen at the end.
-    ends = _ends(how.topic, bootstrap)
+    began, ends = int(time.time() * 1000), _ends(how.topic, bootstrap)
     starts = first_offsets(admin(bootstrap), ends, bootstrap)
     records = sum(end - starts[place] for place, end in ends.items())
     frame = source.all_of(spark, how.topic, bootstrap, _by_topic(starts), _by_topic(ends)).select(*SENDS)
-    return _laid(stream, frame, ("key",), how, laying, place, records), records
+    made = _laid(stream, frame, ("key",), how, laying, place, records)
+    read_in_time(how.topic, began, bootstrap, "output", "rebuild it again")
+    return made, records
 
 
 def _laid(

@@ -80,16 +80,18 @@ def missed(name: str, following: Mapping[int, int], at: int, now: Now, bootstrap
     return f"it was last read to the end longer ago than its tombstones are kept, {TOMBSTONES_KEPT}={kept}"
 
 
-def read_in_time(name: str, at: int, bootstrap: str, what: str = "table") -> None:
-    """BrokerError if tombstones may have gone while it was read to an end, just now. at: as of `missed`."""
+def read_in_time(
+    name: str, at: int, bootstrap: str, what: str = "table", again: str = "nothing: it is read anew by itself"
+) -> None:
+    """BrokerError if tombstones may have gone while it was read to an end, just now. at: as of `missed`; again: what to
+    do if it was held up once."""
     kept, lasted = _tombstones_kept(name, bootstrap), _lasted(at, int(time.time() * 1000))
     if lasted > kept:
         raise BrokerError(
             f"reading the topic of {what} {name} took longer than its tombstones are kept, so a key that was removed "
             "meanwhile may be left",
             got=f"{lasted / 1000:.1f} s, {TOMBSTONES_KEPT}={kept}",
-            fix="nothing, if it was held up once: it is read anew by itself; else set delete.retention.ms of the topic "
-            "to several times as long",
+            fix=f"if it was held up once, {again}; else set {TOMBSTONES_KEPT} of the topic to several times as long",
         )
 
 

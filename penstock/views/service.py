@@ -87,7 +87,7 @@ class Service:
     async def _got(self, run: ViewRun, key: str, partition: int, caller: Caller) -> Found:
         held = self._held(run, [partition])
         sql = "SELECT value FROM rows WHERE key = ?"
-        rows = await self.keys.run(lambda: run.store.read(sql, (key,), caller.deadline), caller.deadline)
+        rows = await self.keys.run(lambda: run.store.read(sql, (key,)), caller.deadline)
         fresh = self._fresh(run, held, caller)
         body: dict[str, Any] = {"key": key, "freshness": fresh.data, "instance": self.name}
         if not rows:

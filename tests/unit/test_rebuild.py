@@ -16,12 +16,12 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
 from penstock.declare.outputs import NOTHING, Mark
-from penstock.engine import rebuild
+from penstock.engine import rebuild, tabletopic
 from penstock.engine.checkpoint import RESET
 from penstock.engine.folding import Place
 from penstock.engine.reset import Reset
 from penstock.engine.restoring import restoring, sole
-from penstock.errors import DeclarationError, PenstockError
+from penstock.errors import BrokerError, DeclarationError, PenstockError
 from penstock.records import keyed
 from penstock.records.heartbeat import BEAT_KEY, Signer
 from penstock.records.restored import SENDS, Restoring, Unreadable, each_once
@@ -232,3 +232,29 @@ def test_an_output_may_have_columns_named_as_those_of_records() -> None:
     made = restoring(stream(output=output), cast(Any, SimpleNamespace(schema=rows)), place)
     table = sent(("ann", '{"timestamp": 5, "value": 3}', 0, 7))
     assert made.state(table).to_pylist() == [{"key": "ann", "timestamp": 5, "value": 3}]
+
+
+def test_an_output_that_is_read_for_longer_than_its_tombstones_are_kept_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A key may have been removed meanwhile without a trace, and its state would be there for ever."""
+    clock = SimpleNamespace(at=1_700_000_000.0, takes=61)
+    clock.time = lambda: clock.at
+
+    def laid(*_: Any) -> list[Any]:
+        clock.at += clock.takes
+        return []
+
+    for where in (rebuild, tabletopic):
+        monkeypatch.setattr(where, "time", clock)
+    monkeypatch.setattr(tabletopic, "setting", lambda *_: "60000")
+    monkeypatch.setattr(rebuild, "_ends", lambda *_: {("totals", 0): 5})
+    monkeypatch.setattr(rebuild, "first_offsets", lambda *_: {("totals", 0): 1})
+    monkeypatch.setattr(rebuild, "admin", lambda _: None)
+    monkeypatch.setattr(rebuild, "_laid", laid)
+    monkeypatch.setattr(rebuild.source, "all_of", lambda *_: SimpleNamespace(select=lambda *_: None))
+    given = cast("tuple[Any, ...]", (None, None, "", SimpleNamespace(topic="totals"), None, None))
+    with pytest.raises(BrokerError, match=r"longer than its tombstones are kept.*rebuild it again"):
+        rebuild._restored(*given)
+    clock.takes = 59
+    assert rebuild._restored(*given) == ([], 4)
