@@ -21,14 +21,16 @@ from penstock.control.views import InstanceRow
 from penstock.declare.topic import Topic
 from penstock.declare.view import Served, View
 from penstock.engine.tablefeed import layout
-from penstock.views import api
+from penstock.views import api, problems
+from penstock.views.criteria import Counts, CountsPart
 from penstock.views.peers import Directory
 from penstock.views.plan import partition_of
 from penstock.views.pool import Pool
+from penstock.views.problems import NotReady
 from penstock.views.requests import Requests
 from penstock.views.run import Held, ViewRun
 from penstock.views.server import Guard
-from penstock.views.service import Service
+from penstock.views.service import Service, _asks
 from penstock.views.store import Rows
 
 DOCS = Path(__file__).parents[2] / "docs" / "views.md"
@@ -130,6 +132,21 @@ def test_partitions_are_taken_of_other_instances_alone(doors: Doors, what: str) 
         assert time.monotonic() - began < 1
     # An instance of other code, or of another declaration: what it says could not be put beside what is here.
     assert doors.ask(what, {"partitions": [0], "store": "another"}, headers=sent_on).status_code == 421
+
+
+def test_what_one_instance_takes_is_not_too_much_for_the_next(doors: Doors) -> None:
+    """It gets it written anew, and with partitions."""
+    body = {"where": {"town": ["é" * 3000] * 43}}
+    assert doors.ask("counts", body).status_code == 200
+    asks = _asks(doors.run, CountsPart, Counts(**body))([0, 1])
+    assert len(asks) < api.BODY_LIMIT < len(asks) + 4096
+    path, sent_on = "/v1/views/things/counts", {"penstock-forwarded": "views-2", "content-type": "application/json"}
+    for size, status in ((1, 200), (3, 200), (5, 413)):
+        more = asks + b" " * (size * api.BODY_LIMIT - len(asks) - 1)
+        found = doors.asked(lambda client, more=more: client.post(path, content=more, headers=sent_on))
+        assert found.status_code == status
+    # Nothing that a caller sends is refused as none of a schema by the next instance: it is of other code then.
+    assert isinstance(problems.refused(422, b"{}"), NotReady)
 
 
 def test_a_body_of_many_faults_is_refused_at_once(doors: Doors) -> None:
