@@ -30,6 +30,7 @@ class Folding:
     def __init__(self, fold: Fold, ddl: str, folder: Path, late_by: int | None = None, hashes: int = 2**62) -> None:
         self.fold, self.folder, self.late_by, self.batch, self.latest = fold, folder, late_by, 0, 0
         self.late, self._hashes = 0, hashes
+        self._seen: set[int] = set()
         fields = [pa.field(f.name, arrow(f.type)) for f in schema(ddl, "a test")]
         self._schema = pa.schema(fields)
 
@@ -69,7 +70,14 @@ class Folding:
         made = made.append_column(EVENT_TIME, pa.array(times, pa.timestamp("us", "UTC")))
         keys = ("\0".join(str(row[name]) for name in self.fold.key) for row in rows)
         hashes = [zlib.crc32(key.encode()) * 7919 % self._hashes for key in keys]
+        self._seen.update(hashes)
         return made.append_column(HASH, pa.array(np.array(hashes, np.int64)))
+
+    def state(self) -> list[dict[str, Any]]:
+        """What is kept of every key, by key."""
+        layout = folds.layout(self.fold, self._table([]).schema)
+        part = Part(self.folder, layout, keyed.was(self.folder, self.batch))
+        return sorted(part.find(np.array(sorted(self._seen), np.int64)).drop_columns([HASH]).to_pylist(), key=str)
 
     def kept(self) -> int:
         """How many keys its newest manifest counts."""

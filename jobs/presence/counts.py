@@ -45,6 +45,10 @@ FROM keys LEFT JOIN bases USING (business, contact) LEFT JOIN since USING (busin
 )
 
 
+# A count below zero is none, and of more no sum with the walk-ins since would fit.
+KNOWN = f"CASE WHEN count BETWEEN 0 AND {2**53} THEN timestamp_millis(as_of) END"
+
+
 def transform(walks: DataFrame, bases: DataFrame) -> DataFrame:
     each = walks.select(
         "business", "contact", "device", "timestamp", F.lit(None).cast("bigint").alias("count"), "event_time"
@@ -61,7 +65,7 @@ STREAM = Stream(
     app="presence",
     inputs={
         "walks": Input(ENRICHED_WALK_INS, schema=ENRICHED, event_time=AT),
-        "bases": Input(BASE_COUNTS, schema=BASE_COUNT, event_time="timestamp_millis(as_of)"),
+        "bases": Input(BASE_COUNTS, schema=BASE_COUNT, event_time=KNOWN),
     },
     transform=transform,
     # With the base and the walk-ins since: so the topic is the state, and can be read back.

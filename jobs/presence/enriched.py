@@ -20,25 +20,33 @@ from penstock.streams import F, Fold, Folded, Input, Stream, TopicOutput
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-WAIT = millis(presence_settings().wait)
+WAIT, REPEATS = millis(presence_settings().wait), millis(WALK_INS.retention)
 
 # What was known when lies in `contacts`: all of the last wait, and the newest before, so that a walk-in that was read
-# late finds what it would have found. Of one time the later record counts.
+# late finds what it would have found. Of one time the later record counts. `told` are the walk-ins that have their
+# contact, for as long as their topic keeps them: one that comes again is not told again, whoever is known by then.
 NAMES = Fold(
     name="names",
     key=("device",),
     state="contacts ARRAY<STRUCT<moment: BIGINT, contact: STRING>>, "
-    "waiting ARRAY<STRUCT<business: STRING, since: BIGINT, moment: BIGINT>>",
+    "waiting ARRAY<STRUCT<business: STRING, since: BIGINT, moment: BIGINT>>, "
+    "told ARRAY<STRUCT<business: STRING, moment: BIGINT>>",
+    # arg_max passes a NULL over, and a removal says NULL: so the contact is packed.
     fold=f"""
 WITH known AS (
-  SELECT device, moment, arg_max(contact, n) AS contact FROM (
+  SELECT device, moment, arg_max(struct_pack(contact := contact), n).contact AS contact FROM (
     SELECT device, timestamp AS moment, contact, n FROM records WHERE business IS NULL
     UNION ALL SELECT device, one.moment, one.contact, -1
       FROM (SELECT device, unnest(contacts) AS one FROM state))
   GROUP BY device, moment
+), before AS (
+  SELECT device, one.business, one.moment FROM (SELECT device, unnest(told) AS one FROM state)
 ), walked AS (
-  SELECT DISTINCT device, business, since, timestamp AS moment FROM records WHERE business IS NOT NULL
-  UNION SELECT device, one.business, one.since, one.moment FROM (SELECT device, unnest(waiting) AS one FROM state)
+  SELECT device, business, moment, min(since) AS since FROM (
+    SELECT device, business, since, timestamp AS moment FROM records WHERE business IS NOT NULL
+    UNION ALL SELECT device, one.business, one.since, one.moment
+      FROM (SELECT device, unnest(waiting) AS one FROM state))
+  ANTI JOIN before USING (device, business, moment) GROUP BY ALL
 ), then_known AS (
   SELECT w.*, k.contact FROM walked w
     ASOF LEFT JOIN known k ON w.device = k.device AND w.moment >= k.moment
@@ -52,10 +60,14 @@ WITH known AS (
 ), walks AS (
   SELECT device,
     list(struct_pack(business := business, since := since, "timestamp" := moment, contact := contact)
-      ORDER BY moment, business) FILTER (WHERE contact IS NOT NULL) AS told,
+      ORDER BY moment, business) FILTER (WHERE contact IS NOT NULL) AS fresh,
     list(struct_pack(business := business, since := since, moment := moment) ORDER BY moment, business)
       FILTER (WHERE contact IS NULL AND moment + {WAIT} >= getvariable('watermark')) AS waiting
   FROM named GROUP BY device
+), repeats AS (
+  SELECT device, list(struct_pack(business := business, moment := moment) ORDER BY moment, business) AS told
+  FROM (FROM before UNION ALL SELECT device, business, moment FROM named WHERE contact IS NOT NULL)
+  WHERE moment >= getvariable('watermark') - {REPEATS} GROUP BY device
 ), latest AS (
   SELECT device, max(moment) FILTER (WHERE moment < getvariable('watermark') - {WAIT}) AS floor
   FROM known GROUP BY device
@@ -63,9 +75,10 @@ WITH known AS (
   SELECT device, list(struct_pack(moment := moment, contact := contact) ORDER BY moment) AS contacts
   FROM known JOIN latest USING (device) WHERE floor IS NULL OR moment >= floor GROUP BY device
 )
-SELECT device, contacts, waiting, told FROM contacts FULL JOIN walks USING (device)""",
+SELECT device, contacts, waiting, told, fresh
+FROM contacts FULL JOIN walks USING (device) LEFT JOIN repeats USING (device)""",
     rows="SELECT device, walk.business, walk.since, walk.timestamp, walk.contact "
-    "FROM (SELECT device, unnest(told) AS walk FROM folded WHERE told IS NOT NULL)",
+    "FROM (SELECT device, unnest(fresh) AS walk FROM folded WHERE fresh IS NOT NULL)",
     gives=ENRICHED,
     ends="contacts IS NULL AND coalesce(list_max(list_transform(waiting, lambda w: w.moment)), 0) "
     f"< getvariable('watermark') - {WAIT}",

@@ -105,7 +105,7 @@ class Part:
         """The rows of some hashes, which are sorted and of which none comes twice."""
         found = []
         for file in reversed(self._before.files):
-            table = mapped(self._folder / file.name)
+            table = self._read(file)
             known = _hashes(table)
             first, behind = (np.searchsorted(known, hashes, side) for side in ("left", "right"))
             counts = behind - first
@@ -120,7 +120,7 @@ class Part:
         found: list[pa.Table] = []
         newer: list[pa.Table] = []
         for file in reversed(self._before.files):
-            table = mapped(self._folder / file.name)
+            table = self._read(file)
             rows = table.filter(pc.less_equal(table[field], pa.scalar(moment, pa.int64())))
             for other in newer if len(rows) else ():
                 rows = rows.filter(pa.array(~_among(rows, other)))
@@ -145,7 +145,7 @@ class Part:
         files = [*self._before.files, *([self._written(fresh)] if len(fresh) else [])]
         made = set(files) - set(self._before.files)
         while len(files) > 1 and files[-2].rows < 2 * files[-1].rows:
-            older, newer = (mapped(self._folder / file.name) for file in files[-2:])
+            older, newer = (self._read(file) for file in files[-2:])
             both = in_order(pa.concat_tables([older.filter(pa.array(~_among(older, newer))), newer]))
             if len(files) == 2:
                 # Nothing older is left that what is gone must hide.
@@ -157,6 +157,15 @@ class Part:
         for passing in made - set(files):
             (self._folder / passing.name).unlink()
         return Manifest(tuple(files), keys, late)
+
+    def _read(self, file: File) -> pa.Table:
+        """The rows of a file. A field that the fold did not keep when it was written is NULL."""
+        table = mapped(self._folder / file.name)
+        if table.schema.names == self._layout.names:
+            return table
+        there = set(table.schema.names)
+        columns = [table[f.name] if f.name in there else pa.nulls(len(table), f.type) for f in self._layout]
+        return pa.table(columns, names=self._layout.names)
 
     def _written(self, rows: pa.Table) -> File:
         path = self._folder / f"{uuid4().hex}.arrow"

@@ -76,3 +76,26 @@ def test_what_is_due_is_a_field_of_the_state() -> None:
     for field in ("word", "nothing"):
         with pytest.raises(DeclarationError, match="is due at what its state does not have"):
             replace(SILENT, due=field)
+
+
+def test_a_field_that_an_older_state_lacks_is_null(tmp_path: Path) -> None:
+    """Of a release that keeps more, whose state was accepted."""
+    older = Folding(SILENT, ROW, tmp_path, hashes=2)
+    for n in range(6):
+        older.take([row(f"k{n}", 1000 + n, "x")])
+    wider = Folding(
+        replace(
+            SILENT,
+            state="latest BIGINT, count BIGINT, word STRING, due BIGINT",
+            fold=f"SELECT f.*, s.count FROM ({SILENT.fold}) f LEFT JOIN state s USING (who)",
+            rows="SELECT who, count AS latest FROM folded",
+        ),
+        ROW,
+        tmp_path,
+        hashes=2,
+    )
+    wider.batch, wider.latest = older.batch, older.latest
+    assert wider.take([row("k1", 1050)]) == [{"who": "k1", "latest": None}]
+    assert len(wider.take([], clock=5000)) == 0
+    assert {r["who"] for r in wider.take([])} == {f"k{n}" for n in range(6)}
+    assert wider.take([row("k2", 5000)]) == [{"who": "k2", "latest": None}]

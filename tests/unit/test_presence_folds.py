@@ -161,3 +161,50 @@ def test_counts_in_any_order(seed: int, tmp_path: Path) -> None:
     for batch in cut(arrivals, [chance.choice([1, 2, 5]) for _ in range(3)]):
         last |= {(r["business"], r["contact"]): r["count"] for r in folding.take(batch, again=chance.random() < 0.2)}
     assert last == model.counts(known, history.bases)
+
+
+def contact_row(n: int, at: int, contact: str | None) -> dict[str, Any]:
+    return {"device": "d", "business": None, "since": None, "timestamp": 10**12 + at, "contact": contact, "n": n}
+
+
+def walk_row(at: int, business: str = "1") -> dict[str, Any]:
+    return {"device": "d", "business": business, "since": 10**12 + at - 1, "timestamp": 10**12 + at}
+
+
+def test_a_removal_of_the_same_millisecond_in_a_later_batch_leaves_no_contact(tmp_path: Path) -> None:
+    names = Folding(enriched.NAMES, NAMED, tmp_path)
+    names.take([contact_row(0, 0, "c-1")])
+    names.take([contact_row(1, 0, None)])
+    assert names.take([walk_row(5)]) == []
+    [row] = names.take([contact_row(2, 9, "c-2")])
+    assert row["contact"] == "c-2"
+
+
+def test_a_walk_in_that_comes_again_is_not_told_again(tmp_path: Path) -> None:
+    """Whoever is known of its time by then: counts would have it for both."""
+    names = Folding(enriched.NAMES, NAMED, tmp_path)
+    names.take([contact_row(0, 0, "c-1")])
+    [row] = names.take([walk_row(5)])
+    assert row["contact"] == "c-1"
+    assert names.take([contact_row(1, 3, "c-2")]) == []
+    assert names.take([walk_row(5)]) == []
+    assert [r["contact"] for r in names.take([walk_row(5), walk_row(5, "2"), {**walk_row(6), "since": 1}])] == [
+        "c-2",
+        "c-2",
+    ]
+    # One that waited, named by what comes later with an older time.
+    other = Folding(enriched.NAMES, NAMED, tmp_path / "other")
+    assert other.take([walk_row(5)]) == []
+    [row] = other.take([contact_row(0, 2, "c-1")])
+    assert row["contact"] == "c-1"
+    assert other.take([walk_row(5), contact_row(1, 4, "c-2")]) == []
+
+
+def test_walk_ins_that_were_told_are_remembered_as_long_as_their_topic_keeps_them(tmp_path: Path) -> None:
+    names = Folding(enriched.NAMES, NAMED, tmp_path)
+    names.take([contact_row(0, 0, "c-1")])
+    for n in range(20):
+        assert len(names.take([walk_row(5 + n * enriched.REPEATS // 4)])) == 1
+        assert names.take([walk_row(5 + n * enriched.REPEATS // 4)]) == []
+    # The time of a batch is that of those before it.
+    assert 4 <= len(names.state()[0]["told"]) <= 6
