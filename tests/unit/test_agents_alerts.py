@@ -1,0 +1,95 @@
+"""The fold of alerts, batch by batch: sessions that a rule missed are in no window that it tells of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.agents import alerts
+from tests.folding import Folding
+
+SESSION = (
+    "account STRING, present ARRAY<STRUCT<rule: BIGINT, looks: BIGINT>>, rule BIGINT, looks BIGINT, enabled BOOLEAN, "
+    "began BIGINT, ended BIGINT, value DOUBLE, timestamp BIGINT"
+)
+T, LENGTH, LATE = 1_700_000_040_000, 60_000, 500
+
+
+def session(at: int, value: float, looks: int = 1, *, enabled: bool = True, there: bool = True) -> dict[str, Any]:
+    """One that a rule looks at, if it is there. at: ms after T; looks: what the rule looks at."""
+    began = T + at // LENGTH * LENGTH
+    row = {"account": "1", "present": [{"rule": 7, "looks": looks}] if enabled and there else [], "timestamp": T + at}
+    if not there:
+        return row
+    hit = {"rule": 7, "looks": looks, "enabled": enabled, "began": began, "ended": began + LENGTH, "value": value}
+    return row | hit
+
+
+@pytest.fixture
+def windows(tmp_path: Path) -> Folding:
+    return Folding(alerts.WINDOWS, SESSION, tmp_path, LATE)
+
+
+def closed(windows: Folding, until: int = LENGTH) -> list[tuple[int, float]]:
+    """count and value of what is told when time has come to `until`, ms after T."""
+    rows = windows.take([], clock=T + until + LATE)
+    rows += windows.take([])
+    return [(r["count"], r["value"]) for r in rows]
+
+
+def test_a_window_is_told_once_over_all_of_its_sessions(windows: Folding) -> None:
+    windows.take([session(0, 4.0), session(1, 2.0)])
+    windows.take([session(2, 6.0)])
+    assert closed(windows) == [(3, 4.0)]
+    assert windows.take([session(3, 9.0)], clock=T + 9 * LENGTH) == []
+    assert windows.late == 1
+    assert windows.state() == []
+
+
+@pytest.mark.parametrize(
+    "missed",
+    [
+        pytest.param({"enabled": False}, id="disabled"),
+        pytest.param({"there": False}, id="removed"),
+    ],
+)
+def test_a_rule_that_was_away_tells_nothing_of_the_windows_that_were_open(
+    windows: Folding, missed: dict[str, bool]
+) -> None:
+    windows.take([session(0, 10.0)])
+    windows.take([session(n, 0.0, **missed) for n in (1, 2, 3)])
+    windows.take([session(4, 10.0)])
+    assert closed(windows) == []
+    windows.take([session(LENGTH + 600, 5.0)])
+    assert closed(windows, 2 * LENGTH) == [(1, 5.0)]
+
+
+def test_a_rule_that_was_disabled_before_its_first_session_missed_some_too(windows: Folding) -> None:
+    windows.take([session(n, 0.0, enabled=False) for n in (1, 2, 3)])
+    windows.take([session(4, 10.0), session(5, 10.0)])
+    assert closed(windows) == []
+
+
+def test_a_rule_that_was_changed_and_put_back_begins_anew(windows: Folding) -> None:
+    windows.take([session(0, 10.0), session(1, 20.0)])
+    windows.take([session(2, 1.0, looks=2)])
+    windows.take([session(3, 30.0), session(4, 50.0)])
+    assert closed(windows) == [(2, 40.0)]
+
+
+def test_a_rule_that_looks_at_others_now_counts_those(windows: Folding) -> None:
+    windows.take([session(0, 10.0), session(1, 20.0)])
+    # None of what it looks at now, but of its account.
+    windows.take([{**session(2, 0.0, there=False), "present": [{"rule": 7, "looks": 2}]}])
+    windows.take([session(3, 30.0, looks=2)])
+    assert closed(windows) == [(1, 30.0)]
+
+
+def test_nothing_is_missed_while_no_session_comes(windows: Folding) -> None:
+    windows.take([session(0, 4.0)])
+    windows.take([], clock=T + 100)
+    windows.take([{**session(5, 9.0, there=False), "account": "2"}])
+    windows.take([session(6, 8.0)])
+    assert closed(windows) == [(2, 6.0)]
