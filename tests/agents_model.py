@@ -59,16 +59,15 @@ def _order(said: Record) -> tuple[str, ...]:
     return (said["account"], said["platform"] or "", said["version"] or "", labels)
 
 
-def assigned(agent: Record, tests: Iterable[Record], labels: Iterable[Record], accounts: Iterable[Record]) -> list[Any]:
+def assigned(agent: Record, tests: Iterable[Record], accounts: Iterable[Record]) -> list[Any]:
     """The ids of the tests that an agent, as `agents` has it, is to run."""
     if not agent["online"]:
         return []
     active = {str(a["id"]) for a in accounts if a["active"]}
     found = []
     for test in tests:
-        wants = {row["name"]: row["value"] for row in labels if row["test_id"] == test["id"]}
         has = agent["labels"] or {}
-        same = all(has.get(name) == value for name, value in wants.items())
+        same = all(has.get(name) == value for name, value in json.loads(test["labels"]).items())
         if test["enabled"] and str(test["account_id"]) == agent["account"] in active and same:
             found.append(test["id"])
     return sorted(found)

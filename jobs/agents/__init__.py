@@ -113,11 +113,11 @@ def captured(name: str) -> Topic:
     return Topic(name, compacted=True, beat_every=0, widens=False, config={"max.message.bytes": "16777216"})
 
 
-# `enabled` and `active` are 0 or 1.
+# `enabled` and `active` are 0 or 1. labels: what a test asks of agents, a JSON object. It lies in the row of the test,
+# for of two tables one would be seen without the other.
 TESTS = Table(
     captured("tests"),
     schema="id BIGINT NOT NULL, account_id BIGINT NOT NULL, name STRING, kind STRING, target STRING, "
-    "every_seconds BIGINT, enabled INT NOT NULL",
+    "every_seconds BIGINT, enabled INT NOT NULL, labels STRING NOT NULL",
 )
-LABELS = Table(captured("labels"), schema="test_id BIGINT NOT NULL, name STRING NOT NULL, value STRING NOT NULL")
 ACCOUNTS = Table(captured("accounts"), schema="id BIGINT NOT NULL, active INT NOT NULL")

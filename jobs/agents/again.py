@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from jobs.agents import ACCOUNTS, ACTIVE_AGENTS, AGAIN, AGENT, LABELS, TESTS, agents_settings
+from jobs.agents import ACCOUNTS, ACTIVE_AGENTS, AGAIN, AGENT, TESTS, agents_settings
 from penstock.streams import F, Fold, Folded, Input, Stream, Table, TopicOutput
 
 if TYPE_CHECKING:
@@ -40,17 +40,13 @@ ONCE = Fold(
 )
 
 
-def transform(tests: DataFrame, labels: DataFrame, accounts: DataFrame, agents: DataFrame) -> DataFrame:
+def transform(tests: DataFrame, accounts: DataFrame, agents: DataFrame) -> DataFrame:
     moved = tests.select(
         _key("id").alias("test"), F.col("account_id").cast("string").alias("account"),
         F.col("record.offset").alias("n"), "event_time",
     )  # fmt: skip
-    none = F.lit(None).cast
-    labelled = labels.select(
-        _key("test_id").alias("test"), none("string").alias("account"), none("bigint").alias("n"), "event_time"
-    )
     # Neither fold asks for the time of what it is given.
-    of_tests = WHOSE(moved.unionByName(labelled).where("test IS NOT NULL")).select("account", _never())
+    of_tests = WHOSE(moved.where("test IS NOT NULL")).select("account", _never())
     changed = accounts.select(_key("id").alias("account"), _never()).where("account IS NOT NULL")
     concerned = ONCE(of_tests.unionByName(changed)).withColumnRenamed("account", "concerned")
     return concerned.join(agents, concerned.concerned == agents.account).drop("concerned", "key")
@@ -76,7 +72,6 @@ STREAM = Stream(
     runs=agents_settings().run,
     inputs={
         "tests": _changes(TESTS),
-        "labels": _changes(LABELS),
         "accounts": _changes(ACCOUNTS),
         "agents": Table(ACTIVE_AGENTS, schema=AGENT),
     },

@@ -11,7 +11,6 @@ from jobs.agents import (
     AGENT,
     ASSIGNMENTS,
     AT,
-    LABELS,
     TEST,
     TESTS,
     agents_settings,
@@ -56,12 +55,12 @@ VALUE = ("agent", "account", "online", "tests", "version", "timestamp")
 ONE = ("id", "name", "kind", "target", "every_seconds")
 
 
-def transform(
-    agents: DataFrame, again: DataFrame, tests: DataFrame, labels: DataFrame, accounts: DataFrame
-) -> DataFrame:
-    wanted = labels.groupBy(F.col("test_id").alias("of")).agg(F.collect_list(F.struct("name", "value")).alias("wants"))
+def transform(agents: DataFrame, again: DataFrame, tests: DataFrame, accounts: DataFrame) -> DataFrame:
     active = accounts.where("active = 1").select(F.col("id").alias("account_id"))
-    enabled = tests.where("enabled = 1").join(active, "account_id").join(wanted, F.col("id") == F.col("of"), "left")
+    # A test whose labels cannot be read would else match every agent.
+    wants = F.map_entries(F.from_json("labels", "MAP<STRING,STRING>"))
+    enabled = tests.where("enabled = 1").withColumn("wants", wants).where("wants IS NOT NULL")
+    enabled = enabled.join(active, "account_id")
     # By id, as a struct is ordered by its first field.
     every = F.array_sort(F.collect_list(F.struct(*ONE, "wants"))).alias("every")
     by_account = enabled.groupBy(F.col("account_id").cast("string").alias("whose")).agg(every)
@@ -80,11 +79,8 @@ def _tests() -> Column:
     """Those of the account that match; none of who is offline."""
 
     def matches(test: Column) -> Column:
-        # NULL where a test asks for nothing, or for a label that the agent does not have.
-        same = F.forall(
-            test.wants, lambda want: F.coalesce(F.col("labels")[want["name"]] == want["value"], F.lit(False))
-        )
-        return test.wants.isNull() | F.coalesce(same, F.lit(False))
+        has = F.col("labels")
+        return F.forall(test.wants, lambda want: F.coalesce(has[want["key"]] == want["value"], F.lit(False)))
 
     found = F.transform(F.filter("every", matches), lambda test: F.struct(*(test[name].alias(name) for name in ONE)))
     none = F.array().cast(f"ARRAY<STRUCT<{TEST}>>")
@@ -99,7 +95,6 @@ STREAM = Stream(
         "agents": Input(ACTIVE_AGENTS, schema=AGENT, event_time=AT, record=True, tombstones="keep"),
         "again": Input(AGAIN, schema=AGENT, event_time=AT),
         "tests": TESTS,
-        "labels": LABELS,
         "accounts": ACCOUNTS,
     },
     transform=transform,

@@ -77,6 +77,11 @@ def check(capture: Capture, clauses: Clauses) -> None:
         _check_system_columns(capture, clauses)
 
 
+AGGREGATE = (
+    "take MIN, MAX, COUNT, or GROUP_CONCAT with ORDER BY, of columns that name their table, in a subquery as column"
+)
+
+
 def check_query(tree: exp.Expr, dialect: str, refuse: Refuse) -> None:
     """Raise what `refuse` makes of a part that pages cannot be made of. tree: a SELECT or a condition."""
     for node in tree.walk():
@@ -89,8 +94,8 @@ def check_query(tree: exp.Expr, dialect: str, refuse: Refuse) -> None:
             raise refuse("each poll would see other rows", node, "leave it out", "TABLESAMPLE")
         elif isinstance(node, exp.Version) and node.args.get("kind") != "AS OF":
             raise refuse("a key would have as many rows as versions", node.parent or node, "leave the versions out")
-        if isinstance(node, exp.AggFunc | exp.Window):
-            raise refuse("a capture has no aggregates", node, "leave it out")
+        if isinstance(node, exp.AggFunc | exp.Window) and not _of_subquery(node, tree):
+            raise refuse("a capture has no aggregates", node, "leave it out, or " + AGGREGATE)
         if isinstance(node, exp.Literal) and _now(node, dialect):
             raise refuse(MOMENT, node, LEAVE_OUT)
         if isinstance(node, exp.Parameter | exp.SessionParameter):
@@ -122,6 +127,19 @@ def _in_from(query: exp.Query) -> bool:
     while isinstance(around, exp.Subquery | exp.Lateral | exp.SetOperation | exp.Paren):
         around = around.parent
     return isinstance(around, exp.From | exp.Join)
+
+
+def _of_subquery(node: exp.Expr, tree: exp.Expr) -> bool:
+    """Whether an aggregate makes one value of the rows of a subquery, and always the same one."""
+    around = node.find_ancestor(exp.Select)
+    if around is None or around is tree or _in_from(around) or isinstance(node.parent, exp.Window):
+        return False
+    # An aggregate of the outer query's columns alone is one of the outer query.
+    own = {source.alias_or_name for source in around.find_all(exp.Table) if source.find_ancestor(exp.Select) is around}
+    if any(column.table not in own for column in node.find_all(exp.Column)):
+        return False
+    ordered = isinstance(node, exp.GroupConcat) and node.find(exp.Order) is not None
+    return ordered or isinstance(node, exp.Min | exp.Max | exp.Count)
 
 
 def _is_column(node: exp.Expr, tree: exp.Expr) -> bool:

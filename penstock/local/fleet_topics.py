@@ -17,7 +17,7 @@ from penstock.local.fleet import Fleet, Plan
 from penstock.local.sending import Out, are_there, records
 
 CHECK_INS, SESSIONS, OFFLINE, ASSIGNMENTS = "check-ins", "browser-sessions", "agent-offline", "assignments"
-TABLES = ("tests", "labels", "accounts")
+TABLES = ("tests", "accounts")
 # How long after an agent's time was over its event may be missing: beats, grace and a batch.
 LEEWAY = 30_000
 
@@ -142,15 +142,12 @@ def _number(key: bytes, fleet: Fleet) -> int | None:
 
 def _tests(bootstrap: str) -> dict[str, list[tuple[int, dict[str, str]]]]:
     """The tests that may run, by account, with the labels that each asks for."""
-    tests, labels, accounts = (_rows(topic, bootstrap) for topic in TABLES)
+    tests, accounts = (_rows(topic, bootstrap) for topic in TABLES)
     active = {row["id"] for row in accounts if row["active"]}
-    asked: dict[int, dict[str, str]] = defaultdict(dict)
-    for row in labels:
-        asked[row["test_id"]][row["name"]] = row["value"]
     found: dict[str, list[tuple[int, dict[str, str]]]] = defaultdict(list)
     for row in sorted(tests, key=lambda row: int(row["id"])):
-        if row["enabled"] and row["account_id"] in active:
-            found[str(row["account_id"])].append((row["id"], asked[row["id"]]))
+        if row["enabled"] and row["account_id"] in active and row.get("labels"):
+            found[str(row["account_id"])].append((row["id"], orjson.loads(row["labels"])))
     return found
 
 

@@ -56,20 +56,18 @@ def ordinary(n: int, agents: int, at: int) -> tuple[str, str]:
 Sent = tuple[str, str, str]
 
 
-def test(number: int, of: int) -> Sent:
-    """Topic, key and value."""
+def test(number: int, of: int, **labels: str) -> Sent:
+    """Topic, key and value. labels: what it asks for."""
     value = {"id": number, "account_id": of, "name": f"t{number}", "kind": "http", "target": "https://example.com",
-             "every_seconds": 300, "enabled": 1}  # fmt: skip
+             "every_seconds": 300, "enabled": 1, "labels": json.dumps(labels)}  # fmt: skip
     return "tests", f'{{"id":{number}}}', json.dumps(value)
 
 
 def captured() -> Iterator[Sent]:
     for of in range(1, ACCOUNTS + 1):
         yield "accounts", f'{{"id":{of}}}', f'{{"id":{of},"active":1}}'
-        yield from (test(3 * of + n, of) for n in range(3))
-        for n, region in enumerate(REGIONS[:2], 3 * of + 1):
-            row = {"test_id": n, "name": "region", "value": region}
-            yield "labels", f'{{"test_id":{n},"name":"region"}}', json.dumps(row)
+        yield test(3 * of, of)
+        yield from (test(3 * of + n, of, region=region) for n, region in enumerate(REGIONS[:2], 1))
     for rule in range(2 * RULES):
         row = {"id": rule, "account_id": 2 + rule, "metric": "load", "comparison": "over", "min_count": 1, "enabled": 1,
                "threshold": "0" if rule < RULES else "1000000", "window_seconds": WINDOW_S}  # fmt: skip

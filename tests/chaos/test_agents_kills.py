@@ -55,7 +55,7 @@ class Outside(threading.Thread):
         self.check_ins: list[dict[str, Any]] = []
         self.sessions: list[dict[str, Any]] = []
         self.poison = 0
-        self.tables: dict[str, dict[str, dict[str, Any]]] = {"tests": {}, "labels": {}, "accounts": {}}
+        self.tables: dict[str, dict[str, dict[str, Any]]] = {"tests": {}, "accounts": {}}
         self.calm, self.over = threading.Event(), threading.Event()
         self._lost: list[str] = []
         self._says = {f"a{n}": self._said() for n in range(AGENTS)}
@@ -83,7 +83,7 @@ class Outside(threading.Thread):
             elif not ended:
                 # So that some have something to do, in the end as well.
                 self._row("accounts", {"id": 1}, {"active": 1})
-                self._row("tests", {"id": 0}, {"account_id": 1, "enabled": 1})
+                self._row("tests", {"id": 0}, {"account_id": 1, "enabled": 1, "labels": "{}"})
                 ended = True
             self._producer.poll(0)
         assert self._producer.flush(120) == 0
@@ -95,7 +95,7 @@ class Outside(threading.Thread):
 
     def change(self) -> None:
         """One test more or less of account 1, when nobody says anything any more."""
-        self._row("tests", {"id": 0}, {"account_id": 1, "enabled": 0})
+        self._row("tests", {"id": 0}, {"account_id": 1, "enabled": 0, "labels": "{}"})
         assert self._producer.flush(120) == 0
 
     def _said(self) -> dict[str, Any]:
@@ -129,13 +129,11 @@ class Outside(threading.Thread):
 
     def _changes(self) -> None:
         test = self.chance.randrange(8)
-        if self.chance.random() < 0.5:
+        if self.chance.random() < 0.9:
+            asked = {name: self.chance.choice(of) for name, of in VALUES.items() if self.chance.random() < 0.5}
             row = {"account_id": self.chance.choice([1, 1, 2]), "enabled": int(self.chance.random() < 0.8)}
-            self._row("tests", {"id": test}, None if self.chance.random() < 0.2 else row)
-        elif self.chance.random() < 0.9:
-            name = self.chance.choice([*VALUES])
-            asked = {"value": self.chance.choice(VALUES[name])}
-            self._row("labels", {"test_id": test, "name": name}, None if self.chance.random() < 0.5 else asked)
+            gone = self.chance.random() < 0.1
+            self._row("tests", {"id": test}, None if gone else {**row, "labels": json.dumps(asked)})
         else:
             self._row("accounts", {"id": self.chance.choice([1, 2])}, {"active": int(self.chance.random() < 0.8)})
 

@@ -31,7 +31,7 @@ from tests.captures import polled
 
 pytestmark = pytest.mark.integration
 
-TABLES = ("tests", "labels", "accounts")
+TABLES = ("tests", "accounts")
 
 
 # Through processes, in each run of the tests: test_agents_whole.py.
@@ -92,6 +92,40 @@ def test_a_row_that_changes_is_an_assignment_that_changes(
         assert assigned() == {"a": [], "b": [], "c": [], "d": []}
 
 
+def test_a_test_is_never_seen_without_its_labels(demo: Demo, fresh_broker: Broker) -> None:
+    """What one transaction writes of a test and of its labels is one record; so is each change of a label alone."""
+    bootstrap, capture = fresh_broker.bootstrap, catalog.load().captures["tests"]
+    poller = start.open_poller(capture, bootstrap)
+    odd = {'q"uote': "back\\slash", "übel": "ende\n\t", "a": ""}
+
+    def asked() -> list[Any]:
+        found = [r for r in read(bootstrap, "tests") if r.key == '{"id":4}']
+        return [json.loads(json.loads(r.value)["labels"]) if r.value else None for r in found]
+
+    with closing(poller):
+        polled(poller)
+        values = latest(read(bootstrap, "tests")).values()
+        labels = {row["id"]: row["labels"] for row in (json.loads(value or "") for value in values)}
+        assert labels == {1: '{"region": "eu"}', 2: "{}", 3: '{"office": "Springfield", "os": "linux"}'}
+        with demo._engine.begin() as c:
+            c.exec_driver_sql("INSERT INTO tests (account_id, name, kind, target) VALUES (1, 'new', 'ping', 'x')")
+            polled(poller)
+            for name, value in odd.items():
+                c.exec_driver_sql("INSERT INTO labels (test_id, name, value) VALUES (4, %s, %s)", (name, value))
+            polled(poller)
+        polled(poller, 2)
+        assert asked() == [odd]
+        demo.edit("labels", {"test_id": "4", "name": "a"}, {"value": "b"})
+        polled(poller, 2)
+        assert asked() == [odd, {**odd, "a": "b"}]
+        demo.remove("labels", {"test_id": "4", "name": "a"}, hard=False)
+        polled(poller, 2)
+        assert asked()[-1] == {name: value for name, value in odd.items() if name != "a"}
+        demo.remove("tests", {"id": "4"}, hard=False)
+        polled(poller, 2)
+        assert asked()[-1] is None
+
+
 def test_matching_is_what_the_model_says(spark: SparkSession) -> None:
     chance = random.Random(5)
     values = {"region": ["eu", "us"], "os": ["linux", "mac"], "site": ["a", "b", "c"]}
@@ -105,14 +139,14 @@ def test_matching_is_what_the_model_says(spark: SparkSession) -> None:
         })  # fmt: skip
     tables: dict[str, list[dict[str, Any]]] = {
         "tests": [
-            {"id": n, "account_id": chance.randrange(5), "enabled": int(chance.random() < 0.8), "name": f"test {n}"}
+            {
+                "id": n,
+                "account_id": chance.randrange(5),
+                "enabled": int(chance.random() < 0.8),
+                "name": f"test {n}",
+                "labels": json.dumps({name: chance.choice(of) for name, of in values.items() if chance.random() < 0.4}),
+            }
             for n in range(40)
-        ],
-        "labels": [
-            {"test_id": n, "name": name, "value": chance.choice(of)}
-            for n in range(40)
-            for name, of in values.items()
-            if chance.random() < 0.4
         ],
         "accounts": [{"id": n, "active": int(n != 3)} for n in range(4)],
     }
@@ -150,8 +184,16 @@ def test_a_fleet_is_found(
         bootstrap,
         [
             *(row("accounts", {"id": n}, active=int(n != 3)) for n in (1, 2, 3)),
-            *(row("tests", {"id": n}, account_id=1 + n % 3, enabled=1) for n in range(6)),
-            *(row("labels", {"test_id": n, "name": "region"}, value="eu") for n in (0, 3, 4)),
+            *(
+                row(
+                    "tests",
+                    {"id": n},
+                    account_id=1 + n % 3,
+                    enabled=1,
+                    labels=json.dumps({"region": "eu"} if n in (0, 3, 4) else {}),
+                )
+                for n in range(6)
+            ),
         ],
     )
     truth = str(tmp_path / "truth.json")

@@ -7,6 +7,7 @@ are compared with it in tests/integration/test_agents.py. In the end each agent 
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Mapping
 from dataclasses import replace
@@ -28,6 +29,7 @@ ASSIGNED = (
     "agent STRING, account STRING, online BOOLEAN, tests ARRAY<STRUCT<id: BIGINT, name: STRING, kind: STRING, "
     "target: STRING, every_seconds: BIGINT>>, version BIGINT, digest STRING, n BIGINT, timestamp BIGINT"
 )
+LABELS = {"region": ["eu", "us"], "os": ["linux", "mac"]}
 NAMES = ("account", "online", "tests", "version", "digest")
 
 
@@ -36,7 +38,7 @@ class Topics:
 
     def __init__(self) -> None:
         self.of: dict[str, list[tuple[Any, Any]]] = {
-            name: [] for name in ("check-ins", "tests", "labels", "accounts", "active", "again", "assignments")
+            name: [] for name in ("check-ins", "tests", "accounts", "active", "again", "assignments")
         }
 
     def put(self, topic: str, key: Any, value: Mapping[str, Any] | int | None) -> None:
@@ -93,7 +95,7 @@ class Active(Runner):
 
 
 class Again(Runner):
-    reads = ("tests", "labels", "accounts")
+    reads = ("tests", "accounts")
 
     def __init__(self, topics: Topics, chance: random.Random, folder: Path) -> None:
         super().__init__(topics, chance)
@@ -106,7 +108,6 @@ class Again(Runner):
             {**base, "test": str(key), "n": n, "account": str(value["account_id"]) if value else None}
             for n, (key, value) in enumerate(took["tests"])
         ]
-        changes += [{**base, "test": str(key[0])} for key, _ in took["labels"]]
         concerned = [r["account"] for r in self._whose.take(changes, again=again)]
         concerned += [str(key) for key, _ in took["accounts"]]
         given = [{"account": account, "timestamp": T} for account in concerned]
@@ -126,7 +127,7 @@ class Scheduler(Runner):
         self._assigned = Folding(assignments.ASSIGNED, ASSIGNED, folder / "assigned")
 
     def compute(self, took: dict[str, list[tuple[Any, Any]]], *, again: bool) -> list[tuple[str, Any, Any]]:
-        tables = [self._topics.table(name) for name in ("tests", "labels", "accounts")]
+        tables = [self._topics.table(name) for name in ("tests", "accounts")]
         given = []
         told = [(key, said, self._at["active"] + n) for n, (key, said) in enumerate(took["active"])]
         for key, said, n in [*told, *((key, said, None) for key, said in took["again"])]:
@@ -154,8 +155,8 @@ class World:
     def happens(self, *, calm: bool) -> None:
         """calm: agents say little and are not silent for long, so that in the end what changed is the tests."""
         chance, topics = self._chance, self.topics
-        weights = [2, 3, 4, 1, 1] if calm else [6, 3, 2, 1, 2]
-        match chance.choices(["agent", "test", "label", "account", "clock"], weights)[0]:
+        weights = [2, 7, 1, 1] if calm else [6, 5, 1, 2]
+        match chance.choices(["agent", "test", "account", "clock"], weights)[0]:
             case "agent":
                 one = check_in(
                     f"a{chance.randrange(8)}", self.now - T, chance.choice("1112"),
@@ -165,13 +166,9 @@ class World:
                 self.now += chance.randrange(1, MINUTE // 3)
             case "test":
                 key = chance.randrange(6)
+                wants = {name: chance.choice(of) for name, of in LABELS.items() if chance.random() < 0.5}
                 row = {"id": key, "account_id": chance.choice([1, 1, 2]), "enabled": int(chance.random() < 0.9)}
-                topics.put("tests", key, None if chance.random() < 0.2 else row)
-            case "label":
-                key, name = chance.randrange(6), chance.choice(["region", "os"])
-                value = chance.choice({"region": ["eu", "us"], "os": ["linux", "mac"]}[name])
-                label = {"test_id": key, "name": name, "value": value}
-                topics.put("labels", (key, name), None if chance.random() < 0.4 else label)
+                topics.put("tests", key, None if chance.random() < 0.2 else {**row, "labels": json.dumps(wants)})
             case "account":
                 key = chance.choice([1, 2])
                 row = {"id": key, "active": int(chance.random() < 0.8)}
@@ -209,7 +206,7 @@ def differs(seed: int, folder: Path, *kinds: type[Runner]) -> bool:
         known = model.agents([value for key, value in topics.of["check-ins"] if key != BEAT], world.now)
         assert {r["agent"]: r for r in topics.table("active")} == known
         found = {r["agent"]: (r["account"], [t["id"] for t in r["tests"]]) for r in topics.table("assignments")}
-        tables = [topics.table(name) for name in ("tests", "labels", "accounts")]
+        tables = [topics.table(name) for name in ("tests", "accounts")]
         if found != {agent: (one["account"], model.assigned(one, *tables)) for agent, one in known.items()}:
             return True
     return False
@@ -231,8 +228,10 @@ class Mute(Again):
 class Forgetful(Again):
     """Does not remember whose a test is."""
 
-    def compute(self, took: dict[str, list[tuple[Any, Any]]], *, again: bool) -> list[tuple[str, Any, Any]]:
-        return super().compute({**took, "labels": []}, again=again)
+    def __init__(self, topics: Topics, chance: random.Random, folder: Path) -> None:
+        super().__init__(topics, chance, folder)
+        forgets = replace(again.WHOSE, rows="SELECT account FROM records WHERE account IS NOT NULL")
+        self._whose = Folding(forgets, "test STRING, account STRING, n BIGINT, timestamp BIGINT", folder / "forgets")
 
 
 class Hasty(Scheduler):
@@ -240,7 +239,7 @@ class Hasty(Scheduler):
 
     def __init__(self, topics: Topics, chance: random.Random, folder: Path) -> None:
         super().__init__(topics, chance, folder)
-        self._before = {name: topics.table(name) for name in ("tests", "labels", "accounts")}
+        self._before = {name: topics.table(name) for name in ("tests", "accounts")}
 
     def compute(self, took: dict[str, list[tuple[Any, Any]]], *, again: bool) -> list[tuple[str, Any, Any]]:
         now, real = {name: self._topics.table(name) for name in self._before}, self._topics.table
