@@ -19,7 +19,7 @@ SAID = ("account", "platform", "version", "labels")
 def agents(check_ins: Iterable[Record], now: int) -> dict[str, dict[str, Any]]:
     """Each agent as it is when all of time up to `now` is known: what its last check-in said, online and since when.
 
-    Of one time the greatest check-in counts. Who was offline for too long is left out."""
+    Of one time the first check-in counts. Who was offline for too long is left out."""
     found = {}
     for agent, moments in _moments(check_ins).items():
         times = sorted(moments)
@@ -27,7 +27,9 @@ def agents(check_ins: Iterable[Record], now: int) -> dict[str, dict[str, Any]]:
         if last + FORGET <= now:
             continue
         online = last + AFTER + GRACE > now
-        began = [t for t, before in zip(times, [None, *times], strict=False) if before is None or t - before >= AFTER]
+        began = [
+            t for t, before in zip(times, [None, *times], strict=False) if before is None or _parted(before, t, now)
+        ]
         since = began[-1] if online else last + AFTER
         found[agent] = {"agent": agent, **moments[last], "timestamp": last, "online": online, "since": since}
     return found
@@ -39,24 +41,22 @@ def absences(check_ins: Iterable[Record], now: int) -> list[dict[str, Any]]:
     for agent, moments in sorted(_moments(check_ins).items()):
         times = sorted(moments)
         for last, following in zip(times, [*times[1:], None], strict=True):
-            if following - last >= AFTER if following is not None else last + AFTER + GRACE <= now:
+            if last + AFTER + GRACE <= now if following is None else _parted(last, following, now):
                 account = moments[last]["account"]
                 found.append({"agent": agent, "account": account, "last_seen": last, "timestamp": last + AFTER})
     return found
 
 
+def _parted(one: int, other: int, now: int) -> bool:
+    """Whether an absence lies between two neighbours: until the grace is over a check-in may come between."""
+    return other - one >= AFTER and one + AFTER + GRACE <= now
+
+
 def _moments(check_ins: Iterable[Record]) -> dict[str, dict[int, dict[str, Any]]]:
     found: dict[str, dict[int, dict[str, Any]]] = defaultdict(dict)
     for c in check_ins:
-        said, known = {name: c[name] for name in SAID}, found[c["agent"]].get(c["timestamp"])
-        if known is None or _order(said) > _order(known):
-            found[c["agent"]][c["timestamp"]] = said
+        found[c["agent"]].setdefault(c["timestamp"], {name: c[name] for name in SAID})
     return found
-
-
-def _order(said: Record) -> tuple[str, ...]:
-    labels = ", ".join(f"{k}={v}" for k, v in said["labels"].items()) if said["labels"] is not None else ""
-    return (said["account"], said["platform"] or "", said["version"] or "", labels)
 
 
 def assigned(agent: Record, tests: Iterable[Record], accounts: Iterable[Record]) -> list[Any]:

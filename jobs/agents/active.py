@@ -7,68 +7,100 @@ from typing import TYPE_CHECKING
 
 from jobs.agents import ACTIVE_AGENTS, AGENT_OFFLINE, CHECK_IN, CHECK_INS, KNOWN, agents_settings, unless_forgotten
 from penstock.declare.promises import millis
-from penstock.streams import Fold, Folded, Input, Stream, TopicOutput
+from penstock.streams import F, Fold, Folded, Input, Stream, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 AFTER, GRACE = millis(agents_settings().offline_after), millis(agents_settings().grace)
-# Since the last check-in.
-FORGET = AFTER + millis(agents_settings().forget_after)
+# Since the last check-in: until it is told that its agent is offline, and until that is forgotten.
+DUE, FORGET = AFTER + GRACE, AFTER + millis(agents_settings().forget_after)
 
 SAID = "account := {0}account, platform := {0}platform, version := {0}version, labels := {0}labels"
+GAP = "last_seen: BIGINT, account: STRING, back: BIGINT, until: BIGINT"
 
-# Only what is newer than the last check-in counts. A check-in so much later than the one before it ends an absence that
-# is told, whether time had come that far in between or not: so it does not matter how check-ins are cut into batches.
-# What comes so late that it leaves an agent offline, its clock being slow, say, belongs to the absence that was told.
-# Of one time the greater check-in counts, of two batches the first: what an agent said at a time never changes.
-# Who was offline for too long is forgotten; whose clock is wrong by as much is there for as long behind its check-in.
+# What is absent does not depend on how check-ins are cut into batches: it goes by `arrived`, the clock when a check-in
+# was written, and `n`, its offset, as if each came in a batch of its own when it was written. `time` may be later than
+# that of what was written before; then it counts.
+# - Of one time the first counts; one that comes behind a later one, and that is no part of an open gap, counts nothing.
+# - An absence lies between two check-ins if they are so far apart, or if nothing newer arrived until it was due.
+# - A gap stays open until it is due, for a check-in on its way may fill it. Where the grace is longer than AFTER, and
+#   several may be open, the last one is, and the others are told.
+# - A check-in that arrives when its own absence is due leaves its agent offline, and belongs to the absence before it.
 AGENTS = Fold(
     name="agents",
     key=("agent",),
     state="account STRING, platform STRING, version STRING, labels MAP<STRING,STRING>, last_seen BIGINT, "
-    "online BOOLEAN, since BIGINT, due BIGINT",
+    f"online BOOLEAN, since BIGINT, due BIGINT, gap STRUCT<{GAP}>",
     fold=f"""
-WITH moments AS (
-  SELECT r.agent, r.timestamp AS moment, arg_max(
-    struct_pack({SAID.format("r.")}), (r.account, coalesce(r.platform, ''), coalesce(r.version, ''), r.labels::VARCHAR)
-  ) AS said
-  FROM records r LEFT JOIN state s USING (agent)
-  WHERE s.agent IS NULL OR r.timestamp > s.last_seen
-  GROUP BY r.agent, r.timestamp
-  UNION ALL SELECT agent, last_seen, struct_pack({SAID.format("")}) FROM state
-), spaced AS (
-  SELECT *, lag(moment) OVER w AS earlier, lag(said.account) OVER w AS whose
-  FROM moments WINDOW w AS (PARTITION BY agent ORDER BY moment)
+WITH given AS (
+  SELECT agent, timestamp AS moment, struct_pack({SAID.format("")}) AS said, coalesce(n, 0) AS n,
+    greatest(coalesce(arrived, timestamp), getvariable('time')) AS arrived FROM records
+), arrivals AS (
+  SELECT agent, max(arrived) AS latest, min(arrived) FILTER (WHERE moment > last_seen) AS again
+  FROM given LEFT JOIN state USING (agent) GROUP BY agent
 ), known AS (
-  SELECT p.*, s.last_seen, s.online, s.since, s.due,
-    coalesce(NOT s.online AND p.earlier = s.last_seen, false) AS returns
-  FROM spaced p LEFT JOIN state s USING (agent)
+  -- Who was to be forgotten before it came back is new.
+  SELECT s.* FROM state s LEFT JOIN arrivals USING (agent)
+  WHERE s.online OR again IS NULL OR coalesce(s.due > again, true)
+), moments AS (
+  SELECT agent, moment, arg_max(g.said, (-g.n, g.said.account, coalesce(g.said.platform, ''),
+      coalesce(g.said.version, ''), g.said.labels::VARCHAR)) AS said,
+    min(g.n) AS n, arg_min(g.arrived, (g.n, g.arrived)) AS arrived, moment + {DUE} AS until,
+    arg_min(g.arrived, (g.n, g.arrived)) >= moment + {DUE} AS gone
+  FROM given g LEFT JOIN known s USING (agent)
+  WHERE s.agent IS NULL OR (
+    moment > coalesce(s.gap.last_seen, s.last_seen) AND moment NOT IN (s.last_seen, coalesce(s.gap.back, s.last_seen)))
+  GROUP BY agent, moment
+  UNION ALL SELECT agent, last_seen, struct_pack({SAID.format("")}), -1, 0, last_seen + {DUE}, NOT online FROM known
+  UNION ALL SELECT agent, gap.back, struct_pack({SAID.format("")}), -2, 0, gap.back + {DUE}, false
+    FROM known WHERE gap.back <> last_seen
+  UNION ALL SELECT agent, gap.last_seen, struct_pack(account := gap.account, platform := platform, version := version,
+    labels := labels), -3, 0, gap.until, false FROM known WHERE gap IS NOT NULL
+), led AS (
+  SELECT *, coalesce(n <= min(n) OVER (PARTITION BY agent ORDER BY moment
+    ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING), true) AS leads FROM moments
+), ended AS (
+  SELECT *, max(until) FILTER (WHERE leads) OVER (PARTITION BY agent ORDER BY moment
+    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS ends FROM led
+), spaced AS (
+  SELECT *, lag(moment) OVER w AS earlier, lag(said.account) OVER w AS whose,
+    lag(CASE WHEN leads THEN until ELSE ends END) OVER w AS open_until, coalesce(lag(gone) OVER w, false) AS returns,
+    min(arrived) OVER (PARTITION BY agent ORDER BY moment ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS heard
+  FROM ended WHERE leads OR arrived < ends WINDOW w AS (PARTITION BY agent ORDER BY moment)
+), parted AS (
+  SELECT *, coalesce(moment - earlier >= {AFTER}, n >= 0) AS apart,
+    coalesce(NOT returns AND heard >= earlier + {DUE}, false) AS missed,
+    earlier IS NOT NULL AND apart AND NOT returns AND NOT missed
+      AND greatest(coalesce(latest, 0), getvariable('time')) < open_until AS pending
+  FROM spaced LEFT JOIN arrivals USING (agent)
+), opened AS (
+  SELECT *, pending AND moment = max(moment) FILTER (WHERE pending) OVER (PARTITION BY agent) AS open FROM parted
 ), latest AS (
-  SELECT agent, max(moment) AS moment, arg_max(said, moment) AS said,
-    max(moment) FILTER (WHERE earlier IS NULL OR moment - earlier >= {AFTER} OR returns) AS began,
-    list(struct_pack(account := whose, last_seen := earlier) ORDER BY moment)
-      FILTER (WHERE moment - earlier >= {AFTER} AND NOT returns) AS absences,
-    bool_or(moment - earlier >= {AFTER}) AS parted,
-    any_value(last_seen) AS old_seen, any_value(online) AS old_online, any_value(since) AS old_since,
-    any_value(due) AS old_due
-  FROM known GROUP BY agent
+  SELECT agent, max(moment) AS moment, arg_max(said, moment) AS said, arg_max(gone, moment) AS gone,
+    arg_max(arrived, moment) AS arrived,
+    max(moment) FILTER (WHERE (apart OR missed OR returns) AND NOT open) AS began,
+    arg_max(struct_pack(last_seen := earlier, account := whose, back := moment, until := open_until), moment)
+      FILTER (WHERE open) AS gap,
+    list_concat(
+      list(struct_pack(account := whose, last_seen := earlier) ORDER BY moment)
+        FILTER (WHERE earlier IS NOT NULL AND (apart OR missed) AND NOT returns AND NOT open),
+      list(struct_pack(account := said.account, last_seen := moment) ORDER BY moment)
+        FILTER (WHERE gone AND apart AND n >= 0)
+    ) AS absences
+  FROM opened GROUP BY agent
 ), judged AS (
-  SELECT *, old_seen IS DISTINCT FROM moment AS fresh,
-    NOT CASE WHEN old_online = false AND old_seen = moment THEN true
-      ELSE moment + {AFTER + GRACE} <= getvariable('time') END AS online
-  FROM latest
+  SELECT l.*, s.last_seen IS DISTINCT FROM moment AS fresh, s.online AS old_online, s.since AS old_since,
+    s.due AS old_due, NOT l.gone AND moment + {DUE} > getvariable('time') AS online
+  FROM latest l LEFT JOIN known s USING (agent)
 )
 SELECT agent, said.account, said.platform, said.version, said.labels, moment AS last_seen, online,
-  CASE WHEN NOT online AND NOT fresh AND NOT old_online THEN old_since
-    WHEN NOT online THEN moment + {AFTER}
-    WHEN began = old_seen THEN old_since
-    ELSE began END AS since,
-  CASE WHEN online THEN moment + {AFTER + GRACE}
-    WHEN fresh THEN greatest(moment + {FORGET}, getvariable('time') + {FORGET - AFTER})
-    WHEN old_online THEN moment + {FORGET} ELSE old_due END AS due,
-  fresh OR online <> old_online AS changed,
-  list_concat(absences, CASE WHEN NOT online AND (old_online OR (fresh AND (old_online IS NULL OR parted)))
+  CASE WHEN online THEN coalesce(began, old_since) WHEN fresh OR old_online THEN moment + {AFTER} ELSE old_since END
+    AS since,
+  CASE WHEN online THEN least(moment + {DUE}, gap.until) WHEN NOT gone THEN moment + {FORGET}
+    WHEN fresh THEN arrived + {FORGET - AFTER} ELSE old_due END AS due,
+  gap, fresh OR online <> old_online OR (online AND began IS NOT NULL) AS changed,
+  list_concat(absences, CASE WHEN NOT online AND NOT gone
     THEN [struct_pack(account := said.account, last_seen := moment)] END) AS absences
 FROM judged WHERE online OR fresh OR old_online OR coalesce(old_due > getvariable('time'), true)""",
     rows=f"""
@@ -89,14 +121,15 @@ VALUE = ("agent", "account", "platform", "version", "labels", "timestamp", "onli
 
 
 def transform(check_ins: DataFrame) -> DataFrame:
-    return AGENTS(check_ins).withColumn("said", unless_forgotten(*VALUE))
+    given = check_ins.withColumns({"arrived": F.unix_millis("record.timestamp"), "n": F.col("record.offset")})
+    return AGENTS(given.drop("record")).withColumn("said", unless_forgotten(*VALUE))
 
 
 STREAM = Stream(
     name="agents-active",
     app="agents",
     runs=agents_settings().run,
-    inputs={"check_ins": Input(CHECK_INS, schema=CHECK_IN, event_time=KNOWN)},
+    inputs={"check_ins": Input(CHECK_INS, schema=CHECK_IN, event_time=KNOWN, record=True)},
     transform=transform,
     output={
         "active": TopicOutput(ACTIVE_AGENTS, key="agent", value="said"),

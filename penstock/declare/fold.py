@@ -46,7 +46,7 @@ class Fold:
     `getvariable('watermark')` is what records of the batch are late by, in epoch ms, and `getvariable('time')` how far
     time has come before it, which may be later: what is due up to then is folded. How records are cut into batches must
     not matter more than the rule says, and a batch that runs again must come to the same: so no `now()` and no
-    `random()`.
+    `random()`. `arg_max`, `any_value` and the like pass a NULL over: pack what may be NULL, `struct_pack(v := v)`.
 
     A stream with a fold promises `Folded`.
     """

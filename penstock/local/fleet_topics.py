@@ -47,7 +47,8 @@ def send(plan: Plan, bootstrap: str, stop: Event, *, fast: bool, told: Callable[
             break
         for topic, given in ((CHECK_INS, step.check_ins), (SESSIONS, step.sessions)):
             for key, value in given:
-                out.put(topic, key, value)
+                # What is sent of the past was written then: an agent that is heard so late would be offline.
+                out.put(topic, key, value, step.until if fast else 0)
         out.poll()
         sent.check_ins += len(step.check_ins)
         sent.sessions += len(step.sessions)

@@ -35,10 +35,11 @@ class Out:
             }
         )
 
-    def put(self, topic: str, key: str, value: str | bytes) -> None:
+    def put(self, topic: str, key: str, value: str | bytes, at: int = 0) -> None:
+        """Send a record. at: its own time, epoch ms; 0 for now."""
         while True:
             try:
-                return self._producer.produce(topic, value, key)
+                return self._producer.produce(topic, value, key, timestamp=at)
             except BufferError:
                 self._producer.poll(0.05)
 

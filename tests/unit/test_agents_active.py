@@ -14,7 +14,10 @@ from tests.agents_model import AFTER, FORGET, GRACE, MINUTE
 from tests.folding import Folding, cut
 
 T = 1_700_000_000_000
-CHECK_IN = "agent STRING, account STRING, platform STRING, version STRING, labels MAP<STRING,STRING>, timestamp BIGINT"
+CHECK_IN = (
+    "agent STRING, account STRING, platform STRING, version STRING, labels MAP<STRING,STRING>, timestamp BIGINT, "
+    "arrived BIGINT, n BIGINT"
+)
 
 
 def check_in(agent: str, at: int, account: str = "1", **labels: str) -> dict[str, Any]:
@@ -63,12 +66,51 @@ def test_who_is_late_inside_the_allowance_is_not_offline(agents: Folding) -> Non
 
 
 def test_an_absence_between_two_check_ins_is_told_without_the_clock(agents: Folding) -> None:
-    rows = agents.take([check_in("a", 0), check_in("a", AFTER, account="2")])
+    rows = agents.take([check_in("a", 0), check_in("a", AFTER + GRACE, account="2")])
     assert [r["last_seen"] for r in told(rows)] == [T]
     assert told(rows)[0]["account"] == "1"
     [now] = [r for r in rows if r["output"] == "active"]
-    assert (now["online"], now["since"], now["account"]) == (True, T + AFTER, "2")
-    assert agents.take([check_in("a", AFTER), check_in("a", 5)]) == []
+    assert (now["online"], now["since"], now["account"]) == (True, T + AFTER + GRACE, "2")
+    assert agents.take([check_in("a", AFTER + GRACE), check_in("a", 5)]) == []
+
+
+def written(at: int, n: int, one: dict[str, Any]) -> dict[str, Any]:
+    """A check-in that was written at a time, ms after T, as the n-th."""
+    return {**one, "arrived": T + at, "n": n}
+
+
+def test_a_check_in_that_is_overtaken_inside_the_grace_leaves_no_absence(agents: Folding) -> None:
+    assert told(agents.take([written(0, 0, check_in("a", 0))])) == []
+    [row] = agents.take([written(AFTER, 1, check_in("a", AFTER, account="2"))])
+    assert (row["online"], row["since"], row["account"]) == (True, T, "2")
+    assert agents.take([written(AFTER + 9, 2, check_in("a", AFTER - 1))]) == []
+    assert agents.take([], clock=T + AFTER + GRACE) == agents.take([]) == []
+
+
+def test_a_gap_that_nothing_fills_is_told_when_the_grace_is_over(agents: Folding) -> None:
+    agents.take([written(0, 0, check_in("a", 0))])
+    agents.take([written(AFTER, 1, check_in("a", AFTER, account="2"))])
+    agents.take([written(AFTER + 1, 2, check_in("a", AFTER + 1, account="2"))], clock=T + AFTER + GRACE)
+    event, now = agents.take([], again=True)
+    assert (now["since"], now["timestamp"]) == (T + AFTER, T + AFTER + 1)
+    assert told([event]) == [{"agent": "a", "account": "1", "last_seen": T, "timestamp": T + AFTER}]
+
+
+@pytest.mark.parametrize("sizes", [[1], [3], [2, 1], [9]])
+def test_an_absence_of_a_slow_clock_is_told_however_it_is_cut(agents: Folding, sizes: list[int]) -> None:
+    """Of an agent 200 s behind the clock: written when its absence was due, 1,600 s behind the one before."""
+    slow = 200_000
+    times = [0, AFTER - 100_000, AFTER + 500_000, AFTER + 500_000 + AFTER]
+    given = [written(at + slow, n, check_in("a", at)) for n, at in enumerate(times)]
+    rows = [row for batch in cut(given, sizes) for row in agents.take(batch)]
+    assert [r["last_seen"] - T for r in told(rows)] == [0, times[2]]
+    assert [r["since"] - T for r in rows if r["output"] == "active"][-1] == times[3]
+
+
+@pytest.mark.parametrize("sizes", [[1], [2]])
+def test_of_one_time_the_first_counts(agents: Folding, sizes: list[int]) -> None:
+    twice = [written(0, 0, check_in("a", 0, "1")), written(1, 1, check_in("a", 0, "2"))]
+    assert [row["account"] for batch in cut(twice, sizes) for row in agents.take(batch)] == ["1"]
 
 
 def test_a_check_in_that_leaves_its_agent_offline_is_no_other_absence(agents: Folding) -> None:

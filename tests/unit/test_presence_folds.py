@@ -21,7 +21,7 @@ from tests.folding import Folding, cut
 
 SEEDS = range(8)
 # Of small histories, each of which reaches few of the rules.
-MORE = range(40)
+MORE = range(24)
 LATE = walk_ins.LATE
 Pair = tuple[str, str]
 
