@@ -36,7 +36,8 @@ STREAM = Stream(
     inputs={"bundles": Input(BUNDLES, schema=BUNDLE_SCHEMA, event_time="timestamp_millis(window)", combine=newest())},
     transform=transform,
     output=TopicOutput(SUMMARIES, key=KEY, value=(*KEY, *MOMENTS, *quantile_names(S.quantiles))),
-    # Whatever the first stage let in is in time here: a bundle's own time is its window's start.
+    # Whatever the first stage let in is in time here: its rows move time as far as it has come itself, and a heartbeat,
+    # should the topic get some, no further than the clock. A bundle's own time is its window's start.
     promise=Updates(window=S.summary, late_by=S.late_by + S.summary),
     shuffle_partitions=2,
     every=10.0,

@@ -131,6 +131,10 @@ class Catalog:
         """The streams that read a topic."""
         return sorted(name for name, stream in self.streams.items() if stream.takes(topic))
 
+    def fed_by(self, stream: Stream) -> tuple[str, ...]:
+        """The streams that write what a stream reads."""
+        return tuple(n for n in self._written_by(stream.follows) if n in self.streams and n != stream.name)
+
     def windowed(self) -> Windowed:
         """Topics that need heartbeats: those read by a stream whose promise waits for the clock."""
         found: Windowed = {}

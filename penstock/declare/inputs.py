@@ -91,7 +91,8 @@ class Input:
         in every column and its own time as event time. That takes record=True, to tell whose it is.
     combine: groups records before Spark sees them.
     late: what becomes of a record that comes after its windows have closed: `count` it, or `keep` it as well, as it
-        came, in the topic `<stream>-late`.
+        came, in the topic `<stream>-late`. If nothing is said, one that another stream wrote is kept in
+        `penstock.aside`, and any other is counted.
     dead: what becomes of a record that does not parse: `keep` it in the topic `<topic>-dead-letter` with its place and
         the reason, or `count` it only.
     gap: what to do when records were removed before they were read, a log was cut, or a topic was deleted and made
@@ -107,7 +108,7 @@ class Input:
     event_time: str = RECORDS_OWN
     ahead: timedelta | None = timedelta(minutes=5)
     combine: Combiner | None = None
-    late: Late = "count"
+    late: Late | None = None
     dead: Dead = "keep"
     gap: Gap | None = None
     record: bool = False
@@ -125,7 +126,7 @@ class Input:
             check_topic("an input", self.topic)
         for name, kinds in {"late": Late, "dead": Dead, "gap": Gap, "tombstones": Tombstones}.items():
             given = getattr(self, name)
-            if given not in get_args(kinds) and (name, given) != ("gap", None):
+            if given not in get_args(kinds) and (given is not None or name not in ("gap", "late")):
                 known = " or ".join(f'"{kind}"' for kind in get_args(kinds))
                 raise DeclarationError(
                     f"input {self.source}: {name} is not known", got=repr(given), fix=f"say {name}={known}"

@@ -35,7 +35,8 @@ class Mark:
 
     ids: the broker's ids of topics that may be deleted and created again while they are read. plans: of this batch and
     of the one before, by number, as the checkpoint has them. checkpoint: which copy of it wrote this. starts: the first
-    offsets of the batch, for its writers; they are not kept.
+    offsets of the batch, for its writers; they are not kept. writes: topics that take its rows. time: how far in event
+    time the stream had come before this batch, epoch ms; None if it does not say: see `penstock.engine.feeds`.
     """
 
     query: str
@@ -45,6 +46,8 @@ class Mark:
     plans: Mapping[int, str] = field(default_factory=dict)
     checkpoint: str = ""
     starts: Offsets = field(default_factory=dict, compare=False)
+    writes: Sequence[str] = ()
+    time: int | None = None
 
     def value(self) -> bytes:
         found = asdict(self)
@@ -56,8 +59,10 @@ class Mark:
         found = json.loads(value)
         offsets = {topic: {int(p): at for p, at in parts.items()} for topic, parts in found["offsets"].items()}
         plans = {int(batch): plan for batch, plan in found.get("plans", {}).items()}
-        more = found.get("checkpoint", "")
-        return cls(found["query"], found["batch"], offsets, found.get("ids", {}), plans, more)
+        copy, writes = found.get("checkpoint", ""), tuple(found.get("writes", ()))
+        return cls(
+            found["query"], found["batch"], offsets, found.get("ids", {}), plans, copy, writes, found.get("time")
+        )
 
 
 NOTHING = Mark("", -1, {})

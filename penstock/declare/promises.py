@@ -86,6 +86,11 @@ class Promise:
         return NONE
 
     @property
+    def drops_late(self) -> bool:
+        """Whether a record may come too late: then nothing older than the watermark comes out of the stream."""
+        return True
+
+    @property
     def due(self) -> Due | None:
         """When time must have moved though nobody sends; None if it need not."""
         return None
@@ -165,6 +170,10 @@ class Each(Promise):
 
     steps: ClassVar[int] = 0
 
+    @property
+    def drops_late(self) -> bool:
+        return False
+
 
 @dataclass(frozen=True)
 class Joined(Promise):
@@ -224,6 +233,10 @@ class Folded(Promise):
     @property
     def delay(self) -> timedelta:
         return self.late_by or NONE
+
+    @property
+    def drops_late(self) -> bool:
+        return self.late_by is not None
 
     @property
     def due(self) -> Due | None:

@@ -14,6 +14,7 @@ from penstock.control.gaps import Gap
 from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner
 from penstock.declare.topic import ASIDE, COMMITS
 from penstock.engine import plans
+from penstock.engine.feeds import Feeds, Looks, feeding
 from penstock.engine.folding import folds_of
 from penstock.engine.gaps import Inputs
 from penstock.engine.giving import Giving, Store, joined
@@ -59,7 +60,7 @@ class Batches:
 
     Stores without marks come first: so once a store with marks has a batch, all before it have it too. done: is told
     of each batch written; stands: why the stream stands still, a Wait where it is a store that asks for it, and None
-    once it goes on.
+    once it goes on. fed_by: the streams that write what it reads; None for all whose marks say so.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class Batches:
         book: Book,
         done: Callable[[Written], None],
         stands: Callable[[Exception | None], None],
+        fed_by: Collection[str] | None = None,
     ) -> None:
         self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
         self._checkpoint, self._tables, self._done = checkpoint, tables, done
@@ -82,6 +84,8 @@ class Batches:
         self._rejects: Rejects
         self._book, self._inputs = book, Inputs(stream, bootstrap, checkpoint, book)
         self._watermark: Watermark
+        self._fed_by = fed_by
+        self._feeds: Feeds | None = None
         self.folds = folds_of(stream.name, spark, checkpoint.path)
         self.portions = Portions(stream, spark, bootstrap, checkpoint)
         self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path, stands)
@@ -148,8 +152,13 @@ class Batches:
         self._rejects = Rejects(self._stream, self._spark, self._bootstrap, self.left_out, self.reset)
         self._rejects.kept.ids = ids
         self._quarantine.reset = self.reset
-        self._watermark = Watermark(self._stream, self.portions)
         self._pass_damage()
+        mark, planned = self.committed, self._checkpoint.planned()
+        if feeding(self._stream) and (self._fed_by is None or self._fed_by):
+            self._feeds = Feeds(self._stream, Looks(self._stream, self._bootstrap, self._fed_by))
+            self._feeds.open(planned.batch_id if planned else -1)
+        time = mark.time if mark.query == self._checkpoint.query else None
+        self._watermark = Watermark(self._stream, self.portions, self._feeds, time or 0)
 
     def settle(self, timeout: float) -> None:
         """Let no further batch begin, and wait for the present one."""
@@ -164,6 +173,9 @@ class Batches:
             self._past = sum((counted(store.writer) for store in stores), self._past)
         for store in stores:
             store.writer.close()
+        feeds, self._feeds = self._feeds, None
+        if feeds:
+            feeds.close()
 
     @property
     def stored(self) -> dict[str, Any] | None:
@@ -206,6 +218,8 @@ class Batches:
             self.given = batch_id
             query = self._query()
             self._tables.advance(str(query.id), batch_id, self._stopping.is_set)
+            if self._feeds:
+                self._feeds.begin()
             batch, stopping = self._checkpoint.batch(batch_id), self._stopping.is_set
             todo = self._todo(str(query.id), batch)
             self.folds.begin(batch)
@@ -224,8 +238,9 @@ class Batches:
             written = len(todo) < len(self._stores)
             rows = split(self._stream, self._quarantine.watch(batch, frame.toArrow, stopping, written=written))
             self.folds.keep(batch)
-            self._watermark.settle(batch, Execution.last(query))
-            rejects = self._rejects.of(batch, Execution.last(query), late=self.folds.late(batch))
+            come = self._watermark.settle(batch, Execution.last(query))
+            fed = self._feeds.fed if self._feeds else ()
+            rejects = self._rejects.of(batch, Execution.last(query), late=self.folds.late(batch), fed=fed)
             rejects += self._quarantine.letters(batch, self._rejects.kept)
             self._inputs.after(batch)
             # Nobody takes them where the store that does has this batch already.
@@ -241,6 +256,8 @@ class Batches:
                 batch.plans,
                 self._checkpoint.copy,
                 batch.starts,
+                tuple(topic.name for topic in self._stream.written),
+                come,
             )
             self._checkpoint.sync()
             beside = joined(rejects.rows, of_tables)

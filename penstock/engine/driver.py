@@ -50,7 +50,11 @@ class StreamDriver(Driver):
         assert self._spark is not None
         stream, s = self.catalog.stream(name), settings()
         short = self._ended_full is not None
-        return StreamRun(stream, self._spark, s.bootstrap, s.checkpoint_root, figures, self._control, short=short)
+        # What a broken file declares is not known: so ask the marks.
+        fed_by = None if self._wrong else self.catalog.fed_by(stream)
+        return StreamRun(
+            stream, self._spark, s.bootstrap, s.checkpoint_root, figures, self._control, short=short, fed_by=fed_by
+        )
 
     def pulse(self) -> None:
         """A paused JVM leaves this call waiting; the leases then run out and the supervisor sees silence."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 LATE = "numRowsDroppedByWatermark"
 # The operator that notes the event times of a batch: the latest moves the watermark when the batch has ended.
 WATERMARK = "EventTimeWatermark"
+METRICS = "CollectMetrics"
+# The latest event time where there is none.
+NEVER = -(2**63)
 # Logical operators that keep state when their input is a stream.
 STATEFUL = {
     "Aggregate", "Deduplicate", "DeduplicateWithinWatermark", "Join", "Distinct", "TransformWithState",
@@ -263,19 +266,28 @@ class Execution:
         """Where the plan's operators are that note event times, one for each input."""
         return list(_places(self._plan, lambda node: node.nodeName() == WATERMARK))
 
-    def hold_time(self, places: list[tuple[int, ...]], latest_ms: int | None) -> None:
-        """Let what this batch read move the watermark as if no event time lay behind `latest_ms`; None: not at all.
+    def metrics_below(self, place: tuple[int, ...]) -> set[str]:
+        """The names of the metrics that are observed in what an operator reads."""
+        below = _node(self._plan, place)
+        return {str(_node(below, at).name()) for at in _places(below, lambda node: node.nodeName() == METRICS)}
+
+    def hold_time(self, places: list[tuple[int, ...]], latest: Sequence[int | None]) -> list[int | None]:
+        """Let what this batch read at each place move the watermark as if no event time lay behind `latest`, epoch ms;
+        None: not at all. How far each moves it then, None where there is nothing.
 
         To be called when the batch has been computed and has not ended yet.
         """
-        plan = self._plan
-        for place in places:
+        plan, found = self._plan, list[int | None]()
+        for place, upto in zip(places, latest, strict=True):
             seen = _node(plan, place).eventTimeStats()
-            if latest_ms is None:
+            at = int(seen.value().max())
+            if upto is None:
                 seen.reset()
-            elif seen.value().max() > latest_ms:
+            elif at > upto:
                 seen.reset()
-                seen.add(latest_ms)
+                seen.add(upto)
+            found.append(None if upto is None or at == NEVER else min(at, upto))
+        return found
 
     @property
     def _plan(self) -> Any:

@@ -209,10 +209,11 @@ def tombstones(source: DataFrame, like: DataFrame, metric: str) -> DataFrame:
 
 
 def _counted(given: Input) -> list[Column]:
-    """How many records are beats and, where each row is one, how many there are: Spark itself counts what it read, once
-    for each branch of its plan, and a sink's has one of its own for tombstones."""
+    """How many records are beats, the time of the latest and, where each row is one, how many there are: Spark itself
+    counts what it read, once for each branch of its plan, and a sink's has one of its own for tombstones."""
     rows = [F.count(F.lit(1)).alias("values" if given.parted else "rows")] if given.record else []
-    return [F.count_if(BEAT).alias("beats"), *rows]
+    latest = F.max(F.when(F.col(BEAT), F.unix_millis(EVENT_TIME))).alias("beat_at")
+    return [F.count_if(BEAT).alias("beats"), latest, *rows]
 
 
 def bad(metric: Any) -> tuple[int, list[dict[str, Any]] | None]:

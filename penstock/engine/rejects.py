@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql import functions as F  # noqa: N812
 
+from penstock.declare.topic import ASIDE
 from penstock.engine import records, source
 from penstock.engine.kept import Kept
+from penstock.kafka.letters import PREFIX
 from penstock.records import columns
 
 if TYPE_CHECKING:
@@ -66,11 +68,12 @@ class Rejects:
         self.kept = Kept(stream, bootstrap, reset)
         self._late_places: list[tuple[int, ...]] | None = None
 
-    def of(self, batch: Batch, execution: Execution, *, late: bool = False) -> Found:
-        """What of a batch does not reach its output. late: whether something came too late that Spark knows not of."""
+    def of(self, batch: Batch, execution: Execution, *, late: bool = False, fed: Collection[str] = ()) -> Found:
+        """What of a batch does not reach its output. late: whether something came too late that Spark knows not of.
+        fed: the inputs whose records other streams write."""
         found = Found()
         self._dead(batch, execution, found)
-        self._late(batch, execution, found, known=late)
+        self._late(batch, execution, found, fed, known=late)
         return found
 
     def _dead(self, batch: Batch, execution: Execution, found: Found) -> None:
@@ -98,7 +101,7 @@ class Rejects:
         rows = records.rejected(again, given, clock(batch))
         return (row.asDict() for row in rows.toLocalIterator())
 
-    def _late(self, batch: Batch, execution: Execution, found: Found, *, known: bool) -> None:
+    def _late(self, batch: Batch, execution: Execution, found: Found, fed: Collection[str], *, known: bool) -> None:
         """Spark drops groups and counts those, so the batch is read again for the records.
 
         What lies below the floor of a reset is late too, if it was not looked at before that.
@@ -119,19 +122,23 @@ class Rejects:
         if self._reset and self._reset.floor is not None:
             seen = source.before(self._reset.below, f"{columns.KEPT}.")
             upto = F.when(seen, upto).otherwise(max(passed, self._reset.floor * 1000))
-        for given in self._stream.sources.values():
+        for name, given in self._stream.sources.items():
             again = source.batch(self._spark, given, self._bootstrap, batch, self._left_out)
             rows = records.decoded(again, given, clock(batch), keep="all", combine=False)
             late = records.without_beats(rows.where(~F.col(columns.BAD))).where(end <= upto)
-            if given.late == "count":
+            if given.late == "count" or (given.late is None and name not in fed):
                 found.late += late.count()
                 continue
+            target = self._stream.late_topic if given.late else ASIDE.name
             late = late.select(f"{columns.KEPT}.*", F.floor((upto - end) / 1000).alias("late_ms"))
             for row in late.toLocalIterator():
-                if self.kept.has(row.asDict(), self._stream.late_topic):
+                if self.kept.has(row.asDict(), target):
                     continue
                 found.late += 1
-                self._keep(found, row.asDict(), self._stream.late_topic, "late-ms", str(row.late_ms))
+                self._keep(found, row.asDict(), target, "late-ms", str(row.late_ms))
+                if not given.late:
+                    why = f"it came {row.late_ms} ms after its windows had closed"
+                    found.kept[target][-1]["headers"].append((f"{PREFIX}reason", why.encode()))
 
     def _old(self, execution: Execution) -> bool:
         """Whether records of the batch lay below the floor of a reset."""

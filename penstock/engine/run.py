@@ -23,6 +23,8 @@ from penstock.engine.words import root_message
 from penstock.errors import Blocked, BrokerError, Wait
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
@@ -59,8 +61,10 @@ class StreamRun:
         book: Book | None = None,
         *,
         short: bool = False,
+        fed_by: Collection[str] | None = None,
     ) -> None:
-        """short: whether memory was full when it ran last."""
+        """short: whether memory was full when it ran last. fed_by: the streams that write what it reads; None for all
+        that say so."""
         self.stream = stream
         self.offsets: dict[str, dict[int, int]] = {}
         self._figures = Figures(figures)
@@ -71,8 +75,9 @@ class StreamRun:
         self._plan = Plan(self._spark, stream.name, self._checkpoint.path)
         self._tables = Tables(stream, checkpoint_root, bootstrap, self._loads)
         self._batches = Batches(
-            stream, self._spark, bootstrap, self._checkpoint, self._tables, book or Memory(), self._wrote, self._stands
-        )
+            stream, self._spark, bootstrap, self._checkpoint, self._tables, book or Memory(), self._wrote, self._stands,
+            fed_by,
+        )  # fmt: skip
         self._batches.portions.short = short
         self._loading: threading.Thread | None = None
         self._load_error: Exception | None = None

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
-from confluent_kafka import Producer
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 
 from penstock.declare.outputs import NOTHING, Mark
 from penstock.declare.topic import COMMITS
 from penstock.errors import BrokerError
-from penstock.kafka.admin import TIMEOUT, admin, end_offsets, first_offsets, log_ends, partitions
+from penstock.kafka.admin import TIMEOUT, UNPACKED, admin, end_offsets, first_offsets, log_ends, partitions
 from penstock.kafka.connection import connection
 from penstock.kafka.letters import between, consumer
 from penstock.kafka.transactions import mark_partition
@@ -44,6 +52,83 @@ def newest(name: str, bootstrap: str) -> bytes | None:
             if key == name.encode():
                 found = value if isinstance(value, bytes) else None
     return found
+
+
+class Marks:
+    """Reads the marks of transactions as they come, of some writers or of all; not thread-safe."""
+
+    def __init__(self, bootstrap: str, names: Collection[str] | None) -> None:
+        self._bootstrap, self._names = bootstrap, names
+        self._at: dict[Place, int] = {}
+        self._found: dict[str, bytes] = {}
+        self._reader: Consumer | None = None
+        self.undecided = False
+        """Whether the first mark of one of them may be written already, and not be seen yet."""
+
+    def read(self) -> Mapping[str, bytes]:
+        """The newest mark of each that is committed by now. BrokerError if it cannot be read."""
+        client = admin(self._bootstrap)
+        count = partitions(client, self._bootstrap).get(COMMITS.name, 0)
+        numbers = range(count) if self._names is None else {mark_partition(COMMITS, name) for name in self._names}
+        places = {(COMMITS.name, p) for p in numbers if p < count}
+        ends = end_offsets(client, places, self._bootstrap)
+        # A topic that was made again begins anew.
+        self._at = {place: at for place, at in self._at.items() if at <= ends.get(place, at)}
+        self._take({place: end for place, end in ends.items() if end > self._at.get(place, 0)})
+        first = {(COMMITS.name, mark_partition(COMMITS, name)) for name in set(self._names or ()) - self._found.keys()}
+        logs = log_ends(client, first & ends.keys(), self._bootstrap) if first else {}
+        self.undecided = any(end > ends[place] for place, end in logs.items())
+        return self._found
+
+    def _take(self, left: dict[Place, int]) -> None:
+        if not left:
+            return
+        reader = self._reader = self._reader or Consumer(
+            {
+                **UNPACKED,
+                **connection(self._bootstrap),
+                "group.id": "penstock.marks",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                # What lies behind the end is not waited for.
+                "fetch.wait.max.ms": 10,
+                "log_level": 2,
+            }
+        )
+        try:
+            reader.assign([TopicPartition(*place, self._at.get(place, OFFSET_BEGINNING)) for place in left])
+            while left:
+                message = reader.poll(TIMEOUT)
+                if message is None:
+                    raise BrokerError(f"topic {COMMITS.name} cannot be read", got=f"no answer for {TIMEOUT:g} s")
+                place, at = (message.topic() or "", message.partition() or 0), message.offset() or 0
+                if (error := message.error()) and error.code() != KafkaError._PARTITION_EOF:
+                    raise BrokerError(f"topic {COMMITS.name} cannot be read", got=error)
+                if error:
+                    left.pop(place, None)
+                    self._at[place] = at
+                    continue
+                self._at[place] = at + 1
+                self._note(message)
+            reader.unassign()
+        except KafkaException as e:
+            raise BrokerError(f"topic {COMMITS.name} cannot be read", got=e.args[0]) from e
+
+    def _note(self, message: Message) -> None:
+        key, value = message.key(), message.value()
+        name = key.decode(errors="replace") if isinstance(key, bytes) else ""
+        if self._names is not None and name not in self._names:
+            return
+        if isinstance(value, bytes):
+            self._found[name] = value
+        else:
+            self._found.pop(name, None)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
 
 
 def forget_mark(stream: str, bootstrap: str) -> None:

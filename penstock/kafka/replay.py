@@ -119,6 +119,8 @@ def _planned(letter: Letter, taken: list[str], reader: Consumer, ids: Mapping[st
     if origin and "output" in letter.said:
         name = letter.stream
         return Replay(letter, refused=f"a store refused what sink {name} made of it: penstock sinks replay {name}")
+    if "late-ms" in letter.said:
+        return Replay(letter, refused="it came too late, and would again: compute its windows once more")
     if origin is None:
         return Replay(letter, refused="it is a row and no record: let the topic take more, and compute it again")
     if taken:

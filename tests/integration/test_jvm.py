@@ -149,7 +149,7 @@ def test_a_batch_moves_the_watermark_no_further_than_it_is_let(spark: SparkSessi
         execution = jvm.Execution.last(query)
         places = execution.time_places()
         assert len(places) == 1
-        execution.hold_time(places, 2000 if number else None)
+        execution.hold_time(places, [2000 if number else None])
 
     writer = counted(rates(spark)).writeStream.queryName("held").outputMode("update")
     query = writer.option("checkpointLocation", str(tmp_path)).foreachBatch(hold).start()

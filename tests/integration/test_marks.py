@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from penstock.declare.outputs import Mark
 from penstock.declare.topic import COMMITS
-from penstock.kafka.marks import mark_of
+from penstock.kafka.marks import Marks, forget_mark, mark_of
 from penstock.kafka.output import TopicWriter
 from penstock.local.parts import Broker
 from penstock.streams import Topic, TopicOutput
@@ -38,6 +38,8 @@ def test_a_mark_behind_the_open_transaction_of_another_is_found(bootstrap: str) 
     writer = TopicWriter("mine", "penstock.mine", bootstrap, [TopicOutput(OUT, key="key", value="value")])
     writer.write({OUT.name: pa.table({"key": ["k"], "value": ["1"]})}, Mark("q", 0, {"in": {0: 1}}))
     writer.close()
+    mine, every = Marks(bootstrap, ("mine",)), Marks(bootstrap, None)
+    assert (mine.read(), mine.undecided, every.read()) == ({}, True, {})
     later = TopicWriter("mine", "penstock.mine", bootstrap, [TopicOutput(OUT, key="key", value="value")])
     ending = threading.Timer(1.5, other.commit_transaction)
     since = time.monotonic()
@@ -45,6 +47,7 @@ def test_a_mark_behind_the_open_transaction_of_another_is_found(bootstrap: str) 
     assert later.committed().batch == 0
     assert time.monotonic() - since > 1, "it waited for the transaction's end"
     ending.join()
+    assert (Mark.read(mine.read()["mine"]).batch, mine.undecided, set(every.read())) == (0, False, {"mine", "other"})
     other.begin_transaction()
     other.produce(COMMITS.name, key=b"other", value=b"{}", partition=zlib.crc32(b"mine") % COMMITS.partitions)
     other.flush(30)
@@ -59,4 +62,9 @@ def test_a_mark_behind_the_open_transaction_of_another_is_found(bootstrap: str) 
     later.write({}, Mark("q", 2, {"in": {0: 3}}))
     assert (mark_of("mine", bootstrap).batch, mark_of("nobody", bootstrap).batch) == (2, -1)
     later.close()
+    assert [Mark.read(marks.read()["mine"]).batch for marks in (mine, every)] == [2, 2]
+    forget_mark("mine", bootstrap)
+    assert (mine.read(), set(every.read())) == ({}, {"other"})
+    for marks in (mine, every):
+        marks.close()
     other.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from contextlib import closing
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from penstock import catalog
 from penstock.declare.promises import Promise
+from penstock.declare.topic import ASIDE
 from penstock.local.parts import Broker
 from penstock.records.heartbeat import BEAT_KEY, Signer
 from penstock.streams import F, Final, Input, Stream, Topic, TopicOutput, Updates
@@ -136,3 +138,57 @@ def test_a_backlog_that_is_read_in_pieces_is_not_late(spark: SparkSession, boots
         assert run.figures.late == 1, "what comes behind them is late as ever"
     last = {r.key: int(r.value or "") for r in read(bootstrap, "counts")}
     assert sum(last.values()) == 1301
+
+
+EARLY = Topic("early-windows", partitions=2, config={"retention.ms": "-1"})
+ROW = "at BIGINT NOT NULL, key STRING NOT NULL, n BIGINT NOT NULL"
+EARLIER = Stream(
+    "earlier", "tests", {"events": INPUTS["a schema"]}, lambda events: windows(events, "1 minute"),
+    TopicOutput(EARLY, key="key", value=("at", "key", "n")), Updates(window=MINUTE, late_by=4 * MINUTE), max_records=1,
+)  # fmt: skip
+LATER = Stream(
+    "later", "tests", {"rows": Input(EARLY, schema=ROW, event_time="timestamp_millis(at)")},
+    lambda rows: windows(rows, "2 minutes"), TopicOutput(Topic("counts", partitions=1), key="key", value="n"),
+    Updates(window=2 * MINUTE, late_by=6 * MINUTE),
+)  # fmt: skip
+
+
+def windows(rows: DataFrame, length: str) -> DataFrame:
+    found = rows.groupBy(F.window("event_time", length).alias("w")).agg(F.count("*").alias("n"))
+    return found.select(F.unix_millis("w.start").alias("at"), F.unix_millis("w.start").cast("string").alias("key"), "n")
+
+
+def test_what_the_first_let_in_while_it_read_in_pieces_is_in_time_for_the_second(
+    spark: SparkSession, bootstrap: str, tmp_path: Path
+) -> None:
+    """Once the first reads to the end, time goes on for both; what is late then is kept."""
+    create(bootstrap, *catalog.build([EARLIER, LATER]).topics.values())
+    since = time.time() // 120 * 120 - 1800
+    with running(LATER, spark, bootstrap, tmp_path) as later:
+        with running(EARLIER, spark, bootstrap, tmp_path) as earlier:
+            for at in (0, 601, -600, 603):
+                send(bootstrap, events(since + at))
+                earlier.settle()
+                later.settle()
+            assert (earlier.figures.late, later.figures.late) == (0, 0)
+        found = {int(r.key or 0) / 1000 - since for r in read(bootstrap, "counts")}
+        assert found == {0, 600, -600}
+        with running(replace(EARLIER, max_records=0), spark, bootstrap, tmp_path) as earlier:
+            for at in range(1200, 1205):
+                send(bootstrap, events(since + at))
+                earlier.settle()
+                later.settle()
+        assert (since + 600) * 1000 <= (later.figures.watermark or 0) <= (since + 605) * 1000, "1200 s - 4 min - 6 min"
+        old = {"at": int(since * 1000), "key": "old", "n": 1}
+        send(bootstrap, [Record(EARLY.name, "old", json.dumps(old))])
+        later.settle()
+        assert later.figures.late == 1
+    [letter] = read(bootstrap, ASIDE.name)
+    said = dict(letter.headers)
+    assert (json.loads(letter.value or ""), said["penstock.topic"], said["penstock.stream"]) == (
+        old,
+        EARLY.name,
+        "later",
+    )
+    assert 480_000 <= int(said["penstock.late-ms"]) <= 485_000
+    assert said["penstock.reason"] == f"it came {said['penstock.late-ms']} ms after its windows had closed"

@@ -29,6 +29,7 @@ class Planned:
     starts: Ends
     ends: Ends
     at_ms: int = NOW
+    watermark_ms: int = 0
 
 
 @dataclass
@@ -40,9 +41,14 @@ class Executed:
     def time_places(self) -> list[tuple[int, ...]]:
         return [(0, 1), (0, 2)]
 
-    def hold_time(self, places: list[tuple[int, ...]], latest_ms: int | None) -> None:
+    def metrics_below(self, place: tuple[int, ...]) -> set[str]:
+        return {"beats_one"} if place == (0, 1) else {"beats_more", "old_more"}
+
+    def hold_time(self, places: list[tuple[int, ...]], latest: list[int | None]) -> list[int | None]:
         assert places == self.time_places()
-        self.held.append(latest_ms)
+        assert len(set(latest)) == 1
+        self.held.append(latest[0])
+        return latest
 
 
 def held(limit: int, starts: Ends, ends: Ends, *, cut: bool = False) -> int | None:

@@ -1,0 +1,249 @@
+"""How far rows that other streams wrote move time: what the stream before let in is in time for its reader."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from penstock.declare.outputs import Mark
+from penstock.engine.checkpoint import Batch
+from penstock.engine.feeds import FREE, HELD, NOTHING, Fed, Feeds, Look, limit
+from penstock.engine.jvm import Execution
+from penstock.engine.portions import Portions
+from penstock.engine.watermark import Watermark
+from penstock.streams import Each, Final, Input, Stream, Topic, TopicOutput, Updates
+
+SECOND = 1000
+MINUTE = 60 * SECOND
+SOURCE, BETWEEN = Topic("source"), Topic("between")
+AT = "at BIGINT NOT NULL"
+
+
+def given(topic: Topic) -> Input:
+    return Input(topic, schema=AT, event_time="timestamp_millis(at)")
+
+
+def stream(name: str, read: Topic, write: Topic, window: int, late_by: int, most: int = 0) -> Stream:
+    promise = Updates(timedelta(milliseconds=window), timedelta(milliseconds=late_by))
+    output = TopicOutput(write, key="at", value="at")
+    return Stream(name, "tests", {"rows": given(read)}, lambda rows: rows, output, promise, max_records=most)
+
+
+def fed(time: int, batch: int = 1, *, rests: bool = False, writes: str = "between") -> Fed:
+    return Fed(("query", batch), (writes,), time, {}, rests)
+
+
+BETWEENS = given(BETWEEN)
+
+
+def test_rows_of_a_stream_move_time_as_far_as_it_had_come_before_the_batch_was_planned() -> None:
+    before, after = Look({"a": fed(5, 1)}), Look({"a": fed(9, 2)})
+    assert limit(BETWEENS, before, after) == 5
+    assert limit(given(SOURCE), before, after) == FREE
+    both = Look({"a": fed(5), "b": fed(3), "c": fed(1, writes="else")})
+    assert limit(BETWEENS, both, both) == 3, "the one that has come least far"
+
+
+def test_a_stream_that_rests_holds_nobody() -> None:
+    look = Look({"a": fed(5), "b": fed(3, rests=True)})
+    assert limit(BETWEENS, look, look) == 5
+    assert limit(BETWEENS, look, Look({"a": fed(5), "b": fed(3, batch=2)})) == 3, "it has written since"
+    alone = Look({"b": fed(3, rests=True)})
+    assert limit(BETWEENS, alone, alone) == FREE
+
+
+def test_time_waits_where_a_stream_is_new_or_nothing_could_be_seen() -> None:
+    known, new = Look({"a": fed(5)}), Look({"a": fed(5), "b": fed(9)})
+    assert limit(BETWEENS, known, new) == HELD
+    assert limit(BETWEENS, NOTHING, known) == HELD, "a batch that was planned before the start"
+    assert limit(BETWEENS, known, NOTHING) == HELD
+    assert limit(BETWEENS, NOTHING, Look({})) == FREE, "nobody writes it"
+    assert limit(BETWEENS, known, Look({})) == 5
+
+
+def test_a_mark_says_how_far_its_stream_has_come() -> None:
+    plan = 'v1\n{"batchWatermarkMs":7,"batchTimestampMs":9}\n{"source":{"0":4}}'
+    mark = Mark("query", 3, {"source": {0: 4}, "table": {0: 8}}, {}, {3: plan}, "copy", ["between"], 7)
+    assert Fed.read(mark.value()) == Fed(("query", 3), ("between",), 7, {"source": {0: 4}})
+    assert Mark.read(mark.value()).time == 7
+    earlier = {"query": "query", "batch": 3, "offsets": {}, "ids": {}, "plans": {}, "checkpoint": ""}
+    for other in (json.dumps(earlier).encode(), b"", b"{}", b"[]", Mark("query", 3, {}).value()):
+        assert Fed.read(other) is None
+
+
+@dataclass
+class Executed:
+    """A batch as computed. latest: of its event times, epoch ms; moved: how far it was let move time."""
+
+    latest: int
+    beat: int | None = None
+    moved: int | None = None
+
+    def time_places(self) -> list[tuple[int, ...]]:
+        return [(0,)]
+
+    def metrics_below(self, _: tuple[int, ...]) -> set[str]:
+        return {"bad_rows"}
+
+    def observed(self, _: str) -> object:
+        return SimpleNamespace(getAs=lambda _: self.beat)
+
+    def hold_time(self, _: object, latest: list[int | None]) -> list[int | None]:
+        self.moved = None if latest[0] is None else min(self.latest, latest[0])
+        return [self.moved]
+
+
+@dataclass
+class Stage:
+    """A stream as the engine runs it, without Spark: it drops what is late by its watermark."""
+
+    stream: Stream
+    feeds: Feeds | None = None
+    read: list[int] = field(default_factory=lambda: [0] * 4)
+    batch: int = -1
+    watermark: int = 0
+
+    def __post_init__(self) -> None:
+        portions = cast(Portions, SimpleNamespace(most=self.stream.max_records, cuts=lambda _: False))
+        self._clock = Watermark(self.stream, portions, self.feeds)
+
+    def run(self, now: int, times: list[list[int]], ends: list[int]) -> tuple[list[int], list[int], int]:
+        """The event times that it took, those that were late, and what its mark says."""
+        topic = self.stream.inputs["rows"].source
+        self.batch += 1
+        if self.feeds:
+            self.feeds.begin()
+        starts, self.read = {topic: dict(enumerate(self.read))}, ends
+        planned = SimpleNamespace(
+            batch_id=self.batch, starts=starts, ends={topic: dict(enumerate(ends))}, at_ms=now,
+            watermark_ms=self.watermark,
+        )  # fmt: skip
+        found = [at for p, end in enumerate(ends) for at in times[p][starts[topic][p] : end]]
+        size = self.stream.promise.length // timedelta(milliseconds=1)
+        late = [at for at in found if at // size * size + size <= self.watermark]
+        executed = Executed(max(found, default=0))
+        come = self._clock.settle(cast(Batch, planned), cast(Execution, executed))
+        if executed.moved is not None:
+            self.watermark = max(
+                self.watermark, executed.moved - self.stream.promise.delay // timedelta(milliseconds=1)
+            )
+        kept = Counter(found)
+        kept.subtract(late)
+        return list(kept.elements()), late, come or 0
+
+
+class Between:
+    """The topic between: a transaction is seen in one partition earlier than in another, and its mark anywhen; the next
+    one begins when it is seen everywhere."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance, self.now = chance, 0
+        self.times: list[list[int]] = [[], [], [], []]
+        self._seen: list[list[int]] = [[], [], [], []]
+        self._marks: list[tuple[int, Fed]] = []
+        self.whole_at = 0
+
+    def write(self, rows: list[int], batch: int, come: int) -> None:
+        self._marks.append((self.now + self._chance.choice([0, 0, 20 * SECOND]), fed(come, batch)))
+        shown = [self.now + self._chance.choice([0, 0, 20 * SECOND]) for _ in range(4)]
+        for at in rows:
+            partition = self._chance.randrange(4)
+            self.times[partition].append(at)
+            self._seen[partition].append(shown[partition])
+        self.whole_at = max(*shown, self._marks[-1][0])
+
+    def ends(self) -> list[int]:
+        return [sum(at <= self.now for at in seen) for seen in self._seen]
+
+    def __call__(self, _: Look) -> Look:
+        found = [one for at, one in self._marks if at <= self.now]
+        return Look({"first": found[-1]} if found else {}, whole=bool(found) or not self._marks)
+
+    def close(self) -> None:
+        return
+
+
+def dropped(seed: int, most: int, *, by_marks: bool, outage: int, late_by: int = 4 * MINUTE) -> tuple[int, int, int]:
+    """An hour of records, of which some come late, through two streams that are away now and then: how many the first
+    let in, and how many of these the second dropped; of these how many were younger than late_by when they came."""
+    chance = random.Random(seed)
+    first = Stage(stream("first", SOURCE, BETWEEN, MINUTE, late_by, most))
+    between = Between(chance)
+    second = Stage(
+        stream("second", BETWEEN, Topic("out"), 2 * MINUTE, late_by + 2 * MINUTE),
+        Feeds(cast(Stream, SimpleNamespace(name="second", sources={"rows": BETWEENS})), between) if by_marks else None,
+    )
+    if second.feeds:
+        second.feeds.open(-1)
+    coming = [(n * SECOND, chance.choice([0, 0, 20 * SECOND, late_by - MINUTE, 2 * late_by])) for n in range(3600)]
+    written: list[list[int]] = [[], [], [], []]
+    young, let_in, lost, lost_young = set[int](), 0, 0, 0
+    at, n, reads_at, follows_at = 10**9, 0, 0, 0
+    while n < len(coming) or any(end < len(times) for end, times in zip(first.read, written, strict=True)):
+        between.now = now = min(reads_at, follows_at)
+        while n < len(coming) and coming[n][0] <= now:
+            came, age = coming[n]
+            # Each five minutes most records come to another partition.
+            partition = n // 300 % 4 if chance.random() < 0.9 else chance.randrange(4)
+            written[partition].append(at + came - age)
+            young |= {at + came - age} if age < late_by else set()
+            n += 1
+        if now == reads_at:
+            waits = [len(times) - end for times, end in zip(written, first.read, strict=True)]
+            share = min(1.0, most / max(1, sum(waits))) if most else 1.0
+            # Of a partition it takes its share, as Spark does.
+            took = [min(wait, int(share * wait) or 1) for wait in waits]
+            rows, _, come = first.run(at + now, written, [e + t for e, t in zip(first.read, took, strict=True)])
+            let_in += len(rows)
+            between.write(rows, first.batch, come)
+            reads_at = max(now + (outage if chance.random() < 0.03 else 12 * SECOND), between.whole_at + 1)
+        else:
+            _, late, _ = second.run(at + now, between.times, between.ends())
+            lost, lost_young = lost + len(late), lost_young + sum(one in young for one in late)
+            follows_at = now + chance.choice([1, 12, 12, 60]) * SECOND
+    if second.feeds:
+        second.feeds.close()
+    return let_in, lost, lost_young
+
+
+@pytest.mark.parametrize(("most", "outage"), [(0, 15 * MINUTE), (30, 15 * MINUTE)])
+def test_what_the_first_let_in_is_in_time_for_the_second(most: int, outage: int) -> None:
+    """Of a backlog in pieces partitions get out of step; of one in a single transaction a half may be seen first."""
+    by_rows, by_marks = (
+        [dropped(seed, most, by_marks=by_marks, outage=outage) for seed in range(8)] for by_marks in (False, True)
+    )
+    assert sum(lost for _, lost, _ in by_marks) == 0
+    assert sum(let_in for let_in, *_ in by_marks) > 10_000
+    assert sum(young for *_, young in by_rows) > 0, "by the rows' own times even those were lost that were in time"
+
+
+def test_beats_count_in_full_where_windows_wait_for_them() -> None:
+    batch = cast(Batch, SimpleNamespace(batch_id=0, starts={}, ends={}, at_ms=10 * MINUTE, watermark_ms=0))
+    updates = stream("second", BETWEEN, Topic("out"), MINUTE, 0)
+    final = replace(updates, promise=Final(timedelta(minutes=1), timedelta(0)))
+    portions = cast(Portions, SimpleNamespace(most=0, cuts=lambda _: False))
+    feeds = cast(Feeds, SimpleNamespace(limits=lambda *_: {"rows": 3 * MINUTE}))
+    for latest, beat, moved in ((5, None, 3), (2, None, 2), (5, 4, 4), (4, 4, 4), (12, 11, 10)):
+        for one, most in ((updates, 3), (final, 10)):
+            executed = Executed(latest * MINUTE, beat * MINUTE if beat else None)
+            Watermark(one, portions, feeds).settle(batch, cast(Execution, executed))
+            assert executed.moved == min(moved, most) * MINUTE, (latest, beat)
+
+
+def test_a_stream_that_drops_nothing_says_how_far_it_read_to_the_end() -> None:
+    """What a batch reads is told by the next one, for of the batch itself some rows may be seen before others."""
+    each = Stream("each", "a", {"rows": given(SOURCE)}, lambda rows: rows, TopicOutput(BETWEEN, value="at"), Each())
+    portions = SimpleNamespace(most=0, cuts=lambda batch: batch.cut)
+    watermark = Watermark(each, cast(Portions, portions), None, 3)
+    told = []
+    for n, (latest, cut) in enumerate([(5, False), (9, True), (7, False), (6, False), (6, False)]):
+        batch = SimpleNamespace(batch_id=n, starts={}, ends={}, at_ms=100, watermark_ms=0, cut=cut)
+        told.append(watermark.settle(cast(Batch, batch), cast(Execution, Executed(latest))))
+    assert told == [3, 5, 5, 7, 7]
