@@ -84,7 +84,7 @@ def limit(given: Input, before: Look, after: Look) -> int:
 class Looking(Protocol):
     """Looks at streams."""
 
-    def __call__(self, before: Look) -> Look:
+    def __call__(self, before: Look, /) -> Look:
         """What is known of them now. before: what was known at the last look."""
 
     def close(self) -> None: ...
