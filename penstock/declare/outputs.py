@@ -61,8 +61,9 @@ class Mark:
         plans = {int(batch): plan for batch, plan in found.get("plans", {}).items()}
         copy, writes = found.get("checkpoint", ""), tuple(found.get("writes", ()))
         return cls(
-            found["query"], found["batch"], offsets, found.get("ids", {}), plans, copy, writes, found.get("time")
-        )
+            found["query"], found["batch"], offsets, found.get("ids", {}), plans, copy, writes=writes,
+            time=found.get("time"),
+        )  # fmt: skip
 
 
 NOTHING = Mark("", -1, {})

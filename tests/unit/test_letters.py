@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -96,3 +96,9 @@ def test_what_a_store_refused_is_sent_to_that_store_alone() -> None:
     assert _replay("anywhere", headers) == "penstock sinks replay search --place 0:7"
     for forged in ("", "--help", "search; reboot", "a b", "se\u0430rch"):
         assert _replay("anywhere", headers | {"penstock.stream": forged}) == ""
+
+
+def test_what_came_too_late_is_not_sent_again() -> None:
+    said = {"topic": "rows", "partition": "0", "offset": "7", "stream": "second", "late-ms": "480000", "reason": "late"}
+    found = _planned(Letter("penstock.aside", 0, 0, None, b"{}", said), [], cast(Any, None))
+    assert (found.record, found.refused) == (None, "it came too late, and would again: compute its windows once more")
