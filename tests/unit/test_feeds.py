@@ -12,9 +12,10 @@ from typing import cast
 
 import pytest
 
+from penstock import catalog
 from penstock.declare.outputs import Mark
 from penstock.engine.checkpoint import Batch
-from penstock.engine.feeds import FREE, HELD, NOTHING, Fed, Feeds, Look, limit
+from penstock.engine.feeds import FREE, HELD, NOTHING, Fed, Feeds, Look, feeding, limit
 from penstock.engine.jvm import Execution
 from penstock.engine.portions import Portions
 from penstock.engine.watermark import Watermark
@@ -247,3 +248,13 @@ def test_a_stream_that_drops_nothing_says_how_far_it_read_to_the_end() -> None:
         batch = SimpleNamespace(batch_id=n, starts={}, ends={}, at_ms=100, watermark_ms=0, cut=cut)
         told.append(watermark.settle(cast(Batch, batch), cast(Execution, Executed(latest))))
     assert told == [3, 5, 5, 7, 7]
+
+
+def test_which_streams_feed_which() -> None:
+    project = catalog.load()
+    fed_by = {name: project.fed_by(one) for name, one in project.streams.items() if feeding(one)}
+    assert fed_by["metric-summaries"] == ("metric-bundles",)
+    assert fed_by["enriched-walk-ins"] == ("device-contacts", "walk-ins")
+    assert fed_by["walk-in-counts"] == ("enriched-walk-ins",)
+    assert fed_by["metric-bundles"] == fed_by["walk-ins"] == ()
+    assert not fed_by.keys() & {"topic-quality", "receipts-archive"}, "these go by the records' own times"
