@@ -36,7 +36,8 @@ def operating(capture: Capture) -> DAG:
                 "check",
                 type="string",
                 enum=["check", "poll", "reconcile", "snapshot", "continue"],
-                description="`snapshot` reads all rows again; `continue` accepts a changed statement, or what else it waits for.",
+                description="`snapshot` reads all rows again; `continue` accepts what it waits for, as a changed "
+                "statement.",
             ),
             "note": Param("", type=["null", "string"], maxLength=500, description="Why; kept with the action."),
         },

@@ -36,7 +36,8 @@ class Mark:
     ids: the broker's ids of topics that may be deleted and created again while they are read. plans: of this batch and
     of the one before, by number, as the checkpoint has them. checkpoint: which copy of it wrote this. starts: the first
     offsets of the batch, for its writers; they are not kept. writes: topics that take its rows. time: how far in event
-    time the stream had come before this batch, epoch ms; None if it does not say: see `penstock.engine.feeds`.
+    time the stream had come before this batch, epoch ms; None if it does not say: see `penstock.engine.feeds`. waits:
+    whether rows may come without records, when the clock has come far enough.
     """
 
     query: str
@@ -48,6 +49,7 @@ class Mark:
     starts: Offsets = field(default_factory=dict, compare=False)
     writes: Sequence[str] = ()
     time: int | None = None
+    waits: bool = False
 
     def value(self) -> bytes:
         found = asdict(self)
@@ -59,11 +61,9 @@ class Mark:
         found = json.loads(value)
         offsets = {topic: {int(p): at for p, at in parts.items()} for topic, parts in found["offsets"].items()}
         plans = {int(batch): plan for batch, plan in found.get("plans", {}).items()}
-        copy, writes = found.get("checkpoint", ""), tuple(found.get("writes", ()))
-        return cls(
-            found["query"], found["batch"], offsets, found.get("ids", {}), plans, copy, writes=writes,
-            time=found.get("time"),
-        )  # fmt: skip
+        known = {name: found[name] for name in ("ids", "checkpoint", "time", "waits") if name in found}
+        writes = tuple(found.get("writes", ()))
+        return cls(found["query"], found["batch"], offsets, plans=plans, writes=writes, **known)
 
 
 NOTHING = Mark("", -1, {})

@@ -258,6 +258,7 @@ class Batches:
                 batch.starts,
                 tuple(topic.name for topic in self._stream.written),
                 come,
+                self._stream.promise.due is not None,
             )
             self._checkpoint.sync()
             beside = joined(rejects.rows, of_tables)

@@ -4,7 +4,8 @@ While one of them reads a backlog in pieces its time stands still, and what it w
 rows that a stream wrote move the time of its readers no further than it has come itself, as the mark of its last
 transaction says. That was read before the batch was planned: so the batch has all rows of earlier transactions.
 
-A stream that has read all that its inputs hold, and has written nothing since, holds nobody.
+A stream that has read all that its inputs hold, and has written nothing since, holds nobody; unless it waits for the
+clock: it may have windows open, and beats move its time.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ FREE, HELD = 1 << 62, 0
 
 @dataclass(frozen=True)
 class Fed:
-    """A stream's last transaction. writes: topics; ends: next offsets of its inputs; time: how far it has come, epoch
-    ms. rests: whether it was the last one before as well, and its inputs held nothing more."""
+    """A stream's last transaction. writes: topics; time: how far it has come, epoch ms; ends: next offsets of its
+    inputs, none if rows may come without records. rests: whether it was the last one before as well, and its inputs
+    held nothing more."""
 
     batch: tuple[str, int]
     writes: tuple[str, ...]
@@ -53,7 +55,7 @@ class Fed:
             said = (found["query"], int(found["batch"])), tuple(found["writes"]), int(found["time"])
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
-        return cls(*said, plan.ends if plan else {})
+        return cls(*said, plan.ends if plan and not found.get("waits") else {})
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,10 @@ def test_a_mark_says_how_far_its_stream_has_come() -> None:
     plan = 'v1\n{"batchWatermarkMs":7,"batchTimestampMs":9}\n{"source":{"0":4}}'
     mark = Mark("query", 3, {"source": {0: 4}, "table": {0: 8}}, {}, {3: plan}, "copy", ["between"], 7)
     assert Fed.read(mark.value()) == Fed(("query", 3), ("between",), 7, {"source": {0: 4}})
-    assert Mark.read(mark.value()).time == 7
+    assert Mark.read(mark.value()) == replace(mark, writes=("between",))
+    waits = Fed.read(replace(mark, waits=True).value())
+    assert waits is not None
+    assert not waits.ends, "it never rests: its windows close though nothing comes"
     earlier = {"query": "query", "batch": 3, "offsets": {}, "ids": {}, "plans": {}, "checkpoint": ""}
     for other in (json.dumps(earlier).encode(), b"", b"{}", b"[]", Mark("query", 3, {}).value()):
         assert Fed.read(other) is None
