@@ -39,7 +39,8 @@ def look(name: str, bootstrap: str, what: str = "table") -> Now:
         logs = log_ends(admin(bootstrap), every, bootstrap)
         found = end_offsets(admin(bootstrap), every, bootstrap)
         if count and len(found) == len(logs) == len(starts) == count:
-            return Now(topic, *({p: o for (_, p), o in one.items()} for one in (starts, found, logs)), at)
+            first, stable, last = ({p: o for (_, p), o in one.items()} for one in (starts, found, logs))
+            return Now(topic, first, stable, last, at)
         if time.monotonic() > deadline:
             raise BrokerError(
                 f"the topic of {what} {name} is not there, or a partition of it has no leader",

@@ -173,7 +173,7 @@ def document(app: FastAPI, token: str, longest: float, patience: float) -> dict[
     made = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes, openapi_version="3.1.0"
     )
-    models = {*ANSWERS.values(), *BODIES.values(), Problem}
+    models: set[type[BaseModel]] = {*ANSWERS.values(), *BODIES.values(), Problem}
     _, schemas = models_json_schema([(model, "validation") for model in models], ref_template=REF)
     components: dict[str, Any] = {"schemas": schemas["$defs"]}
     if token:

@@ -320,7 +320,7 @@ class ViewRun:
         found = [
             (key, partition)
             for partition, table in misplaced.items()
-            for key in table.filter(pc.invert(table[GONE]))["key"].to_pylist()
+            for key in map(str, table.filter(pc.invert(table[GONE]))["key"].to_pylist())
         ]
         if len(found) >= MISPLACED:
             raise self._displaced(found)

@@ -15,7 +15,7 @@ import orjson
 from penstock.settings import settings
 from penstock.views import criteria, problems
 from penstock.views.between import Away
-from penstock.views.criteria import Asked, Batch, Counts, CountsPart, Part, Search, SearchPart, Wrong
+from penstock.views.criteria import Asked, Batch, Counts, CountsPart, Search, SearchPart, Wrong
 from penstock.views.freshness import Caller, Fresh, least
 from penstock.views.peers import Answer, Directory, Peers
 from penstock.views.plan import in_order, partition_of
@@ -243,7 +243,7 @@ class Service:
         """The partitions that a query is of: all, or those of which another instance asks."""
         if not caller.forwarded:
             return list(range(self._count(run)))
-        if not isinstance(asked, Part) or asked.store != run.layout.version:
+        if not isinstance(asked, SearchPart | CountsPart) or asked.store != run.layout.version:
             raise Misdirected("the instance that sent this on keeps the view in another way", got=self.name)
         return sorted(set(asked.partitions))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import re
 import threading
@@ -115,8 +116,8 @@ def test_a_slow_look_for_a_key_holds_up_nobody_else(doors: Doors, monkeypatch: p
 def test_partitions_are_taken_of_other_instances_alone(doors: Doors, what: str) -> None:
     mine = {"store": doors.run.layout.version}
     sent_on = {"penstock-forwarded": "views-2"}
-    for partitions in ([0], [0] * 60_000, [-1], [7]):
-        assert doors.ask(what, {"partitions": partitions}).status_code == 422
+    for every in ([0], [0] * 60_000, [-1], [7]):
+        assert doors.ask(what, {"partitions": every}).status_code == 422
     for partitions, status in (
         ([0] * 60_000, 200),
         ([0, 1], 200),
@@ -138,13 +139,13 @@ def test_what_one_instance_takes_is_not_too_much_for_the_next(doors: Doors) -> N
     """It gets it written anew, and with partitions."""
     body = {"where": {"town": ["é" * 3000] * 43}}
     assert doors.ask("counts", body).status_code == 200
-    asks = _asks(doors.run, CountsPart, Counts(**body))([0, 1])
+    asks = _asks(doors.run, CountsPart, Counts.model_validate(body))([0, 1])
     assert len(asks) < api.BODY_LIMIT < len(asks) + 4096
     path, sent_on = "/v1/views/things/counts", {"penstock-forwarded": "views-2", "content-type": "application/json"}
     for size, status in ((1, 200), (3, 200), (5, 413)):
         more = asks + b" " * (size * api.BODY_LIMIT - len(asks) - 1)
-        found = doors.asked(lambda client, more=more: client.post(path, content=more, headers=sent_on))
-        assert found.status_code == status
+        sending = functools.partial(httpx.AsyncClient.post, url=path, content=more, headers=sent_on)
+        assert doors.asked(sending).status_code == status
     # Nothing that a caller sends is refused as none of a schema by the next instance: it is of other code then.
     assert isinstance(problems.refused(422, b"{}"), NotReady)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 
 import hypothesis
 import pytest
@@ -22,7 +23,7 @@ AUTHORIZED = {"authorization": f"Bearer {TOKEN}"}
 # What an instance may always say: it has too much to do, or too little time.
 NOT_NOW = (503, 504)
 # The document does not say which fields a view has, and the token is sent whatever else is made of a head.
-UNFIT = [not_a_server_error, positive_data_acceptance, negative_data_rejection]
+UNFIT: list[Any] = [not_a_server_error, positive_data_acceptance, negative_data_rejection]
 
 
 @pytest.fixture(scope="module")

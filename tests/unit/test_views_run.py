@@ -141,7 +141,7 @@ class Scripted:
         class Given:
             def to(_, ends: Mapping[int, int], __: object) -> Iterator[Taken]:  # noqa: N805
                 self.clock.now += takes
-                raw = [
+                raw: list[tuple[bytes | None, bytes | None, int, int]] = [
                     (key.lower().encode(), b'{"town":"x"}' if key.islower() else None, partition, offset)
                     for key, partition, offset in records
                 ]
@@ -187,7 +187,7 @@ def test_an_open_transaction_makes_a_store_of_before_old_and_a_new_one_wait(scri
     assert scripted.age(0) == 20
     shops.store.begin("id", 2, int(clock.time() * 1000), {0: 0, 1: 0})
     scripted.read(scripted.open({0: 5, 1: 5}, {0: 8, 1: 5}))
-    assert (shops.held.keys(), shops.ready) == ({1}, False)
+    assert (set(shops.held), shops.ready) == ({1}, False)
     assert "partitions [0] are hidden by a transaction that is open" in shops.waits
     scripted.read(scripted.now({0: 9, 1: 5}))
     assert shops.ready

@@ -163,8 +163,17 @@ def test_a_time_has_one_shape_wherever_it_stands(tmp_path: Path) -> None:
     said, now = "2026-01-31 23:30:00.5+01:00", "2026-01-31T22:30:00.500000Z"
     first, last = "0001-01-01T00:00:00.000000Z", "9999-12-31T23:59:59.999999Z"
     schema = "at TIMESTAMP, l ARRAY<TIMESTAMP>, m MAP<STRING,TIMESTAMP>, s STRUCT<t: STRUCT<`a b`: TIMESTAMP>, b: INT>"
-    one = {"at": said, "l": [said, None], "m": {"x": said, "y": None}, "s": {"t": {"a b": said}, "b": 5}}
-    given = [one, {"at": first, "l": None, "m": None, "s": None}, {"at": last, "l": [], "m": {}, "s": {"t": None}}]
+    one: dict[str, Any] = {
+        "at": said,
+        "l": [said, None],
+        "m": {"x": said, "y": None},
+        "s": {"t": {"a b": said}, "b": 5},
+    }
+    given: list[dict[str, Any]] = [
+        one,
+        {"at": first, "l": None, "m": None, "s": None},
+        {"at": last, "l": [], "m": {}, "s": {"t": None}},
+    ]
     store = kept(tmp_path, schema, ("at",), *given)
     values = [orjson.loads(text) for (text,) in store.read("SELECT value FROM rows ORDER BY key")]
     assert values[0] == {"at": now, "l": [now, None], "m": {"x": now, "y": None}, "s": {"t": {"a b": now}, "b": 5}}
@@ -183,7 +192,7 @@ def test_a_time_has_one_shape_wherever_it_stands(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["BIGINT", "DOUBLE", "FLOAT", "STRING", "BOOLEAN", "TIMESTAMP", "DATE"])
 def test_a_cursor_that_no_page_gave_is_refused_or_is_a_place(tmp_path: Path, kind: str) -> None:
     store = kept(tmp_path, f"x {kind}", ("x",))
-    places = [1 << 63, 1 << 64, -(1 << 63) - 1, 10**400, True, None, "", "x", "\0", [], {}, 1e308, "2026"]
+    places: list[Any] = [1 << 63, 1 << 64, -(1 << 63) - 1, 10**400, True, None, "", "x", "\0", [], {}, 1e308, "2026"]
     for order, at in itertools.product(("x", "key"), places):
         cursor = base64.urlsafe_b64encode(json.dumps([order, False, at, "k"]).encode()).decode()
         with contextlib.suppress(Wrong):
