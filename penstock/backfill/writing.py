@@ -86,7 +86,8 @@ def _batch(job: Job, run: str, rows: pa.Table) -> Batch:
 
     times = [0] * rows.num_rows
     if job.replays and job.timestamps == "original":
-        micros: Any = pc.fill_null(rows["timestamp"].cast(pa.int64()), -1)
+        stamps: Any = rows["timestamp"].cast(pa.int64())
+        micros = pc.fill_null(stamps, -1)
         times = [stamped(at) for at in (_numbers(micros) // 1000).tolist()]
     return Batch(job.target, rows["key"].to_pylist(), rows["value"].to_pylist(), headers, times, sizes)
 

@@ -103,7 +103,8 @@ class Apps(Database):
         with self.begin() as c:
             unknown = (t.app == app) & (t.desired == "off") & t.changed_at.is_(None)
             c.execute(update(s.stream).where(unknown).values(changed_at=s.now_ms()))
-            return c.execute(select(func.max(t.changed_at)).where(t.app == app)).scalar_one()
+            found: int | None = c.execute(select(func.max(t.changed_at)).where(t.app == app)).scalar_one()
+            return found
 
     def changed_at(self) -> dict[str, int]:
         """When streams were declared or their desired state changed, epoch ms, as far as it is known."""

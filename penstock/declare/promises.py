@@ -21,8 +21,8 @@ def millis(length: timedelta) -> int:
 
 def check_length(what: str, length: object, *, least: int = 0) -> None:
     """DeclarationError if it is no length of time in whole milliseconds, below `least` ms, or above LONGEST."""
-    fits = isinstance(length, timedelta) and not length % timedelta(milliseconds=1) and length <= LONGEST
-    if not fits or millis(length) < least:
+    one = timedelta(milliseconds=1)
+    if not isinstance(length, timedelta) or length % one or not least * one <= length <= LONGEST:
         raise DeclarationError(
             f"{what} is no length of time that can be kept",
             got=repr(length),

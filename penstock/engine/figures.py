@@ -102,7 +102,7 @@ class Figures:
         known = {place: self._open.get(place, (at, now)) for place, at in held.items()}
         self._open = {place: of if of[0] == held[place] else (held[place], now) for place, of in known.items()}
         still = {place: at for place, (at, since) in self._open.items() if now - since >= OPEN}
-        topics = {
+        topics: dict[str, dict[str, Any]] = {
             topic: {
                 "lag": _sum(max(0, ends[topic, p] - at) if (topic, p) in ends else None for p, at in parts.items()),
                 "offsets": {str(p): at for p, at in parts.items()},

@@ -67,7 +67,7 @@ class Airflow:
 
     def triggerer(self) -> subprocess.Popen[bytes]:
         log = (self.home / f"triggerer-{len(self.triggerers)}.log").open("wb")
-        command = [BIN / "airflow", "triggerer", "--skip-serve-logs"]
+        command = [str(BIN / "airflow"), "triggerer", "--skip-serve-logs"]
         made = subprocess.Popen(
             command, env=self.env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )  # fmt: skip

@@ -71,7 +71,7 @@ def test_time_waits_where_a_stream_is_new_or_nothing_could_be_seen() -> None:
 
 def test_a_mark_says_how_far_its_stream_has_come() -> None:
     plan = 'v1\n{"batchWatermarkMs":7,"batchTimestampMs":9}\n{"source":{"0":4}}'
-    mark = Mark("query", 3, {"source": {0: 4}, "table": {0: 8}}, {}, {3: plan}, "copy", ["between"], 7)
+    mark = Mark("query", 3, {"source": {0: 4}, "table": {0: 8}}, {}, {3: plan}, "copy", writes=["between"], time=7)
     assert Fed.read(mark.value()) == Fed(("query", 3), ("between",), 7, {"source": {0: 4}})
     assert Mark.read(mark.value()) == replace(mark, writes=("between",))
     waits = Fed.read(replace(mark, waits=True).value())

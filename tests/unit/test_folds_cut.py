@@ -89,7 +89,8 @@ def names(chance: random.Random) -> list[Item]:
     found: list[Row] = []
     for device in "abc":
         n, at = 0, T + chance.randrange(MINUTE)
-        for contact in chance.choice([["x"], ["x", None], ["x", None, "y"], [None, "x"]]):
+        choices: list[list[str | None]] = [["x"], ["x", None], ["x", None, "y"], [None, "x"]]
+        for contact in chance.choice(choices):
             found.append({"device": device, "timestamp": at, "contact": contact, "n": n})
             n += 1
         for _ in range(chance.randint(3, 8)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
 import bson
 import pyarrow as pa
@@ -145,7 +145,7 @@ def test_a_select_whose_rows_are_no_documents_is_refused(kind: pa.DataType, said
     with pytest.raises(SinkError, match=f"mongodb:d.c.*{said}"):
         fits(kind, "mongodb:d.c")
     with pytest.raises(SinkError, match=said):
-        made(MongoDB(sink="s", database="d", collection="c"), kind)
+        made(MongoDB(sink="s", database="d", collection="c"), cast("pa.StructType", kind))
 
 
 def test_the_deepest_document_is_stored() -> None:

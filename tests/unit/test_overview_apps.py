@@ -69,7 +69,7 @@ def test_what_is_left_of_tables_is_not_told_where_it_is_not_known() -> None:
 def test_a_stream_that_its_driver_does_not_know_is_not_starting_for_ever(
     app: AppRow, changed: dict[str, int], state: State, why: str
 ) -> None:
-    view = fleet(ROW, app=app, **changed)
+    view = fleet(ROW, app=app, driver=DRIVER, **changed)
     assert state_of(view, "fresh") == (state, why)
     assert state_of(view, "bundles")[0] == "running"
     [stream] = [s for s in view.apps[0].streams if s.name == "fresh"]
