@@ -13,6 +13,7 @@ NONE = timedelta(0)
 POSITIVE = {"least": 1}
 # Every time of the calendar's last centuries can be moved by so much.
 LONGEST = timedelta(days=365_000)
+MOST = LONGEST // timedelta(milliseconds=1)
 
 
 def millis(length: timedelta) -> int:
@@ -21,8 +22,7 @@ def millis(length: timedelta) -> int:
 
 def check_length(what: str, length: object, *, least: int = 0) -> None:
     """DeclarationError if it is no length of time in whole milliseconds, below `least` ms, or above LONGEST."""
-    one = timedelta(milliseconds=1)
-    if not isinstance(length, timedelta) or length % one or not least * one <= length <= LONGEST:
+    if not isinstance(length, timedelta) or length % timedelta(milliseconds=1) or not least <= millis(length) <= MOST:
         raise DeclarationError(
             f"{what} is no length of time that can be kept",
             got=repr(length),
