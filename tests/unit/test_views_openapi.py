@@ -66,7 +66,7 @@ def test_whatever_is_made_of_the_document_is_answered_as_it_says(doors: Doors, o
 @pytest.mark.long
 @pytest.mark.parametrize("operation", sorted(ANSWERS))
 def test_much_that_is_made_of_the_document_is_answered_as_it_says(doors: Doors, operation: str) -> None:
-    tried(doors, operation, 2000)
+    tried(doors, operation, 500)
 
 
 def test_the_document_is_valid_and_says_who_must_send_what(doors: Doors) -> None:
