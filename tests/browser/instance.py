@@ -44,11 +44,11 @@ class Instance:
             view.name: ViewRun(Served(view, 1), topic, folder, bootstrap, ProgressRow(f"{view.name}@1", "views-1", ""))
             for view, topic in VIEWS.values()
         }
-        self._pool = Pool()
+        self._pool, self._keys = Pool(), Pool()
         self._directory = Directory(
             Instances(control), row, lambda: {name: run.holds for name, run in self.runs.items()}
         )
-        self.service = Service("views-1", 1, VIEWS, self._directory, self._pool, self._pool)
+        self.service = Service("views-1", 1, VIEWS, self._directory, self._pool, self._keys)
         self.service.runs |= self.runs
         self.server = Server(api.made(self.service, TOKEN), "127.0.0.1", self.port, TOKEN, Requests(VIEWS))
 
@@ -67,6 +67,7 @@ class Instance:
         for run in self.runs.values():
             run.stop()
         self._pool.close()
+        self._keys.close()
         names = [topic.name for _, topic in VIEWS.values()]
         for done in admin(self.bootstrap).delete_topics(names).values():
             done.result(30)

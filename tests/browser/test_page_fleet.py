@@ -17,7 +17,7 @@ from penstock.control import Control
 from penstock.errors import BrokerError
 from penstock.local.parts import Broker
 from penstock.observe.fleet import KEEP, SHOWN
-from penstock.views import run, service
+from penstock.views import freshness, run
 from tests.browser.conftest import View
 from tests.browser.instance import Instance
 from tests.browser.server import Server
@@ -214,7 +214,7 @@ def test_slow_stale_and_strange_views_are_told_apart(
     def away(*_: object) -> None:
         raise BrokerError("the broker did not answer")
 
-    monkeypatch.setattr(service, "STALE_MS", 500)
+    monkeypatch.setattr(freshness, "STALE_MS", 500)
     monkeypatch.setattr(run, "look", away)
     wait_until(lambda: ask("agent", key="agent-7")["said"]["freshness"]["stale"])
     found = ask("fleet")
