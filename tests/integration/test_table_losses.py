@@ -149,11 +149,12 @@ def hasty_cleaner(bootstrap: str) -> Iterator[None]:
 def test_a_tombstone_that_is_compacted_away_before_it_is_read_removes_its_key(
     bootstrap: str, reader: Reader, caplog: pytest.LogCaptureFixture, away: bool
 ) -> None:
-    hasty = {"segment.ms": "100", "delete.retention.ms": "1", "min.cleanable.dirty.ratio": "0.0"}
-    create(bootstrap, replace(SHOPS, config={**hasty, "max.compaction.lag.ms": "100"}))
     send(bootstrap, [shop("a", 1), shop("b", 2)])
     reader.start()
     assert numbers(reader.run()) == {"a": 1, "b": 2}
+    # For longer than the table takes to read.
+    hasty = {"segment.ms": "100", "delete.retention.ms": "4000", "min.cleanable.dirty.ratio": "0.0"}
+    create(bootstrap, replace(SHOPS, config={**hasty, "max.compaction.lag.ms": "100"}))
     if away:
         reader.stop()
     send(bootstrap, [shop("a", None)])
