@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +34,8 @@ class Kept:
     def __init__(self) -> None:
         self.rows: dict[bytes, bytes] = {}
         self.position: Position | None = None
+        # How often each key was written.
+        self.written = Counter[bytes]()
         # Keys of rows that were put aside.
         self.letters: list[bytes] = []
 
@@ -40,11 +43,13 @@ class Kept:
         return Limit(topic)
 
     def commit(self, messages: Iterable[Message], mark: bytes) -> int:
-        for topic, key, value, *_ in messages:
+        # All or, if its maker raises, none of them.
+        for topic, key, value, *_ in list(messages):
             assert key is not None
             if topic == ASIDE.name:
                 self.letters.append(key)
                 continue
+            self.written[key] += 1
             if self.reconcile:
                 self.reconcile._take([Told(key, value)])
             if value is None:

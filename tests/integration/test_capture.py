@@ -20,7 +20,6 @@ from penstock.declare.topic import POSITIONS
 from penstock.errors import LeaseLost
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.transactions import TransactionalWriter
-from penstock.testing import read
 from tests.captures import Source, polled, until
 from tests.support import wait_until
 
@@ -123,41 +122,6 @@ def test_a_long_poll_goes_on_where_it_was_killed(source: Source, monkeypatch: py
     assert second.figures.read < 200
     assert second.position.catch_up is None
     assert source.same()
-
-
-@pytest.mark.parametrize("kept", ["a poll", "a snapshot"])
-def test_what_was_written_before_a_kill_is_written_once(
-    source: Source, monkeypatch: pytest.MonkeyPatch, kept: str
-) -> None:
-    """Whatever step of a poll, or a snapshot, of several pages it was killed at."""
-
-    class Killed(BaseException):
-        pass
-
-    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", 5)
-    poller = source.poller()
-    if kept == "a poll":
-        source.sql(f"INSERT INTO {source.name} (name) VALUES ('before')")
-        until(poller, lambda: poller.position.low is not None, "the low mark comes on")
-    source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_20")
-    for steps in (3, 9, 15):
-        left = steps
-
-        def kill(_: str) -> None:
-            nonlocal left
-            left -= 1
-            if left < 0:
-                raise Killed
-
-        poller.hook = kill
-        with pytest.raises(Killed):
-            until(poller, lambda: False, "it is killed")
-        source.close(poller)
-        poller = source.poller()
-    polled(poller, 3)
-    assert source.same()
-    records = [record for record in read(source.broker.bootstrap, source.name) if record.value is not None]
-    assert len(records) == len(source.table())
 
 
 def test_a_second_poller_shuts_the_first_out(source: Source) -> None:

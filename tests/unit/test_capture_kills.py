@@ -1,0 +1,82 @@
+"""A capture that is killed at any step of a poll or a snapshot of several pages: what it wrote is written once."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from penstock.capture.poller import Poller
+from tests.captures import polled, until
+from tests.unbrokered import QUICK, Kept, poller_of
+
+DECLARED = f"CAPTURE INTO t FROM sqlite x KEY (id) CURSOR c {QUICK} AS SELECT * FROM t"
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture
+def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
+    """An empty table, read in pages of five rows."""
+    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", 5)
+    monkeypatch.setattr("penstock.capture.cursors.LEAST_OVERLAP", timedelta(0))
+    monkeypatch.setenv("AIRFLOW_CONN_X", f"sqlite:///{tmp_path / 'x.db'}")
+    with sqlite3.connect(tmp_path / "x.db", isolation_level=None) as c:
+        c.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, c INT)")
+        yield c
+
+
+def filled(db: sqlite3.Connection, cursor: int) -> None:
+    """Twenty rows more, all of one cursor."""
+    db.executemany("INSERT INTO t (c) VALUES (?)", [(cursor,)] * 20)
+
+
+def killed(poller: Poller, folder: Path, step: int) -> Poller:
+    """The next process, once this one was killed at a step."""
+    left = step
+
+    def kill(_: str) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+
+    poller.hook = kill
+    with pytest.raises(Killed):
+        until(poller, lambda: False, "it is killed")
+    poller.close()
+    return poller_of(DECLARED, folder, cast(Kept, poller.output))
+
+
+def once(poller: Poller, rows: int) -> None:
+    """Each row was written once, and stays so."""
+    polled(poller, 3)
+    kept = cast(Kept, poller.output)
+    assert len(kept.rows) == rows
+    assert set(kept.written.values()) == {1}
+
+
+def test_a_poll(db: sqlite3.Connection, tmp_path: Path) -> None:
+    filled(db, 1)
+    poller = poller_of(DECLARED, tmp_path)
+    until(poller, lambda: poller.position.low == 1, "the low mark comes on")
+    for number, step in enumerate((2, 5, 6, 7, 9, 12, 15), start=2):
+        filled(db, number)
+        poller = killed(poller, tmp_path, step)
+        once(poller, 20 * number)
+    poller.close()
+
+
+def test_a_snapshot(db: sqlite3.Connection, tmp_path: Path) -> None:
+    filled(db, 1)
+    poller = poller_of(DECLARED, tmp_path)
+    for step in (3, 5, 6):
+        poller = killed(poller, tmp_path, step)
+    once(poller, 20)
+    poller.close()
