@@ -1,8 +1,6 @@
-"""Values of PostgreSQL that Python lacks: `infinity`, years before Christ or beyond 9999, `24:00:00`, and text that is
-no UTF-8.
+"""Times of PostgreSQL that Python lacks: `infinity`, years before Christ or beyond 9999, `24:00:00`.
 
-One such value must not stop a capture, so it is read as the text that the database has for it; bytes that are no text
-are told apart from text.
+One such value must not stop a capture, so it is read as the text that the database has for it.
 """
 
 from __future__ import annotations
@@ -14,10 +12,7 @@ from psycopg.abc import AdaptContext, Buffer
 from psycopg.adapt import Loader
 from psycopg.pq import Format
 
-from penstock.capture.encode import text_of
-
 TYPES = ("date", "time", "timestamp", "timestamptz")
-TEXTS = ("text", "varchar", "bpchar", "name", "json")
 
 
 class Wide(Loader):
@@ -38,17 +33,6 @@ class Wide(Loader):
             return bytes(data).decode()
 
 
-class Text(Loader):
-    """A text, or the bytes that are none."""
-
-    def load(self, data: Buffer) -> Any:
-        return text_of(bytes(data))
-
-
 def register(connection: Connection[Any]) -> None:
     for name in TYPES:
         connection.adapters.register_loader(name, type(f"Wide{name}", (Wide,), {"name": name}))
-    if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
-        # It keeps whatever it is given, and converts nothing.
-        for name in TEXTS:
-            connection.adapters.register_loader(name, Text)

@@ -116,28 +116,3 @@ def test_row_security_that_is_switched_on_hides_no_row_in_silence(session: psyco
     session.execute("ALTER TABLE hard DISABLE ROW LEVEL SECURITY")
     poller.poll()
     assert all_read(session, poller)
-
-
-def test_text_of_a_database_that_keeps_any_bytes(
-    postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with psycopg.connect(postgres.url, autocommit=True) as c:
-        c.execute("DROP DATABASE IF EXISTS any_bytes")
-        c.execute("CREATE DATABASE any_bytes ENCODING 'SQL_ASCII' TEMPLATE template0 LOCALE 'C'")
-    url = f"{postgres.url.removesuffix('/postgres')}/any_bytes"
-    with psycopg.connect(url, autocommit=True) as c:
-        c.execute("CREATE TABLE hard (id int PRIMARY KEY, at int, name text)")
-        c.execute("INSERT INTO hard VALUES (1, 1, convert_from('\\x61ff', 'SQL_ASCII')), (2, 1, 'plain')")
-    monkeypatch.setenv("AIRFLOW_CONN_PG", url)
-    monkeypatch.setattr("penstock.capture.writer.ensure_topics", lambda *_: None)
-    found = {}
-    for name in ("name", "convert_to(name, 'SQL_ASCII') AS name"):
-        poller = poller_of(DECLARED.format(more="").replace("id, at", f"id, at, {name}"), tmp_path)
-        until(poller, lambda made=poller: made.figures.polls > 0, "a poll")  # type: ignore[misc]
-        kept = cast(Kept, poller.output)
-        found[name] = (kept.letters, list(kept.rows.values()))
-        poller.close()
-    assert list(found.values()) == [
-        ([b'{"id":1}'], [b'{"id":2,"at":1,"name":"plain"}']),
-        ([], [b'{"id":1,"at":1,"name":"Yf8="}', b'{"id":2,"at":1,"name":"cGxhaW4="}']),
-    ]
