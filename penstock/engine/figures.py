@@ -102,15 +102,19 @@ class Figures:
         known = {place: self._open.get(place, (at, now)) for place, at in held.items()}
         self._open = {place: of if of[0] == held[place] else (held[place], now) for place, of in known.items()}
         still = {place: at for place, (at, since) in self._open.items() if now - since >= OPEN}
-        topics: dict[str, dict[str, Any]] = {
+        lags = {
+            topic: _sum(max(0, ends[topic, p] - at) if (topic, p) in ends else None for p, at in parts.items())
+            for topic, parts in offsets.items()
+        }
+        topics = {
             topic: {
-                "lag": _sum(max(0, ends[topic, p] - at) if (topic, p) in ends else None for p, at in parts.items()),
+                "lag": lags[topic],
                 "offsets": {str(p): at for p, at in parts.items()},
                 "open": {str(p): still[topic, p] for p in parts if (topic, p) in still},
             }
             for topic, parts in offsets.items()
         }
-        lag = _sum(t["lag"] for t in topics.values())
+        lag = _sum(lags.values())
         self._behind_since = (self._behind_since or now) if lag else None
         self.set(topics=topics, lag=lag)
 
