@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -14,11 +15,13 @@ from penstock.observe.views import Overview
 from tests.unit.test_overview import APP, DRIVER, NOW, OFF, ROW, driver, row, seen, state_of
 
 
-def fleet(*rows: ProgressRow, app: AppRow = APP, driver: DriverRow = DRIVER, **changed: int) -> Overview:
+def fleet(
+    *rows: ProgressRow, app: AppRow = APP, driver: DriverRow = DRIVER, changed: Mapping[str, int] | None = None
+) -> Overview:
     """App `metrics` with the streams `bundles` and `fresh`, of which these rows are known."""
     wanted: dict[str, Desired] = {"bundles": "on", "fresh": "on"}
     progress = {one.name: one for one in rows}
-    snap = Snapshot(NOW, [app], {"metrics": wanted}, {"d1": driver}, progress, changed=changed)
+    snap = Snapshot(NOW, [app], {"metrics": wanted}, {"d1": driver}, progress, changed=dict(changed or {}))
     return overview(snap, Limits())
 
 
@@ -69,7 +72,7 @@ def test_what_is_left_of_tables_is_not_told_where_it_is_not_known() -> None:
 def test_a_stream_that_its_driver_does_not_know_is_not_starting_for_ever(
     app: AppRow, changed: dict[str, int], state: State, why: str
 ) -> None:
-    view = fleet(ROW, app=app, driver=DRIVER, **changed)
+    view = fleet(ROW, app=app, changed=changed)
     assert state_of(view, "fresh") == (state, why)
     assert state_of(view, "bundles")[0] == "running"
     [stream] = [s for s in view.apps[0].streams if s.name == "fresh"]
