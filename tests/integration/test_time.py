@@ -174,7 +174,7 @@ def test_what_the_first_let_in_while_it_read_in_pieces_is_in_time_for_the_second
         found = {int(r.key or 0) / 1000 - since for r in read(bootstrap, "counts")}
         assert found == {0, 600, -600}
         with running(replace(EARLIER, max_records=0), spark, bootstrap, tmp_path) as earlier:
-            for at in range(1200, 1205):
+            for at in range(1200, 1206):
                 send(bootstrap, events(since + at))
                 earlier.settle()
                 later.settle()
