@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import Any
 
 import psycopg
 import pymysql
@@ -53,7 +54,8 @@ def test_what_a_server_lacks_is_not_set_and_no_limit_of_its_own_cuts_the_answer(
     ],
 )
 def test_an_error_about_a_value_is_told_apart(kind: type[MySQL | PostgreSQL], error: Exception, refused: bool) -> None:
-    assert kind.refuses(object.__new__(kind), error) == refused
+    database: Any = object.__new__(kind)
+    assert kind.refuses(database, error) == refused
 
 
 def test_a_number_that_mariadb_cannot_be_sent() -> None:
