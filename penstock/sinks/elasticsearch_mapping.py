@@ -101,9 +101,13 @@ def _merged(found: Properties, more: Properties) -> bool:
 
 def _mapped(field: pa.Field[Any], output: Elasticsearch) -> dict[str, Any]:
     kind = field.type
-    if own_kind(kind) == "VARIANT":
+    own = own_kind(kind)
+    if own == "VARIANT":
         # Whatever a record has there: kept and not searched.
         return {"type": "object", "enabled": False}
+    if own:
+        fix = "make it text, as by hex(st_asbinary(...))"
+        raise DeclarationError(f"a field of {output.name} has no JSON", got=f"{field.name} {own}", fix=fix)
     if kinds.is_struct(kind):
         return {"properties": _properties(kind, output)}
     if kinds.is_list(kind) or kinds.is_large_list(kind):

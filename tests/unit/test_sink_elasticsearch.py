@@ -142,6 +142,16 @@ def test_what_is_missing_is_told_from_what_differs() -> None:
     ]
 
 
+def test_a_shape_that_no_document_can_have_is_refused() -> None:
+    bytes_of = pa.field("wkb", pa.binary(), metadata={b"geometry": b"true", b"srid": b"0"})
+    for fields, said in (
+        ({"g": pa.list_(pa.struct([bytes_of]))}, "has no JSON; got: .* GEOMETRY"),
+        ({"_source": pa.string()}, "a name that is Elasticsearch's own; got: _source"),
+    ):
+        with pytest.raises(DeclarationError, match=said):
+            mapping(shaped(fields), output("tests"))
+
+
 @pytest.mark.parametrize(
     ("unit", "suffix", "end"),
     [
