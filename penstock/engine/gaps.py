@@ -196,7 +196,8 @@ def _gaps(starts: Ends, ends: Ends, known: Ids, there: There) -> Iterator[Gap]:
         if now is None:
             yield Gap(topic, "deleted", topic_id=known.get(topic, ""))
             continue
-        if topic in starts and known.get(topic, now) != now:
+        # Also where it is only planned: its offsets are those of the topic before.
+        if known.get(topic, now) != now:
             yield Gap(topic, "made again", topic_id=now)
             continue
         begun, wanted = starts.get(topic), ends.get(topic, {})

@@ -145,7 +145,9 @@ class Recovery:
         if top >= last or (top == last - 1 and self._plan(top) and self._commit(top) is None):
             # In the latter case the batch on top is run first, for its state.
             return top
-        if top + 1 in self._plans and (top < 0 or self._commit(top) is not None):
+        # Without state there is nothing to run a written batch again for.
+        runs_again = self._stateful or last not in self._plans
+        if runs_again and top + 1 in self._plans and (top < 0 or self._commit(top) is not None):
             text = self._plans[top + 1].text
             self._put(f"offsets/{top + 1}", text, f"the plan of batch {top + 1}, which is written, is that of its mark")
             return top + 1

@@ -36,6 +36,7 @@ LOGS = {("t", 0): (10, 30), ("t", 1): (0, 4)}
         ({"t": {1: 4}}, {"t": {0: 30, 1: 4}}, {}, [Gap("t", "removed", 0, 0, 10, 10, "x")]),
         ({}, {"t": {0: 30, 1: 4}}, {}, []),
         ({"t": {0: 3, 1: 0}}, {"t": {0: 9, 1: 0}}, {"t": "old"}, [Gap("t", "made again", topic_id="x")]),
+        ({}, {"t": {0: 30, 1: 4}}, {"t": "old"}, [Gap("t", "made again", topic_id="x")]),
         ({"gone": {0: 3}}, {"gone": {0: 3}}, {"gone": "z"}, [Gap("gone", "deleted", topic_id="z")]),
     ],
     ids=[
@@ -46,6 +47,7 @@ LOGS = {("t", 0): (10, 30), ("t", 1): (0, 4)}
         "new partition",
         "new topic",
         "made again",
+        "made again since it was planned",
         "deleted",
     ],
 )

@@ -219,6 +219,9 @@ def test_a_checkpoint_that_is_gone_writes_nothing_twice() -> None:
     """Its disk is not mounted, or the settings name another place: to begin anew would write everything once more."""
     with pytest.raises(Blocked, match=r"is not there, though it wrote up to batch 5.*is empty.*mounted"):
         mended({}, mark(5))
+    # The first two batches are written: neither is run again, whatever its topic holds now.
+    first = mended({}, mark(1), stateful=False)
+    assert {name for name in first if "/" in name} == {"offsets/0", "offsets/1", "commits/0", "commits/1"}
     assert mended({}, mark(5), stateful=False) == {
         "metadata": '{"id": "q"}',
         **{f"offsets/{n}": plan(n) for n in (4, 5)},
