@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -253,3 +254,20 @@ def test_a_batch_whose_commit_had_no_answer_is_counted_all_the_same(
     finally:
         run.stop()
     assert seen(bootstrap) == [1, 2]
+
+
+@pytest.mark.parametrize("count", [3, 30], ids=["fewer records", "more records"])
+def test_a_topic_and_a_checkpoint_made_again_beside_the_mark_of_before(
+    spark: SparkSession, bootstrap: str, tmp_path: Path, count: int
+) -> None:
+    """What the mark has planned is of the topic before: it is neither waited for nor taken for written."""
+    given = GOES_ON[1]
+    has_read(given, spark, bootstrap, tmp_path, *range(1, 21))
+    with running(stream(given), spark, bootstrap, tmp_path) as run:
+        send(bootstrap, events(21))
+        run.settle()
+    shutil.rmtree(tmp_path / "gaps")
+    made_again(bootstrap, *range(100, 100 + count))
+    with running(stream(given), spark, bootstrap, tmp_path) as run:
+        wait_until(lambda: tended(run.tend, lambda: len(seen(bootstrap)) >= 21 + count))
+    assert seen(bootstrap) == [*range(1, 22), *range(100, 100 + count)]
