@@ -129,7 +129,7 @@ def test_agents_are_counted_and_found(visit: Visit, screenshots: Path) -> None:
     said, tests, alerts = (found.locator("article").nth(n) for n in range(3))
     for one in ("online since", "Account1", "mac", "1.3", "site = s0", "as of"):
         expect(said).to_contain_text(one)
-    expect(said).to_contain_text(re.compile("Checked in[0-9:]{8}, [0-9]+m [0-9]{2}s ago"))
+    expect(said).to_contain_text(re.compile("Checked in([0-9-]{10} )?[0-9:]{8}, [0-9]+m [0-9]{2}s ago"))
     expect(tests).to_contain_text("3 tests")
     expect(tests.locator("tbody tr")).to_have_count(3)
     expect(tests.locator("tbody tr").first).to_have_text("0 shophttphttps://shop.example5m 00s")
