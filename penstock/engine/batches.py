@@ -14,7 +14,7 @@ from penstock.control.gaps import Gap
 from penstock.declare.outputs import NOTHING, Beside, Mark, Output, Owner
 from penstock.declare.topic import ASIDE, COMMITS
 from penstock.engine import plans
-from penstock.engine.feeds import Feeds, Looks, feeding
+from penstock.engine.feeds import Feeds, opened
 from penstock.engine.folding import folds_of
 from penstock.engine.gaps import Inputs
 from penstock.engine.giving import Giving, Store, joined
@@ -142,9 +142,8 @@ class Batches:
             store.mark = store.writer.committed()
             if any(output.name in self._stream.beside for output in store.outputs):
                 self._tables.settle(store.mark)
-        if (reset := take_up(self._checkpoint, self.committed)) is not None:
-            reset = reset.of(topic_ids(admin(self._bootstrap), reset.ids, self._bootstrap))
-        self.reset = reset
+        reset = take_up(self._checkpoint, self.committed)
+        self.reset = reset and reset.of(topic_ids(admin(self._bootstrap), reset.ids, self._bootstrap))
         self._fits()
         ids = self._mend()
         self._quarantine.left_out |= self.portions.open(self.committed)
@@ -153,11 +152,9 @@ class Batches:
         self._rejects.kept.ids = ids
         self._quarantine.reset = self.reset
         self._pass_damage()
-        mark, planned = self.committed, self._checkpoint.planned()
-        if feeding(self._stream) and (self._fed_by is None or self._fed_by):
-            self._feeds = Feeds(self._stream, Looks(self._stream, self._bootstrap, self._fed_by))
-            self._feeds.open(planned.batch_id if planned else -1)
-        time = mark.time if mark.query == self._checkpoint.query else None
+        planned = self._checkpoint.planned()
+        self._feeds = opened(self._stream, self._bootstrap, self._fed_by, planned.batch_id if planned else -1)
+        time = self.committed.time if self.committed.query == self._checkpoint.query else None
         self._watermark = Watermark(self._stream, self.portions, self._feeds, time or 0)
 
     def settle(self, timeout: float) -> None:
@@ -248,18 +245,11 @@ class Batches:
             of_tables, dead, first = self._tables.dead() if takes else ({}, 0, "")
             known = self.committed.offsets
             of_marks = self._tables.offsets if takes else {t: known[t] for t in self._tables.ids if t in known}
+            writes = tuple(topic.name for topic in self._stream.written)
             mark = Mark(
-                str(query.id),
-                batch_id,
-                {**batch.ends, **of_marks},
-                {**ids, **self._tables.ids},
-                batch.plans,
-                self._checkpoint.copy,
-                batch.starts,
-                tuple(topic.name for topic in self._stream.written),
-                come,
-                self._stream.promise.due is not None,
-            )
+                str(query.id), batch_id, {**batch.ends, **of_marks}, {**ids, **self._tables.ids}, batch.plans,
+                self._checkpoint.copy, batch.starts, writes, come, self._stream.promise.due is not None,
+            )  # fmt: skip
             self._checkpoint.sync()
             beside = joined(rejects.rows, of_tables)
             self._untaken.begin()
@@ -348,8 +338,7 @@ class Batches:
             self._checkpoint.fits(mark, stateful=stateful)
 
     def _mend(self) -> Mapping[str, str]:
-        """Let reading go on behind gaps that may be passed: the marks and the checkpoint then say the same of it. The
-        broker's ids of the topics that are there.
+        """Let reading go on behind gaps that may be passed, and return the broker's ids of the topics that are there.
 
         Offsets go into the marks first, and what a mark says of another topic goes last: to die in between leaves what
         shows the gap once more.

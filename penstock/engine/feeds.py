@@ -177,3 +177,19 @@ def feeding(stream: Stream) -> tuple[str, ...]:
     return tuple(
         name for name, i in found if not i.by_own_time or (i.topic is not None and not stream.promise.drops_late)
     )
+
+
+def opened(stream: Stream, bootstrap: str, names: Collection[str] | None, planned: int) -> Feeds | None:
+    """What feeds a stream, looked at before its query starts; None if nothing of it can be fed.
+
+    Args:
+        stream: the reader.
+        bootstrap: the brokers.
+        names: the streams that write what it reads; None for all whose marks say so.
+        planned: the last batch that is planned already, -1 for none.
+    """
+    if not feeding(stream) or (names is not None and not names):
+        return None
+    found = Feeds(stream, Looks(stream, bootstrap, names))
+    found.open(planned)
+    return found

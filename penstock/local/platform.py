@@ -278,13 +278,11 @@ class Platform:
         taken = self._take_up(control, control.desired().keys() - before.keys())
         said = f"{len(catalog.topics)} topics" + (f", {len(done)} of them changed" if done else "")
         said += f"; released for what is new: {', '.join(taken)}" if taken else ""
-        self._amiss += wrong
         said += "".join(f"; wrong: {mistake}" for mistake in wrong)
-        self._left_out |= control.desired().keys() - catalog.supervised.keys()
-        # An app of which a file is wrong may not start with what is new in it.
-        for app in control.apps():
-            if of_app(app.name, catalog, wrong):
-                self._left_out |= control.desired(app.name).keys()
+        self._amiss += wrong
+        # What is new in an app of which a file is wrong may not start.
+        ill = (app.name for app in control.apps() if of_app(app.name, catalog, wrong))
+        self._left_out.update(control.desired().keys() - catalog.supervised.keys(), *map(control.desired, ill))
         return said
 
     def _take_up(self, control: Control, new: Set[str]) -> list[str]:

@@ -15,7 +15,6 @@ import pymysql
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture import connections
 from penstock.capture.database import Database, SourceError
 from penstock.capture.encode import EncodingError, encode
 from penstock.capture.mysql import MySQL
@@ -24,7 +23,6 @@ from penstock.capture.postgres import PostgreSQL
 from penstock.capture.records import records
 from penstock.capture.sqlite import SQLite
 from penstock.declare.capture import Capture, parse
-from penstock.errors import DeclarationError
 from penstock.local.parts import MariaDB
 from penstock.machine.process import free_port
 from tests.captures import connect
@@ -368,44 +366,3 @@ def test_sqlite_has_a_delay(tmp_path: Path) -> None:
     assert found.oldest == found.now - 5
     assert abs(found.now - time.time()) < 1
     database.close()
-
-
-# Connections
-
-
-@pytest.mark.parametrize(
-    ("given", "dialect", "url"),
-    [
-        ("mysql://u:p%40ss@h:3306/shop", "mysql", "mysql+pymysql://u:p%40ss@h:3306/shop"),
-        ("postgres://u@h/shop", "postgres", "postgresql+psycopg://u@h/shop"),
-        ("sqlite:////data/x.db", "sqlite", "sqlite:////data/x.db"),
-        ('{"conn_type": "mysql", "host": "h", "login": "u", "password": "p@", "port": 1, "schema": "s"}', "mysql",
-         "mysql+pymysql://u:p%40@h:1/s"),
-    ],
-)  # fmt: skip
-def test_a_connection_as_airflow_gives_it(given: str, dialect: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_MY_SHOP", given)
-    assert connections.url("my-shop", dialect).render_as_string(hide_password=False) == url
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("", "connection shop is not given.*AIRFLOW_CONN_SHOP='mysql://"),
-        ("{secret", "connection shop cannot be read"),
-        ("mysql://u:p@secret@h/s", "connection shop cannot be read.*%40 for @"),
-        ("postgres://u:secret@h/s", "connection shop is of another engine; got: postgres"),
-    ],
-)
-def test_a_connection_that_does_not_serve(given: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AIRFLOW_CONN_SHOP", given)
-    with pytest.raises(DeclarationError, match=message) as found:
-        connections.url("shop", "mysql")
-    assert "secret" not in str(found.value)
-
-
-def test_a_database_that_is_away_says_where_it_should_be() -> None:
-    database = MySQL(make_url(f"mysql+pymysql://u:secret@127.0.0.1:{free_port()}/x"), DELAY)
-    with pytest.raises(SourceError, match=r"did not do what a capture asked.*127\.0\.0\.1") as found:
-        database.clock()
-    assert "secret" not in str(found.value)
