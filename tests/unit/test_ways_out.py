@@ -188,6 +188,7 @@ def test_only_what_lies_beside_already_is_not_kept_again(monkeypatch: pytest.Mon
         return Letter("dead", 0, 0, None, None, {"topic": "t", "partition": "0", "offset": offset, "stream": of})
 
     monkeypatch.setattr(letters, "read", lambda *_: [letter("s", "3"), letter("other", "4"), letter("s", "?")])
+    monkeypatch.setattr("penstock.engine.kept.partitions", lambda *_: {})
     kept = Kept(stream("s", Input(Topic("t"))), "b", Reset({}, None, SAME, {"t": {0: 7}}))
     for offset, target, has in ((3, "dead", 1), (3, "late", 0), (4, "dead", 0), (6, "", 1), (7, "", 0), (9, "dead", 0)):
         assert kept.has({"topic": "t", "partition": 0, "offset": offset}, target) == bool(has), (offset, target)
