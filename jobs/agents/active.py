@@ -25,7 +25,8 @@ GAP = "last_seen: BIGINT, account: STRING, back: BIGINT, until: BIGINT"
 # - Of one time the first counts; one that comes behind a later one, and that is no part of an open gap, counts nothing.
 # - An absence lies between two check-ins if they are so far apart, or if nothing newer arrived until it was due.
 # - A gap stays open until it is due, for a check-in on its way may fill it. Where the grace is longer than AFTER, and
-#   several may be open, the last one is, and the others are told.
+#   several may be open, the last one is, and the others are told. What came between its end and the last check-in is
+#   not kept: these two are `joined`.
 # - A check-in that arrives when its own absence is due leaves its agent offline, and belongs to the absence before it.
 AGENTS = Fold(
     name="agents",
@@ -50,7 +51,8 @@ WITH given AS (
     arg_min(g.arrived, (g.n, g.arrived)) >= moment + {DUE} AS gone
   FROM given g LEFT JOIN known s USING (agent)
   WHERE s.agent IS NULL OR (
-    moment > coalesce(s.gap.last_seen, s.last_seen) AND moment NOT IN (s.last_seen, coalesce(s.gap.back, s.last_seen)))
+    moment > coalesce(s.gap.last_seen, s.last_seen)
+    AND NOT moment BETWEEN coalesce(s.gap.back, s.last_seen) AND s.last_seen)
   GROUP BY agent, moment
   UNION ALL SELECT agent, last_seen, struct_pack({SAID.format("")}), -1, 0, last_seen + {DUE}, NOT online FROM known
   UNION ALL SELECT agent, gap.back, struct_pack({SAID.format("")}), -2, 0, gap.back + {DUE}, false
@@ -66,10 +68,11 @@ WITH given AS (
 ), spaced AS (
   SELECT *, lag(moment) OVER w AS earlier, lag(said.account) OVER w AS whose,
     lag(CASE WHEN leads THEN until ELSE ends END) OVER w AS open_until, coalesce(lag(gone) OVER w, false) AS returns,
-    min(arrived) OVER (PARTITION BY agent ORDER BY moment ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS heard
+    min(arrived) OVER (PARTITION BY agent ORDER BY moment ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING) AS heard,
+    n = -1 AND lag(n, 1, 0) OVER w = -2 AS joined
   FROM ended WHERE leads OR arrived < ends WINDOW w AS (PARTITION BY agent ORDER BY moment)
 ), parted AS (
-  SELECT *, coalesce(moment - earlier >= {AFTER}, n >= 0) AS apart,
+  SELECT *, coalesce(moment - earlier >= {AFTER}, n >= 0) AND NOT joined AS apart,
     coalesce(NOT returns AND heard >= earlier + {DUE}, false) AS missed,
     earlier IS NOT NULL AND apart AND NOT returns AND NOT missed
       AND greatest(coalesce(latest, 0), getvariable('time')) < open_until AS pending

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from jobs.agents import active
+from jobs.agents import active, agents_settings
 from tests import agents_model as model
 from tests.agents_model import AFTER, FORGET, GRACE, MINUTE
 from tests.folding import Folding, cut
@@ -195,3 +197,41 @@ def test_random_histories(seed: int, tmp_path: Path) -> None:
     assert sorted(events, key=lambda r: (r["agent"], r["timestamp"])) == wanted
     assert len(wanted) > 10
     assert latest == model.agents(history, now)
+
+
+@pytest.fixture
+def patient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Folding]]:
+    """The stream's module where the grace, 30 s, is longer than the absence, 8 s; and its fold."""
+    for name, seconds in {"OFFLINE_AFTER": "8", "GRACE": "30"}.items():
+        monkeypatch.setenv(f"PENSTOCK_AGENTS_{name}", seconds)
+    agents_settings.cache_clear()
+    spec = spec_from_file_location("jobs_agents_active_patient", active.__file__)
+    assert spec
+    assert spec.loader
+    made = module_from_spec(spec)
+    spec.loader.exec_module(made)
+    yield made, Folding(made.AGENTS, CHECK_IN, tmp_path / "patient")
+    agents_settings.cache_clear()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_grace_that_is_longer_than_an_absence(patient: tuple[Any, Folding], seed: int) -> None:
+    """Check-ins come in order; each pause that is long enough is told once, however they are cut into batches."""
+    made, agents = patient
+    chance, at = random.Random(seed), 0
+    given, gone = [check_in("a", 0)], []
+    for _ in range(60):
+        pause = chance.choice([1000, 1000, 3000, made.AFTER - 1, made.AFTER, made.AFTER + 5000, made.AFTER + 50_000])
+        if pause >= made.AFTER:
+            gone.append(T + at)
+        at += pause
+        given.append(check_in("a", at))
+    rows = [written(one["timestamp"] - T, n, one) for n, one in enumerate(given)]
+    absences = []
+    while rows:
+        cut = chance.randint(1, 6)
+        absences += told(agents.take(rows[:cut], clock=rows[:cut][-1]["timestamp"]))
+        rows = rows[cut:]
+    end = T + at + made.AFTER + made.GRACE
+    absences += told(agents.take([], clock=end)) + told(agents.take([], clock=end + 1))
+    assert sorted(one["last_seen"] for one in absences) == [*gone, T + at]
