@@ -52,8 +52,11 @@ doctor: env ## check Java, ports, versions, broker, database
 	@$(PENSTOCK) doctor
 
 # Files run in one worker each, in their order (tests/conftest.py): they share servers. Long ones come first, by name.
-test: lint types ## ruff, mypy and all tests but the long ones (forty minutes); one folder: make test TESTS=tests/unit
-	.venv/bin/python -m pytest -n $(WORKERS) --no-loadscope-reorder --durations 20 $(TESTS)
+# Types are checked beside the tests, most of which wait for servers.
+test: lint ## ruff, mypy and all tests but the long ones (forty minutes); one folder: make test TESTS=tests/unit
+	@.venv/bin/mypy $(SOURCES) & types=$$!; \
+	.venv/bin/python -m pytest -n $(WORKERS) --no-loadscope-reorder --durations 20 $(TESTS); tests=$$?; \
+	wait $$types && exit $$tests
 
 chaos: test-env ## fuzz, the long tests, then kill and cut a whole platform for hours and compare all it wrote; goes on where it was
 	FUZZ=10000 .venv/bin/python -m pytest tests/unit/test_records_fuzz.py tests/unit/test_declarations_fuzz.py \
