@@ -3,19 +3,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import update
 
-from penstock.control import Actor, Control, DriverRow, schema
+from penstock.control import Actor, Control, DriverRow, connect, schema
+from penstock.settings import PROJECT
 from penstock.supervision import processes
 from penstock.supervision.supervisor import Supervisor
+from tests.chaos.projects import other_project
 
 ME = Actor("me", "cli")
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+@contextmanager
+def chaos_project(home: Path) -> Iterator[Control]:
+    """The project of the chaos tests, with an empty control database in a folder and supervisors that look often."""
+    variables = {
+        "PENSTOCK_CONTROL_URL": f"sqlite:///{home}/control.db",
+        "PENSTOCK_HOME": home / "home",
+        "PENSTOCK_SUPERVISE_EVERY": 0.05,
+    }
+    with other_project(PROJECT / "tests" / "chaos" / "project", variables):
+        made = connect()
+        made.migrate()
+        yield made
+        made.engine.dispose()
 
 
 class Platform:

@@ -10,28 +10,18 @@ from typing import Any
 
 import pytest
 
-from penstock.control import Control, connect
-from penstock.settings import PROJECT
+from penstock.control import Control
 from penstock.supervision import processes
-from tests.chaos.projects import other_project
-from tests.unit.supervised import airflow_says
+from tests.unit.supervised import airflow_says, chaos_project
 from tests.unit.test_dags import context, first, operator
 
 
 @pytest.fixture
 def control(tmp_path: Path, airflow_home: None) -> Iterator[Control]:  # noqa: ARG001
-    variables = {
-        "PENSTOCK_CONTROL_URL": f"sqlite:///{tmp_path}/control.db",
-        "PENSTOCK_HOME": tmp_path / "home",
-        "PENSTOCK_SUPERVISE_EVERY": 0.05,
-    }
-    with other_project(PROJECT / "tests" / "chaos" / "project", variables):
-        made = connect()
-        made.migrate()
+    with chaos_project(tmp_path) as made:
         yield made
         for d in made.drivers(live=False):
             processes.kill(d)
-        made.engine.dispose()
 
 
 @pytest.mark.parametrize(

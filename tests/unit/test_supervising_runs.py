@@ -12,16 +12,14 @@ from typing import Any
 import pytest
 
 from penstock import catalog
-from penstock.control import Actor, Control, ProgressRow, connect
+from penstock.control import Actor, Control, ProgressRow
 from penstock.errors import LocalError, ReleaseRefused
 from penstock.local import platform
 from penstock.observe.health import UNSETTLED, settled
-from penstock.settings import PROJECT
 from penstock.supervision import processes, supervisor
 from penstock.supervision.facts import Evidence, facts_of
 from penstock.supervision.watch import Watch
-from tests.chaos.projects import other_project
-from tests.unit.supervised import Platform
+from tests.unit.supervised import Platform, chaos_project
 from tests.unit.test_dags import context, first
 
 ME = Actor("me", "cli")
@@ -30,20 +28,12 @@ ME = Actor("me", "cli")
 @pytest.fixture
 def control(tmp_path: Path, airflow_home: None) -> Iterator[Control]:  # noqa: ARG001
     """App `chaos`, whose driver runs the stream `totals` and `finals`."""
-    variables = {
-        "PENSTOCK_CONTROL_URL": f"sqlite:///{tmp_path}/control.db",
-        "PENSTOCK_HOME": tmp_path / "home",
-        "PENSTOCK_SUPERVISE_EVERY": 0.05,
-    }
-    with other_project(PROJECT / "tests" / "chaos" / "project", variables):
-        made = connect()
-        made.migrate()
+    with chaos_project(tmp_path) as made:
         made.sync(catalog.load())
         incarnation = made.claim("chaos", None, host="elsewhere", spec_hash="", owner="me", log="")
         assert incarnation
         made.driver_placed(incarnation, None)
         yield made
-        made.engine.dispose()
 
 
 def report(control: Control, **states: str) -> None:
