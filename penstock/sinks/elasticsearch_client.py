@@ -28,6 +28,12 @@ BUSY = frozenset(
         HTTPStatus.GATEWAY_TIMEOUT,
     }
 )
+# Of conditions that somebody has put an index into.
+FIXES = {
+    "cluster_block_exception": "when it may be written to again, unset the block in its settings (index.blocks.*, or "
+    "cluster.blocks.* of the cluster's); the batch is written again",
+    "index_closed_exception": "open the index (POST <index>/_open); the batch is written again",
+}
 ACCOUNT = f"see that the user and password in {VARIABLE} may do that, and start the driver anew"
 
 
@@ -77,15 +83,16 @@ def reaching() -> Iterator[None]:
 
 
 def found(client: Elasticsearch, what: str, answer: str, **wanted: Any) -> list[dict[str, Any]]:
-    """Documents by their ids, as they are now. answer: fields of each that are told. Wait if one cannot be read, which
-    is not to say that it is not there."""
+    """Documents by their ids, as they are now. answer: fields of each that are told; one without any is left out, and
+    one without its index has none but an `error`. Wait if one cannot be read, which is not to say that it is not
+    there."""
     with asking(what):
         docs = client.mget(**wanted, filter_path=f"{answer},docs.error.type").get("docs", [])
     for doc in docs:
         error = doc.get("error", {}).get("type", "index_not_found_exception")
         if error != "index_not_found_exception":
             raise Wait(f"Elasticsearch is not able {what}", got=error, seconds=1.0)
-    return [doc for doc in docs if "error" not in doc]
+    return list(docs)
 
 
 def meant(what: str, status: int, body: object) -> PenstockError:
@@ -93,6 +100,8 @@ def meant(what: str, status: int, body: object) -> PenstockError:
     said = f"{status} {reason(error_of(body)) or str(body)[:300]}"
     if status in BUSY:
         return Wait("Elasticsearch asks to wait", got=said, seconds=1.0)
+    if fix := FIXES.get(error_of(body).get("type", "")):
+        return SinkError(f"Elasticsearch refused {what}", got=said, fix=fix)
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return SinkError(f"Elasticsearch forbids {what}", got=said, fix=ACCOUNT)
     return SinkError(f"Elasticsearch refused {what}", got=said, fix="see its message; the batch is written again")

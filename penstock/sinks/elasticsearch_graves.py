@@ -65,13 +65,14 @@ class Graves:
     def _dug(self, ids: Sequence[str]) -> Iterator[dict[str, Any]]:
         for start in range(0, len(ids), PAGE):
             # Of an id without a grave nothing is answered at all.
-            yield from found(
+            docs = found(
                 self._client,
                 "to look for what was deleted",
                 "docs._source,docs._version",
                 index=self._output.graves,
                 ids=ids[start : start + PAGE],
             )
+            yield from (doc for doc in docs if "error" not in doc)
 
     def dig(self, rows: Sequence[Row], now: datetime) -> Outcome:
         """Remember what is deleted, before it is, or which upserts are ahead."""

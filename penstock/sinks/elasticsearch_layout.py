@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
-from elasticsearch import BadRequestError, NotFoundError
+from elasticsearch import AuthorizationException, BadRequestError, NotFoundError
 from elasticsearch import Elasticsearch as Client
 
 from penstock.errors import SinkError
@@ -97,22 +97,77 @@ class Layout:
                     self._client.indices.create(index=index, **self._body)
                     log.info("elasticsearch: index %s is made", index)
                 except BadRequestError as e:
-                    if e.error != "resource_already_exists_exception":
+                    # An alias of the name is there in its place, or it is none that an index can have.
+                    if e.error not in ("resource_already_exists_exception", "invalid_index_name_exception"):
                         raise
-                    self._extend(index)
+                    try:
+                        self._extend(index)
+                    except NotFoundError:
+                        raise e from None
             self._known.add(index)
+
+    def look(self, indexes: Iterable[str]) -> bool:
+        """Look again at indexes that refuse documents; True if fields were missing there, and are added.
+
+        SinkError if an index is not what documents can be written to, so that none of them is to blame: somebody may
+        have put another in the place of the one that was made here.
+        """
+        extended = False
+        for index in indexes:
+            with asking(f"to look at index {index}"):
+                try:
+                    extended |= self._extend(index)
+                except NotFoundError:
+                    self.restore(index)
+                    extended = True
+        return extended
 
     def restore(self, index: str) -> None:
         """Make an index again that somebody has deleted."""
         self._known.discard(index)
         self.ensure([index])
 
-    def _extend(self, index: str) -> None:
-        for name, there in self._client.indices.get_mapping(index=index).items():
-            missing = self._agrees(f"index {name}", there["mappings"], self._body["mappings"])
-            if missing:
-                self._client.indices.put_mapping(index=name, properties=missing)
-                log.warning("elasticsearch: index %s gets new fields: %s", name, ", ".join(missing))
+    def _extend(self, index: str) -> bool:
+        """Add the fields that an index lacks; whether there were any. SinkError if it is otherwise than declared."""
+        found: dict[str, Any] = self._client.indices.get(index=index, flat_settings=True).body
+        if wrong := self._unfit(index, found):
+            got, fix = wrong
+            raise SinkError(
+                f"index {index} of Elasticsearch takes no document of {self._output.name}", got=got, fix=fix
+            )
+        ((name, there),) = found.items()
+        missing = self._agrees(f"index {name}", there["mappings"], self._body["mappings"])
+        if missing:
+            self._client.indices.put_mapping(index=name, properties=missing)
+            log.warning("elasticsearch: index %s gets new fields: %s", name, ", ".join(missing))
+        return bool(missing)
+
+    def _unfit(self, index: str, found: Mapping[str, Any]) -> tuple[str, str] | None:
+        """Why nothing can be written to what stands behind the name of an index, and what mends it."""
+        if len(found) > 1:
+            fix = f"let one index alone have the alias {index}: an older version of a document could be in any of them"
+            return f"it is an alias of {', '.join(sorted(found))}", fix
+        ((name, there),) = found.items()
+        if there.get("data_stream"):
+            return f"it is the data stream {there['data_stream']}", "let the sink write into an index of another name"
+        if there["aliases"].get(index, {}).get("is_write_index") is False:
+            fix = f"let the alias be one that is written by: add it to {name} again with is_write_index: true"
+            return f"it is an alias of {name} with is_write_index: false", fix
+        if there["mappings"].get("_routing", {}).get("required"):
+            return "_routing is required there", "make the index without it: documents are written by their ids alone"
+        for setting in ("index.default_pipeline", "index.final_pipeline"):
+            pipeline = there["settings"].get(setting, "_none")
+            if pipeline != "_none" and self._is_gone(pipeline):
+                return f"its {setting} names {pipeline}, which is not there", "make that pipeline, or unset it there"
+        return None
+
+    def _is_gone(self, pipeline: str) -> bool:
+        try:
+            return not self._client.ingest.get_pipeline(id=pipeline)
+        except NotFoundError:
+            return True
+        except AuthorizationException:
+            return False  # not known
 
     def _agrees(self, what: str, there: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
         missing, wrong = differences(there.get("properties", {}), wanted["properties"])
@@ -146,9 +201,11 @@ class Layout:
         holding: set[tuple[str, str]] = set()
         for start in range(0, len(places), PAGE):
             part = [{"_index": index, "_id": key} for index, key in places[start : start + PAGE]]
-            told = "docs._id,docs._index,docs.found"
+            told = "docs._id,docs.found"
             docs = found(self._client, "to look for documents", told, docs=part, source=False)
-            holding |= {(doc["_index"], doc["_id"]) for doc in docs if doc.get("found")}
+            # In their order: of an alias the answer names the index behind it.
+            asked = zip(places[start : start + PAGE], docs, strict=True)
+            holding |= {place for place, doc in asked if doc.get("found")}
         return holding
 
     def index_of(self, at: datetime) -> str:

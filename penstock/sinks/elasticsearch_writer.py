@@ -116,8 +116,18 @@ class IndexWriter:
             self._remember(work.deletes, made)
             self._conflicts += work.older
             self._bulk.run(work.items, made)
+            self._believed(work.items, made)
             self._restored({row.number: row for row in chosen}, made)
             self._remember([row for row in chosen if row.ahead and not row.deleted], made)
+
+    def _believed(self, items: Sequence[Item], made: Outcome) -> None:
+        """See that documents are to blame for it that they were refused, and not what stands in the place of the index
+        since it was looked at; what was refused for fields that are added now is sent again."""
+        refused = [one for one in items if one.row in made.refused]
+        if refused and self._layout.look(sorted({one.index for one in refused if one.body})):
+            for one in refused:
+                made.refused.pop(one.row, None)
+            self._bulk.run(refused, made)
 
     def _remember(self, rows: Sequence[Row], made: Outcome) -> None:
         rows = [row for row in rows if row.number not in made.refused]
