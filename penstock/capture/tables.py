@@ -36,7 +36,11 @@ SHAPES = {
         " FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid"
         " WHERE a.attrelid = {found} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1"
     ),
-    "sqlite": "SELECT sql FROM {main}sqlite_master WHERE type IN ('table', 'view') AND lower(name) = lower({table})",
+    "sqlite": (
+        # Two tables of the same columns that swap their names differ by where they are kept.
+        "SELECT sql, rowid, rootpage FROM {main}sqlite_master WHERE type IN ('table', 'view')"
+        " AND lower(name) = lower({table})"
+    ),
 }
 # Foreign keys by which other tables' changes change or delete the rows of one: name, table referred to, on update, on
 # delete.
