@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import sqlglot
@@ -49,6 +49,10 @@ _VOLATILE = {
 }
 
 
+# A row's number in SQLite, where no column has the name.
+ROW_IDS = frozenset({"rowid", "oid", "_rowid_"})
+
+
 @dataclass
 class Told:
     """views: with their kinds; generated: columns; functions: which may say another thing; elsewhere: foreign tables;
@@ -91,7 +95,29 @@ def told(capture: Capture, database: Database) -> Told:
                 continue
             found.generated.append(f"{written}.{column}")
             _moments(capture, f"the generated column '{written}.{column}'", str(text or ""))
+    if dialect == "sqlite":
+        _quoted(capture, database, found.tables)
     return found
+
+
+def _quoted(capture: Capture, database: Database, tables: Iterable[exp.Table]) -> None:
+    """SQLite takes a name in double quotes that no column has (any more) for a text: each row would say that."""
+    if not all(table.name for table in capture.select.find_all(exp.Table)):
+        return  # the columns of a function's rows are not known
+    known = {one.alias.lower() for one in capture.select.find_all(exp.Alias)} | ROW_IDS
+    for table in tables:
+        argument = f", {exp.Literal.string(table.db).sql()}" if table.db else ""
+        asked = Query(f"SELECT name FROM pragma_table_xinfo({exp.Literal.string(table.name).sql()}{argument})", {})
+        known |= {str(name).lower() for (name,) in database.page(asked).rows}
+    selected = set(database.page(Query(f"SELECT * FROM ({capture.sql}) AS q LIMIT 0", {})).names)
+    for tree, names in ((capture.select, known), (capture.deleted, {name.lower() for name in selected})):
+        for column in tree.find_all(exp.Column) if tree else ():
+            if column.this.args.get("quoted") and not column.table and column.name.lower() not in names:
+                raise SourceError(
+                    f"capture {capture.name}: no column has this name, so SQLite takes it for a text",
+                    got=column.sql("sqlite"),
+                    fix="name a column as it is called there; a text stands in single quotes",
+                )
 
 
 def _view(capture: Capture, database: Database, name: str, text: str, found: Told) -> list[exp.Table]:

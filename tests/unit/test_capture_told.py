@@ -87,6 +87,8 @@ def test_explain_says_which_promise_is_weakened_by_what(select: str, promise: st
         ("SELECT id, at FROM nowhere", "6:20", "no such table: nowhere"),
         ("SELECT id, at, title FROM a", "6:16", "no such column: title"),
         ("SELECT * FROM b AS a WHERE\n gone = 1", "7:2", "no such column: gone"),
+        ('SELECT id, at, "title" FROM a', "6:16", """SQLite takes it for a text; got: "title";"""),
+        ('SELECT id, at, strftime("%Y", at) AS year FROM a', "6:25", """SQLite takes it for a text; got: "%Y";"""),
     ],
 )  # fmt: skip
 def test_what_the_database_refuses_names_its_place(select: str, place: str, message: str) -> None:
@@ -95,6 +97,13 @@ def test_what_the_database_refuses_names_its_place(select: str, place: str, mess
     assert str(refused.value).startswith(f"sql/captures/t.sql:{place}: ")
     assert "capture t" in str(refused.value)
     assert message in str(refused.value)
+
+
+def test_a_condition_of_deleted_knows_the_columns_alone() -> None:
+    with pytest.raises(SourceError, match=r"SQLite takes it for a text; got: \"gone\""):
+        explain.first_row(declared("SELECT * FROM b", more='\nDELETED WHEN ("gone")'))
+    explain.first_row(declared('SELECT "id", "a"."at", "b" AS "gone", "rowid" AS n FROM a', '\nDELETED WHEN ("gone")'))
+    explain.first_row(declared('SELECT a.id, a.at, "value" FROM a, json_each(a.b)'))
 
 
 def test_a_key_that_star_does_not_give_is_put_at_its_clause() -> None:
