@@ -96,6 +96,12 @@ def columns_of(page: Page) -> tuple[tuple[str, str], ...]:
 def require(capture: Capture, page: Page) -> list[str]:
     """The names of the columns that go to the topic. PenstockError if key or cursor is not among them."""
     names = [name for name, _ in columns_of(page)]
+    if DELETED in page.names and not capture.deleted_sql:
+        raise PenstockError(
+            f"capture {capture.name} selects a column whose name is taken",
+            got=DELETED,
+            fix="give it another name by AS, and name the others one by one in place of `*`",
+        )
     if lacking := {capture.cursor, *capture.key} - set(names):
         raise PenstockError(
             f"capture {capture.name} selects no column {', '.join(sorted(lacking))}",

@@ -106,6 +106,12 @@ def test_a_condition_of_deleted_knows_the_columns_alone() -> None:
     explain.first_row(declared('SELECT a.id, a.at, "value" FROM a, json_each(a.b)'))
 
 
+def test_a_column_by_the_name_of_the_one_that_pages_have() -> None:
+    capture = declared("SELECT id, at, b AS penstock_deleted FROM a")
+    with pytest.raises(PenstockError, match=r"selects a column whose name is taken; got: penstock_deleted"):
+        explain.first_row(capture)
+
+
 def test_a_key_that_star_does_not_give_is_put_at_its_clause() -> None:
     capture = parse("CAPTURE INTO t FROM sqlite shop KEY (ident) CURSOR at AS SELECT * FROM a", Path("t.sql"))
     with pytest.raises(
