@@ -69,7 +69,7 @@ def _properties(shape: pa.StructType, output: Elasticsearch) -> Properties:
     found: Properties = {}
     for field in shape:
         names = field.name.split(".")
-        if "" in names:
+        if not all(map(str.strip, names)):
             raise DeclarationError(
                 f"a field of {output.name} has a name that Elasticsearch does not take",
                 got=repr(field.name),

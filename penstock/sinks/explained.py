@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from penstock.sinks.select import place_of, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
 # What tells of an output and a document's Arrow type what is created in the store.
 MADE = {
@@ -99,9 +100,39 @@ def _made(sink: Sink, output: Documents, rows: DataFrame) -> Mapping[str, Any]:
         made = resolve_name(MADE[sink.store])(output, shape)
     except PySparkException as e:
         raise refusal(sink.at("SELECT"), e) from e
+    except ValueError as e:
+        # Arrow has no array of nothing.
+        void = next((f.name for f in document if "void" in f.dataType.simpleString()), "")  # type: ignore[attr-defined]
+        fix = "give it one: CAST(array() AS ARRAY<STRING>), CAST(map() AS MAP<STRING, STRING>)"
+        raise DeclarationError(f"{sink.at('SELECT')}: {void} is of no type", got=e, fix=fix) from e
     except (DeclarationError, SinkError) as e:
         raise DeclarationError(f"{sink.at('FIELDS')}: {e.what}", got=e.got, fix=e.fix) from e
+    if double := next(_twice(document), ""):
+        raise DeclarationError(
+            f"{sink.at('SELECT')}: two fields of a struct have one name, as capitals tell none apart",
+            got=double,
+            fix="give each a name of its own by AS",
+        )
     return dict(made)
+
+
+def _twice(kind: DataType) -> Iterator[str]:
+    """Names of fields that a struct has twice, but for capitals: a batch cannot be made of them."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    match kind:
+        case StructType():
+            names = [field.name.lower() for field in kind]
+            yield from (field.name for field in kind if names.count(field.name.lower()) > 1)
+            inner = [field.dataType for field in kind]
+        case ArrayType():
+            inner = [kind.elementType]
+        case MapType():
+            inner = [kind.keyType, kind.valueType]
+        case _:
+            inner = []
+    for one in inner:
+        yield from _twice(one)
 
 
 def _facts(sink: Sink, stream: Stream, output: Documents) -> list[str]:

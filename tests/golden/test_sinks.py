@@ -91,10 +91,14 @@ CAST('c' AS CHAR(3)) AS c, CAST('c' AS VARCHAR(3)) AS vc"""
 NESTED = """map('k', 1) AS m, map(1, 2) AS mi, map('k', struct(1 AS a)) AS ms, array(NULL) AS an,
 struct(1 AS a, array(struct(2 AS b)) AS c) AS st"""
 INTERVALS = ("INTERVAL '1' MONTH AS x", "make_interval(1) AS x")
+REFUSED_BY_ALL = (
+    "array() AS x", "struct(map() AS a) AS x", "struct(1 AS a, 2 AS A) AS x",
+    "array(struct(1 AS a, struct(1 AS b, 2 AS B) AS c)) AS x",
+)  # fmt: skip
 STORES = {
     "elasticsearch.tests": (
         f"{NESTED}, map(true, 1) AS mb, parse_json('{{}}') AS v, INTERVAL '1' DAY AS iv, time'12:00' AS tm",
-        (*INTERVALS, "map(date'2020-01-01', 1) AS x", "1 AS `_id`", "1 AS `a..b`"),
+        (*INTERVALS, "map(date'2020-01-01', 1) AS x", "1 AS `_id`", "1 AS `a..b`", "1 AS ` `", "1 AS `a. .b`"),
     ),
     "mongodb.d.c": (NESTED, (
         *INTERVALS, "INTERVAL '1' DAY AS x", "time'12:00' AS x", "parse_json('1') AS x", "array(parse_json('1')) AS x",
@@ -115,7 +119,7 @@ def test_what_a_check_lets_through_is_written(target: str, spark: SparkSession) 
         return parse(f"UPSERT INTO {target} READ t AS TEXT TOMBSTONES IGNORE AS SELECT {columns} FROM t", PATH)
 
     more, refused = STORES[target]
-    for columns in refused:
+    for columns in (*REFUSED_BY_ALL, *refused):
         with pytest.raises(DeclarationError, match=r"case\.sql:1:"):
             explain(sink(columns), {}, spark)
     taken = sink(f"{TAKEN}, {more}")
