@@ -304,6 +304,11 @@ class Database(ABC):
     def by_code_point(self, rows: str, column: str, /) -> bool:
         """Whether a column of text of a derived table is ordered by code point."""
 
+    def other_text(self, rows: str, column: str, /) -> tuple[str, str] | None:  # noqa: ARG002
+        """Of a column of text of a derived table: its character set, and the condition of values that come back from
+        UTF-8 as other ones; None if there are none in that."""
+        return None
+
     @abstractmethod
     def unique(self, table: exp.Table, /) -> list[set[str]]:
         """The columns of each unique index of a table, if all are NOT NULL; names as `only_table` gives them."""

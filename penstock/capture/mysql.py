@@ -49,6 +49,10 @@ REFUSED = {
 }
 # Collations of MySQL and MariaDB by code point, without the rule that a text is as long as it needs to be.
 CODE_POINT = {"binary", "utf8mb4_0900_bin", *(f"{s}_nopad_bin" for s in ("utf8mb4", "utf8mb3", "utf8", "ascii"))}
+# Character sets each of whose values is another in UTF-8, and comes back from that as it was. Others have bytes that
+# are no character, which come as `?`, or two characters that are one in Unicode.
+WHOLE = {"utf8mb4", "utf8mb3", "utf8", "utf16", "utf16le", "utf32", "ucs2", "latin1", "latin2", "latin5", "latin7"}
+WHOLE |= {"binary", "cp850", "cp852", "cp866", "keybcs2", "koi8r", "koi8u", "macce", "macroman"}
 
 
 def _datetime(text: str) -> datetime | str:
@@ -250,6 +254,15 @@ class MySQL(Database):
             query = f"SELECT COLLATION((SELECT q.{column} FROM {rows} AS q LIMIT 1))"
             collation = str(c.execute(Query(query, {}).clause).scalar_one())
         return collation in CODE_POINT
+
+    def other_text(self, rows: str, column: str) -> tuple[str, str] | None:
+        with self._connected() as c:
+            query = f"SELECT CHARSET((SELECT q.{column} FROM {rows} AS q LIMIT 1))"
+            name = str(c.execute(Query(query, {}).clause).scalar_one())
+        if name in WHOLE:
+            return None
+        back = f"CONVERT(CONVERT(q.{column} USING utf8mb4) USING {name})"
+        return name, f"CAST({back} AS BINARY) <> CAST(q.{column} AS BINARY)"
 
     def unique(self, table: exp.Table) -> list[set[str]]:
         query = text(

@@ -7,10 +7,11 @@ opened, and again when a page has columns of other types. What is not proven is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn
 
 from penstock.capture.database import Database, Page, SourceError
 from penstock.capture.encode import encode
@@ -22,6 +23,10 @@ from penstock.capture.sources import columns, only_table, quoted, rows
 from penstock.capture.verdict import fit, of_values, orders, refuse
 from penstock.declare.capture import Capture
 
+# What stands for a character that has none in UTF-8, and those that two may become.
+DOUBTFUL = re.compile(r"[^0-9A-Za-z _.:/@,;#=+-]")
+# Keys that are asked for at once.
+MANY = 500
 # Rows of each sample that are asked for by their own values.
 FEW = 3
 
@@ -34,6 +39,8 @@ class Proof:
         self._names = list(dict.fromkeys((*capture.key, capture.cursor)))
         self._orders: dict[str, Order] = {}
         self._about: dict[str, Hashable] = {}
+        # Columns of the key of a character set that is no part of UTF-8, with its name.
+        self._sets: dict[str, str] = {}
         # Whether there were rows to try it with.
         self._tried = False
         self.notes: list[str] = []
@@ -50,7 +57,7 @@ class Proof:
         found, self._about = orders(self._capture, self._database.order, page), self._described(page)
         self._orders = {name: order if order.types else self._of_values(name) for name, order in found.items()}
         self._collation()
-        self.notes = list(self._unique(ask_rows=ask_rows))
+        self.notes = [*self._unique(ask_rows=ask_rows), *self._texts(ask_rows=ask_rows)]
         self._try()
 
     def take(self, page: Page) -> bool:
@@ -60,6 +67,7 @@ class Proof:
         if not known or (page.rows and not self._tried) or not self._fits(page):
             self.prove(ask_rows=False)
             fit(self._capture, page, self._orders)
+        self._found_again(page)
         return bool(before) and (not known or before != self._orders)
 
     def fits(self, name: str, value: Any) -> bool:
@@ -164,6 +172,47 @@ class Proof:
     def _keys(self, query: Query) -> list[bytes]:
         found = columns(self._database.page(query), self._capture.key)
         return encode(self._capture.key, found) if found else []
+
+    # Text that is the same in UTF-8
+
+    def _texts(self, *, ask_rows: bool) -> Iterator[str]:
+        """Rows of a key that is sent back as another one would be read twice, or hide others."""
+        capture, self._sets = self._capture, {}
+        for name in capture.key:
+            column, source = quoted(capture, name), rows(capture)
+            if not self._orders[name].collated or not (about := self._database.other_text(source, column)):
+                continue
+            self._sets[name], other = about
+            if ask_rows and self._value(f"SELECT 1 FROM {source} AS q WHERE {other} LIMIT 1"):
+                self._no_text(name)
+            yield f"not all text of {about[0]} is the same in UTF-8: see that no two of {name} become one there"
+
+    def _found_again(self, page: Page) -> None:
+        """See that rows with a key that may stand for another are found by it."""
+        capture, at = self._capture, [page.names.index(name) for name in self._sets]
+        if not any(row[i] and DOUBTFUL.search(row[i]) for row in page.rows for i in at):
+            return
+        keys = columns(page, capture.key)
+        doubtful = [key for key in keys if any(isinstance(one, str) and DOUBTFUL.search(one) for one in key)]
+        for start in range(0, len(doubtful), MANY):
+            some = doubtful[start : start + MANY]
+            # Fewer: rows may be deleted meanwhile, so it is asked for those alone.
+            missing = set(encode(capture.key, some)) - set(self._keys(self._pages.exactly(some)))
+            if missing and self._value(f"SELECT 1 FROM {rows(capture)} AS q WHERE {self._others()} LIMIT 1"):
+                self._no_text(next(iter(self._sets)))
+
+    def _others(self) -> str:
+        source = rows(self._capture)
+        told = (self._database.other_text(source, quoted(self._capture, name)) for name in self._sets)
+        return " OR ".join(other for _, other in filter(None, told))
+
+    def _no_text(self, name: str) -> NoReturn:
+        fix = (
+            "mend such rows or give the column the character set utf8mb4; or select "
+            f"HEX({name}) AS {name}, but no index serves that"
+        )
+        got = f"{name}: text of {self._sets[name]} that is another when it comes back from UTF-8"
+        refuse(self._capture, [name], "met a key that the database cannot be asked for", got, fix)
 
     # A key for each row
 

@@ -205,3 +205,32 @@ def test_a_column_that_is_given_another_type_is_proven_anew(maria: Table) -> Non
 def test_a_table_that_is_not_there_is_told(maria: Table) -> None:
     with pytest.raises(SourceError, match="nothing_here"):
         maria.proven("SELECT id, c FROM nothing_here")
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("cp1251", ["98"]),
+        ("gbk", ["a140", "a141"]),
+        ("ascii", ["80", "81"]),
+        ("big5", ["a3c0"]),
+        ("cp932", ["81ca", "f040", "fa54"]),
+        ("sjis", ["5c", "815f"]),
+    ],
+)
+def test_a_key_whose_text_is_another_in_utf8(maria: Table, name: str, values: list[str]) -> None:
+    """Read as it is, a page begins again before it, for ever, or two rows are one key."""
+    kind = f"id VARCHAR(9) CHARACTER SET {name} PRIMARY KEY, c INT NOT NULL"
+    plain = ["'a'", "'b?'", "'c'", "'d'", "'e'"]
+    maria.execute("SET sql_mode = ''")
+    maria.filled(kind, [f"{value}, 7" for value in plain])
+    maria.once(len(plain))
+    proof = maria.proven()
+    assert proof.notes == [f"not all text of {name} is the same in UTF-8: see that no two of id become one there"]
+    for value in values:
+        maria.execute(f"INSERT INTO paged VALUES (_{name} x'{value}', 7)")
+    with pytest.raises(Unproven, match=rf"cannot be asked for.*text of {name} that is another"):
+        maria.proven()
+    if name not in ("cp932", "sjis"):
+        with pytest.raises(Unproven, match="cannot be asked for"):
+            proof.take(maria.database.page(Pages(maria.declared()).by_key(None, 99)))
