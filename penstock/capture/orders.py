@@ -42,7 +42,11 @@ BINARY = 63
 # What makes text of a column without loss: PostgreSQL's CHAR is one character.
 AS_TEXT = {"mysql": "CAST({} AS CHAR)", "postgres": "CAST({} AS text)", "sqlite": "CAST({} AS TEXT)"}
 # What makes bytes of a text, where texts may be none.
-AS_BYTES = {"mysql": "CAST({} AS BINARY)", "sqlite": "CAST({} AS BLOB)"}
+AS_BYTES = {
+    "mysql": "CAST({} AS BINARY)",
+    "postgres": "convert_to({}, getdatabaseencoding())",
+    "sqlite": "CAST({} AS BLOB)",
+}
 # Types that are text with a character set and bytes without; a server sends every TEXT and BLOB as BLOB.
 TEXTS = {FIELD_TYPE.VARCHAR, FIELD_TYPE.VAR_STRING, FIELD_TYPE.STRING, FIELD_TYPE.BLOB}
 # Characters of a text that a server surely puts in order by all of it; no index of InnoDB holds more.

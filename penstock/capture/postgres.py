@@ -122,12 +122,13 @@ class PostgreSQL(Database):
     def connected(self, connection: Any, about: Any) -> None:
         from psycopg.types.string import TextLoader
 
-        from penstock.capture import calendars
+        from penstock.capture import calendars, encodings
 
         super().connected(connection, about)
         for name in self.AS_TEXT:
             connection.adapters.register_loader(name, TextLoader)
         calendars.register(connection)
+        encodings.register(connection, *self.AS_TEXT)
 
     def tells(self, c: Connection) -> bool:
         tells = bool(c.execute(text(self.TELLS)).one()[1])
@@ -191,6 +192,11 @@ class PostgreSQL(Database):
 
         if isinstance(error, errors.InsufficientPrivilege) and "row-level security" in str(error):
             return "capture by a login with BYPASSRLS or the table's owner, and leave out rows by WHERE"
+        if isinstance(error, errors.UntranslatableCharacter | errors.CharacterNotInRepertoire):
+            return (
+                "mend the row that holds these bytes: they are no character of the database's encoding; or select "
+                "convert_to(column, getdatabaseencoding()) for the column"
+            )
         return ""
 
     def refuses(self, error: BaseException) -> bool:

@@ -8,13 +8,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
+import orjson
 import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.pages import Query
+from penstock.capture.database import SourceError
+from penstock.capture.pages import Pages, Query
 from penstock.capture.postgres import PostgreSQL
+from penstock.capture.proof import Proof
+from penstock.capture.records import records
+from penstock.capture.verdict import Unproven
+from penstock.declare.capture import Capture, parse
 from tests.postgres import Postgres
 from tests.support import wait_until
 
@@ -133,3 +140,55 @@ class Standby(Postgres):
         for one in self._all():
             one.kill()
         self._process.wait(30)
+
+
+def of(select: str, key: str = "id") -> Capture:
+    return parse(f"CAPTURE INTO t FROM postgres x KEY {key} CURSOR id AS {select}", Path("t.sql"))
+
+
+# Encoding, its bytes of "naïve €" or the like, bytes that are none.
+ENCODINGS = [
+    ("SQL_ASCII", "naïve", b"na\xc3\xafve", b"x\xff"),
+    ("WIN1252", "naïve €", b"na\xefve \x80", b"x\x81"),
+    ("WIN1251", "да", b"\xe4\xe0", b"x\x98"),
+]
+
+
+@pytest.mark.parametrize(("encoding", "text", "bytes_of", "none"), ENCODINGS, ids=[one[0] for one in ENCODINGS])
+def test_bytes_that_are_no_character_leave_the_other_rows(
+    own: Postgres, encoding: str, text: str, bytes_of: bytes, none: bytes
+) -> None:
+    name = f"of_{encoding.lower()}"
+    execute(own, f"CREATE DATABASE {name} ENCODING '{encoding}' TEMPLATE template0 LOCALE 'C'")
+    url = own.url.removesuffix("/postgres") + f"/{name}"
+    with psycopg.connect(url, autocommit=True) as c:
+        c.execute("SET client_encoding = SQL_ASCII")
+        c.execute("CREATE TABLE t (id INT PRIMARY KEY, v TEXT, a VARCHAR(9)[], k TEXT UNIQUE NOT NULL)")
+        for number, v in enumerate((bytes_of, none, b"after")):
+            c.execute(b"INSERT INTO t VALUES (%d, '%s', '{%s}', '%s')" % (number, v, v, v))
+    with opened(url) as database:
+        declared = of("SELECT id, v, a FROM t")
+        proof = Proof(declared, database)
+        proof.prove()
+        for most in (None, 1000):
+            made = records(declared, database.page(Pages(declared).by_key(None, 9), most))
+            assert list(made.unreadable) == [b'{"id":1}']
+            assert "convert_to(v, getdatabaseencoding())" in made.unreadable[b'{"id":1}']
+            values = [orjson.loads(value) for value in made.values if value]
+            assert (values[0], values[2]) == (
+                {"id": 0, "v": text, "a": [text]},
+                {"id": 2, "v": "after", "a": ["after"]},
+            )
+        # A key in that encoding goes back as it came, one that is none of it is refused.
+        by = of("SELECT id, k FROM t", "k")
+        assert [row[0] for row in database.page(Pages(by).exactly([(text,)])).rows] == [0]
+        with pytest.raises(Unproven, match="met a value of k that has no place in its order"):
+            Proof(by, database).prove()
+        if encoding != "SQL_ASCII":
+            with pytest.raises(SourceError) as e:
+                database.page(Pages(by).exactly([("漢",)]))
+            assert e.value.refused
+        as_bytes = of("SELECT id, convert_to(v, getdatabaseencoding()) AS v FROM t")
+        rows = database.page(Pages(as_bytes).by_key(None, 9)).rows
+        assert [bytes(row[1]) for row in rows] == [bytes_of, none, b"after"]
+    execute(own, f"DROP DATABASE {name}")
