@@ -304,6 +304,11 @@ class Database(ABC):
     def by_code_point(self, rows: str, column: str, /) -> bool:
         """Whether a column of text of a derived table is ordered by code point."""
 
+    def at_other_times(self, query: Query, /) -> list[Page]:  # noqa: ARG002
+        """What a query says at two other times than now, and at the first of them again; nothing where the engine
+        cannot be told that it is another."""
+        return []
+
     def other_text(self, rows: str, column: str, /) -> tuple[str, str] | None:  # noqa: ARG002
         """Of a column of text of a derived table: its character set, and the condition of values that come back from
         UTF-8 as other ones; None if there are none in that."""

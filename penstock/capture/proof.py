@@ -27,6 +27,8 @@ from penstock.declare.capture import Capture
 DOUBTFUL = re.compile(r"[^0-9A-Za-z _.:/@,;#=+-]")
 # Keys that are asked for at once.
 MANY = 500
+# Rows that are read at other times, how often at most, and how often they must differ by the time alone.
+SAMPLE, TRIES, SURE = 50, 5, 2
 # Rows of each sample that are asked for by their own values.
 FEW = 3
 
@@ -58,6 +60,7 @@ class Proof:
         self._orders = {name: order if order.types else self._of_values(name) for name, order in found.items()}
         self._collation()
         self.notes = [*self._unique(ask_rows=ask_rows), *self._texts(ask_rows=ask_rows)]
+        self._steady()
         self._try()
 
     def take(self, page: Page) -> bool:
@@ -213,6 +216,27 @@ class Proof:
         )
         got = f"{name}: text of {self._sets[name]} that is another when it comes back from UTF-8"
         refuse(self._capture, [name], "met a key that the database cannot be asked for", got, fix)
+
+    # The same whenever it is asked
+
+    def _steady(self) -> None:
+        """No function of the moment need be called: a TIME has today's date wherever MariaDB and MySQL want one."""
+        sample, seen = self._pages.by_key(None, SAMPLE), 0
+        for _ in range(TRIES):
+            pages = self._database.at_other_times(sample)
+            if not pages:
+                return
+            one, other, again = ([list(map(repr, row)) for row in page.rows] for page in pages)
+            if one == other:
+                return
+            # Else somebody changed rows meanwhile.
+            seen += one == again
+            if seen == SURE:
+                differing = {at for a, b in zip(one, other, strict=False) for at in range(len(a)) if a[at] != b[at]}
+                names = [pages[0].names[at] for at in sorted(differing)] if len(one) == len(other) else []
+                fix = "say of which day it is, as TIMESTAMP(day, time); or select the TIME as it is"
+                what = "says another thing each day: a TIME gets the date of today"
+                refuse(self._capture, names, what, ", ".join(names) or "which rows there are", fix)
 
     # A key for each row
 

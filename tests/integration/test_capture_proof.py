@@ -9,7 +9,7 @@ from sqlalchemy import make_url
 
 from penstock.capture.database import SourceError
 from penstock.capture.mysql import MySQL
-from penstock.capture.pages import Pages
+from penstock.capture.pages import Pages, Query
 from penstock.capture.verdict import Unproven
 from penstock.local.parts import MariaDB
 from tests.captures import connect
@@ -234,3 +234,26 @@ def test_a_key_whose_text_is_another_in_utf8(maria: Table, name: str, values: li
     if name not in ("cp932", "sjis"):
         with pytest.raises(Unproven, match="cannot be asked for"):
             proof.take(maria.database.page(Pages(maria.declared()).by_key(None, 99)))
+
+
+@pytest.mark.parametrize(
+    ("select", "columns"),
+    [
+        ("SELECT id, c, CAST(t AS DATETIME) AS x, t FROM paged", "x"),
+        ("SELECT id, c, COALESCE(t, d) AS x, YEAR(t) AS y FROM paged", "x, y"),
+        ("SELECT id, c, t < d AS x FROM paged", "x"),
+        ("SELECT id, c FROM paged WHERE t < d", "which rows there are"),
+        ("SELECT * FROM todays", "x"),
+    ],
+)
+def test_a_time_that_gets_the_date_of_today(maria: Table, select: str, columns: str) -> None:
+    maria.filled(
+        "id INT PRIMARY KEY, c INT NOT NULL, t TIME, d DATE", ["1, 7, NULL, NULL", "2, 7, '9:0', '2026-01-02'"]
+    )
+    maria.execute("CREATE OR REPLACE VIEW todays AS SELECT id, c, DATE(t) AS x FROM paged")
+    with pytest.raises(Unproven, match=rf"says another thing each day.*; got: {columns};"):
+        maria.proven(select)
+    maria.proven("SELECT id, c, t, TIMESTAMP(d, t) AS x FROM paged")
+    (row,) = maria.database.page(Query("SELECT YEAR(NOW()) > 2025 AND @@timestamp > 1700000000", {})).rows
+    assert row == (1,)
+    maria.execute("DROP VIEW todays")
