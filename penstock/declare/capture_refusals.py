@@ -30,6 +30,7 @@ REFUSED = {
     "into": "INTO",
 }
 SYSTEM_COLUMNS = {"xmin", "xmax", "cmin", "cmax", "ctid", "tableoid"}
+TIMES_OF_SQLITE = {"DATE", "TIME", "DATETIME", "JULIANDAY", "UNIXEPOCH", "STRFTIME"}
 MOMENT = "this says another thing at each poll"
 LEAVE_OUT = "leave it out: each poll would take every row for a changed one"
 AS_THEY_ARE = "select the rows as they are: one per key, in no order"
@@ -98,6 +99,9 @@ def check_query(tree: exp.Expr, dialect: str, refuse: Refuse) -> None:
             raise refuse("a capture has no aggregates", node, "leave it out, or " + AGGREGATE)
         if isinstance(node, exp.Literal) and _now(node, dialect):
             raise refuse(MOMENT, node, LEAVE_OUT)
+        if dialect == "sqlite" and isinstance(node, exp.Literal) and _of_the_machine(node):
+            fix = "leave it out, and make a local time of it where it is read"
+            raise refuse("this is another time on each machine, by its time zone", node, fix)
         if isinstance(node, exp.Parameter | exp.SessionParameter):
             raise refuse("a variable is another in each session", node, "write the value", "@")
         if isinstance(node, exp.Placeholder):
@@ -156,6 +160,14 @@ def _now(literal: exp.Literal, dialect: str) -> bool:
         return False
     compared = dialect == "postgres" and isinstance(around, exp.Predicate)
     return compared or isinstance(around, exp.Func)
+
+
+def _of_the_machine(literal: exp.Literal) -> bool:
+    """Whether a text makes another zone of a time in SQLite: behind the time, in a function."""
+    if not literal.is_string or literal.this.strip().lower() not in ("localtime", "utc"):
+        return False
+    function = literal.parent
+    return isinstance(function, exp.Anonymous) and function.name.upper() in TIMES_OF_SQLITE
 
 
 def _start(node: exp.Expr) -> int:

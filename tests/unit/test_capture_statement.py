@@ -171,6 +171,9 @@ def test_what_is_not_understood_is_refused_with_its_place(before: str, after: st
         ("sqlite", "strftime('%s')", "strftime(...)"),
         ("sqlite", "date()", "date()"),
         ("sqlite", "datetime('now')", "'now'"),
+        ("sqlite", "datetime(at, 'localtime')", "'localtime'"),
+        ("sqlite", "strftime('%H', at, 'unixepoch', 'LocalTime')", "'LocalTime'"),
+        ("sqlite", "lower(julianday(at, 'utc'))", "'utc'"),
         ("postgres", "user", "user"),
         ("postgres", "session_user", "session_user"),
         ("postgres", "'today'::date", "'today'"),
@@ -213,7 +216,7 @@ def test_what_postgresql_keeps_of_a_row_may_be_a_value() -> None:
 @pytest.mark.parametrize(
     ("dialect", "said"),
     [
-        ("sqlite", "date(at) AS day, strftime('%Y', at) AS year"),
+        ("sqlite", "date(at) AS day, strftime('%Y', at) AS year, coalesce(zone, 'utc') AS zone, 'localtime' AS text"),
         ("mysql", "UNIX_TIMESTAMP(at) AS seconds, user AS user, 'now' AS text, DATE(at) AS d"),
         ("postgres", "\"user\", a.user AS who, CAST('now' AS text) AS text, age(at, at) AS age, tags ? 'x' AS x"),
         ("mysql", "EXISTS (SELECT 1 FROM b LIMIT 1) AS b, (SELECT c FROM b ORDER BY c LIMIT 1) AS c"),
