@@ -282,7 +282,8 @@ class MySQL(Database):
         if name in WHOLE:
             return None
         back = f"CONVERT(CONVERT(q.{column} USING utf8mb4) USING {name})"
-        return name, f"CAST({back} AS BINARY) <> CAST(q.{column} AS BINARY)"
+        # MySQL makes NULL of what it cannot convert.
+        return name, f"NOT CAST({back} AS BINARY) <=> CAST(q.{column} AS BINARY)"
 
     def unique(self, table: exp.Table) -> list[set[str]]:
         query = text(
