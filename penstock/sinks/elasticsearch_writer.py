@@ -124,7 +124,7 @@ class IndexWriter:
         """See that documents are to blame for it that they were refused, and not what stands in the place of the index
         since it was looked at; what was refused for fields that are added now is sent again."""
         refused = [one for one in items if one.row in made.refused]
-        if refused and self._layout.look(sorted({one.index for one in refused if one.body})):
+        if refused and self._layout.look(sorted({one.index for one in refused})):
             for one in refused:
                 made.refused.pop(one.row, None)
             self._bulk.run(refused, made)

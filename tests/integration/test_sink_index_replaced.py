@@ -68,6 +68,8 @@ def test_an_alias_of_several_is_none(opened: Opened, search: Server, anew: bool)
     aliased(search, "things-v2", "things-v3")
     with pytest.raises(SinkError, match=r"takes no document.*an alias of things-v2, things-v3.*let one index alone"):
         give(opened() if anew else writer, row("b", 5, {"n": 5}))
+    with pytest.raises(SinkError, match=r"takes no document.*an alias of things-v2, things-v3"):
+        give(writer, row("a", 6))
     assert search.call("POST", "_aliases", {"actions": [{"remove": {"index": "things-v2", "alias": "things"}}]})
     assert give(writer, row("b", 5, {"n": 5})) == 1
 
