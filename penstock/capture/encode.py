@@ -19,6 +19,7 @@ What a database's type becomes, without loss; the same row always gives the same
 | BINARY, BLOB, BYTEA, BIT | base64 |
 | JSON | a string that holds the JSON text |
 | arrays of PostgreSQL | an array of the above |
+| arrays of its enums, domains and types of extensions | as the database writes it, `"{a,b}"` |
 | NULL | null |
 """
 
