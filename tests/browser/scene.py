@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import threading
 from datetime import timedelta
@@ -111,7 +112,7 @@ class Scene:
         )
 
     def start(self) -> None:
-        """Report every half second until `quiet`."""
+        """Report every half second until `quiet`; every ten seconds for the history too."""
         self._quiet.clear()
         self.report()
         self._thread = threading.Thread(target=self._keep_reporting, daemon=True)
@@ -123,7 +124,7 @@ class Scene:
             self._thread.join(10)
             self._thread = None
 
-    def report(self) -> None:
+    def report(self, *, keep: bool = True) -> None:
         now = self.control.now()
         for incarnation in self.live:
             self.control.driver_beat(incarnation)
@@ -135,13 +136,15 @@ class Scene:
             row.rows_in += int(row.rows_per_s / 2)
             if row.store is not None and row.name != AWAY:
                 row.store["answered_at"] = now - 400
-        self.control.report(rows, keep=False)
+        self.control.report(rows, keep=keep)
         for run in (RUNNING, WAITS):
             self.control.report_backfill(run)
 
     def _keep_reporting(self) -> None:
-        while not self._quiet.wait(0.5):
-            self.report()
+        for number in itertools.count(1):
+            if self._quiet.wait(0.5):
+                return
+            self.report(keep=number % 20 == 0)
 
     def _launch(self, app: str, now: int) -> str:
         incarnation = self.control.claim(
