@@ -1,4 +1,4 @@
-"""DAG files import nothing heavy and touch nothing; what they hold; what operators and triggers do around a database."""
+"""DAG files import nothing heavy and touch nothing; what they hold; what operators and triggers do with a database."""
 
 from __future__ import annotations
 
