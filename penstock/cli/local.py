@@ -62,7 +62,7 @@ def _welcome(out: Console, platform: Platform, view: Overview) -> None:
         ("Operator page", f"{airflow.url}/plugin/penstock   (in Airflow's navigation: Penstock)"),
         ("Kafka", s.bootstrap),
         *((p.label.removeprefix("the "), p.url) for p in platform.stores),
-        ("Topics", ", ".join(sorted(readable()[0].topics))),
+        ("Topics", f"{len(readable()[0].topics)}, listed by `penstock topics`"),
         ("Metrics", f"http://127.0.0.1:{s.metrics_port}/metrics"),
         ("Data and logs", str(s.home)),
     ):

@@ -26,7 +26,7 @@ from penstock.local.parts import Broker, Brokers, MariaDB
 from penstock.local.spark import Cluster, Master
 from penstock.machine import aot, jars, java, process
 from penstock.machine.files import locked, private
-from penstock.observe.health import FAILING
+from penstock.observe.health import FAILING, by_state
 from penstock.observe.overview import overview
 from penstock.observe.snapshot import read
 from penstock.observe.states import Limits
@@ -276,7 +276,7 @@ class Platform:
         done = ensure_topics(catalog.topics.values(), self.settings.bootstrap)
         # What is new finds its tables and topics.
         taken = self._take_up(control, control.desired().keys() - before.keys())
-        said = f"{len(catalog.topics)} topics" + (f", {len(done)} of them changed" if done else "")
+        said = f"{len(catalog.topics)} topics" + (f", {len(done)} created or changed" if done else "")
         said += f"; released for what is new: {', '.join(taken)}" if taken else ""
         said += "".join(f"; wrong: {mistake}" for mistake in wrong)
         self._amiss += wrong
@@ -324,7 +324,7 @@ class Platform:
             if time.monotonic() > deadline:
                 step.say("all streams run, none has read a record yet")
                 return view
-            step.say(", ".join(f"{s.name} {s.state}" for s in waiting) or "the first batches")
+            step.say(by_state(waiting) or "the first batches")
             time.sleep(1)
 
     def view(self, control: Control) -> Overview:

@@ -92,7 +92,7 @@ def readings(number: int) -> Iterator[str]:
 
 def _say(step: str) -> None:
     """Tell whoever waits what is going on."""
-    print(step, flush=True)
+    print(f"{aot.STEP}{step}", flush=True)
 
 
 def main() -> int:

@@ -22,6 +22,8 @@ SINCE = 25
 FILE = "driver.aot"
 # Java warns of a few calling conventions that it has to make anew; a cache it cannot take is an error.
 QUIET = "-Xlog:aot=error,aot+codecache+stubs=error"
+# Before what a training run says of itself; what else it writes is Java's.
+STEP = "step: "
 # The run has a broker of its own and needs no cluster.
 ALONE = {
     "PENSTOCK_CLUSTER": "0",
@@ -79,7 +81,12 @@ def ensure(say: Callable[[str], None] = lambda _: None) -> None:
         if fresh is None:
             return
         command = [sys.executable, "-m", "penstock.local.training", str(fresh / FILE)]
-        done = process.capture(command, env=ALONE, on_line=say)
+
+        def told(line: str) -> None:
+            if line.startswith(STEP):
+                say(line.removeprefix(STEP))
+
+        done = process.capture(command, env=ALONE, on_line=told)
         if done.returncode or not (fresh / FILE).exists():
             raise LocalError(
                 "the training run for Java's cache failed, so drivers start slower",

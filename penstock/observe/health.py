@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from penstock.control import Control
 from penstock.observe.moments import take
@@ -13,10 +14,19 @@ from penstock.settings import settings
 # Of what is wanted. The supervisor mends the first two by itself, or says why not.
 ILL: frozenset[State] = frozenset({"hung", "down", "failing", "blocked", "waiting", "queued"})
 FAILING: frozenset[State] = frozenset({"failing", "blocked", "waiting", "queued"})
+NAMED = 4
 # A store that is away for less is not worth a failed run.
 MOMENT_MS = 60_000
 # Nothing is known of it yet, or not any more.
 UNSETTLED: frozenset[State] = frozenset({"down", "starting", "unknown"})
+
+
+def by_state(streams: Sequence[StreamView]) -> str:
+    """How many are in each state, and the first of them by name: a line also where there are many. Empty if none is."""
+    counts = ", ".join(f"{n} {state}" for state, n in Counter(s.state for s in streams).items())
+    names = ", ".join(s.name for s in streams[:NAMED])
+    more = f" and {len(streams) - NAMED} more" if len(streams) > NAMED else ""
+    return f"{counts}: {names}{more}" if streams else ""
 
 
 def ill(streams: Iterable[StreamView], states: frozenset[State] = ILL) -> dict[str, str]:
