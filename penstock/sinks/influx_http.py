@@ -78,7 +78,8 @@ class Influx:
         answer = self._post("/query", {"q": text, "db": self.database, "epoch": "u", "chunked": "true"})
         for result in self._results(answer):
             if "error" in result:
-                raise SinkError("InfluxDB does not answer a query", got=f"{result['error']} at {self.place}")
+                fix = "see its message; if the database is gone, release the app: its driver creates it again"
+                raise SinkError("InfluxDB does not answer a query", got=f"{result['error']} at {self.place}", fix=fix)
             yield from result.get("series", [])
 
     def _results(self, answer: httpx.Response) -> list[dict[str, Any]]:
