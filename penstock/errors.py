@@ -18,7 +18,8 @@ class PenstockError(Exception):
             parts.append(f"got: {got}")
         if fix:
             parts.append(f"to mend it: {fix}")
-        super().__init__("; ".join(parts))
+        # A name of a file that is not UTF-8, and any other half of a surrogate pair, goes into no JSON and no database.
+        super().__init__("; ".join(parts).encode(errors="backslashreplace").decode())
 
     def put(self, what: str, fix: str = "") -> None:
         """Say the fault otherwise: where it was found, who met it."""

@@ -307,7 +307,7 @@ def _read_catalog(spec: str) -> bytes:  # noqa: ARG001
     except subprocess.CalledProcessError as e:
         raise DeclarationError("the declarations cannot be read", got=e.stderr.decode(errors="replace").strip()) from e
     if done.stderr:
-        log.error("not all declarations can be read: %s", done.stderr.decode(errors="replace").strip())
+        log.error("reading the declarations said: %s", done.stderr.decode(errors="replace").strip())
     return done.stdout
 
 

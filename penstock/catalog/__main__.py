@@ -8,11 +8,10 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-import orjson
-
 from penstock.catalog.listing import document
 from penstock.catalog.survey import of_app, survey
 from penstock.errors import PenstockError
+from penstock.machine.telling import output, tell
 
 
 def told_of(app: str) -> dict[str, Any]:
@@ -30,6 +29,7 @@ def told_of(app: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    out = output()
     try:
         if len(sys.argv) > 1:
             told = told_of(sys.argv[1])
@@ -37,7 +37,7 @@ if __name__ == "__main__":
             found, wrong = survey()
             told = {**document(found), "wrong": len(wrong)}
             for mistake in wrong:
-                sys.stderr.write(f"error: {mistake}\n")
+                print(f"error: {mistake}", file=sys.__stderr__)
     except PenstockError as e:
         sys.exit(f"error: {e}")
-    sys.stdout.buffer.write(b"\n" + orjson.dumps(told))
+    tell(out, told)

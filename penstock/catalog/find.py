@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -56,7 +56,8 @@ def found_in(path: Path, project: Path) -> list[Found]:
     # First: where Python was started, or Penstock itself lies, may be a `jobs` with modules of the same names.
     if sys.path[:1] != [str(project)]:
         sys.path.insert(0, str(project))
-    with _staying(), _in_time():
+    # What it prints has no place among the data that a command tells.
+    with _staying(), _in_time(), redirect_stdout(sys.stderr):
         # What it raises is its own too: it may do anything when it is asked for its text.
         try:
             return list(_declared(_module(".".join(path.relative_to(project).with_suffix("").parts)), path))

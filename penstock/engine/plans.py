@@ -8,7 +8,6 @@ code now is, without a broker; with --accept it lets the next start take other l
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -20,6 +19,7 @@ from penstock.engine.hadoop import Folder
 from penstock.engine.recovery import REBUILD
 from penstock.engine.session import open_session, session_for
 from penstock.errors import Blocked, PenstockError
+from penstock.machine.telling import output, tell
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -199,5 +199,5 @@ if __name__ == "__main__":
     parser.add_argument("app")
     parser.add_argument("--accept", action="store_true")
     given = parser.parse_args()
-    told = {"refused": refused(given.app, accept=given.accept)}
-    sys.stdout.buffer.write(b"\n" + orjson.dumps(told))
+    out = output()
+    tell(out, {"refused": refused(given.app, accept=given.accept)})

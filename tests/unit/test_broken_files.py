@@ -322,3 +322,30 @@ def test_who_feeds_a_topic_is_known_though_its_file_breaks(project: Path) -> Non
     assert _windowed(old)["sales-out"].writers == {}, "a trigger that an earlier version left"
     (settings().home / "run" / "windows.json").write_text(json.dumps(old))
     assert [one["topic"] for one in declared_windows()] == ["sales-out"]
+
+
+@pytest.mark.parametrize(
+    "does",
+    [
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()",
+        "import atexit\natexit.register(print, 'bye')",
+        "import sys\nsys.stdout = None",
+        "import os\nos.close(1)",
+        "raise ValueError('\\udcfc')",
+    ],
+    ids=["goes on", "speaks last", "takes the output", "closes the output", "is not UTF-8"],
+)
+def test_what_a_file_does_to_its_process_keeps_no_other_app_from_a_release(
+    project: Path, control: Control, monkeypatch: pytest.MonkeyPatch, does: str
+) -> None:
+    real = releases._told
+    monkeypatch.setattr(releases, "_told", lambda c, _: real(c, 20) if c[0] == "penstock.catalog" else {"refused": []})
+    (project / "jobs" / "shop" / "odd.py").write_text(does + "\n")
+    assert releases.release(control, "bank", ME) == 1
+
+
+def test_what_a_file_prints_is_no_part_of_the_catalog(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / "jobs" / "shop" / "odd.py").write_text("import sys\nprint('hello')\nsys.stdout = None\n")
+    survey()
+    print("data")
+    assert capsys.readouterr() == ("data\n", "hello\n")
