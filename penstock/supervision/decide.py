@@ -64,8 +64,9 @@ def _unplaced(f: Facts, d: DriverRow) -> Step | None:
 
 
 def _fault(f: Facts, d: DriverRow, s: Settings) -> Step | None:
-    silence = (f.now - d.beat_at) / 1000
     seen = f.evidence if f.evidence.incarnation == d.incarnation else Evidence()
+    # A beat that seems to come is of a clock that was set back since: then only what was watched tells.
+    silence = (f.now - d.beat_at) / 1000 if d.beat_at <= f.now else seen.silent
     if f.alive is False:
         return Step("clear", "its process is gone")
     if f.headless:
@@ -106,5 +107,6 @@ def _backoff(f: Facts) -> tuple[float, str]:
         young += 1
     if young > 1:
         why += f"; {young} in a row died young"
-    delay = BACKOFF[min(young, len(BACKOFF) - 1)]
-    return delay - (f.now - (last.ended_at or f.now)) / 1000, why
+    ended = (f.now - (last.ended_at or f.now)) / 1000
+    # Behind a clock that was set back nobody knows how long ago it ended, and nobody waits until the clock is there.
+    return BACKOFF[min(young, len(BACKOFF) - 1)] - ended if ended >= 0 else 0.0, why

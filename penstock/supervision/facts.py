@@ -64,9 +64,9 @@ def facts_of(control: Control, app: str, evidence: Evidence | None = None, *, wa
         return None
     driver = control.driver(row.incarnation) if row.incarnation else None
     gone = driver is None or driver.state == "ended"
-    recent = control.drivers(app, live=False) if gone else []
-    desired = control.desired(app)
     now = control.now()
+    recent = _recent(control, app, driver, now) if gone else []
+    desired = control.desired(app)
     alive = None if gone or driver is None else places.alive(driver, now, wait=wait)
     headless = bool(alive and driver and places.headless(driver))
     waits = places.lacking(driver, now, wait=wait) if driver else None
@@ -76,8 +76,15 @@ def facts_of(control: Control, app: str, evidence: Evidence | None = None, *, wa
     )
 
 
+def _recent(control: Control, app: str, last: DriverRow | None, now: int) -> list[DriverRow]:
+    """An app's drivers, newest first. Times order them: those that seem to come are of a clock that was set back since,
+    and tell nothing but of the last one, which the app names."""
+    others = [d for d in control.drivers(app, live=False) if d.launched_at <= now]
+    return others if last is None else [last, *(d for d in others if d.incarnation != last.incarnation)]
+
+
 def _lacking(control: Control, app: AppRow, driver: DriverRow, desired: Mapping[str, Desired], now: int) -> list[str]:
-    if app.refused_at is not None and now - app.refused_at < REFUSED_FOR:
+    if app.refused_at is not None and 0 <= now - app.refused_at < REFUSED_FOR:
         return []
     told = control.progress(driver.app)
     return [

@@ -114,3 +114,21 @@ def test_backoff_grows_with_young_deaths_only() -> None:
     assert say(facts(young[0], recent=young, app=released)) == "launch", "new code gets its chance at once"
     later = [replace(d, ended_at=NOW - 100_000) for d in young]
     assert say(facts(later[0], recent=later)) == "launch"
+
+
+# A clock of the database that was set back: what is written down seems to come
+
+
+def test_a_driver_that_ended_before_the_clock_was_set_back_is_followed_at_once() -> None:
+    ahead = NOW + 3_600_000
+    dead = row(state="ended", launched_at=ahead - 600_000, beat_at=ahead, ended_at=ahead)
+    assert say(facts(dead)) == "launch"
+    young = row(state="ended", launched_at=ahead, beat_at=ahead, ended_at=ahead)
+    assert say(facts(young, recent=[young] * 5)) == "launch"
+
+
+def test_a_driver_that_hangs_since_before_the_clock_was_set_back_is_cleared() -> None:
+    ahead = NOW + 3_600_000
+    hung = row(launched_at=ahead - 600_000, beat_at=ahead)
+    assert say(facts(hung, evidence=Evidence("i1", ahead, silent=20))) == "rest"
+    assert say(facts(hung, evidence=Evidence("i1", ahead, silent=40))) == "clear"

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import update
 
-from penstock.control import EndCode
+from penstock.control import EndCode, schema
 from penstock.errors import ControlError
 from penstock.settings import settings
 from penstock.supervision import launch, processes
-from penstock.supervision.facts import Evidence
+from penstock.supervision.facts import Evidence, facts_of
 from penstock.supervision.reap import stop
 from penstock.supervision.watch import Watch
 from tests.support import wait_until
@@ -234,3 +235,32 @@ def test_the_log_is_written_and_old_ones_go(p: Platform) -> None:
     assert launch.new_log("a").parent == folder
     assert log.exists()
     assert len(list(folder.iterdir())) == launch.KEPT_LOGS - 1
+
+
+def test_a_crash_loop_is_slowed_down_though_the_clock_was_set_back(p: Platform) -> None:
+    s = p.supervisor()
+    s.tick()
+    processes.kill(p.driver())
+    s.tick()
+    with p.control.engine.begin() as c:  # all so far was written an hour ahead
+        t, hour = schema.driver.c, 3_600_000
+        ahead = {"launched_at": t.launched_at + hour, "beat_at": t.beat_at + 2 * hour, "ended_at": t.ended_at + hour}
+        c.execute(update(schema.driver).values(**ahead))
+    for _ in range(3):
+        processes.kill(p.driver())
+        step = s.tick()
+    assert step.do == "wait"
+    assert "2 in a row died young" in step.why
+    assert 0 < step.wait <= 5
+    assert len(p.launched) == 4
+
+
+def test_a_release_that_was_refused_before_the_clock_was_set_back_is_asked_for_again(p: Platform) -> None:
+    p.supervisor().tick()
+    p.control.driver_set(p.driver().incarnation, state="running")
+    for ahead, lacks in ((-60_000, []), (3_600_000, ["s"])):
+        with p.control.engine.begin() as c:
+            c.execute(update(schema.app).values(refused_at=p.control.now() + ahead))
+        found = facts_of(p.control, "a")
+        assert found
+        assert found.lacks == lacks
