@@ -43,11 +43,11 @@ def record_action(c: Connection, actor: Actor, verb: str, target: str, detail: s
     c.execute(
         insert(s.action).values(
             at=s.now_ms(),
-            actor=actor.name[:200],
+            actor=actor.name,
             source=actor.source,
             verb=verb,
             target=target,
-            detail=detail[:4000] or None,
+            detail=detail or None,
             request=request or None,
         )
     )

@@ -9,7 +9,7 @@ from sqlalchemy import delete, func, select, update
 
 from penstock.control import schema as s
 from penstock.control.actions import is_recorded, record_action
-from penstock.control.database import Database, bounded, insert_if_new, one, rows
+from penstock.control.database import Database, insert_if_new, one, rows
 from penstock.control.rows import Actor, AppRow, Desired
 
 
@@ -129,9 +129,8 @@ class Apps(Database):
 
     def release_refused(self, app: str, actor: Actor, why: str) -> None:
         """Note that a release was refused which the app's driver needs, as it does not know all that is wanted."""
-        values = bounded(s.app, {"refused": why})
         with self.begin() as c:
-            c.execute(update(s.app).where(s.app.c.name == app).values(refused_at=s.now_ms(), **values))
+            c.execute(update(s.app).where(s.app.c.name == app).values(refused_at=s.now_ms(), refused=why))
             record_action(c, actor, "refuse", app, why)
 
     def app(self, name: str) -> AppRow | None:

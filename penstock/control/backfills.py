@@ -88,7 +88,7 @@ class Backfills(Database):
     ) -> int:
         """Say that a run begins, or is taken up again; how often it has begun by now. Old ones are forgotten."""
         t = s.backfill_run
-        of_run = {"name": name, "begin": begin, "end": end, "target": target, "dry": dry, "owner": owner[:500]}
+        of_run = {"name": name, "begin": begin, "end": end, "target": target, "dry": dry, "owner": owner}
         counts = {"files": files, "files_done": files_done, "rows": rows, "rows_done": rows_done}
         anew = {"state": "running", "why": "", "rate": 0.0, "left_ms": None, "verified": "", "ended_at": None}
         with self.begin() as c:

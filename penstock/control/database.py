@@ -36,8 +36,6 @@ T = TypeVar("T")
 
 # MySQL's code for a server that nobody can connect to.
 REFUSED = 2003
-LONGEST = 4000
-"""Characters that are kept of a text."""
 
 # A process that is paused within a transaction holds its locks, the lease's row among them: MariaDB gives it up before
 # those who wait for them do. Another server, which has no such setting, takes the rest for a comment.
@@ -160,7 +158,7 @@ def _bounded(kind: TypeEngine[Any], nullable: bool | None, value: Any) -> Any:
     if isinstance(kind, JSON):
         return _json(value)
     if isinstance(value, str):
-        return _text(value, getattr(kind, "length", None) or LONGEST)
+        return s.bounded_text(value, getattr(kind, "length", None))
     if isinstance(value, float) and not math.isfinite(value):
         return None if nullable else 0
     if isinstance(kind, Integer) and isinstance(value, int | float):
@@ -171,7 +169,7 @@ def _bounded(kind: TypeEngine[Any], nullable: bool | None, value: Any) -> Any:
 
 def _json(value: Any) -> Any:
     if isinstance(value, str):
-        return _text(value, LONGEST)
+        return s.bounded_text(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
@@ -179,11 +177,6 @@ def _json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_json(one) for one in value]
     return value
-
-
-def _text(value: str, longest: int) -> str:
-    # PostgreSQL takes no NUL, and no server half of a surrogate pair.
-    return value[:longest].replace("\0", "").encode(errors="replace").decode()
 
 
 def row_of(kind: type[T], row: RowMapping) -> T:

@@ -118,7 +118,7 @@ class Drivers(Database):
                 .values(
                     state="ended",
                     ended_at=s.now_ms(),
-                    reason=reason[:4000],
+                    reason=reason,
                     end_code=func.coalesce(s.driver.c.end_code, code),
                 )
             )

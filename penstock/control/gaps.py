@@ -137,9 +137,7 @@ class Gaps(Database):
             standing = (t.c.name == name) & t.c.accepted_at.is_(None)
             found = rows(GapRow, c.execute(select(t).where(standing).order_by(t.c.topic, t.c.partition)).mappings())
             for row in found:
-                c.execute(
-                    update(t).where(t.c.id == row.id).values(accepted_at=s.now_ms(), accepted_by=actor.name[:200])
-                )
+                c.execute(update(t).where(t.c.id == row.id).values(accepted_at=s.now_ms(), accepted_by=actor.name))
             if found:
                 said = "; ".join(str(row.gap) for row in found)
                 record_action(c, actor, "go-on", name, f"{detail}: {said}" if detail else said)

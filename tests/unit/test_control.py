@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Connection, Table, select
 
 from penstock.control import Actor, Control, ProgressRow, database, schema
+from penstock.control.gaps import Gap
 from penstock.errors import ControlError
 
 ME = Actor("me", "cli")
@@ -122,3 +123,31 @@ def test_what_an_older_version_made_goes_on(tmp_path: Path) -> None:
     assert made.desired() == {"s": "on"}
     assert [a["request"] for a in made.actions()] == ["r", None]
     made.engine.dispose()
+
+
+# Texts
+
+
+@pytest.mark.parametrize("odd", ["x" * 70_000, "caf\udce9", "a\0b"], ids=["long", "half a character", "NUL"])
+def test_what_people_files_and_paths_say_is_written_as_every_database_takes_it(control: Control, odd: str) -> None:
+    """SQLite takes any length: what is written shows whether it was cut."""
+    first = control.claim("a", None, host="h", spec_hash="", owner=f"me {odd}", log=f"/logs/{odd}")
+    assert first
+    control.driver_placed(first, odd)
+    control.driver_waits(first, odd)
+    control.driver_ended(first, odd)
+    control.set_desired(["s"], "off", ME, odd)
+    control.release("a", Actor(odd, "cli"), odd)
+    control.release_refused("a", ME, odd)
+    control.record(ME, "wait", odd, odd)
+    control.beat_held("topic", None, odd)
+    control.gaps_found("s", [Gap("topic", "cut")])
+    control.gaps_accept("s", Actor(odd, "cli"), odd)
+    with control.begin() as c:
+        for table in schema.metadata.sorted_tables:
+            for row in c.execute(select(table)).mappings():
+                for name, value in row.items():
+                    if isinstance(value, str):
+                        assert len(value) <= (getattr(table.c[name].type, "length", None) or 4000), name
+                        assert "\0" not in value
+                        value.encode()
