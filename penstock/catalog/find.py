@@ -138,8 +138,10 @@ class _Pressed(KeyboardInterrupt):
 
 @contextmanager
 def _staying() -> Iterator[None]:
-    """Let no file end the process that reads it for others too; a fork of it, or another thread, ends as it likes."""
+    """Let no file end the process that reads it for others too, or keep it from ending by a thread that it starts; a
+    fork of it, or another thread, does as it likes."""
     leave, abort, kill, mine = os._exit, os.abort, os.kill, (os.getpid(), threading.get_ident())
+    start = threading.Thread.start
 
     def here() -> bool:
         return (os.getpid(), threading.get_ident()) == mine
@@ -159,6 +161,12 @@ def _staying() -> Iterator[None]:
             raise SystemExit(f"os.kill() of its own process with signal {int(number)}")
         kill(pid, number)
 
+    def started(thread: threading.Thread) -> None:
+        # A process waits for others at its end; what starts twice is told so by `start`.
+        if here() and not thread.ident:
+            thread.daemon = True
+        start(thread)
+
     def pressed(*_: object) -> NoReturn:
         raise _Pressed
 
@@ -168,12 +176,14 @@ def _staying() -> Iterator[None]:
         and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     )
     os._exit, os.abort, os.kill = stay, aborted, killed
+    threading.Thread.start = started  # type: ignore[method-assign, assignment]
     if told:
         signal.signal(signal.SIGINT, pressed)
     try:
         yield
     finally:
         os._exit, os.abort, os.kill = leave, abort, kill
+        threading.Thread.start = start  # type: ignore[method-assign]
         if told:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 

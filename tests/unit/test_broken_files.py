@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -349,3 +350,12 @@ def test_what_a_file_prints_is_no_part_of_the_catalog(project: Path, capsys: pyt
     survey()
     print("data")
     assert capsys.readouterr() == ("data\n", "hello\n")
+
+
+def test_a_thread_that_a_file_starts_keeps_no_command_from_its_end(project: Path) -> None:
+    (project / "jobs" / "shop" / "odd.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(600,)).start()\n"
+    )
+    command = [sys.executable, "-c", "from penstock.catalog import survey; print(len(survey()[0].apps))"]
+    done = subprocess.run(command, env=launch.environment(), capture_output=True, check=True, timeout=20)
+    assert done.stdout == b"3\n"
