@@ -16,7 +16,7 @@ def alive(d: DriverRow, now: int | None = None, *, wait: bool = True) -> bool | 
     if d.submission is None:
         return processes.alive(d)
     silence = None if now is None else (now - d.beat_at) / 1000
-    if silence is not None and 0 <= silence < _silent():
+    if silence is not None and abs(silence) < _silent():
         return True
     seen = cluster.look(d, wait=wait)
     if seen.over:
@@ -31,7 +31,7 @@ def lacking(d: DriverRow, now: int, *, wait: bool = True) -> str | None:
     """What a cluster's driver that has not begun waits for; None for any other, and if it waits for nothing."""
     if d.submission is None or d.pid is not None or d.state == "ended":
         return None
-    if 0 <= (now - d.launched_at) / 1000 < _silent():
+    if abs(now - d.launched_at) / 1000 < _silent():
         return None
     return cluster.look(d, wait=wait).lacking(d)
 

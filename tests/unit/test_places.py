@@ -54,6 +54,7 @@ def test_what_the_master_says_of_a_silent_driver(p: Platform, monkeypatch: pytes
     ):  # fmt: skip
         says(monkeypatch, d, seen)
         assert places.alive(d, later) is alive, seen
+        assert places.alive(d, now - 3_600_000) is alive, "its last beat is of a clock that was set back since"
     assert places.alive(d, now + 16_000) is False, "of a lost one the lease has run out"
     says(monkeypatch, d, Seen("", "away"))
     assert places.alive(d, now + 16_000) is None, "a master that is away says nothing"
