@@ -47,7 +47,14 @@ def discover(project: Path) -> Iterator[Found]:
 
 
 def modules(project: Path) -> list[Path]:
-    """The files that may declare something, in order."""
+    """The files that may declare something, in order. DeclarationError if there is no project: nothing would be taken
+    for the wish to run nothing, and all would be ended and forgotten."""
+    if not any((project / folder).is_dir() for folder in ("jobs", "sql")):
+        raise DeclarationError(
+            "there is no project: neither jobs/ nor sql/ is a folder that can be read there",
+            got=project,
+            fix="see that its disk is there, and let PENSTOCK_PROJECT name the folder that holds them",
+        )
     return [path for path in sorted((project / "jobs").glob("*/*.py")) if not path.name.startswith("_")]
 
 

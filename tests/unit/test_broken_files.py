@@ -12,8 +12,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from penstock.catalog import of_app, readable, survey
+from penstock.cli import app as penstock
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.errors import DeclarationError, ReleaseRefused
 from penstock.settings import PROJECT, settings
@@ -359,3 +361,13 @@ def test_a_thread_that_a_file_starts_keeps_no_command_from_its_end(project: Path
     command = [sys.executable, "-c", "from penstock.catalog import survey; print(len(survey()[0].apps))"]
     done = subprocess.run(command, env=launch.environment(), capture_output=True, check=True, timeout=20)
     assert done.stdout == b"3\n"
+
+
+def test_a_project_that_is_not_there_is_no_wish_to_run_nothing(project: Path, control: Control) -> None:
+    control.set_desired(["sales"], "off", ME)
+    for folder in ("jobs", "sql"):
+        (project / folder).rename(project / f"{folder}-away")
+    asked = CliRunner().invoke(penstock, ["migrate"])
+    assert asked.exit_code == 1
+    assert "there is no project" in asked.stderr
+    assert control.desired("shop") == {"sales": "off", "returns": "on"}
