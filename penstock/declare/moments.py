@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 MOMENT = "this says another thing each time, and a record that is read again must make the same document"
 # Classes of expressions that Spark takes for deterministic, as they are so within one query.
@@ -21,6 +21,8 @@ TIMES = ("date", "timestamp", "timestamp_ntz")
 # their like are not, nor is a time alone, which is one of today.
 SAME = re.compile(r"\s*(?:[+-]?[0-9]{4}|epoch\b)", re.IGNORECASE)
 MOVING = re.compile(r"\s*(?:now|today|tomorrow|yesterday)\b|\s*T?[0-9]{1,2}:", re.IGNORECASE)
+# The same in Java's words, of a record's text: Spark makes of it a time of the day on which it is read.
+DAYLESS = r"^[\s\p{Cntrl}]*(T|[0-9]{1,2}:)"
 COMMENT = re.compile(r"/\*.*?\*/|--[^\n]*", re.DOTALL)
 TYPED = re.compile(r"\s*(?:date|timestamp\w*)\s*[rR]?['\"]", re.IGNORECASE)
 
@@ -42,6 +44,25 @@ def moments(node: Any) -> Iterator[tuple[str, int]]:
 def moment_of(rows: DataFrame) -> str:
     """What the uppermost SELECT of a frame says otherwise each time, as SQL; empty if nothing."""
     return next((said for said, _ in moments(plan_of(rows))), "")
+
+
+def texts_of(rows: DataFrame) -> list[Column]:
+    """The texts of records that the uppermost SELECT of a frame makes a TIMESTAMP of."""
+    from pyspark.sql.classic.column import Column
+
+    jvm: Any = rows.sparkSession._jvm
+    made = jvm.org.apache.spark.sql.classic.ExpressionUtils
+    found = (text for expression in _each(plan_of(rows).expressions()) for text in _texts(expression))
+    return [Column(made.column(text)) for text in found]
+
+
+def _texts(expression: Any) -> Iterator[Any]:
+    if expression.nodeName() == "Cast" and expression.dataType().typeName() == "timestamp":
+        text = expression.child()
+        if text.dataType().typeName() == "string" and not text.foldable():
+            yield text
+    for child in _each(expression.children()):
+        yield from _texts(child)
 
 
 def _within(expression: Any) -> Iterator[tuple[str, int]]:

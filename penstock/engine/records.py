@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import ArrayType, DataType, StructType
 
 from penstock.declare.inputs import WHOLE
-from penstock.declare.moments import moment_of
+from penstock.declare.moments import DAYLESS, moment_of, texts_of
 from penstock.declare.schema import quoted
 from penstock.errors import DeclarationError
 from penstock.records.columns import BAD, BEAT, EVENT_TIME, KEPT, MORE, RAW, RECORD, Reading
@@ -77,13 +77,16 @@ def _horizon(given: Input, now: Column | None, own: str) -> Column:
     return F.unix_micros(at) + given.ahead // timedelta(microseconds=1)
 
 
-def _told(expression: str) -> Column:
-    """TIMESTAMP: an event time as it is declared; NULL where Spark cannot evaluate it, or it is no time of the
-    calendar."""
+def _told(rows: DataFrame, expression: str) -> Column:
+    """TIMESTAMP: an event time of rows as it is declared; NULL where Spark cannot evaluate it, it is no time of the
+    calendar, or it would be of today, because a text says no day."""
     time = F.coalesce(F.expr(expression), F.lit(None).cast("timestamp"))
     # NULL where the sum fails, or what is in it: Spark has no other function that takes a failure of any expression.
     tried = F.try_add(time, F.expr("INTERVAL '0' SECOND"))
-    return F.when(F.unix_micros(tried).between(FIRST, LAST), tried)
+    found = F.when(F.unix_micros(tried).between(FIRST, LAST), tried)
+    for text in texts_of(rows.select(F.expr(expression))):
+        found = F.when(~F.coalesce(text.rlike(DAYLESS), F.lit(False)), found)
+    return found
 
 
 def _own(place: str = "timestamp") -> Column:
@@ -102,7 +105,7 @@ def _raw(source: DataFrame, given: Input, horizon: Column, ours: Signer) -> Data
     whole = [F.struct(*RAW, *OWN).alias(WHOLE)] if given.record else []
     rows = source.select(*RAW, "timestamp", *whole, _beat_at(source.sparkSession, ours).alias(BEAT))
     _steady(rows, given)
-    own = F.least(F.coalesce(_told(given.event_time), _own()), horizon)
+    own = F.least(F.coalesce(_told(rows, given.event_time), _own()), horizon)
     time = F.coalesce(F.timestamp_millis(BEAT), own).alias(EVENT_TIME)
     beat = F.col(BEAT).isNotNull().alias(BEAT)
     made = (time, beat, F.lit(False).alias(BAD), F.struct(*RAW).alias(KEPT))
@@ -150,7 +153,7 @@ def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
     time = F.when(F.col(BEAT), F.col(EVENT_TIME))
     if given.tombstones == "keep":
         time = time.when(F.col(f"{WHOLE}.value").isNull(), _own(f"{WHOLE}.timestamp"))
-    time = time.when(~F.col(BAD), _told(given.event_time))
+    time = time.when(~F.col(BAD), _told(rows, given.event_time))
     rows = rows.withColumn(EVENT_TIME, time)
     none, ahead = F.col(EVENT_TIME).isNull(), F.unix_micros(EVENT_TIME) > horizon
     why = F.when(F.col(BAD), F.col(KEPT).reason)

@@ -125,6 +125,20 @@ def test_texts_that_are_no_event_time(spark: SparkSession) -> None:
         assert found == [None] * 2 + [f"no event time: {event_time} gives none"] * len(TEXTS)
 
 
+def test_a_text_without_a_day_is_no_time_of_today(spark: SparkSession) -> None:
+    """Read again tomorrow, it would be another one."""
+    whole = ["2026-01-31", "2026-01-31T10:00", " 2026-01-31 10:00:00 America/New_York", "2026-01"]
+    alone = ["20:15", "T10:00", "T10", "1:2", "1:2:3.5Z", " \t10:20", "\x0110:20", "10:20:30+02:00"]
+    for event_time in ("CAST(at AS TIMESTAMP)", "to_timestamp(at)", "try_to_timestamp(at)", "at + INTERVAL '1' HOUR"):
+        given = Input(Topic("t"), schema="at STRING NOT NULL", event_time=event_time, ahead=None)
+        found = decided(spark, given, [*whole, *alone])
+        assert found == [None] * len(whole) + [f"no event time: {event_time} gives none"] * len(alone)
+    raw = Input(Topic("t"), event_time="CAST(get_json_object(CAST(value AS STRING), '$.at') AS TIMESTAMP)", ahead=None)
+    rows = [(None, json.dumps({"at": at}).encode(), "t", 0, n, NOW) for n, at in enumerate([*alone, "2026-01-02"])]
+    times = [row[EVENT_TIME] for row in records.decoded(spark.createDataFrame(rows, SCHEMA), raw, None).collect()]
+    assert sorted(at.astimezone(UTC) for at in times) == [NOW] * len(alone) + [NOW + timedelta(days=1)]
+
+
 def test_a_raw_record_whose_time_is_none_keeps_its_own_within_the_calendar(spark: SparkSession) -> None:
     given = Input(Topic("t"), event_time="timestamp_millis(CAST(CAST(value AS STRING) AS BIGINT))", ahead=None)
     values = [b"5", b"9223372036854776", b"253402300800000", b"x", None]
