@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
@@ -13,6 +14,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from penstock.errors import PenstockError
+from penstock.records.times import FIRST
 from penstock.views.layout import INTEGERS, Column, Layout, entry
 from penstock.views.store import CRITERIA
 
@@ -180,8 +182,8 @@ def shown(column: Column, value: Any) -> Any:
 
 
 def moment(micros: int) -> str:
-    """A time as views write it. micros: since 1970."""
-    at = (EPOCH + timedelta(microseconds=micros)).replace(tzinfo=None)
+    """A time as views write it. micros: since 1970; a step may begin before the calendar, and is named by its first."""
+    at = (EPOCH + timedelta(microseconds=max(micros, FIRST))).replace(tzinfo=None)
     return f"{at.isoformat(timespec='microseconds')}Z"
 
 
@@ -215,7 +217,7 @@ def _typed(kind: str, value: Any) -> Any:
             except (ValueError, OverflowError):
                 return None
         case "float" | "double" if isinstance(value, int | float) and not isinstance(value, bool):
-            if not abs(value) < 1e308:
+            if not abs(value) <= sys.float_info.max:
                 return None
             return float(value) if kind == "double" else _single(value)
     if kind in INTEGERS and isinstance(value, int) and not isinstance(value, bool):
@@ -315,7 +317,7 @@ def _stepped(layout: Layout, asked: Counts) -> Iterator[Column]:
 
 def _step(column: str, wide: int) -> str:
     """Where the step begins that a value lies in; below zero too."""
-    return f"{column} - (({column} % {wide:d}) + {wide:d}) % {wide:d}"
+    return f"{column} - {column} % {wide:d} - ({column} % {wide:d} < 0) * {wide:d}"
 
 
 def _cursor(layout: Layout, asked: Search) -> tuple[Any, str]:
