@@ -195,7 +195,11 @@ def _start(given: str) -> Start:
 def _line(record: Whole) -> str:
     from penstock.kafka.letters import shown
 
-    at = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    try:
+        at = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        # A producer may stamp what it likes, microseconds too: beyond the calendar it is a number.
+        at = str(record.timestamp)
     place = f"{record.place.partition}@{record.place.offset}"
     key, value = (shown(data, 100_000) for data in (record.key, record.value))
     return f"{at.removesuffix('+00:00')}  {place}  {key}  {value}"

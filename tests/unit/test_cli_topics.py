@@ -11,10 +11,12 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.catalog import BrokenFile, Catalog
-from penstock.cli import topics
+from penstock.cli import records, topics
 from penstock.control import Control
 from penstock.errors import BrokerError, DeclarationError
 from penstock.kafka.admin import TopicState
+from penstock.kafka.letters import Origin
+from penstock.kafka.whole import Whole
 from penstock.streams import Topic
 
 TOPICS = {name: Topic(name) for name in ("clicks", "metrics", "receipts")}
@@ -119,3 +121,18 @@ def test_without_the_broker_there_is_one_clear_line(monkeypatch: pytest.MonkeyPa
     assert (
         run(code=1) == "error: the broker did not answer; got: refused at 127.0.0.1:1; to mend it: see that it runs\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("stamp", "shown"),
+    [
+        (-1, "1969-12-31 23:59:59.999"),
+        (1_769_860_800_000, "2026-01-31 12:00:00.000"),
+        (1_769_860_800_000_000, "1769860800000000"),
+        (2**62, str(2**62)),
+        (-(2**60), str(-(2**60))),
+    ],
+)
+def test_a_record_is_shown_whatever_its_timestamp_is(stamp: int, shown: str) -> None:
+    """One in microseconds lies beyond the calendar, and those behind it are to be read too."""
+    assert records._line(Whole(Origin("t", 2, 7), b"k", b"v", stamp)) == f"{shown}  2@7  k  v"
