@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import getpass
 import os
 import sys
@@ -71,6 +72,9 @@ def state(name: str) -> Text:
     return Text(name, style=COLOURS[name])
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
 @contextmanager
 def clear_errors() -> Iterator[None]:
     """Turn an error of Penstock into one line on standard error and exit code 1."""
@@ -78,6 +82,13 @@ def clear_errors() -> Iterator[None]:
         yield
     except PenstockError as e:
         echo(f"error: {e}", err=True)
+        raise typer.Exit(1) from e
+    except OSError as e:
+        if e.errno not in FULL:
+            raise
+        # What is left in its buffer has no place either, and would be tried again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        echo(f"error: the disk takes no more; got: {e}; to mend it: make room, and do it again", err=True)
         raise typer.Exit(1) from e
 
 

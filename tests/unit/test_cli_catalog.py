@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import typer
@@ -13,6 +16,7 @@ from penstock.catalog import Catalog, load
 from penstock.catalog.listing import NOT_RUN
 from penstock.cli import catalog
 from penstock.errors import DeclarationError
+from penstock.settings import PROJECT
 from tests.chaos.projects import other_project
 from tests.unit.test_catalog import DECLARED
 
@@ -106,6 +110,15 @@ def test_nothing_declared_is_said_to_be_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(catalog, "survey", lambda: (Catalog({}, {}), []))
     assert "docs/catalog.md" in run()
     assert json.loads(run("--json")) == {"declared": [], "graph": {"nodes": [], "edges": []}, "wrong": []}
+
+
+@pytest.mark.parametrize("more", [(), ("--json",)])
+def test_a_full_disk_is_one_clear_line(more: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("w") as full:
+        command = [sys.executable, "-m", "penstock", "catalog", *more]
+        done = subprocess.run(command, check=False, stdout=full, stderr=subprocess.PIPE, text=True, cwd=PROJECT)
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+    assert done.stderr.startswith("error: the disk takes no more; got: [Errno 28]")
 
 
 def test_completion_offers_things_and_places() -> None:
