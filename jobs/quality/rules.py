@@ -26,6 +26,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
+from penstock.declare.declared import files_of
 from penstock.declare.schema import Field, schema
 from penstock.errors import DeclarationError
 
@@ -179,7 +180,7 @@ def load(folder: Path) -> dict[str, Rule]:
     """Every rule of a folder, by topic; `*` is always among them."""
     rules: dict[str, Rule] = {EVERY: Rule(EVERY, "json", "", exp.true())}
     places: dict[str, str] = {}
-    for path in sorted(folder.glob("*.sql")):
+    for path in files_of(folder, ".sql"):
         rule = read(path)
         if rule.topic in places:
             raise DeclarationError(

@@ -21,6 +21,7 @@ from penstock.catalog.check import Found, build, lacking
 from penstock.catalog.model import Catalog
 from penstock.declare.archive import Archive
 from penstock.declare.backfill import Backfill
+from penstock.declare.declared import files_of
 from penstock.declare.stream import Stream
 from penstock.declare.view import View
 from penstock.errors import DeclarationError
@@ -55,7 +56,8 @@ def modules(project: Path) -> list[Path]:
             got=project,
             fix="see that its disk is there, and let PENSTOCK_PROJECT name the folder that holds them",
         )
-    return [path for path in sorted((project / "jobs").glob("*/*.py")) if not path.name.startswith("_")]
+    files = (path for system in files_of(project / "jobs") for path in files_of(system, ".py"))
+    return [path for path in files if not path.name.startswith("_")]
 
 
 def found_in(path: Path, project: Path) -> list[Found]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from penstock.catalog.check import Found, build, lacking
 from penstock.catalog.find import found_in, modules
 from penstock.catalog.model import Catalog, Supervised
+from penstock.declare.declared import files_of
 from penstock.declare.view import APP as VIEWS
 from penstock.declare.view import instance_of
 from penstock.errors import DeclarationError
@@ -58,7 +59,7 @@ def survey(project: Path | None = None, *, first: str = "", combiners: bool = Tr
     place = project or settings().project
     wrong: list[BrokenFile] = []
     waiting: list[Part] = []
-    sql = [path for folder in ("captures", "sinks") for path in sorted((place / "sql" / folder).glob("*.sql"))]
+    sql = [path for folder in ("captures", "sinks") for path in files_of(place / "sql" / folder, ".sql")]
     for path in [*modules(place), *sql]:
         try:
             waiting.append(_part(path, place))

@@ -43,7 +43,7 @@ from sqlglot import exp
 from penstock.declare import capture_refusals
 from penstock.declare.capture_clauses import MB, Clauses
 from penstock.declare.capture_tokens import tokens
-from penstock.declare.declared import CAPTURES, Kind, Place
+from penstock.declare.declared import CAPTURES, Kind, Place, files_of
 from penstock.declare.tokens import place, spelled, text_of
 from penstock.declare.topic import Topic
 from penstock.errors import DeclarationError
@@ -141,7 +141,7 @@ class Capture:
 
 def load(folder: Path) -> dict[str, Capture]:
     """The captures of a folder, by name; none if there is no folder."""
-    return {path.stem: read(path) for path in sorted(folder.glob("*.sql"))}
+    return {path.stem: read(path) for path in files_of(folder, ".sql")}
 
 
 def read(path: Path) -> Capture:

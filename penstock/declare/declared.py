@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from penstock.errors import DeclarationError
@@ -18,6 +19,20 @@ CAPTURES = "captures"
 # What the control database keeps of one.
 LONGEST = 120
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+
+def files_of(folder: Path, ending: str = "") -> list[Path]:
+    """What a folder holds whose name ends so, in order; nothing if there is no such folder.
+
+    DeclarationError if it cannot be read: nothing would be taken for the wish to run nothing.
+    """
+    try:
+        return sorted(path for path in folder.iterdir() if path.name.endswith(ending))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as e:
+        fix = "see that its disk is there, and let the user that Penstock runs as read it"
+        raise DeclarationError(f"folder {folder} cannot be read", got=e.strerror, fix=fix) from e
 
 
 class Place(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from penstock.declare.declared import files_of
 from penstock.declare.sink import Sink
 from penstock.declare.sink_clauses import Clauses
 from penstock.declare.sink_select import spliced
@@ -18,7 +19,7 @@ QUOTED = (
 
 def load(folder: Path) -> dict[str, Sink]:
     """The sinks of a folder, by name; none if there is no folder."""
-    return {path.stem: read(path) for path in sorted(folder.glob("*.sql"))}
+    return {path.stem: read(path) for path in files_of(folder, ".sql")}
 
 
 def read(path: Path) -> Sink:

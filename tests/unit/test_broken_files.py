@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import runpy
 import subprocess
@@ -371,3 +372,17 @@ def test_a_project_that_is_not_there_is_no_wish_to_run_nothing(project: Path, co
     assert asked.exit_code == 1
     assert "there is no project" in asked.stderr
     assert control.desired("shop") == {"sales": "off", "returns": "on"}
+
+
+@pytest.mark.parametrize("folder", ["jobs", "jobs/shop", "sql/captures", "sql/sinks"])
+def test_a_folder_that_cannot_be_read_is_no_wish_to_run_nothing(
+    project: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed(self: Path, real: Any = Path.iterdir) -> Any:
+        if self == project / folder:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(self)
+
+    monkeypatch.setattr(Path, "iterdir", listed)
+    with pytest.raises(DeclarationError, match=f"folder .*/{folder} cannot be read; got: Permission denied"):
+        survey()
