@@ -242,10 +242,10 @@ def ends(suffix: str, unit: str) -> datetime | None:
         return None
     try:
         start = datetime.strptime(suffix, PATTERNS[unit]).replace(tzinfo=UTC)
-    except ValueError:
-        return None
-    if unit == "year":
-        return start.replace(year=start.year + 1)
-    if unit == "month":
-        return (start + timedelta(days=31)).replace(day=1)
-    return start + (timedelta(days=1) if unit == "day" else timedelta(hours=1))
+        if unit == "year":
+            return start.replace(year=start.year + 1)
+        if unit == "month":
+            return (start + timedelta(days=31)).replace(day=1)
+        return start + (timedelta(days=1) if unit == "day" else timedelta(hours=1))
+    except (ValueError, OverflowError):
+        return None  # none of the calendar, or its end is not: an index of somebody else

@@ -165,6 +165,9 @@ def test_a_shape_that_no_document_can_have_is_refused() -> None:
         ("month", "2026.02.03", None),
         ("year", "old1", None),
         ("year", "２０２６", None),
+        ("year", "9999", None),
+        ("month", "9999.12", None),
+        ("day", "9999.12.31", None),
     ],
 )
 def test_a_suffix_says_when_its_time_is_over(unit: str, suffix: str, end: datetime | None) -> None:
