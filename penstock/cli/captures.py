@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
 from rich.text import Text
 
 from penstock.capture import explain as plans
@@ -20,8 +18,6 @@ from penstock.control import connect
 from penstock.control.captures import Asked, Captures
 from penstock.declare.capture import APP
 from penstock.errors import PenstockError
-from penstock.kafka.admin import admin, partitions
-from penstock.kafka.connection import connection
 from penstock.observe.moments import take
 from penstock.observe.states import Limits
 from penstock.observe.views import StreamView
@@ -151,37 +147,6 @@ def _cells(name: str, s: StreamView | None, rows: dict[str, Any], now: int) -> l
 
 
 app.command()(run)
-
-
-@app.command()
-def watch(
-    name: Name,
-    beginning: Annotated[bool, typer.Option("--beginning", help="From the first record the topic still has.")] = False,
-) -> None:
-    """The records of a capture's topic as they are committed, until Ctrl-C."""
-    with clear_errors():
-        [capture] = captures([name])
-        bootstrap = settings().bootstrap
-        count_of = partitions(admin(bootstrap), bootstrap)
-        if capture.topic.name not in count_of:
-            fix = "the capture makes it when it first runs; `penstock topics --apply` does too"
-            raise PenstockError(f"topic {capture.topic.name} is not there yet", fix=fix)
-    consumer = Consumer({**connection(bootstrap), "group.id": "penstock-watch", "isolation.level": "read_committed"})
-    start_at = OFFSET_BEGINNING if beginning else OFFSET_END
-    consumer.assign([TopicPartition(capture.topic.name, p, start_at) for p in range(count_of[capture.topic.name])])
-    try:
-        while True:
-            message = consumer.poll(1.0)
-            if message is None or message.error():
-                continue
-            key, value = message.key() or b"", message.value()
-            at = datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC)
-            shown = Text("tombstone", style="red") if value is None else Text(value.decode(errors="replace"))
-            console().print(Text(f"{at:%H:%M:%SZ} "), Text(key.decode(errors="replace"), style="cyan"), shown)
-    except KeyboardInterrupt:
-        pass
-    finally:
-        consumer.close()
 
 
 @app.command()
