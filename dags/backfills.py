@@ -7,7 +7,7 @@ from penstock_runs import RunBackfill
 from penstock_timetables import AskedIntervals
 
 from penstock.catalog import readable
-from penstock.declare.backfill import Backfill
+from penstock.model.backfill import Backfill
 
 DOC = """
 ### Backfill `{name}`

@@ -6,7 +6,7 @@ from airflow.sdk import DAG, Param
 from penstock_operators import OperateCapture
 
 from penstock.catalog import readable
-from penstock.declare.capture import Capture
+from penstock.model.capture import Capture
 
 DOC = """
 ### Capture `{name}`

@@ -6,7 +6,7 @@ from airflow.sdk import DAG, Param
 from penstock_runs import RebuildStream
 
 from penstock.catalog import readable
-from penstock.declare.promises import Folded
+from penstock.model.output_mode import Folded
 
 rebuilt = sorted(name for name, stream in readable()[0].streams.items() if isinstance(stream.promise, Folded))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from penstock.local.doctor import Check, examine
-from penstock.local.platform import Platform
-from penstock.machine import jars
+from penstock.devstack.doctor import Check, examine
+from penstock.devstack.platform import Platform
+from penstock.java import jars
 
 # The checks of `penstock doctor` that concern an image; the others look for what runs.
 NEEDED = ("Java", "Spark", "Jars of connector", "Declarations")
@@ -16,7 +16,7 @@ NEEDED = ("Java", "Spark", "Jars of connector", "Declarations")
 def faults(checks: Iterable[Check]) -> list[str]:
     """What is wrong with the image, a line each."""
     found = {check.name: check for check in checks if check.name in NEEDED}
-    wrong = [f"{c.name}: {c.found}; to mend it: {c.fix}" for c in found.values() if c.state == "fail"]
+    wrong = [f"{c.name}: {c.found}; hint: {c.fix}" for c in found.values() if c.state == "fail"]
     return wrong + [f"{name}: was not checked" for name in NEEDED if name not in found]
 
 

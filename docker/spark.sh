@@ -5,5 +5,5 @@ set -eu
 class=$1
 shift
 settings=$(mktemp)
-python -m penstock.engine.secured "$PENSTOCK_SPARK_MASTER" > "$settings"
+python -m penstock.engine.spark_security "$PENSTOCK_SPARK_MASTER" > "$settings"
 exec spark-class "$class" --properties-file "$settings" "$@"

@@ -28,7 +28,7 @@ sys.exit(app(prog_name="penstock"))
 
 
 def fail(what: str, fix: str) -> NoReturn:
-    sys.exit(f"error: {what}\n  to mend it: {fix}")
+    sys.exit(f"error: {what}\n  hint: {fix}")
 
 
 def check() -> None:

@@ -17,7 +17,7 @@ class PenstockError(Exception):
         if got is not None:
             parts.append(f"got: {got}")
         if fix:
-            parts.append(f"to mend it: {fix}")
+            parts.append(f"hint: {fix}")
         # A name of a file that is not UTF-8, and any other half of a surrogate pair, goes into no JSON and no database.
         super().__init__("; ".join(parts).encode(errors="backslashreplace").decode())
 

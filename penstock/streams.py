@@ -2,17 +2,17 @@
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.declare.archive import Archive
-from penstock.declare.backfill import Backfill, Collection, Rows
-from penstock.declare.fold import Fold
-from penstock.declare.inputs import Combiner, Input, Table
-from penstock.declare.lazy import F
-from penstock.declare.outputs import TopicOutput
-from penstock.declare.promises import Each, Final, Folded, Joined, Timed, Updates
-from penstock.declare.stream import Stream
-from penstock.declare.topic import Topic
-from penstock.declare.view import View
 from penstock.errors import DeclarationError
+from penstock.model.archive import Archive
+from penstock.model.backfill import Backfill, Collection, Rows
+from penstock.model.fold import Fold
+from penstock.model.input import Combiner, Input, Table
+from penstock.model.lazy_spark import F
+from penstock.model.output import TopicOutput
+from penstock.model.output_mode import Each, Final, Folded, Joined, Timed, Updates
+from penstock.model.stream import Stream
+from penstock.model.topic import Topic
+from penstock.model.view import View
 
 __all__ = [
     "Archive", "Backfill", "Collection", "Combiner", "Each", "F", "Final", "Fold", "Folded", "Input", "Joined", "Rows",
@@ -20,10 +20,10 @@ __all__ = [
 ]  # fmt: skip
 
 MOVED = {
-    "InfluxDB": "from penstock.sinks.influxdb import InfluxDB, or a statement in sql/sinks/",
+    "InfluxDB": "from penstock.sinks.influxdb.config import InfluxDB, or a statement in sql/sinks/",
     "declare": "from penstock.streams import Stream, Topic, ...",
-    "runner": "import penstock.engine.run",
-    "beats": "import penstock.supervision.heartbeats",
+    "runner": "import penstock.engine.query.stream_run",
+    "beats": "import penstock.supervision.event_clock.heartbeats",
     "supervise": "import penstock.supervision.supervisor",
 }
 

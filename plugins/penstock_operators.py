@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from penstock.catalog import BrokenFile
-    from penstock.supervision.cluster import Submission
+    from penstock.supervision.cluster_drivers import Submission
     from penstock.supervision.supervisor import Supervisor
 
 # Seconds after which files that could not be read are looked at again.
@@ -66,7 +66,7 @@ class SuperviseStreams(BaseOperator):
     def execute(self, context: Context) -> None:
         from penstock.control import connect
         from penstock.errors import ControlError
-        from penstock.observe.health import lasting
+        from penstock.monitoring.health import lasting
         from penstock.settings import settings
 
         self._owner = task_key(context)
@@ -86,7 +86,7 @@ class SuperviseStreams(BaseOperator):
     def resume(self, context: Context, event: dict[str, Any]) -> None:
         """Do what the trigger saw due, and end the run."""
         from penstock.errors import ControlError
-        from penstock.supervision.facts import Evidence
+        from penstock.supervision.decision.facts import Evidence
 
         self._owner = task_key(context)
         self.log.info("app %s: %s: %s", self.app, event["do"], event["why"])
@@ -110,7 +110,7 @@ class SuperviseStreams(BaseOperator):
         Airflow also sends SIGTERM when its api-server is away or the worker is shut down: the driver then goes on.
         """
         from penstock.control import connect
-        from penstock.supervision.reap import stop
+        from penstock.supervision.reaper import stop
 
         if not self._owner:
             return
@@ -139,7 +139,7 @@ class SuperviseStreams(BaseOperator):
         """AirflowFailException if streams fail or wait; not while files cannot be read, as epochs are short then."""
         from penstock.catalog import of_app, readable
         from penstock.control import connect
-        from penstock.observe.health import lasting
+        from penstock.monitoring.health import lasting
 
         found = lasting(connect(), self.app)
         if found and not of_app(self.app, *readable()):
@@ -175,7 +175,7 @@ class SuperviseStreams(BaseOperator):
         from penstock.errors import LocalError
         from penstock.settings import settings
         from penstock.supervision import launch
-        from penstock.supervision.cluster import Submission
+        from penstock.supervision.cluster_drivers import Submission
 
         arguments = launch.arguments(self.app, incarnation)
         hook = SparkSubmitHook(conn_id=self.conn_id, application_args=arguments)
@@ -226,7 +226,7 @@ class ReapDrivers(BaseOperator):
         from penstock.catalog import survey
         from penstock.control import Actor, connect
         from penstock.errors import ControlError
-        from penstock.supervision.reap import reap
+        from penstock.supervision.reaper import reap
 
         actor = Actor(task_key(context), "supervisor")
         found, wrong = survey(combiners=False)
@@ -253,7 +253,7 @@ class OperateStreams(BaseOperator):
         from penstock.catalog import readable
         from penstock.control import Actor, connect
         from penstock.errors import DeclarationError, ReleaseRefused
-        from penstock.supervision.releases import release
+        from penstock.supervision.release import release
 
         params, run = context["params"], context["dag_run"]
         actor = Actor(run.triggering_user_name or "unknown", "airflow")
@@ -308,7 +308,7 @@ class OperateCapture(BaseOperator):
 
         from penstock.control import connect
         from penstock.errors import ControlError
-        from penstock.observe.health import settled
+        from penstock.monitoring.health import settled
 
         with suppress(ControlError):
             if time.time() < until and not settled(connect(), self.capture):
@@ -322,7 +322,7 @@ class OperateCapture(BaseOperator):
         from penstock_triggers import CaptureTrigger
 
         from penstock.control import Actor, connect
-        from penstock.control.captures import Captures
+        from penstock.control.repositories.captures import Captures
 
         params, run = context["params"], context["dag_run"]
         actor = Actor(run.triggering_user_name or "unknown", "airflow")
@@ -343,7 +343,7 @@ class OperateCapture(BaseOperator):
         """What the capture says of itself, for the run's XCom; AirflowFailException if it fails."""
         from penstock.control import connect
         from penstock.errors import ControlError
-        from penstock.observe.captures import health
+        from penstock.monitoring.dashboard.captures import health
 
         try:
             found = health(connect(), self.capture)

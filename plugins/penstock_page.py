@@ -36,20 +36,21 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException as AnyHTTPException
 
 from penstock.control import Actor, Control, Desired, connect
-from penstock.control.captures import Captures
-from penstock.declare.capture import APP as CAPTURES
+from penstock.control.repositories.captures import Captures
 from penstock.errors import BrokerError, ControlError, DeclarationError, ReleaseRefused, SinkError
+from penstock.host import process
 from penstock.logs import printable
-from penstock.machine import bodies, process, web
-from penstock.observe import letters, sinks
-from penstock.observe.answer import answer
-from penstock.observe.backfills import RUN_CURES, RUN_STATES
-from penstock.observe.cures import CURES
-from penstock.observe.fleet import Fleet, agent
-from penstock.observe.history import HISTORY_MS, downsample
-from penstock.observe.states import STATES, Limits
+from penstock.model.capture import APP as CAPTURES
+from penstock.monitoring.dashboard import dead_letters, sink_actions
+from penstock.monitoring.dashboard.backfills import RUN_CURES, RUN_STATES
+from penstock.monitoring.dashboard.dashboard_json import answer
+from penstock.monitoring.dashboard.fleet import Fleet, agent
+from penstock.monitoring.dashboard.history import HISTORY_MS, downsample
+from penstock.monitoring.dashboard.remediation import CURES
+from penstock.monitoring.dashboard.states import STATES, Limits
 from penstock.settings import PROJECT, settings
-from penstock.supervision import launch, releases
+from penstock.supervision import launch, release
+from penstock.web import access, json_body
 
 log = logging.getLogger(__name__)
 # Each reads from the broker for seconds: more at once would leave the api-server without threads.
@@ -58,7 +59,7 @@ cataloguing = Lock()
 # Each starts a JVM.
 trying = BoundedSemaphore(1)
 # The code of one app is tried at a time.
-releasing = releases.OneByOne()
+releasing = release.OneByOne()
 # Each waits for the views, for seconds where they are slow.
 looking = BoundedSemaphore(4)
 
@@ -94,7 +95,7 @@ app = FastAPI(title="Penstock", dependencies=[Depends(may_see)], docs_url=None, 
 
 def from_this_page(request: Request) -> None:
     """Refuse what another site's page could send with the user's cookie."""
-    if not bodies.is_json(request):
+    if not json_body.is_json(request):
         raise HTTPException(415, "send application/json")
     origin, site = request.headers.get("origin"), request.headers.get("sec-fetch-site")
     own = {request.headers.get("host", ""), urlsplit(conf.get("api", "base_url", fallback="")).netloc} - {""}
@@ -119,12 +120,12 @@ class Action(BaseModel):
 
 async def action_of(request: Request) -> Action:
     """The body of an action, read once its sender is known."""
-    return await bodies.asked(request, Action, BODY_LIMIT, BODY_PATIENCE)
+    return await json_body.asked(request, Action, BODY_LIMIT, BODY_PATIENCE)
 
 
 def own_host(given: str) -> bool:
     """Whether a Host header names this server."""
-    return web.own_host(given, [urlsplit(conf.get("api", "base_url", fallback="")).hostname])
+    return access.own_host(given, [urlsplit(conf.get("api", "base_url", fallback="")).hostname])
 
 
 @app.middleware("http")
@@ -202,7 +203,7 @@ def static(version: str, name: str) -> FileResponse:
 
 @app.get("/api/overview")
 def get_overview(request: Request, user: GetUserDep) -> Response:
-    """Everything but the charts; see penstock.observe.overview."""
+    """Everything but the charts; see penstock.monitoring.dashboard.overview."""
     try:
         may_act(request, user)
         allowed = True
@@ -224,7 +225,7 @@ def _disk_hash(_: float) -> str:
 
 @app.get("/api/history")
 def get_history() -> JSONResponse:
-    """The last hour of every stream; see penstock.observe.history."""
+    """The last hour of every stream; see penstock.monitoring.dashboard.history."""
     control = connect()
     now = control.now()
     return JSONResponse(downsample(control.history(now - HISTORY_MS), now))
@@ -232,7 +233,7 @@ def get_history() -> JSONResponse:
 
 @app.get("/api/fleet")
 def get_fleet() -> JSONResponse:
-    """The numbers of all agents; see penstock.observe.fleet."""
+    """The numbers of all agents; see penstock.monitoring.dashboard.fleet."""
     return JSONResponse(fleet.counts())
 
 
@@ -248,16 +249,16 @@ def get_agent(key: Annotated[str, Query(min_length=1, max_length=4096)]) -> JSON
 
 
 @app.get("/api/letters", dependencies=[Depends(may_act)])
-def get_letters(stream: Annotated[str, Query(max_length=120)], kind: letters.Kind) -> JSONResponse:
-    """What a stream put aside, the newest first; see penstock.observe.letters. They hold data: not for every viewer."""
+def get_letters(stream: Annotated[str, Query(max_length=120)], kind: dead_letters.Kind) -> JSONResponse:
+    """A stream's dead letters, the newest first. They hold data: not for every viewer."""
     row = connect().progress().get(stream)
     if row is None:
         raise HTTPException(404, "there is no such stream, or it has not begun")
     aside = (row.store or {}).get("aside", ())
-    if not reading.acquire(timeout=letters.PATIENCE):
+    if not reading.acquire(timeout=dead_letters.PATIENCE):
         raise HTTPException(503, "others are reading; try again")
     try:
-        found = letters.newest(settings().bootstrap, stream, letters.topics(kind, stream, row.topics, aside))
+        found = dead_letters.newest(settings().bootstrap, stream, dead_letters.topics(kind, stream, row.topics, aside))
     except BrokerError as e:
         log.error("%s", e)
         raise HTTPException(503, "The broker does not answer.") from None
@@ -324,7 +325,7 @@ def get_explanation(sink: Annotated[str, Query(max_length=120)]) -> JSONResponse
 @lru_cache(maxsize=100)
 def _explained(sink: str, spec: str) -> str:  # noqa: ARG001
     with _tried():
-        return sinks.explained(sink)
+        return sink_actions.explained(sink)
 
 
 @contextmanager
@@ -390,7 +391,7 @@ def _act(action: Action, actor: Actor) -> JSONResponse:
             raise HTTPException(404, f"there is no sink named {action.name!r}")
         with _tried():
             control.record(actor, "replay", action.name, action.note)
-            return JSONResponse(asdict(sinks.replayed(action.name)))
+            return JSONResponse(asdict(sink_actions.replayed(action.name)))
     desired = _desired(control, action)
     want: Literal["on", "off"] = "on" if action.verb == "start" else "off"
     names = [action.name] if action.kind == "stream" else list(desired)

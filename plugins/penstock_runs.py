@@ -88,7 +88,7 @@ class RunBackfill(RunsCommand):
         # Who triggers by the API need not give a logical date, and there is no interval without one.
         if end is None or (begin is None and not self.whole):
             raise AirflowFailException(
-                "the run has no data interval; to mend it: trigger it with a logical date, or say begin and end"
+                "the run has no data interval; hint: trigger it with a logical date, or say begin and end"
             )
         words = ["--to", _minute(end), "--target", params["target"], "--source", params["source"]]
         words += ["--rate", str(params["rate"]), "--timestamps", params["timestamps"], "--owner", task_key(context)]

@@ -71,7 +71,7 @@ class StreamsTrigger(BaseTrigger):
         """The event, once there is one."""
         from penstock.errors import ControlError
         from penstock.settings import settings
-        from penstock.supervision.watch import Watch
+        from penstock.supervision.decision.watch import Watch
 
         watch, illness = Watch(control, self.app), Illness(control, self.app, self.ill)
         said = ""
@@ -115,7 +115,7 @@ class StreamsTrigger(BaseTrigger):
         """
         from penstock.control import connect
         from penstock.errors import ControlError
-        from penstock.supervision.reap import stop
+        from penstock.supervision.reaper import stop
 
         why_not = await asyncio.to_thread(waits, self.owner)
         if why_not:
@@ -160,7 +160,7 @@ class Illness:
 
     def look(self) -> str:
         """What is new, in words; empty if nothing is. It looks no oftener than each few seconds."""
-        from penstock.observe.health import failing
+        from penstock.monitoring.health import failing
 
         now = time.monotonic()
         if now - self._looked < ILL_EVERY:
@@ -188,7 +188,7 @@ class BeatTrigger(BaseTrigger):
         from penstock.control import connect
         from penstock.errors import PenstockError
         from penstock.settings import settings
-        from penstock.supervision.heartbeats import Beater
+        from penstock.supervision.event_clock.heartbeats import Beater
 
         control = await asyncio.to_thread(connect)
         beater = await asyncio.to_thread(Beater, _windowed(self.windows), control, settings().bootstrap)
@@ -236,7 +236,7 @@ def declared_windows() -> list[dict[str, Any]]:
     they were when all could be read.
     """
     from penstock.catalog import survey
-    from penstock.machine.files import write_private
+    from penstock.host.files import write_private
     from penstock.settings import settings
 
     catalog, wrong = survey(combiners=False)
@@ -274,8 +274,8 @@ def _both(found: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict
 def _windowed(windows: list[dict[str, Any]]) -> Windowed:
     """What `declared_windows` gave: the triggerer lives long, and must not keep declarations of its own."""
     from penstock.catalog import Beaten, Reader, Writer
-    from penstock.declare.promises import Due
-    from penstock.declare.topic import Topic
+    from penstock.model.output_mode import Due
+    from penstock.model.topic import Topic
 
     return {
         w["topic"]: Beaten(
@@ -305,7 +305,7 @@ class SettledTrigger(BaseTrigger):
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from penstock.control import connect
         from penstock.errors import ControlError
-        from penstock.observe.health import settled
+        from penstock.monitoring.health import settled
 
         control = await asyncio.to_thread(connect)
         while time.time() < self.until:
@@ -328,7 +328,7 @@ class CaptureTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         from penstock.control import connect
-        from penstock.control.captures import Captures
+        from penstock.control.repositories.captures import Captures
         from penstock.errors import ControlError
 
         captures = Captures(await asyncio.to_thread(connect))

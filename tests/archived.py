@@ -19,17 +19,17 @@ from typing import Any, Literal, TypeVar
 import httpx
 import pyarrow as pa
 
-from penstock.archive import records
-from penstock.archive.keeper import Ends, Keeper
-from penstock.archive.streams import Archived
+from penstock.archive import parquet
+from penstock.archive.hour_closer import Ends, Keeper
+from penstock.archive.stream import Archived
 from penstock.archive.writer import ArchiveWriter
-from penstock.declare.archive import Archive
-from penstock.declare.outputs import Mark
+from penstock.devstack.servers.s3 import S3
 from penstock.errors import Wait
-from penstock.local.s3 import S3
-from penstock.machine.process import free_port
-from penstock.objects.place import ACCESS_KEY, Endpoint
-from penstock.objects.store import Object, Store
+from penstock.host.process import free_port
+from penstock.model.archive import Archive
+from penstock.model.output import Mark
+from penstock.object_store.bucket import Object, Store
+from penstock.object_store.endpoint import ACCESS_KEY, Endpoint
 
 T = TypeVar("T")
 looks = itertools.count()
@@ -79,7 +79,7 @@ def holds(
     ends: dict[int, int] = {}
     for r in given:
         ends[r["partition"]] = max(ends.get(r["partition"], 0), r["offset"] + 1)
-    rows = pa.Table.from_pylist(list(map(dict, given)), records.SCHEMA)
+    rows = pa.Table.from_pylist(list(map(dict, given)), parquet.SCHEMA)
     ids = {topic: topic_id} if topic_id else {}
     writer.write({to.name: rows}, Mark("query", 0, {topic: ends}, ids, starts={topic: starts} if starts else {}))
     if close:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock.backfill import archived
+from penstock.backfill import archive_source
 from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
 from penstock.backfill.run import Outcome, run
-from penstock.backfill.writing import HEADER
-from penstock.local.parts import Broker
-from penstock.objects.place import Endpoint
+from penstock.backfill.writer import HEADER
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Rows, Topic, TopicOutput
 from penstock.testing import latest, read
@@ -39,7 +39,7 @@ def leads_to(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> None:
 def filled(endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch, name: str) -> Archive:
     """An archive of topic `kept` with closed hours, of a test's own."""
     leads_to(endpoint, monkeypatch)
-    monkeypatch.setattr(archived, "STILL", 0.0)
+    monkeypatch.setattr(archive_source, "STILL", 0.0)
     archive = Archive("kept-archive", KEPT, bucket="lake", prefix=f"t-{abs(hash(name))}", every=timedelta(0))
     holds(archive, endpoint, [event(p, n) for p in (0, 1) for n in range(PER_PART)])
     return archive

@@ -14,14 +14,14 @@ import pytest
 from pymysql.cursors import Cursor
 from sqlalchemy import make_url
 
-from penstock.capture import start
-from penstock.capture.encode import encode
-from penstock.capture.mysql import MySQL as Engine
-from penstock.capture.poller import Poller
-from penstock.control import Control, ProgressRow, schema
-from penstock.control.captures import CaptureRow, Captures
-from penstock.declare.capture import APP, parse
-from penstock.local.parts import Broker, MariaDB
+from penstock.capture import factory
+from penstock.capture.output.encode import encode
+from penstock.capture.polling.poller import Poller
+from penstock.capture.source.mysql import MySQL as Engine
+from penstock.control import Control, ProgressRow, tables
+from penstock.control.repositories.captures import CaptureRow, Captures
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.model.capture import APP, parse
 from penstock.testing import Record, read, send, table
 from tests.mysql import MySQL
 from tests.support import wait_until
@@ -116,15 +116,15 @@ class Source:
             cursor.execute(query, values)
             return list(cursor.fetchall())
 
-    def poller(self, decision: start.Decision = "", more: str = "", columns: str = "*") -> Poller:
+    def poller(self, decision: factory.Decision = "", more: str = "", columns: str = "*") -> Poller:
         return self.opened(self.declared(more, columns), decision)
 
     def declared(self, more: str = "", columns: str = "*") -> str:
         """The capture's declaration. more: further clauses."""
         return CAPTURE.format(name=self.name, more=more, columns=columns)
 
-    def opened(self, text: str, decision: start.Decision = "") -> Poller:
-        made = start.open_poller(parse(text, self.folder / f"{self.name}.sql"), self.broker.bootstrap, decision)
+    def opened(self, text: str, decision: factory.Decision = "") -> Poller:
+        made = factory.open_poller(parse(text, self.folder / f"{self.name}.sql"), self.broker.bootstrap, decision)
         self.pollers.append(made)
         return made
 
@@ -160,8 +160,8 @@ class Source:
 def known(control: Control, name: str) -> None:
     """Let a control database know a capture, wanted, and its driver, running elsewhere."""
     with control.begin() as c:
-        c.execute(schema.app.insert().values(name=APP, release_seq=0, restarts=0))
-        c.execute(schema.stream.insert().values(name=name, app=APP, desired="on"))
+        c.execute(tables.app.insert().values(name=APP, release_seq=0, restarts=0))
+        c.execute(tables.stream.insert().values(name=name, app=APP, desired="on"))
     driver = control.claim(APP, None, host="elsewhere", spec_hash="x", owner="test", log="x")
     assert driver
     control.driver_placed(driver, None)

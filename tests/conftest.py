@@ -15,12 +15,13 @@ from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
 from penstock.control import Control, connect
+from penstock.devstack.servers.elasticsearch import Elasticsearch
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.engine.session import JAVA_OPTIONS
 from penstock.errors import LocalError
-from penstock.local.elasticsearch import Elasticsearch
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine import java, process
-from penstock.machine.process import free_port
+from penstock.host import process
+from penstock.host.process import free_port
+from penstock.java import runtime
 from penstock.settings import settings
 from penstock.testing import spark_session
 from tests import mysql
@@ -84,10 +85,10 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     place.mkdir()
     monkeypatch.setenv("PENSTOCK_HOME", str(place))
     settings.cache_clear()
-    java.find.cache_clear()
+    runtime.find.cache_clear()
     yield place
     settings.cache_clear()
-    java.find.cache_clear()
+    runtime.find.cache_clear()
 
 
 @pytest.fixture

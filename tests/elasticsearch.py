@@ -11,10 +11,10 @@ import httpx
 import orjson
 import pyarrow as pa
 
-from penstock.declare.outputs import Mark
-from penstock.local.elasticsearch import Elasticsearch as Part
-from penstock.sinks.elasticsearch import Elasticsearch
-from penstock.sinks.elasticsearch_writer import IndexWriter
+from penstock.devstack.servers.elasticsearch import Elasticsearch as Part
+from penstock.model.output import Mark
+from penstock.sinks.elasticsearch.config import Elasticsearch
+from penstock.sinks.elasticsearch.writer import IndexWriter
 
 MARK = Mark("query", 1, {})
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)

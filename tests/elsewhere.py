@@ -14,9 +14,9 @@ from penstock.engine.session import submit_conf
 from penstock.errors import PenstockError
 from penstock.settings import settings
 from penstock.supervision import processes
-from penstock.supervision.cluster import Submission
+from penstock.supervision.cluster_drivers import Submission
+from penstock.supervision.decision.watch import Watch
 from penstock.supervision.supervisor import Supervisor
-from penstock.supervision.watch import Watch
 
 
 def submission(app: str, incarnation: str) -> Submission:

@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.control import ProgressRow
-from penstock.control.gaps import Memory
-from penstock.engine import hadoop, jvm
-from penstock.engine.checkpoint import Checkpoint
-from penstock.engine.rewind import planned
-from penstock.engine.run import StreamRun
+from penstock.control.repositories.data_loss import Memory
+from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.jvm import bridge, hadoop_fs
+from penstock.engine.operations.reset_plan import planned
+from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session, session_for
 from penstock.errors import PenstockError
 from penstock.settings import PROJECT, settings
@@ -139,9 +139,9 @@ class Runs:
 
     def dies(self, stream: Stream, root: str, moves: int) -> dict[str, Any]:
         """A start that ends when so many folders were moved."""
-        move, left = hadoop.Folder.move, [moves]
+        move, left = hadoop_fs.Folder.move, [moves]
 
-        def moved(folder: hadoop.Folder, to: str) -> None:
+        def moved(folder: hadoop_fs.Folder, to: str) -> None:
             if not left[0]:
                 raise RuntimeError("killed")
             left[0] -= 1
@@ -149,7 +149,7 @@ class Runs:
 
         run = self._run(stream, root)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(hadoop.Folder, "move", moved)
+            patch.setattr(hadoop_fs.Folder, "move", moved)
             try:
                 run.start()
             except RuntimeError as e:
@@ -175,7 +175,7 @@ def main() -> None:
         except Exception:
             found = {"fault": traceback.format_exc()}
         print(f"\n{json.dumps(found)}", flush=True)
-    jvm.end(spark)
+    bridge.end(spark)
 
 
 if __name__ == "__main__":

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.declare.fold import Fold
-from penstock.declare.schema import schema
-from penstock.records import folds, keyed
-from penstock.records.columns import EVENT_TIME, arrow
-from penstock.records.keyed import HASH, Part
+from penstock.codec.columnar import EVENT_TIME, arrow
+from penstock.engine.state import fold_query, keyed_store
+from penstock.engine.state.keyed_store import HASH, Part
+from penstock.model.fold import Fold
+from penstock.model.schema import schema
 
 Row = Mapping[str, Any]
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,21 +43,21 @@ class Folding:
         watermark = self.watermark
         for _ in range(2 if again else 1):
             self.folder.mkdir(parents=True, exist_ok=True)
-            keyed.pruned(self.folder, self.batch, 3)
+            keyed_store.pruned(self.folder, self.batch, 3)
             found = self._run(rows, watermark)
         self.batch += 1
         self.late += found.late
         self.latest = max([self.latest, clock, *(row["timestamp"] for row in rows)])
         return found.rows.to_pylist()
 
-    def _run(self, rows: Sequence[Row], watermark: int) -> folds.Folded:
+    def _run(self, rows: Sequence[Row], watermark: int) -> fold_query.Folded:
         table = self._table(rows)
-        layout = folds.layout(self.fold, table.schema)
-        part = Part(self.folder, layout, keyed.was(self.folder, self.batch))
+        layout = fold_query.layout(self.fold, table.schema)
+        part = Part(self.folder, layout, keyed_store.was(self.folder, self.batch))
         due = part.due(self.fold.due, watermark) if self.fold.due else None
-        found = folds.folded(self.fold, table, part.find, watermark, late=self.late_by is not None, due=due)
+        found = fold_query.folded(self.fold, table, part.find, watermark, late=self.late_by is not None, due=due)
         made = part.change(
-            found.kept, found.gone, found.was, found.late, lambda kept: folds.ended(self.fold, kept, watermark)
+            found.kept, found.gone, found.was, found.late, lambda kept: fold_query.ended(self.fold, kept, watermark)
         )
         made.write(self.folder / f"{self.batch}.json")
         return found
@@ -75,13 +75,13 @@ class Folding:
 
     def state(self) -> list[dict[str, Any]]:
         """What is kept of every key, by key."""
-        layout = folds.layout(self.fold, self._table([]).schema)
-        part = Part(self.folder, layout, keyed.was(self.folder, self.batch))
+        layout = fold_query.layout(self.fold, self._table([]).schema)
+        part = Part(self.folder, layout, keyed_store.was(self.folder, self.batch))
         return sorted(part.find(np.array(sorted(self._seen), np.int64)).drop_columns([HASH]).to_pylist(), key=str)
 
     def kept(self) -> int:
         """How many keys its newest manifest counts."""
-        return keyed.Manifest.read(self.folder / f"{keyed.versions(self.folder)[-1]}.json").keys
+        return keyed_store.Manifest.read(self.folder / f"{keyed_store.versions(self.folder)[-1]}.json").keys
 
 
 def cut(rows: Iterable[Row], sizes: Sequence[int]) -> list[list[Row]]:

@@ -11,9 +11,9 @@ import httpx
 import pyarrow as pa
 import pytest
 
+from penstock.devstack.servers.influxdb import InfluxDB
 from penstock.errors import LocalError
-from penstock.local.influxdb import InfluxDB
-from penstock.machine.process import free_port
+from penstock.host.process import free_port
 
 
 @contextmanager

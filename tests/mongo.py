@@ -16,12 +16,12 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from penstock.declare.outputs import NOTHING
+from penstock.devstack.servers.mongodb import MongoDB as Server
 from penstock.errors import Refused
-from penstock.local.mongodb import MongoDB as Server
-from penstock.machine.process import free_port
-from penstock.sinks.mongodb import MongoDB
-from penstock.sinks.mongodb_writer import MongoWriter
+from penstock.host.process import free_port
+from penstock.model.output import NOTHING
+from penstock.sinks.mongodb.config import MongoDB
+from penstock.sinks.mongodb.writer import MongoWriter
 
 VARIABLE = "PENSTOCK_TEST_MONGODB_URL"
 AT = datetime(2026, 11, 22, 10, 30, tzinfo=UTC)

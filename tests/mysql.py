@@ -16,11 +16,12 @@ from typing import ClassVar
 
 import pymysql
 
+from penstock.devstack import debian_packages
+from penstock.devstack.servers.base import Part, owner_option, quietly
+from penstock.devstack.servers.kafka_mariadb import MariaDB
 from penstock.errors import LocalError
-from penstock.local.part import Part, owner_option, quietly
-from penstock.local.parts import MariaDB
-from penstock.machine import debian, process
-from penstock.machine.files import publish
+from penstock.host import process
+from penstock.host.files import publish
 from penstock.settings import settings
 
 VERSION = "9.7.4-2"
@@ -45,7 +46,7 @@ UNUSED = (
 @cache
 def root() -> Path:
     """The unpacked packages, fetched if need be. LocalError if this server cannot be had."""
-    if not debian.usable() or not KEYS.exists():
+    if not debian_packages.usable() or not KEYS.exists():
         raise LocalError("MySQL comes from Debian's packages", got="no apt-get or no Debian keys here")
     target = settings().cache / f"mysql-{VERSION}"
     with publish(target) as fresh:
@@ -71,22 +72,24 @@ def _fetch(fresh: Path) -> None:
         "Acquire::Languages": "none",
     }
     get = ["apt-get", "-q", *(f"-o{name}={value}" for name, value in options.items())]
-    debian.run([*get, "update"], downloads)
-    planned = debian.run(
+    debian_packages.run([*get, "update"], downloads)
+    planned = debian_packages.run(
         [*get, "--simulate", "--no-install-recommends", "install", f"mysql-server-core={VERSION}"], downloads
     )
     names = [n for n in re.findall(r"^Inst (\S+)", planned, re.MULTILINE) if not n.startswith(UNUSED)]
-    debian.run([*get, "download", *names], downloads)
+    debian_packages.run([*get, "download", *names], downloads)
     [server] = downloads.glob("mysql-server-core_*.deb")
     if (found := hashlib.sha256(server.read_bytes()).hexdigest()) != SHA256:
         raise LocalError("the package of MySQL is not the one that was pinned", got=found)
-    debian.unpack(downloads, fresh / "root")
+    debian_packages.unpack(downloads, fresh / "root")
     shutil.rmtree(apt)
 
 
 def _mirror() -> str:
     """Where this machine has its packages from."""
-    found = debian.run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"], Path("/"))
+    found = debian_packages.run(
+        ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"], Path("/")
+    )
     mirrors = [line for line in found.splitlines() if "security" not in line]
     if not mirrors:
         raise LocalError("MySQL comes from Debian's packages", got="apt has no lists here: `apt-get update`")

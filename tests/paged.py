@@ -7,15 +7,15 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from penstock.capture.database import Database, Page, SourceError
-from penstock.capture.encode import encode
-from penstock.capture.mysql import MySQL
-from penstock.capture.pages import Pages, Query
-from penstock.capture.position import read, write
-from penstock.capture.proof import Proof
-from penstock.capture.reconcile import Reconcile
-from penstock.capture.verdict import in_order
-from penstock.declare.capture import Capture, parse
+from penstock.capture.checks.ordering import Proof
+from penstock.capture.checks.paging_checks import in_order
+from penstock.capture.output.encode import encode
+from penstock.capture.output.position import read, write
+from penstock.capture.polling.keyset_queries import Pages, Query
+from penstock.capture.reconcile.digest_index import Reconcile
+from penstock.capture.source.base import Database, Page, SourceError
+from penstock.capture.source.mysql import MySQL
+from penstock.model.capture import Capture, parse
 
 DELAY = timedelta(seconds=5)
 Row = tuple[Any, ...]

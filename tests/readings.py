@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.records.columns import ARROW, Reading
-from penstock.records.heartbeat import BEAT_KEY
+from penstock.codec.columnar import ARROW, Reading
+from penstock.codec.heartbeat import BEAT_KEY
 
 FAR = 2**62
 NAMES = {

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.engine.run import StreamRun
+from penstock.engine.query.stream_run import StreamRun
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput, Updates
 from penstock.testing import Record, latest, read
 from tests.support import wait_until

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from penstock.capture import start
-from penstock.capture.poller import Poller
-from penstock.capture.position import Position, Snapshot
-from penstock.capture.proof import Proof
-from penstock.capture.reconcile import Reconcile
-from penstock.declare.capture import parse
-from penstock.declare.topic import ASIDE
-from penstock.kafka.sizes import Limit, Message
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine.process import free_port
+from penstock.capture import factory
+from penstock.capture.checks.ordering import Proof
+from penstock.capture.output.position import Position, Snapshot
+from penstock.capture.polling.poller import Poller
+from penstock.capture.reconcile.digest_index import Reconcile
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.host.process import free_port
+from penstock.kafka.limits import Limit, Message
+from penstock.model.capture import parse
+from penstock.model.topic import ASIDE
 from tests.captures import Source
 
 # Of a capture whose snapshot is to wait for nobody; `LEAST_OVERLAP` must be 0 too.
@@ -99,7 +99,7 @@ class Unbrokered(Source):
         super().__init__(name, mariadb, cast(Broker, None), folder)
         self.kept = Kept()
 
-    def opened(self, text: str, decision: start.Decision = "") -> Poller:  # noqa: ARG002
+    def opened(self, text: str, decision: factory.Decision = "") -> Poller:  # noqa: ARG002
         made = _opened(text, self.folder / f"{self.name}.sql", self.kept, self.kept.position)
         self.pollers.append(made)
         return made
@@ -120,7 +120,7 @@ def _opened(text: str, file: Path, output: Kept, position: Position | None) -> P
     capture = parse(text, file)
     fresh = Position(capture.fingerprint, "id", 1, (*capture.key, capture.cursor), snapshot=Snapshot())
     reconcile = Unread(file.with_suffix(".db"), capture.name, "id", f"127.0.0.1:{free_port()}")
-    database = start.database(capture)
+    database = factory.database(capture)
     proof = Proof(capture, database)
     proof.prove()
     return Poller(capture, database, cast(Any, output), position or fresh, reconcile, proof)

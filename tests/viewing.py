@@ -14,11 +14,11 @@ import httpx
 
 from penstock import catalog
 from penstock.control import Control, DriverRow
+from penstock.host.process import free_port
 from penstock.kafka.admin import admin, ensure_topics
-from penstock.machine.process import free_port
 from penstock.supervision import processes
 from penstock.testing import Record, send
-from penstock.views.plan import partition_of
+from penstock.views.cluster.partition_assignment import partition_of
 from tests.chaos.drivers import Drivers
 from tests.chaos.projects import other_project
 from tests.support import wait_until

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from jobs.agents import ACTIVE_AGENTS, AGENT_OFFLINE, CHECK_IN, CHECK_INS, KNOWN, agents_settings, unless_forgotten
-from penstock.declare.promises import millis
+from penstock.model.output_mode import millis
 from penstock.streams import F, Fold, Folded, Input, Stream, TopicOutput
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from jobs.metrics.parts import parts
-from penstock.declare.inputs import Late
+from penstock.model.input import Late
 from penstock.settings import Length
 from penstock.streams import Input, Topic
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.records import times
+from penstock.codec import event_time
 from penstock.streams import Combiner, F
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def parts(window: timedelta, decimals: int) -> Combiner:
                     avg(value) {tame} AS mean, var_pop(value) {tame} * count(*) AS m2,
                     min(value) AS least, max(value) AS greatest, list(value) AS given
                 FROM records
-                GROUP BY environment, metric, {times.window("event_time", micros)}
+                GROUP BY environment, metric, {event_time.window("event_time", micros)}
             )
         )
         """,

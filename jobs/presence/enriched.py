@@ -14,7 +14,7 @@ from jobs.presence import (
     WALK_INS,
     presence_settings,
 )
-from penstock.declare.promises import millis
+from penstock.model.output_mode import millis
 from penstock.streams import F, Fold, Folded, Input, Stream, TopicOutput
 
 if TYPE_CHECKING:

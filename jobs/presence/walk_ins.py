@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobs.presence import AT, PROBE, PROBES, WALK_IN, WALK_INS, presence_settings
-from penstock.declare.promises import millis
+from penstock.model.output_mode import millis
 from penstock.streams import F, Fold, Folded, Input, Stream, Table, Topic, TopicOutput
 
 if TYPE_CHECKING:

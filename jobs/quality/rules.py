@@ -26,9 +26,9 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from penstock.declare.declared import files_of
-from penstock.declare.schema import Field, schema
 from penstock.errors import DeclarationError
+from penstock.model.declaration import files_of
+from penstock.model.schema import Field, schema
 
 EVERY = "*"
 HEADER = re.compile(r"--\s*([a-z]+)\s*:\s*(.*?)\s*$")

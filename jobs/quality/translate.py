@@ -12,7 +12,7 @@ import warnings
 from sqlglot import exp
 
 from jobs.quality.rules import Rule
-from penstock.records import json
+from penstock.codec import json_sql
 
 NUMBERS = {"tinyint", "smallint", "int", "bigint", "float", "double"}
 COMPARED: dict[type[exp.Expr], str] = {
@@ -75,7 +75,7 @@ def _sql(node: exp.Expr, kinds: dict[str, tuple[str, str]]) -> str:
             name, kind = _field(node.this, kinds)
             if kind != "string" or not isinstance(node.expression, exp.Literal):
                 raise _Unsure
-            return f"regexp_matches({name}, {json.literal(_pattern(node.expression.this))})"
+            return f"regexp_matches({name}, {json_sql.literal(_pattern(node.expression.this))})"
         case exp.Column():
             name, kind = _field(node, kinds)
             if kind != "boolean":
@@ -92,7 +92,7 @@ def _field(node: exp.Expr, kinds: dict[str, tuple[str, str]]) -> tuple[str, str]
         raise _Unsure
     name, kind = kinds[node.name.lower()]
     # Spark compares a FLOAT with a decimal as doubles, DuckDB as floats.
-    return json.name(name) + ("::DOUBLE" if kind == "float" else ""), kind
+    return json_sql.name(name) + ("::DOUBLE" if kind == "float" else ""), kind
 
 
 def _literal(node: exp.Expr, kind: str) -> str:
@@ -103,7 +103,7 @@ def _literal(node: exp.Expr, kind: str) -> str:
         return "true" if node.this else "false"
     if isinstance(node, exp.Literal):
         if node.is_string and kind == "string" and not sign:
-            return json.literal(node.this)
+            return json_sql.literal(node.this)
         if not node.is_string and kind in NUMBERS and NUMBER.fullmatch(node.this):
             return sign + str(node.this)
     raise _Unsure

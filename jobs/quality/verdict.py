@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from jobs.quality.rules import EVERY, Rule, avro_fields, required
 from jobs.quality.translate import translated
-from penstock.declare.moments import moment_of
-from penstock.declare.schema import quoted
+from penstock.codec import json_sql
+from penstock.codec.event_time import window
 from penstock.errors import DeclarationError
-from penstock.records import json
-from penstock.records.times import window
+from penstock.model.checks.volatile_expressions import moment_of
+from penstock.model.schema import quoted
 from penstock.streams import Combiner, F
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ KEYED = f"{RAW}, key AS _key"
 def combiner(rules: Mapping[str, Rule]) -> Combiner:
     """Records counted by topic, second and status; one row a record, `status` NULL, where Spark must judge."""
     own = [rule for topic, rule in rules.items() if topic != EVERY]
-    others = " AND ".join(f"topic <> {json.literal(rule.topic)}" for rule in own) or "true"
+    others = " AND ".join(f"topic <> {json_sql.literal(rule.topic)}" for rule in own) or "true"
     left = [(number, rule) for number, rule in enumerate([*own, rules[EVERY]]) if _in_spark(rule)]
     columns = [COUNTED]
     if left:
@@ -41,7 +41,7 @@ def combiner(rules: Mapping[str, Rule]) -> Combiner:
     )
     branches = []
     for number, rule in enumerate([*own, rules[EVERY]]):
-        where = others if rule.topic == EVERY else f"topic = {json.literal(rule.topic)}"
+        where = others if rule.topic == EVERY else f"topic = {json_sql.literal(rule.topic)}"
         if _in_spark(rule):
             branches.append(_left(number, rule, where, [n for n, r in left if r.fields]))
             continue
@@ -97,17 +97,17 @@ def _read(rule: Rule, where: str) -> str:
     """A rule's records with its fields, and `parses BOOLEAN`."""
     raw = KEYED if _in_spark(rule) else RAW
     if rule.fields:
-        named = ", ".join(f"{json.value_in('_k', f, '_text')} AS {json.name(f.name)}" for f in rule.fields)
+        named = ", ".join(f"{json_sql.value_in('_k', f, '_text')} AS {json_sql.name(f.name)}" for f in rule.fields)
         return (
             f"SELECT *, {_all_there(rule)} AS _parses FROM (SELECT *, {named} FROM ("
-            f"SELECT {raw}, {json.record('text', rule.fields)} AS _k FROM records WHERE {where}))"
+            f"SELECT {raw}, {json_sql.record('text', rule.fields)} AS _k FROM records WHERE {where}))"
         )
-    parses = "text IS NOT NULL" if rule.format == "text" else f"coalesce({json.is_json('text')}, false)"
+    parses = "text IS NOT NULL" if rule.format == "text" else f"coalesce({json_sql.is_json('text')}, false)"
     return f"SELECT {raw}, {parses} AS _parses FROM records WHERE {where}"
 
 
 def _all_there(rule: Rule) -> str:
-    tests = [f"NOT {json.amiss('_k', f, json.name(f.name), '_text')}" for f in rule.fields]
+    tests = [f"NOT {json_sql.amiss('_k', f, json_sql.name(f.name), '_text')}" for f in rule.fields]
     return f"(_k IS NOT NULL AND {' AND '.join(tests)})"
 
 
@@ -120,7 +120,7 @@ def _left(number: int, rule: Rule, where: str, numbers: list[int]) -> str:
     """The records of a rule that Spark judges; what does not parse is judged already."""
     columns = {f"NULL AS {_column(n)}" for n in numbers if n != number}
     if rule.fields:
-        packed = ", ".join(f"{json.name(f.name)} := {json.name(f.name)}" for f in rule.fields)
+        packed = ", ".join(f"{json_sql.name(f.name)} := {json_sql.name(f.name)}" for f in rule.fields)
         columns.add(f"struct_pack({packed}) AS {_column(number)}")
     parses = "WHEN NOT _parses THEN 'invalid'" if rule.format != "avro" else ""
     beside = "".join(f", {column}" for column in sorted(columns))

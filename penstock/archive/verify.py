@@ -10,10 +10,10 @@ from typing import Literal
 
 from penstock.archive import layout
 from penstock.archive.layout import State
-from penstock.archive.reading import RESTORE, hour_of, names, table
-from penstock.archive.states import latest
+from penstock.archive.reader import RESTORE, hour_of, names, table
+from penstock.archive.state_log import latest
 from penstock.errors import SinkError
-from penstock.objects.store import Store
+from penstock.object_store.bucket import Store
 
 OURS = re.compile(r"\d{8}-[0-9a-f]{8}-\d{9}\.parquet")
 

@@ -9,11 +9,12 @@ partition is archived. A batch is written in this order, and may be cut off anyw
    nothing, and count nowhere.
 3. The state that names them, with the positions behind them, as one new object: S3 shows an object whole or not at all.
    Cut off behind it, the batch comes again, and 1 leaves all of it out.
-4. A look for newer writers (`penstock.archive.states`). If there is one, the batch is not written: the newer writer may
-   not have seen the state, and the batch comes again by it.
+4. A look for newer writers (`penstock.archive.state_log`). If there is one, the batch is not written: the newer writer
+   may not have seen the state, and the batch comes again by it.
 
 The store keeps no mark of batches, for positions say more: the engine gives an output without marks its last batch
-again, and lets it write in a thread of its own, so that a slow store keeps nobody waiting (`penstock.engine.patience`).
+again, and lets it write in a thread of its own, so that a slow store keeps nobody waiting
+(`penstock.engine.commit.async_writer`).
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.archive import layout, records
-from penstock.archive.keeper import Keeper, reached_by
+from penstock.archive import layout, parquet
+from penstock.archive.hour_closer import Keeper, reached_by
 from penstock.archive.layout import File, State
-from penstock.archive.states import Owned
-from penstock.archive.streams import Archived
-from penstock.declare.outputs import NOTHING, Mark, Offsets
+from penstock.archive.state_log import Owned
+from penstock.archive.stream import Archived
 from penstock.errors import LeaseLost, SinkError
-from penstock.objects import place
-from penstock.objects.store import Store
+from penstock.model.output import NOTHING, Mark, Offsets
+from penstock.object_store import endpoint
+from penstock.object_store.bucket import Store
 
 if TYPE_CHECKING:
-    from penstock.declare.outputs import Output, Owner
+    from penstock.model.output import Output, Owner
 
 
 @dataclass
@@ -61,7 +62,7 @@ def open_archive(owner: Owner, outputs: Sequence[Output]) -> ArchiveWriter:
 
 def store_of(bucket: str, prefix: str) -> Store:
     """SinkError if nobody has said where the object store is."""
-    found = place.endpoint()
+    found = endpoint.endpoint()
     if found is None:
         raise SinkError(
             "nobody has said where the object store is",
@@ -103,11 +104,11 @@ class ArchiveWriter:
         return NOTHING
 
     def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
-        """Archive what is new of a batch; how many records. As `penstock.declare.outputs.Writer` says."""
+        """Archive what is new of a batch; how many records. As `penstock.model.output.Writer` says."""
         given = rows.get(self._output.name)
         with self.lock:
             known = self._known(mark)
-            fresh = () if given is None else records.by_hour(self._fresh(known, records.as_records(given)))
+            fresh = () if given is None else parquet.by_hour(self._fresh(known, parquet.as_records(given)))
             found = [(hour, self.file(hour, table)) for hour, table in fresh]
             positions = _behind(known.positions, [file for _, file in found], mark, self._output.topics_read)
             begins = _begins(known, mark, positions)
@@ -122,10 +123,10 @@ class ArchiveWriter:
 
     def file(self, hour: str, table: pa.Table) -> File:
         """Write records of an hour under a new name."""
-        data, key = records.parquet(table), self.name(hour)
+        data, key = parquet.parquet(table), self.name(hour)
         self.store.put(key, data)
         self.figures.files += 1
-        return File(key, len(data), records.spans_of(table))
+        return File(key, len(data), parquet.spans_of(table))
 
     def name(self, hour: str) -> str:
         """A name that no file of this hour has, nor ever had."""

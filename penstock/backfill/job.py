@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from penstock.archive.layout import Span
-from penstock.declare.archive import Archive
-from penstock.declare.backfill import Backfill
-from penstock.declare.inputs import Input
-from penstock.declare.stream import Stream
 from penstock.errors import BackfillError
+from penstock.model.archive import Archive
+from penstock.model.backfill import Backfill
+from penstock.model.input import Input
+from penstock.model.stream import Stream
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Timestamps = Literal["original", "now"]

@@ -22,28 +22,28 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from penstock.archive import records
+from penstock.archive import parquet
 from penstock.archive.layout import Span
-from penstock.backfill import rows as making
-from penstock.backfill.archived import Archived
-from penstock.backfill.documents import Documents
+from penstock.backfill import transform as making
+from penstock.backfill.archive_source import Archived
 from penstock.backfill.job import Done, Job
-from penstock.backfill.left_out import LeftOut
+from penstock.backfill.mongodb_source import Documents
+from penstock.backfill.preflight import Target, Watermarks, extent, keeps, settled, target_of
 from penstock.backfill.progress import Figures, Progress
-from penstock.backfill.ready import Target, Watermarks, extent, keeps, settled, target_of
-from penstock.backfill.rows import Recompute
+from penstock.backfill.skipped_records import LeftOut
 from penstock.backfill.source import Source
+from penstock.backfill.transform import Recompute
 from penstock.backfill.verify import verify
-from penstock.backfill.writing import Pace, write
-from penstock.declare.backfill import Collection
-from penstock.declare.outputs import TopicOutput
-from penstock.declare.stream import Stream
-from penstock.declare.topic import COMMITS
+from penstock.backfill.writer import Pace, write
 from penstock.errors import BackfillError, NotYet, PenstockError
+from penstock.host import files
 from penstock.kafka.admin import admin, ensure_topics, log_ends, partitions
-from penstock.kafka.marks import newest
+from penstock.kafka.commit_marker import newest
 from penstock.kafka.transactions import TransactionalWriter
-from penstock.machine import files
+from penstock.model.backfill import Collection
+from penstock.model.output import TopicOutput
+from penstock.model.stream import Stream
+from penstock.model.topic import COMMITS
 from penstock.settings import settings
 from penstock.supervision.launch import spec_hash
 
@@ -369,7 +369,7 @@ class _Run:
         return Outcome(0, said)
 
     def _show(self, path: Path, skip: int) -> None:
-        for row in next(making.tables(path, skip, SHOWN), records.SCHEMA.empty_table()).to_pylist():
+        for row in next(making.tables(path, skip, SHOWN), parquet.SCHEMA.empty_table()).to_pylist():
             log.info("%s: would write %s", self._job.id, _shown(row))
 
 

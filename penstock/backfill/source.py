@@ -1,6 +1,6 @@
 """What a backfill reads, brought to the disk file by file and held against what the source says of it.
 
-Every file has the columns of an archive (`penstock.archive.records`). One that is there whole has its final name, so a
+Every file has the columns of an archive (`penstock.archive.parquet`). One that is there whole has its final name, so a
 run that is taken up again fetches only what is missing.
 """
 
@@ -13,9 +13,9 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.archive import records
+from penstock.archive import parquet
 from penstock.archive.layout import Span
-from penstock.backfill.left_out import LeftOut
+from penstock.backfill.skipped_records import LeftOut
 
 Told = Callable[[int], None]
 """Is told of each file that is there, with its records."""
@@ -40,5 +40,5 @@ class Source(Protocol):
 def put(path: Path, rows: pa.Table) -> None:
     """Write a file, which has its name only once it is whole."""
     made = path.with_suffix(".part")
-    pq.write_table(rows, made, compression="lz4", row_group_size=records.ROWS)
+    pq.write_table(rows, made, compression="lz4", row_group_size=parquet.ROWS)
     made.replace(path)

@@ -11,16 +11,16 @@ import duckdb
 import pyarrow as pa
 from confluent_kafka import Message as Taken
 
-from penstock.archive import records
+from penstock.archive import parquet
 from penstock.archive.layout import Span, added
-from penstock.archive.reading import differs
-from penstock.backfill import rows as given
+from penstock.archive.reader import differs
+from penstock.backfill import transform as given
 from penstock.backfill.job import Done, Job
-from penstock.backfill.writing import HEADER
+from penstock.backfill.writer import HEADER
 from penstock.kafka.admin import admin, first_offsets
-from penstock.kafka.letters import batches, consumer
-from penstock.kafka.marks import settled
-from penstock.kafka.sizes import Headers, as_bytes
+from penstock.kafka.commit_marker import settled
+from penstock.kafka.dead_letters import batches, consumer
+from penstock.kafka.limits import Headers, as_bytes
 
 COLUMNS: list[tuple[str, Any]] = [
     ("key", pa.binary()),
@@ -46,7 +46,7 @@ def verify(job: Job, done: Done, path: Path, bootstrap: str, compacts: bool, tol
     count = 0
     with duckdb.connect() as connection:
         for table in _ours(connection, done, _read(job, done, bootstrap)):
-            found = added([found, records.spans_of(table, connection)])
+            found = added([found, parquet.spans_of(table, connection)])
             for p, n in zip(*(c.to_pylist() for c in table["target"].value_counts().flatten()), strict=True):
                 parts[p] = parts.get(p, 0) + n
             for row in table.group_by("target").aggregate([("position", "min")]).to_pylist():
@@ -180,7 +180,7 @@ def _together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
     for table in tables:
         held.append(table)
         rows, size = rows + table.num_rows, size + table.nbytes
-        if rows >= records.ROWS or size >= given.BYTES:
+        if rows >= parquet.ROWS or size >= given.BYTES:
             yield pa.concat_tables(held)
             held, rows, size = [], 0, 0
     if held:

@@ -1,17 +1,17 @@
 """The driver of the captures: one process that holds all of them, a thread for each.
 
-`python -m penstock.capture.driver --app captures --incarnation ID`. See `penstock.supervision.driver` for its life.
+`python -m penstock.capture.driver --app captures --incarnation ID`. See `penstock.supervision.lifecycle` for its life.
 """
 
 from __future__ import annotations
 
 import sys
 
-from penstock.capture.run import CaptureRun
+from penstock.capture.runner import CaptureRun
 from penstock.control import Control, ProgressRow
-from penstock.control.captures import Captures
+from penstock.control.repositories.captures import Captures
 from penstock.settings import settings
-from penstock.supervision.driver import Driver
+from penstock.supervision.lifecycle import Driver
 
 
 class CaptureDriver(Driver):

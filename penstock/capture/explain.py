@@ -5,21 +5,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from penstock.capture import start
-from penstock.capture.blame import placed
-from penstock.capture.database import Database, SourceError
-from penstock.capture.pages import Pages, Query
-from penstock.capture.proof import Proof
-from penstock.capture.records import records, require
-from penstock.capture.sizes import PageSize
-from penstock.capture.snapshot import Snapshotting
-from penstock.capture.tables import cascades
-from penstock.capture.told import told
-from penstock.capture.triggers import triggers
-from penstock.capture.weakened import COST, SEEN, by_statement, by_tables
-from penstock.capture.writer import PageWriter
-from penstock.declare.capture import Capture
-from penstock.declare.topic import ASIDE
+from penstock.capture import factory
+from penstock.capture.checks.caveats import COST, SEEN, by_statement, by_tables
+from penstock.capture.checks.diagnostics import placed
+from penstock.capture.checks.introspection import told
+from penstock.capture.checks.ordering import Proof
+from penstock.capture.checks.table_structure import cascades
+from penstock.capture.checks.triggers import triggers
+from penstock.capture.output.page_records import records, require
+from penstock.capture.output.page_writer import PageWriter
+from penstock.capture.polling.keyset_queries import Pages, Query
+from penstock.capture.polling.page_size import PageSize
+from penstock.capture.snapshot.snapshot import Snapshotting
+from penstock.capture.source.base import Database, SourceError
+from penstock.model.capture import Capture
+from penstock.model.topic import ASIDE
 
 # What drivers say when nobody answers.
 UNREACHED = re.compile(
@@ -50,7 +50,7 @@ class Explanation:
 def explain(capture: Capture) -> Explanation:
     """Ask the database how it would serve each kind of query. SourceError if it does not answer."""
     with placed(capture):
-        database = start.database(capture)
+        database = factory.database(capture)
         try:
             return _explained(capture, database, Pages(capture))
         finally:
@@ -123,7 +123,7 @@ def _compared(capture: Capture) -> str:
 def away(capture: Capture) -> str:
     """Why the database cannot be reached; empty if somebody answers there, be it with a refusal."""
     with placed(capture):
-        database = start.database(capture)
+        database = factory.database(capture)
         try:
             database.clock()
         except SourceError as e:
@@ -136,7 +136,7 @@ def away(capture: Capture) -> str:
 def first_row(capture: Capture) -> str:
     """One row, read and encoded as a poll would; what came of it. PenstockError says why it cannot be captured."""
     with placed(capture):
-        database = start.database(capture)
+        database = factory.database(capture)
         try:
             told(capture, database)
             proof = Proof(capture, database)

@@ -9,9 +9,9 @@ import sys
 from typing import Any
 
 from penstock.catalog.listing import document
-from penstock.catalog.survey import of_app, survey
+from penstock.catalog.partial import of_app, survey
 from penstock.errors import PenstockError
-from penstock.machine.telling import output, tell
+from penstock.host.child_output import output, tell
 
 
 def told_of(app: str) -> dict[str, Any]:

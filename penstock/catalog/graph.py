@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from penstock.catalog.model import Catalog
-from penstock.declare.declared import Place
+from penstock.catalog.catalog import Catalog
+from penstock.model.declaration import Place
 
 
 class Edge(NamedTuple):

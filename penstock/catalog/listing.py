@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass, fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from penstock.catalog.catalog import Catalog
 from penstock.catalog.graph import Graph, graph
-from penstock.catalog.layers import layered
-from penstock.catalog.model import Catalog
-from penstock.declare.declared import Declared, Kind, Place
-from penstock.declare.promises import Promise
+from penstock.catalog.graph_layout import layered
+from penstock.model.declaration import Declared, Kind, Place
+from penstock.model.output_mode import Promise
 from penstock.settings import settings
 
 if TYPE_CHECKING:
-    from penstock.declare.capture import Capture
+    from penstock.model.capture import Capture
 
 UNITS = {"d": 86400.0, "h": 3600.0, "min": 60.0, "s": 1.0}
 NOT_RUN = "declared only: nothing runs it in this version, or nobody has said where its store is"

@@ -30,26 +30,26 @@ class _Command(NamedTuple):
 
 COMMANDS = {
     "up": _Command(
-        "local",
+        "devstack",
         "Start the platform on this machine, or adopt what runs of it; ends with what runs where and the first "
         "figures.",
         "up",
     ),
     "status": _Command(
-        "local",
+        "devstack",
         "What runs: parts with pid, port, age, CPU and memory; apps and streams. Exit code 1 unless all is well.",
         "status",
     ),
-    "logs": _Command("local", "The logs of the parts and of the drivers.", "logs"),
-    "down": _Command("local", "Stop the platform, drivers included; its data stays.", "down"),
-    "clean": _Command("local", "Stop the platform and remove all its data. Downloads stay in the cache.", "clean"),
+    "logs": _Command("devstack", "The logs of the parts and of the drivers.", "logs"),
+    "down": _Command("devstack", "Stop the platform, drivers included; its data stays.", "down"),
+    "clean": _Command("devstack", "Stop the platform and remove all its data. Downloads stay in the cache.", "clean"),
     "doctor": _Command(
-        "local",
+        "devstack",
         "Check Java, ports, versions, jars, broker, database, disk and memory; says how to mend what fails.",
         "doctor",
     ),
     "migrate": _Command(
-        "local", "Create what is missing in the control database, and enter what is declared.", "migrate"
+        "devstack", "Create what is missing in the control database, and enter what is declared.", "migrate"
     ),
     "catalog": _Command(
         "catalog",
@@ -61,12 +61,12 @@ COMMANDS = {
         "topics", "The declared topics beside the broker's; sending records and reading them.", also=("records",)
     ),
     "meter": _Command(
-        "meter",
+        "metrics_collector",
         "Sample the platform, send the figures as receipts to Kafka and serve them to Prometheus, until SIGTERM.",
         "meter",
     ),
     "streams": _Command(
-        "streams", "What the streams do, and starting, stopping and releasing them.", also=("ways_out",)
+        "streams", "What the streams do, and starting, stopping and releasing them.", also=("recovery",)
     ),
     "capture": _Command("captures", "SQL statements captured into compacted topics."),
     "sinks": _Command(
@@ -78,7 +78,7 @@ COMMANDS = {
     "dead-letters": _Command(
         "dead_letters", "Records that streams put aside: which, why, and sending them again."
     ),
-    "demo": _Command("demo", "Change rows of the demo database; its captures follow.", also=("crowd", "fleet")),
+    "demo": _Command("demo", "Change rows of the demo database; its captures follow.", also=("presence_simulator", "agent_simulator")),
 }  # fmt: skip
 
 

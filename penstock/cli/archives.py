@@ -8,13 +8,13 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from penstock.archive import reading
-from penstock.archive.states import latest
+from penstock.archive import reader
+from penstock.archive.state_log import latest
 from penstock.archive.verify import verify as verified
 from penstock.archive.writer import store_of
 from penstock.catalog import readable
 from penstock.cli.output import clear_errors, console, count, emit, table, unknown
-from penstock.declare.archive import Archive
+from penstock.model.archive import Archive
 
 app = typer.Typer(no_args_is_help=True, help="Topics kept in an object store, hour by hour.")
 TIMES = ["%Y-%m-%d", "%Y-%m-%dT%H", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"]
@@ -59,7 +59,7 @@ def show(name: Name, start: From = None, end: To = None, as_json: AsJson = False
         store = store_of(archive.bucket, archive.prefix)
         state = latest(store)
         found: list[dict[str, Any]] = []
-        for hour in reading.names(state, _utc(start), _utc(end)):
+        for hour in reader.names(state, _utc(start), _utc(end)):
             closed, late = state.closed.get(hour), state.open.get(hour, ())
             found.append(
                 {
@@ -100,7 +100,7 @@ def verify(name: Name, start: From = None, end: To = None, as_json: AsJson = Fal
             out.print(Text(f"{'✓' if one.right else '✗'} {said}", style="green" if one.right else "red"))
             for found in one.findings:
                 style = "red" if found.kind == "wrong" else "yellow"
-                out.print(Text(f"    {found.what}; to mend it: {found.fix}", style=style))
+                out.print(Text(f"    {found.what}; hint: {found.fix}", style=style))
     if as_json:
         emit(data)
     elif not data:

@@ -21,11 +21,11 @@ import typer
 from penstock.catalog import Catalog, readable
 from penstock.cli.archives import TIMES
 from penstock.cli.output import clear_errors, console, echo, emit, table, unknown
-from penstock.declare.archive import Archive
-from penstock.declare.backfill import Backfill
-from penstock.declare.stream import Stream
 from penstock.errors import BackfillError, BrokerError, NotYet, Wait
 from penstock.logs import setup
+from penstock.model.archive import Archive
+from penstock.model.backfill import Backfill
+from penstock.model.stream import Stream
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -101,9 +101,9 @@ def run(
     The exit code is 1 where it is refused, or where the target does not hold what the source gives, and 75 where the
     same may do later.
     """
-    from penstock.backfill.lag import behind, watermarks
-    from penstock.backfill.report import reporter
+    from penstock.backfill.reporter import reporter
     from penstock.backfill.run import run as run_job
+    from penstock.backfill.stream_lag import behind, watermarks
     from penstock.control import connect
 
     setup("backfill")
@@ -202,7 +202,7 @@ def _recompute(
     """asked: whether the run was asked to end, and Java with it: what then fails is that."""
     # Spark is more than most backfills need.
     from penstock.backfill.run import ENDED
-    from penstock.engine.recompute import Counts, recomputed
+    from penstock.engine.operations.recompute import Counts, recomputed
     from penstock.engine.session import open_session
 
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)

@@ -8,7 +8,7 @@ import typer
 
 from penstock.catalog import BrokenFile, readable
 from penstock.cli.output import unknown
-from penstock.declare.capture import Capture
+from penstock.model.capture import Capture
 
 
 def complete(incomplete: str) -> list[str]:

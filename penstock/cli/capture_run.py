@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
-from penstock.capture import start
-from penstock.capture.blame import placed
-from penstock.capture.poller import Poller
-from penstock.capture.reconcile import ASKED
+from penstock.capture import factory
+from penstock.capture.checks.diagnostics import placed
+from penstock.capture.polling.poller import Poller
+from penstock.capture.reconcile.digest_index import ASKED
 from penstock.cli.capture_names import Name, captures
 from penstock.cli.output import clear_errors, console, count
 from penstock.control import connect
@@ -37,7 +37,7 @@ def run(
     compare: Annotated[bool, typer.Option("--reconcile", help="Compare all of table and topic first.")] = False,
 ) -> None:
     """Run a capture here, in the foreground. A capture that the platform runs must be stopped first."""
-    decision: start.Decision = "snapshot" if snapshot else "continue" if go_on else ""
+    decision: factory.Decision = "snapshot" if snapshot else "continue" if go_on else ""
     holder = f"cli-{time.time_ns()}"
     with clear_errors():
         [capture] = captures([name])
@@ -50,7 +50,7 @@ def run(
             raise LeaseHeld(f"capture {name} runs already", holder=e.holder, got=e.got, fix=fix) from e
         try:
             with placed(capture):
-                poller = start.open_poller(capture, settings().bootstrap, decision)
+                poller = factory.open_poller(capture, settings().bootstrap, decision)
                 try:
                     if compare:
                         poller.compare(ASKED)

@@ -15,13 +15,13 @@ from penstock.cli.capture_run import compared, run
 from penstock.cli.output import actor, clear_errors, console, count, emit, table
 from penstock.cli.output import state as coloured
 from penstock.control import connect
-from penstock.control.captures import Asked, Captures
-from penstock.declare.capture import APP
+from penstock.control.repositories.captures import Asked, Captures
 from penstock.errors import PenstockError
-from penstock.observe.moments import take
-from penstock.observe.states import Limits
-from penstock.observe.views import StreamView
-from penstock.observe.words import duration
+from penstock.model.capture import APP
+from penstock.monitoring.dashboard.model import StreamView
+from penstock.monitoring.dashboard.snapshot_cache import take
+from penstock.monitoring.dashboard.states import Limits
+from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
 app = typer.Typer(no_args_is_help=True, help="SQL statements captured into compacted topics.")

@@ -10,12 +10,12 @@ import typer
 from rich.text import Text
 
 from penstock.catalog import survey
-from penstock.catalog.draw import mermaid, text
+from penstock.catalog.diagram import mermaid, text
 from penstock.catalog.graph import Graph, graph
 from penstock.catalog.listing import NOT_RUN, Row, data, rows
 from penstock.cli.output import clear_errors, console, echo, emit, table, unknown
-from penstock.declare.declared import Place
 from penstock.errors import PenstockError
+from penstock.model.declaration import Place
 
 
 class Drawing(StrEnum):

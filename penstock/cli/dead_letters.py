@@ -13,9 +13,9 @@ from rich.text import Text
 from penstock.catalog import load, readable
 from penstock.cli.output import clear_errors, console, emit, table, unknown
 from penstock.errors import PenstockError
-from penstock.kafka.letters import Letter, read, shown
+from penstock.kafka.dead_letters import Letter, read, shown
 from penstock.kafka.replay import Replay, replay
-from penstock.observe.words import duration
+from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
 app = typer.Typer(no_args_is_help=True, help="Records that streams put aside: which, why, and sending them again.")

@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from penstock.capture import connections
+from penstock.capture.source import connections
 from penstock.cli.output import clear_errors, console, table
+from penstock.devstack.demo_database import Demo
 from penstock.errors import PenstockError
-from penstock.local.demo import Demo
 from penstock.settings import settings
 
 app = typer.Typer(no_args_is_help=True, help="Change rows of the demo database; its captures follow.")

@@ -88,7 +88,7 @@ def clear_errors() -> Iterator[None]:
             raise
         # What is left in its buffer has no place either, and would be tried again at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        echo(f"error: the disk takes no more; got: {e}; to mend it: make room, and do it again", err=True)
+        echo(f"error: the disk takes no more; got: {e}; hint: make room, and do it again", err=True)
         raise typer.Exit(1) from e
 
 

@@ -20,7 +20,7 @@ from penstock.settings import settings
 if TYPE_CHECKING:
     from penstock.catalog import Catalog
     from penstock.kafka.console import Outgoing, Start
-    from penstock.kafka.whole import Whole
+    from penstock.kafka.record_lookup import Whole
 
 # Records that are shown where nothing is said of how many.
 NEWEST = 10
@@ -135,7 +135,7 @@ def _catalog() -> Catalog:
 
 def _check(catalog: Catalog, topic: str, batch: Sequence[Outgoing], before: int) -> None:
     """Raises PenstockError if a stream that reads the topic would not take a record of the batch."""
-    from penstock.records.verdicts import refusals
+    from penstock.codec.acceptance import refusals
 
     for name in catalog.readers(topic):
         for given in catalog.streams[name].sources.values():
@@ -193,7 +193,7 @@ def _start(given: str) -> Start:
 
 
 def _line(record: Whole) -> str:
-    from penstock.kafka.letters import shown
+    from penstock.kafka.dead_letters import shown
 
     try:
         at = datetime.fromtimestamp(record.timestamp / 1000, UTC).isoformat(sep=" ", timespec="milliseconds")

@@ -15,15 +15,15 @@ from penstock.catalog import Catalog, load
 from penstock.cli.output import actor, clear_errors, console, table
 from penstock.cli.streams import Note
 from penstock.control import connect
-from penstock.declare.declared import Place
-from penstock.declare.topic import ASIDE, COMMITS, POSITIONS, TOPIC_NAME
-from penstock.engine import s3a
+from penstock.engine.checkpoint import s3a
 from penstock.errors import PenstockError
-from penstock.kafka import leftovers
+from penstock.kafka import cleanup
 from penstock.kafka.admin import admin, partitions
-from penstock.kafka.marks import forget_mark
+from penstock.kafka.commit_marker import forget_mark
 from penstock.kafka.replay import REPLAYS
-from penstock.objects.store import Store
+from penstock.model.declaration import Place
+from penstock.model.topic import ASIDE, COMMITS, POSITIONS, TOPIC_NAME
+from penstock.object_store.bucket import Store
 from penstock.settings import settings
 
 # Beside the checkpoint: its tables, what it was before a reset, a reset that was not taken up, a rebuild that was not
@@ -61,7 +61,7 @@ def remove(
             )
         group = f"penstock.{name}"
         there = partitions(client, settings().bootstrap)
-        read = leftovers.read_by(settings().bootstrap, group, there)
+        read = cleanup.read_by(settings().bootstrap, group, there)
         folders = _left(name)
         users = {topic: used_by(catalog, topic) for topic in there if not topic.startswith("__")}
         chosen = set(topics or ())
@@ -79,13 +79,13 @@ def remove(
         if dry_run or not (checkpoint or chosen):
             return
         if checkpoint:
-            leftovers.delete_group(client, group, settings().bootstrap)
+            cleanup.delete_group(client, group, settings().bootstrap)
             for goes in folders.values():
                 goes()
             if COMMITS.name in there:
                 # A mark without a checkpoint would stop a later stream of this name.
                 forget_mark(name, settings().bootstrap)
-        leftovers.delete_topics(client, chosen, settings().bootstrap)
+        cleanup.delete_topics(client, chosen, settings().bootstrap)
         said = [*(["checkpoint"] if checkpoint else []), *sorted(chosen)]
         control.record(actor(), "remove", name, f"{note}: {', '.join(said)}" if note else ", ".join(said))
     typer.echo(f"removed of {name}: {', '.join(said)}")

@@ -16,20 +16,20 @@ from penstock.catalog import BrokenFile, readable
 from penstock.cli.dead_letters import places_of, unambiguous
 from penstock.cli.output import clear_errors, console, count, echo, emit, state, table, unknown
 from penstock.control import connect
-from penstock.declare.topic import ASIDE
 from penstock.errors import PenstockError
-from penstock.kafka.letters import Letter, read, shown
-from penstock.kafka.whole import newest
-from penstock.observe.moments import take
-from penstock.observe.states import Limits
+from penstock.kafka.dead_letters import Letter, read, shown
+from penstock.kafka.record_lookup import newest
+from penstock.model.topic import ASIDE
+from penstock.monitoring.dashboard.snapshot_cache import take
+from penstock.monitoring.dashboard.states import Limits
 from penstock.settings import settings
-from penstock.sinks.documents import Documents
+from penstock.sinks.core.document import Documents
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.declare.stream import Stream
-    from penstock.observe.views import StreamView
+    from penstock.model.stream import Stream
+    from penstock.monitoring.dashboard.model import StreamView
 
 WIDTH = 400
 Name = Annotated[str, typer.Argument(help="A sink, by its file's name.")]
@@ -53,7 +53,7 @@ def dry_run(
         stream = _sink(name)
         given = newest([one.source for one in stream.sources.values()], records, settings().bootstrap)
         with _session(name) as spark:
-            from penstock.engine.again import made
+            from penstock.engine.operations.sink_preview import made
 
             found = made(spark, stream, given)
     documents = [_document(row) for row in found.rows.to_pylist()]
@@ -97,8 +97,8 @@ def replay(
             fix = f"penstock dead-letters show {stream.output.aside.name}"  # type: ignore[union-attr]
             raise PenstockError(f"{name} put nothing aside of that place", got=", ".join(missing), fix=fix)
         with _session(name) as spark:
-            from penstock.engine.replay import EARLIER
-            from penstock.engine.replay import replay as given_again
+            from penstock.engine.operations.sink_replay import EARLIER
+            from penstock.engine.operations.sink_replay import replay as given_again
 
             found = given_again(spark, stream, chosen, settings().bootstrap, again=again)
     said = [{"place": one.letter.place, "said": one.said, "ended": one.ended} for one in found]
@@ -192,7 +192,7 @@ def _session(name: str) -> Iterator[SparkSession]:
 
 
 def _document(row: dict[str, Any]) -> dict[str, Any]:
-    from penstock.engine.again import SHOWN
+    from penstock.engine.operations.sink_preview import SHOWN
 
     return {
         **{name: None if row[name] is None else row[name].decode(errors="replace") for name in ("id", "refused")},

@@ -12,12 +12,12 @@ from rich.text import Text
 
 from penstock.catalog import BrokenFile, readable
 from penstock.cli.output import clear_errors, console, emit, unknown
-from penstock.declare.sink import Sink
-from penstock.declare.topic import Topic
 from penstock.errors import PenstockError
-from penstock.sinks import statements
-from penstock.sinks.explained import Explanation
-from penstock.sinks.explained import explain as explained
+from penstock.model.sink import Sink
+from penstock.model.topic import Topic
+from penstock.sinks.core import stream
+from penstock.sinks.core.preview import Explanation
+from penstock.sinks.core.preview import explain as explained
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +92,7 @@ def _checked(wanted: list[Sink], topics: Mapping[str, Topic]) -> bool:
                 console().print(Text(f"✗ {sink.name}: {e}", style="red"))
                 continue
             said, style = f"{_target(sink)}, fields {', '.join(name for name, _ in found.fields)}", "green"
-            if not statements.is_given(sink):
+            if not stream.is_given(sink):
                 said += f"; it does not run: set PENSTOCK_{sink.store.upper()}_URL"
                 style = "yellow"
             console().print(Text(f"✓ {sink.name}: {said}", style=style))

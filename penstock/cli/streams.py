@@ -15,13 +15,14 @@ from rich.text import Text
 from penstock.cli.output import actor, clear_errors, console, count, echo, emit, shown, state, table, unknown
 from penstock.control import Control, Desired, connect
 from penstock.errors import PenstockError
-from penstock.observe.overview import overview
-from penstock.observe.snapshot import read
-from penstock.observe.states import WELL, Limits
-from penstock.observe.views import AppView, Overview, StreamView
-from penstock.observe.words import duration, first_line
+from penstock.monitoring.dashboard.model import AppView, Overview, StreamView
+from penstock.monitoring.dashboard.overview import overview
+from penstock.monitoring.dashboard.snapshot import read
+from penstock.monitoring.dashboard.states import WELL, Limits
+from penstock.monitoring.humanize import duration, first_line
 from penstock.settings import settings
-from penstock.supervision import processes, releases
+from penstock.supervision import processes
+from penstock.supervision import release as releases
 
 app = typer.Typer(no_args_is_help=True, help="What the streams do, and starting, stopping and releasing them.")
 

@@ -13,10 +13,10 @@ from rich.text import Text
 from penstock.catalog import readable
 from penstock.cli.output import clear_errors, console, count, echo, emit, table
 from penstock.control import connect
-from penstock.declare.topic import Topic
 from penstock.errors import ControlError
 from penstock.kafka.admin import TopicState, describe_topics, ensure_topics
-from penstock.observe.words import duration
+from penstock.model.topic import Topic
+from penstock.monitoring.humanize import duration
 from penstock.settings import settings
 
 Beats = dict[str, Mapping[str, Any]]

@@ -10,7 +10,7 @@ from penstock.catalog import readable
 from penstock.cli.output import clear_errors, console, emit, state, table, unknown
 from penstock.control import connect
 from penstock.settings import settings
-from penstock.views import client
+from penstock.views.cluster import client
 
 app = typer.Typer(no_args_is_help=True, help="Compacted topics that are served by REST.")
 

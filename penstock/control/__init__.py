@@ -1,6 +1,6 @@
 """The control database: desired state, leases, progress, who did what."""
 
-from penstock.control.api import Control, connect
+from penstock.control.client import Control, connect
 from penstock.control.rows import Actor, AppRow, Desired, DriverRow, EndCode, Lease, ProgressRow, Reach
 
 __all__ = ["Actor", "AppRow", "Control", "Desired", "DriverRow", "EndCode", "Lease", "ProgressRow", "Reach", "connect"]

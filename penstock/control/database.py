@@ -28,7 +28,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.schema import CreateColumn
 from sqlalchemy.types import TypeEngine
 
-from penstock.control import schema as s
+from penstock.control import tables as s
 from penstock.errors import ControlError, SettingError
 from penstock.settings import settings
 

@@ -1,6 +1,6 @@
 """The driver of one app of streams: a Spark application that runs them until it is told to leave.
 
-Started by spark-submit: `driver.py --app APP --incarnation ID`. See `penstock.supervision.driver` for its life.
+Started by spark-submit: `driver.py --app APP --incarnation ID`. See `penstock.supervision.lifecycle` for its life.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from penstock.control import Control, ProgressRow
-from penstock.engine import jvm
-from penstock.engine.placing import Executors
-from penstock.engine.run import StreamRun
+from penstock.engine.executor_wait import Executors
+from penstock.engine.jvm import bridge
+from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session
 from penstock.settings import settings
-from penstock.supervision.driver import Driver
+from penstock.supervision.lifecycle import Driver
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +59,7 @@ class StreamDriver(Driver):
     def pulse(self) -> None:
         """A paused JVM leaves this call waiting; the leases then run out and the supervisor sees silence."""
         assert self._spark is not None
-        if not jvm.answers(self._spark):
+        if not bridge.answers(self._spark):
             raise ContextStopped
 
     def close(self) -> None:

@@ -12,17 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
-from penstock.engine import s3a
-from penstock.engine.secured import secured
+from penstock.engine.checkpoint import s3a
+from penstock.engine.spark_security import secured
 from penstock.errors import SettingError
-from penstock.machine import aot, jars, java, scratch
+from penstock.host import scratch
+from penstock.java import aot_cache, jars, runtime
 from penstock.settings import PROJECT, Placement, executors_here, settings
 from penstock.supervision import launch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.declare.stream import Stream
+    from penstock.model.stream import Stream
 
 
 # The JVM gives memory back when idle, and a serial collector needs no threads of its own on 2 cores.
@@ -73,7 +74,7 @@ def _submit_conf(
         # A JVM whose memory was full has lost some of its threads, and looks well: the next driver is told why.
         "-XX:+ExitOnOutOfMemoryError",
         *(s3a.JAVA_OPTIONS if s3a.is_far(s.checkpoint_root) else ()),
-        *(aot.options() if java_options is None else java_options),
+        *(aot_cache.options() if java_options is None else java_options),
     ]
     connector = [str(path) for path in jars.jars_of("connector")]
     conf = {
@@ -109,7 +110,7 @@ def _submit_conf(
         "spark.hadoop.fs.permissions.umask-mode": "077",
         "spark.python.worker.reuse": "true",
         # Workers are forked from a process that has the libraries of the hot path loaded.
-        "spark.python.daemon.module": "penstock.engine.workers",
+        "spark.python.daemon.module": "penstock.engine.worker_daemon",
         "spark.sql.execution.arrow.maxRecordsPerBatch": "50000",
     }
     # Java's own loader can take these classes from its cache; those of spark.jars it cannot, and Spark copies them.
@@ -163,7 +164,7 @@ def _of_executors(app: str, master: str, options: Sequence[str], connector: Sequ
     if executors_here(master):
         conf["spark.executor.extraClassPath"] = os.pathsep.join(connector)
         # Their class path is the driver's, and so is its cache.
-        here = [f"-Dlog4j2.configurationFile={LOGGING}", *aot.options()]
+        here = [f"-Dlog4j2.configurationFile={LOGGING}", *aot_cache.options()]
         conf["spark.executor.extraJavaOptions"] = shlex.join([*options, *here])
         conf["spark.executorEnv.SPARK_LOCAL_IP"] = "127.0.0.1"
     else:
@@ -215,10 +216,10 @@ def open_session(app: str, java_options: Sequence[str] | None = None) -> SparkSe
         if executors_here(settings().spark_master):
             os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ.setdefault("PYSPARK_PYTHON", settings().worker_python)
-        os.environ.update(java.find().environment())
+        os.environ.update(runtime.find().environment())
         # Else a killed JVM leaves some 20 MB for ever, and more where it shuffled.
         temporary = scratch.own(settings().home / "tmp")
-        options = [*(aot.options() if java_options is None else java_options), f"-Djava.io.tmpdir={temporary}"]
+        options = [*(aot_cache.options() if java_options is None else java_options), f"-Djava.io.tmpdir={temporary}"]
         # The builder's settings go on the JVM's command line, which every user may read.
         conf, hidden = _submit_conf(app, None, options)
         if hidden:

@@ -21,9 +21,9 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from penstock.declare.topic import Topic
 from penstock.errors import BrokerError, BrokerRefused
-from penstock.kafka.connection import connection, unreachable
+from penstock.kafka.client import connection, unreachable
+from penstock.model.topic import Topic
 from penstock.settings import settings
 
 T = TypeVar("T")

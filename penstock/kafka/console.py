@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from penstock.codec.heartbeat import BEAT_KEY
 from penstock.errors import BrokerError
-from penstock.kafka import whole
+from penstock.kafka import record_lookup
 from penstock.kafka.admin import admin, end_offsets, first_offsets, offsets_at, partitions
-from penstock.kafka.connection import connection
-from penstock.kafka.letters import PATIENCE, Origin, consumer
-from penstock.kafka.whole import Whole
-from penstock.records.heartbeat import BEAT_KEY
+from penstock.kafka.client import connection
+from penstock.kafka.dead_letters import PATIENCE, Origin, consumer
+from penstock.kafka.record_lookup import Whole
 
 # Seconds until the brokers have taken what was sent.
 DELIVERY = 30
@@ -117,7 +117,7 @@ def read(
     taken = 0
     with consumer(bootstrap) as reader:
         reader.assign([TopicPartition(topic, p, begin[p]) for p in left])
-        for record in map(whole.whole, _messages(reader, topic, ends, left, follow=follow)):
+        for record in map(record_lookup.whole, _messages(reader, topic, ends, left, follow=follow)):
             if not _wanted(record, key, heartbeats=heartbeats):
                 continue
             yield record
@@ -131,7 +131,7 @@ def newest(
 ) -> list[Whole]:
     """The newest committed records of a topic by timestamp, oldest first; arguments and errors are those of `read`."""
     _partitions(topic, bootstrap)
-    return whole.newest([topic], count, bootstrap, lambda one: _wanted(one, key, heartbeats=heartbeats))
+    return record_lookup.newest([topic], count, bootstrap, lambda one: _wanted(one, key, heartbeats=heartbeats))
 
 
 def _wanted(record: Whole, key: bytes | None, *, heartbeats: bool) -> bool:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from confluent_kafka import Consumer
 from confluent_kafka import Message as Taken
 
-from penstock.declare.topic import Topic
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, first_offsets, partitions, settings_of, topic_ids
-from penstock.kafka.letters import Letter, Origin, between, consumer, headers_of
-from penstock.kafka.marks import settled
-from penstock.kafka.sizes import Message, as_bytes, stamped
+from penstock.kafka.commit_marker import settled
+from penstock.kafka.dead_letters import Letter, Origin, between, consumer, headers_of
+from penstock.kafka.limits import Message, as_bytes, stamped
+from penstock.kafka.record_lookup import at_origin
 from penstock.kafka.transactions import TransactionalWriter
-from penstock.kafka.whole import at_origin
+from penstock.model.topic import Topic
 
 # Which letters were sent again: key `topic[partition]@offset sha256 topic-id`, the last where the letter says it.
 REPLAYS = Topic("penstock.replays", partitions=1, compacted=True, beat_every=0)

@@ -26,11 +26,11 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from penstock.declare.topic import Topic
 from penstock.errors import BrokerError, LeaseLost
 from penstock.kafka.admin import admin, log_ends
-from penstock.kafka.connection import connection
-from penstock.kafka.sizes import FRAME, LARGEST, Batch, Limit, Message, limits
+from penstock.kafka.client import connection
+from penstock.kafka.limits import FRAME, LARGEST, Batch, Limit, Message, limits
+from penstock.model.topic import Topic
 
 # Each call to the broker; longer than its own restart takes.
 TIMEOUT = 30.0

@@ -17,10 +17,11 @@ from typing import Any
 
 import orjson
 
-from penstock.declare.declared import CAPTURES
-from penstock.declare.view import instance_of
 from penstock.errors import LocalError
-from penstock.machine import files, java
+from penstock.host import files
+from penstock.java import runtime
+from penstock.model.declaration import CAPTURES
+from penstock.model.view import instance_of
 from penstock.settings import PROJECT, executors_here, settings
 from penstock.supervision import processes
 
@@ -126,7 +127,7 @@ def environment() -> dict[str, str]:
         PYSPARK_DRIVER_PYTHON=str(python),
         PENSTOCK_PROJECT=str(s.project),
         PENSTOCK_HOME=str(s.home),
-        JAVA_HOME=str(java.find().home),
+        JAVA_HOME=str(runtime.find().home),
     )
     if executors_here(s.spark_master):
         env.setdefault("SPARK_LOCAL_IP", "127.0.0.1")

@@ -10,12 +10,12 @@ from pathlib import Path
 from penstock.control import Actor, Control, DriverRow, EndCode
 from penstock.errors import ControlError, PenstockError, ReleaseRefused
 from penstock.settings import settings
-from penstock.supervision import launch, places, processes
-from penstock.supervision.cluster import Submission
-from penstock.supervision.decide import Step, decide
-from penstock.supervision.facts import Evidence, Facts, facts_of
-from penstock.supervision.reap import clear
-from penstock.supervision.releases import release
+from penstock.supervision import backends, launch, processes
+from penstock.supervision.cluster_drivers import Submission
+from penstock.supervision.decision.decide import Step, decide
+from penstock.supervision.decision.facts import Evidence, Facts, facts_of
+from penstock.supervision.reaper import clear
+from penstock.supervision.release import release
 
 log = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ class Supervisor:
             self.control.record(self.actor, "launch", self.app, f"driver {incarnation[:8]}, {row.named}; {why}")
         except ControlError:
             # Nobody would know of it. The row is ended later, as one whose launcher died.
-            places.kill(row)
+            backends.kill(row)
             raise
         log.info("app %s: launched driver %s, %s, log %s (%s)", self.app, incarnation[:8], row.named, path, why)
 

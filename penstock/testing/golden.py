@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock import catalog
-from penstock.declare.stream import Stream
-from penstock.declare.topic import Topic
-from penstock.supervision.heartbeats import Beater
+from penstock.model.stream import Stream
+from penstock.model.topic import Topic
+from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing.run import running
 from penstock.testing.topics import Record, create, read, send
 

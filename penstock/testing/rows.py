@@ -11,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.declare.inputs import Input, Table
-from penstock.declare.lazy import F
-from penstock.engine import records, tablefeed
+from penstock.codec import columnar
+from penstock.codec.columnar import Reading
+from penstock.codec.event_time import LAST
+from penstock.engine.query import decode
 from penstock.errors import DeclarationError
-from penstock.records import columns
-from penstock.records.columns import Reading
-from penstock.records.times import LAST
+from penstock.model.input import Input, Table
+from penstock.model.lazy_spark import F
+from penstock.tables import topic_reader
 from penstock.testing.topics import Record
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from penstock.declare.stream import Stream
+    from penstock.model.stream import Stream
 
 Given = Mapping[str, Any] | str | bytes | Record | None
 RECORDS = (
@@ -110,30 +111,30 @@ def _frame(spark: SparkSession, given: Input | Table, rows: Iterable[Given]) -> 
         fields = given.fields
         names = ["key", *(f.name for f in fields)]
         made = [tuple(_dict(row).get(n) for n in names) for row in rows]
-        return spark.createDataFrame(made, tablefeed.ddl(fields))
+        return spark.createDataFrame(made, topic_reader.ddl(fields))
     raw = [_record(given, offset, row) for offset, row in enumerate(rows)]
     # One slice: what comes in one batch is combined in one piece.
     source = spark.createDataFrame(raw, RECORDS).coalesce(1)
-    return _good(records.decoded(source, given, F.current_timestamp()), given)
+    return _good(decode.decoded(source, given, F.current_timestamp()), given)
 
 
 def _good(found: DataFrame, given: Input) -> DataFrame:
     """Decoded rows as the transform gets them; DeclarationError if one is bad."""
-    if given.schema and (bad := found.where(f"{columns.BAD}").select(f"{columns.KEPT}.*").collect()):
+    if given.schema and (bad := found.where(f"{columnar.BAD}").select(f"{columnar.KEPT}.*").collect()):
         raise DeclarationError(
             f"a record is none of input {given.source}",
             got=bytes(bad[0].value or b"").decode(errors="replace"),
             fix=bad[0].reason,
         )
-    return records.without_beats(found.drop(columns.BAD, columns.KEPT))
+    return decode.without_beats(found.drop(columnar.BAD, columnar.KEPT))
 
 
 def _arrow(given: Input, rows: Sequence[Given]) -> pa.RecordBatch:
     """Records as a worker gets them."""
     made = [_record(given, offset, row) for offset, row in enumerate(rows)]
     found = {name: [row[i] for row in made] for i, name in enumerate(NAMES)}
-    kinds = {field.name: field.type for field in columns.RECORD_TYPE}
-    arrays = {name: pa.array(found[name], kinds[name]) for name in columns.RAW if name != "topic" or not given.topic}
+    kinds = {field.name: field.type for field in columnar.RECORD_TYPE}
+    arrays = {name: pa.array(found[name], kinds[name]) for name in columnar.RAW if name != "topic" or not given.topic}
     micros = timedelta(microseconds=1)
     horizon = LAST if given.ahead is None else int(time.time() * 1e6) + given.ahead // micros
     own = [(at - EPOCH) // micros for at in found["timestamp"]]

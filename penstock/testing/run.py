@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock.control import ProgressRow
-from penstock.engine.run import StreamRun
+from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.control.gaps import Book
-    from penstock.declare.stream import Stream
+    from penstock.control.repositories.data_loss import Book
+    from penstock.model.stream import Stream
 
 
 @contextmanager

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 
-from penstock.declare.topic import Topic
 from penstock.kafka.admin import ensure_topics
-from penstock.kafka.connection import connection
+from penstock.kafka.client import connection
+from penstock.model.topic import Topic
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """The driver of one instance of the views: a thread for each view's store, and an HTTP server before them.
 
-`python -m penstock.views.driver --app views-1 --incarnation ID`. See `penstock.supervision.driver` for its life.
+`python -m penstock.views.driver --app views-1 --incarnation ID`. See `penstock.supervision.lifecycle` for its life.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ import sys
 from typing import ClassVar
 
 from penstock.control import Control, ProgressRow
-from penstock.control.views import Holds, InstanceRow, Instances
-from penstock.declare.topic import name_of
-from penstock.declare.view import instance_of
+from penstock.control.repositories.view_instances import Holds, InstanceRow, Instances
 from penstock.errors import LocalError
+from penstock.model.topic import name_of
+from penstock.model.view import instance_of
 from penstock.settings import settings
-from penstock.supervision.driver import Driver
-from penstock.views import api
-from penstock.views.peers import Directory
-from penstock.views.pool import Pool
-from penstock.views.requests import Requests
-from penstock.views.run import ViewRun
-from penstock.views.server import REQUESTS, Server, token_of
-from penstock.views.service import Service
+from penstock.supervision.lifecycle import Driver
+from penstock.views.api import routes
+from penstock.views.api.query_pool import Pool
+from penstock.views.api.request_metrics import Requests
+from penstock.views.api.server import REQUESTS, Server, token_of
+from penstock.views.api.service import Service
+from penstock.views.cluster.peers import Directory
+from penstock.views.runner import ViewRun
 
 # Seconds: who waits for an answer is not to wait for 5 ms, as Python has it, for a thread that makes rows of records.
 SWITCH = 0.0005
@@ -51,7 +51,7 @@ class ViewsDriver(Driver):
     def open(self) -> None:
         sys.setswitchinterval(SWITCH)
         token = token_of(self._host)
-        self._server = Server(api.made(self._service, token), self._host, self._port, token, self._requests)
+        self._server = Server(routes.made(self._service, token), self._host, self._port, token, self._requests)
         self._server.start()
         self._directory.start()
 

@@ -25,13 +25,13 @@ import psutil
 
 from penstock import catalog
 from penstock.control import Control, DriverRow
-from penstock.local.parts import Broker, MariaDB
-from penstock.local.sending import Out
-from penstock.machine import aot
-from penstock.machine.process import free_port
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.simulators.kafka_io import Out
+from penstock.host.process import free_port
+from penstock.java import aot_cache
 from penstock.settings import PROJECT
 from penstock.supervision import processes
-from penstock.supervision.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import Beater
 from tests.bench import agents_load
 from tests.bench.agents_load import LARGE, Watched
 from tests.bench.common import during, quantile, table, write
@@ -242,6 +242,6 @@ def main(agents: int, rate: float, minutes: float) -> None:
 
 
 if __name__ == "__main__":
-    aot.ensure()
+    aot_cache.ensure()
     asked = sys.argv[1:] + ["1000000", "5000", "10"][len(sys.argv) - 1 :]
     main(int(asked[0]), float(asked[1]), float(asked[2]))

@@ -16,8 +16,8 @@ import numpy as np
 import orjson
 from confluent_kafka import Consumer, TopicPartition
 
+from penstock.devstack.simulators.kafka_io import Out
 from penstock.kafka.admin import admin, end_offsets, partitions
-from penstock.local.sending import Out
 
 # One account has a tenth of all agents, the others share the rest.
 LARGE, ACCOUNTS = 1, 1000

@@ -22,18 +22,18 @@ import duckdb
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 
-from penstock.archive import records
-from penstock.archive.keeper import Ends, Keeper
-from penstock.archive.states import latest
-from penstock.archive.streams import Archived
+from penstock.archive import parquet
+from penstock.archive.hour_closer import Ends, Keeper
+from penstock.archive.state_log import latest
+from penstock.archive.stream import Archived
 from penstock.archive.writer import ArchiveWriter
 from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
 from penstock.backfill.run import run
-from penstock.declare.outputs import Mark
-from penstock.local.parts import Broker
-from penstock.machine.process import free_port
-from penstock.objects.store import Store
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.host.process import free_port
+from penstock.model.output import Mark
+from penstock.object_store.bucket import Store
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Topic
 from penstock.testing import create
@@ -65,7 +65,7 @@ def filled(store: Store, count: int) -> None:
             made = connection.sql(MADE.format(step=step, first=first, last=last), params=[START]).to_arrow_table()
             assert made is not None
             ends = {p: -(-(last - p) // 4) for p in range(4)}
-            writer.write({to.name: made.cast(records.SCHEMA)}, Mark("query", number, {TOPIC.name: ends}))
+            writer.write({to.name: made.cast(parquet.SCHEMA)}, Mark("query", number, {TOPIC.name: ends}))
     asked: Ends = ({}, {(TOPIC.name, p): end for p, end in ends.items()})
     later = (START + timedelta(days=2)).timestamp()
     Keeper(writer, to, lambda _: asked, lambda: later).tend()

@@ -24,12 +24,12 @@ import typer
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from pymysql.cursors import SSCursor
 
-from penstock.declare.capture import APP
+from penstock.devstack import resource_usage
+from penstock.devstack.servers.base import Part
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.host.process import free_port
 from penstock.kafka.admin import ensure_topics
-from penstock.local import usage
-from penstock.local.part import Part
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine.process import free_port
+from penstock.model.capture import APP
 from penstock.streams import Topic
 from tests.bench.common import peak_memory, spread, table, write
 from tests.bench.debezium import PREFIX, Debezium, LoggedMariaDB
@@ -168,7 +168,7 @@ def snapshot(rows: int = ROWS, pairs: int = 3) -> None:
                 bare = pool.submit(_filled, at, "bare", rows)
                 _bare(at)
             driver = at.given.launch(APP)
-            with peak_memory(lambda d=driver: usage.processes(d)) as own_peak:  # type: ignore[misc]
+            with peak_memory(lambda d=driver: resource_usage.processes(d)) as own_peak:  # type: ignore[misc]
                 own = _filled(at, "orders", rows)
             _forget(at)
             other = Debezium(at.home / f"debezium-{number}", at.mariadb, at.broker.bootstrap, "orders")
@@ -218,7 +218,7 @@ def _filled(at: Place, topic: str, rows: int) -> float:
 def _forget(at: Place) -> None:
     """End the driver, and ask the next one for a snapshot."""
     from penstock.control import Actor
-    from penstock.control.captures import Captures
+    from penstock.control.repositories.captures import Captures
     from penstock.supervision import processes
 
     for driver in at.given.control.drivers():
@@ -267,7 +267,7 @@ def idle() -> None:
             what="all are idle",
         )
         assert driver.pid
-        processes = [*usage.processes(at.given.row(driver.incarnation))]
+        processes = [*resource_usage.processes(at.given.row(driver.incarnation))]
         database = psutil.Process(at.mariadb.running().pid)  # type: ignore[union-attr]
         before = [sum(p.cpu_times()[:2]) for p in (*processes, database)]
         time.sleep(IDLE_SECONDS)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import psutil
 
-from penstock.local import usage
-from penstock.machine import java
+from penstock.devstack import resource_usage
+from penstock.java import runtime
 from penstock.settings import PROJECT
 
 SAMPLE_S = 0.5
@@ -35,7 +35,7 @@ def machine() -> str:
     memory = psutil.virtual_memory().total / 2**30
     return (
         f"{os.cpu_count()} × {model[1] if model else platform.machine()}, {memory:.0f} GiB, Python "
-        f"{platform.python_version()}, Java {java.find().version}, pyspark {version('pyspark')}, "
+        f"{platform.python_version()}, Java {runtime.find().version}, pyspark {version('pyspark')}, "
         f"Airflow {version('apache-airflow')}; load average at the end {os.getloadavg()[0]:.1f}; "
         f"{datetime.now(UTC):%Y-%m-%d}"
     )
@@ -59,7 +59,7 @@ def peak_memory(processes: Callable[[], Iterable[psutil.Process]]) -> Iterator[l
 
     def sample() -> None:
         while not done.wait(SAMPLE_S):
-            peak[0] = max(peak[0], sum(map(usage.memory, processes())))
+            peak[0] = max(peak[0], sum(map(resource_usage.memory, processes())))
 
     thread = threading.Thread(target=sample, daemon=True)
     thread.start()

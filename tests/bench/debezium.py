@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.local.part import Part
-from penstock.local.parts import MariaDB
-from penstock.machine import jars, java, process
-from penstock.machine.process import free_port
+from penstock.devstack.servers.base import Part
+from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.host import process
+from penstock.host.process import free_port
+from penstock.java import jars, runtime
 
 PREFIX = "debezium"
 
@@ -158,7 +159,7 @@ class Debezium(Part):
 
     def command(self) -> list[str]:
         return [
-            str(java.find().command), "-Xmx1g", "-XX:+UseG1GC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
+            str(runtime.find().command), "-Xmx1g", "-XX:+UseG1GC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", jars.classpath("connect"),
             "org.apache.kafka.connect.cli.ConnectStandalone",
             str(self.folder / "worker.properties"), str(self.folder / "connector.properties"),

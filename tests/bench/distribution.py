@@ -13,9 +13,9 @@ import os
 import sys
 from statistics import median
 
-from penstock.local.spark import Cluster
-from penstock.machine import aot
-from penstock.machine.process import free_port
+from penstock.devstack.servers.spark import Cluster
+from penstock.host.process import free_port
+from penstock.java import aot_cache
 from penstock.settings import settings
 from tests.bench.common import table, write
 from tests.bench.jobs import Place, fill, measured, output, place, same, state
@@ -49,7 +49,7 @@ def warm(m: Measured) -> float:
 
 
 def main(records: int, rounds: int) -> None:
-    aot.ensure()
+    aot_cache.ensure()
     # Of the cluster and of drivers whose homes are others.
     os.environ["PENSTOCK_SPARK_SECRET"] = os.urandom(16).hex()
     settings.cache_clear()

@@ -21,11 +21,11 @@ from rich.progress import track
 
 from penstock import catalog
 from penstock.control import Actor
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine.process import free_port
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.host.process import free_port
 from penstock.settings import PROJECT
 from penstock.streams import Stream
-from penstock.supervision.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import Beater
 from tests.bench.common import spread, table, write
 from tests.chaos.drivers import Drivers, drivers
 

@@ -13,10 +13,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.local.part import Part
-from penstock.local.parts import MariaDB
-from penstock.machine import aot
-from penstock.machine.process import free_port
+from penstock.devstack.servers.base import Part
+from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.host.process import free_port
+from penstock.java import aot_cache
 from tests.bench.common import spread, table, write
 from tests.chaos.clustered import Clustered, clustered, executors_of, pause
 from tests.support import wait_until
@@ -59,7 +59,7 @@ FAULTS: dict[str, Callable[[Clustered], float]] = {
 
 
 def main(times: int) -> None:
-    aot.ensure()
+    aot_cache.ensure()
     found: dict[str, list[float]] = {name: [] for name in FAULTS}
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)

@@ -10,15 +10,15 @@ from __future__ import annotations
 import sys
 
 from penstock.control import connect
-from penstock.local import usage
-from penstock.local.platform import Platform
+from penstock.devstack import resource_usage
+from penstock.devstack.platform import Platform
 from tests.bench.common import table, write
 
 MIB = 1024 * 1024
 
 
 def main(minutes: float) -> None:
-    used = usage.parts(Platform().parts, connect().drivers(), seconds=60 * minutes)
+    used = resource_usage.parts(Platform().parts, connect().drivers(), seconds=60 * minutes)
     missing = [p.name for p in used if p.state != "running"]
     if missing:
         raise SystemExit(f"not running: {', '.join(missing)}; `make up` first")

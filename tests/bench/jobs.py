@@ -16,13 +16,14 @@ from confluent_kafka import Consumer, TopicPartition
 
 from penstock import catalog
 from penstock.control import DriverRow
-from penstock.declare.topic import COMMITS
+from penstock.devstack import resource_usage
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.spark import Cluster
+from penstock.host import process
+from penstock.host.process import free_port
+from penstock.java import aot_cache
 from penstock.kafka.admin import admin, end_offsets, ensure_topics, partitions
-from penstock.local import usage
-from penstock.local.parts import Broker, MariaDB
-from penstock.local.spark import Cluster
-from penstock.machine import aot, process
-from penstock.machine.process import free_port
+from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT
 from penstock.supervision import processes
 from tests.bench import peers
@@ -95,7 +96,7 @@ def measured(at: Place, job: str, settings: Mapping[str, str], cluster: Cluster 
 
             before = sum(map(cpu_of, _processes(cluster)))
             with (
-                peak_memory(lambda: [*usage.processes(driver), *_processes(cluster)]) as peak,
+                peak_memory(lambda: [*resource_usage.processes(driver), *_processes(cluster)]) as peak,
                 following(course, all_cpu, lambda: marks.offsets(names)),
             ):
                 source, done = read_by(job), began
@@ -114,7 +115,7 @@ def measured(at: Place, job: str, settings: Mapping[str, str], cluster: Cluster 
 
 def spent(driver: DriverRow) -> float:
     """CPU seconds of a driver's processes, those that have ended included."""
-    return sum(map(cpu_of, usage.processes(driver)))
+    return sum(map(cpu_of, resource_usage.processes(driver)))
 
 
 def cpu_of(one: psutil.Process) -> float:
@@ -142,8 +143,8 @@ def read_by(job: str) -> str:
 def cached(at: Place, job: str) -> Callable[[], Measured]:
     """The peer with a cache of Java's as Penstock's drivers have one; made now, by a run that does not count."""
     cache = at.folder / f"{JOBS[job][2]}.aot"
-    theirs(at, job, java_options=aot.training(cache))
-    return lambda: theirs(at, job, java_options=aot.using(cache))
+    theirs(at, job, java_options=aot_cache.training(cache))
+    return lambda: theirs(at, job, java_options=aot_cache.using(cache))
 
 
 def ends(at: Place, topic: str) -> dict[int, int]:

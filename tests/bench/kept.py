@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine import aot
-from penstock.machine.process import free_port
-from penstock.objects.store import Store
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.host.process import free_port
+from penstock.java import aot_cache
+from penstock.object_store.bucket import Store
 from penstock.supervision import processes
 from tests.archived import server, where
 from tests.bench.common import spread, table, write
@@ -47,7 +47,7 @@ def recoveries(home: Path, checkpoints: str, kills: int, given: Mapping[str, obj
 
 
 def main(kills: int) -> None:
-    aot.ensure()
+    aot_cache.ensure()
     rows = []
     with tempfile.TemporaryDirectory() as folder, server(Path(folder, "store")) as part:
         for name, place in (("a local disk", f"{folder}/checkpoints"), ("an object store", "s3a://state/checkpoints")):

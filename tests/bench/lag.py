@@ -26,8 +26,8 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine.process import free_port
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.host.process import free_port
 from penstock.settings import PROJECT
 from tests import archived
 from tests.bench.common import quantile, table, write

@@ -23,8 +23,10 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from penstock.errors import LocalError
-from penstock.machine import jars, java, process
-from penstock.machine.files import publish
+from penstock.host import process
+from penstock.host.files import publish
+from penstock.java import jars
+from penstock.java import runtime as java
 from penstock.settings import settings
 from tests.bench.common import peak_memory
 from tests.bench.steady import Course, following

@@ -21,14 +21,14 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS
 from jobs.presence.counts import STREAM
-from penstock.declare.outputs import Mark, Owner, open_store
-from penstock.declare.topic import COMMITS
-from penstock.engine.rebuild import Rebuilt, rebuild
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.operations.rebuild import Rebuilt, rebuild
 from penstock.engine.session import session_for
+from penstock.host import process
+from penstock.host.process import free_port
 from penstock.kafka.admin import admin, end_offsets
-from penstock.local.parts import Broker
-from penstock.machine import process
-from penstock.machine.process import free_port
+from penstock.model.output import Mark, Owner, open_store
+from penstock.model.topic import COMMITS
 from penstock.testing import create, running, spark_session
 from tests.bench.common import peak_memory, table, write
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.progress import track
 
 from penstock.supervision import processes
-from penstock.supervision.decide import YOUNG
+from penstock.supervision.decision.decide import YOUNG
 from tests.bench.common import spread, table, write
 from tests.chaos.platform import APP, Platform, started
 from tests.support import wait_until

@@ -20,18 +20,18 @@ from typing import Any
 from sqlalchemy import insert, update
 
 from penstock.control import Control, DriverRow, ProgressRow
-from penstock.control import schema as s
-from penstock.local.parts import MariaDB
-from penstock.machine.process import free_port
-from penstock.observe.alarms import LATELY_MS
-from penstock.observe.answer import answer
-from penstock.observe.snapshot import read
-from penstock.observe.states import Limits
+from penstock.control import tables as s
+from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.host.process import free_port
+from penstock.monitoring.dashboard.alarms import LATELY_MS
+from penstock.monitoring.dashboard.dashboard_json import answer
+from penstock.monitoring.dashboard.snapshot import read
+from penstock.monitoring.dashboard.states import Limits
 from penstock.settings import settings
 from penstock.supervision import processes
-from penstock.supervision.driver import HISTORY_EVERY
+from penstock.supervision.decision.watch import Watch
+from penstock.supervision.lifecycle import HISTORY_EVERY
 from penstock.supervision.supervisor import Supervisor
-from penstock.supervision.watch import Watch
 from tests.bench.common import table, write
 
 PER_APP, PARTITIONS = 10, 4

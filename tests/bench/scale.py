@@ -13,9 +13,9 @@ from math import ceil
 
 import pyarrow as pa
 
-from penstock.declare.topic import COMMITS
+from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT, Settings
-from penstock.supervision.driver import HISTORY_EVERY
+from penstock.supervision.lifecycle import HISTORY_EVERY
 from tests.bench.common import RESULTS, table
 
 PAGE = PROJECT / "docs" / "scale.md"

@@ -23,17 +23,17 @@ from elasticsearch import Elasticsearch as Client
 from elasticsearch import helpers
 
 from penstock.control import ProgressRow
-from penstock.declare import sink_file
-from penstock.declare.topic import COMMITS
-from penstock.engine.run import StreamRun
+from penstock.devstack.servers.elasticsearch import Elasticsearch as Part
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.query.stream_run import StreamRun
+from penstock.host.process import free_port
 from penstock.kafka.admin import ensure_topics
-from penstock.local.elasticsearch import Elasticsearch as Part
-from penstock.local.parts import Broker
-from penstock.machine.process import free_port
+from penstock.model.sql import sink_file
+from penstock.model.topic import COMMITS
 from penstock.settings import settings
-from penstock.sinks import statements
-from penstock.sinks.elasticsearch_layout import template
-from penstock.sinks.elasticsearch_writer import IndexWriter
+from penstock.sinks.core import stream as statements
+from penstock.sinks.elasticsearch.indexes import template
+from penstock.sinks.elasticsearch.writer import IndexWriter
 from penstock.streams import Stream, Topic
 from penstock.testing import spark_session
 from tests.bench.common import spread, table, write

@@ -22,17 +22,18 @@ import typer
 from confluent_kafka import Producer
 from pymongo import MongoClient, ReplaceOne
 
-from penstock.declare.outputs import NOTHING
-from penstock.declare.sink import APP
+from penstock.devstack.servers.base import Part
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.mongodb import MongoDB as Server
+from penstock.host import process
+from penstock.host.process import free_port
+from penstock.java import jars, runtime
 from penstock.kafka.admin import ensure_topics
-from penstock.local.mongodb import MongoDB as Server
-from penstock.local.part import Part
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine import jars, java, process
-from penstock.machine.process import free_port
+from penstock.model.output import NOTHING
+from penstock.model.sink import APP
 from penstock.settings import settings
-from penstock.sinks.mongodb import MongoDB
-from penstock.sinks.mongodb_writer import MongoWriter
+from penstock.sinks.mongodb.config import MongoDB
+from penstock.sinks.mongodb.writer import MongoWriter
 from penstock.streams import Topic
 from tests.bench.common import table, write
 from tests.bench.debezium import PREFIX as DEBEZIUM
@@ -115,7 +116,7 @@ class Connector(Part):
     def command(self) -> list[str]:
         libraries = ":".join([jars.classpath("connect"), jars.classpath("mongodb-connect")])
         return [
-            java.find().command, "-Xmx1g", "-XX:+UseG1GC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
+            runtime.find().command, "-Xmx1g", "-XX:+UseG1GC", "-XX:-UsePerfData", "-XX:+ExitOnOutOfMemoryError",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", libraries,
             "org.apache.kafka.connect.cli.ConnectStandalone",
             str(self.folder / "worker.properties"), str(self.folder / "connector.properties"),

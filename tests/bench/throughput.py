@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 from rich.progress import Progress
 
-from penstock.machine import aot, java
+from penstock.java import aot_cache, runtime
 from tests.bench import peers
 from tests.bench.common import table, write
 from tests.bench.jobs import JOBS, Place, cached, fill, ours, output, place, same, state, theirs
@@ -69,7 +69,7 @@ def variants(at: Place, job: str, layout: peers.Layout) -> Variants:
     found[f"{PEER}, exactly once"] = peer(guarantee="exactly_once_v2")
     if job == "quality":
         found[f"{PEER}, guarded"] = peer(guarded=True)
-    if java.find().version >= aot.SINCE:
+    if runtime.find().version >= aot_cache.SINCE:
         found[f"{PEER}, with Java's cache"] = cached(at, job)
     return found
 
@@ -261,5 +261,5 @@ def main(context: typer.Context) -> None:
 
 
 if __name__ == "__main__":
-    aot.ensure()
+    aot_cache.ensure()
     app()

@@ -24,8 +24,8 @@ from typing import Any
 import uvloop
 from confluent_kafka import Producer
 
-from penstock.local.parts import Broker
-from penstock.machine.process import free_port
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.host.process import free_port
 from tests.bench.common import quantile, table, write
 from tests.support import wait_until
 from tests.viewing import TOPIC, Fleet, serving

@@ -17,9 +17,9 @@ from collections import Counter
 from datetime import timedelta
 from threading import Event
 
-from penstock.local.crowd import Business, Crowd, Plan, Visit, plan
-from penstock.local.crowd_topics import Sending
-from penstock.machine import aot
+from penstock.devstack.simulators.presence import Business, Crowd, Plan, Visit, plan
+from penstock.devstack.simulators.presence_topics import Sending
+from penstock.java import aot_cache
 from penstock.testing import Record, create, read, send
 from tests.bench.common import table, write
 from tests.bench.jobs import WALK_INS, Place, ours, place, theirs
@@ -108,6 +108,6 @@ def main(probes: int, pairs: int) -> None:
 
 
 if __name__ == "__main__":
-    aot.ensure()
+    aot_cache.ensure()
     given = [int(word) for word in sys.argv[1:]]
     main(*[*given, *(10_000_000, 2)[len(given) :]])

@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, expect, sync_playwright
 
 from penstock.control import Actor, Control
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine.process import free_port
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.host.process import free_port
 from tests.browser.chromium import NoChromiumError, find
 from tests.browser.instance import TOKEN
 from tests.browser.scene import OFF, Scene

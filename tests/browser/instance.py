@@ -12,19 +12,19 @@ from typing import Any
 from jobs.agents import ACTIVE_AGENTS, ALERTS, ASSIGNMENTS
 from jobs.agents.views import AGENTS, ASSIGNED, LAST_ALERTS
 from penstock.control import Control, ProgressRow
-from penstock.control.views import InstanceRow, Instances
-from penstock.declare.view import Served
+from penstock.control.repositories.view_instances import InstanceRow, Instances
+from penstock.host.process import free_port
 from penstock.kafka.admin import admin, end_offsets, ensure_topics
-from penstock.machine.process import free_port
+from penstock.model.view import Served
 from penstock.testing import Record, send
-from penstock.views import api
-from penstock.views.peers import Directory
-from penstock.views.plan import partition_of
-from penstock.views.pool import THREADS, Pool
-from penstock.views.requests import Requests
-from penstock.views.run import ViewRun
-from penstock.views.server import Server
-from penstock.views.service import Service
+from penstock.views.api import routes
+from penstock.views.api.query_pool import THREADS, Pool
+from penstock.views.api.request_metrics import Requests
+from penstock.views.api.server import Server
+from penstock.views.api.service import Service
+from penstock.views.cluster.partition_assignment import partition_of
+from penstock.views.cluster.peers import Directory
+from penstock.views.runner import ViewRun
 from tests.support import wait_until
 
 VIEWS = {view.name: (view, topic) for view, topic in (
@@ -50,7 +50,7 @@ class Instance:
         )
         self.service = Service("views-1", 1, VIEWS, self._directory, self._pool, self._keys)
         self.service.runs |= self.runs
-        self.server = Server(api.made(self.service, TOKEN), "127.0.0.1", self.port, TOKEN, Requests(VIEWS))
+        self.server = Server(routes.made(self.service, TOKEN), "127.0.0.1", self.port, TOKEN, Requests(VIEWS))
 
     def start(self) -> None:
         self.server.start()

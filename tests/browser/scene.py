@@ -13,10 +13,10 @@ from sqlalchemy import insert, update
 
 from penstock.catalog import build
 from penstock.control import Actor, Control, ProgressRow
-from penstock.control import schema as s
-from penstock.control.captures import CaptureRow, Captures
-from penstock.declare.capture import APP as CAPTURES
-from penstock.declare.capture import Capture, parse
+from penstock.control import tables as s
+from penstock.control.repositories.captures import CaptureRow, Captures
+from penstock.model.capture import APP as CAPTURES
+from penstock.model.capture import Capture, parse
 from penstock.streams import Final, Input, Stream, Topic, TopicOutput
 
 APPS = {

@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Locator, expect
 from sqlalchemy import update
 
-from penstock.control import Control, schema
-from penstock.local.parts import MariaDB
+from penstock.control import Control, tables
+from penstock.devstack.servers.kafka_mariadb import MariaDB
 from tests.browser.conftest import View
 from tests.browser.scene import APPS, Scene
 from tests.browser.server import Server
@@ -132,7 +132,7 @@ def agents(server: Server, control: Control) -> Iterator[None]:
     yield
     shutil.rmtree(folder)
     with control.engine.begin() as c:
-        c.execute(update(schema.app).where(schema.app.c.name == "agents").values(release_seq=0))
+        c.execute(update(tables.app).where(tables.app.c.name == "agents").values(release_seq=0))
 
 
 @pytest.mark.usefixtures("agents")

@@ -18,9 +18,9 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock.control import Control
-from penstock.control.captures import Captures
+from penstock.control.repositories.captures import Captures
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.kafka.admin import ensure_topics
-from penstock.local.parts import Broker, MariaDB
 from penstock.settings import PROJECT
 from penstock.streams import Topic
 from tests.browser.scene import APPS, Scene

@@ -14,10 +14,11 @@ import pytest
 from playwright.sync_api import Locator, expect
 
 from penstock.control import Control
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import BrokerError
-from penstock.local.parts import Broker
-from penstock.observe.fleet import KEEP, SHOWN
-from penstock.views import freshness, run
+from penstock.monitoring.dashboard.fleet import KEEP, SHOWN
+from penstock.views import runner
+from penstock.views.api import freshness
 from tests.browser.conftest import View
 from tests.browser.instance import Instance
 from tests.browser.server import Server
@@ -215,7 +216,7 @@ def test_slow_stale_and_strange_views_are_told_apart(
         raise BrokerError("the broker did not answer")
 
     monkeypatch.setattr(freshness, "STALE_MS", 500)
-    monkeypatch.setattr(run, "look", away)
+    monkeypatch.setattr(runner, "look", away)
     wait_until(lambda: ask("agent", key="agent-7")["said"]["freshness"]["stale"])
     found = ask("fleet")
     assert found["agents"]["freshness"]["stale"]

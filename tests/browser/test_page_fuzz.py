@@ -13,8 +13,8 @@ from urllib.parse import urlencode
 import httpx
 import pytest
 
-from penstock.control.captures import Captures
-from penstock.local.parts import Broker
+from penstock.control.repositories.captures import Captures
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.settings import PROJECT
 from tests.browser.scene import Scene
 from tests.browser.server import Server

@@ -11,8 +11,8 @@ from confluent_kafka import Producer
 from playwright.sync_api import Locator, Route, expect
 
 from penstock.control import Control
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.kafka.admin import ensure_topics
-from penstock.local.parts import Broker
 from penstock.streams import Topic
 from tests.browser.conftest import View
 from tests.browser.scene import DONE, FAILED, RUNNING, SILENT, WAITS, Scene

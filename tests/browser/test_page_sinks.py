@@ -13,10 +13,10 @@ from confluent_kafka import Producer
 from playwright.sync_api import Locator, expect
 
 from penstock.control import Control
+from penstock.devstack.servers.influxdb import InfluxDB
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import LocalError
 from penstock.kafka.admin import ensure_topics
-from penstock.local.influxdb import InfluxDB
-from penstock.local.parts import Broker
 from penstock.streams import Topic
 from tests.browser.conftest import View
 from tests.browser.server import Server

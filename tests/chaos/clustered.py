@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 
 from penstock.control import DriverRow, ProgressRow
+from penstock.devstack.servers.base import Part
+from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
+from penstock.devstack.servers.spark import Cluster, Worker, state
+from penstock.host import process
+from penstock.host.process import free_port
 from penstock.kafka.admin import admin
-from penstock.local.part import Part
-from penstock.local.parts import Broker, Brokers, MariaDB
-from penstock.local.spark import Cluster, Worker, state
-from penstock.machine import process
-from penstock.machine.process import free_port
 from penstock.settings import BROKERS
 from penstock.testing import latest, read
 from tests.chaos.drivers import Drivers, drivers

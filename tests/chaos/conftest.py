@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.machine import aot
+from penstock.java import aot_cache
 from tests.chaos.platform import Platform, started
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _fast_start() -> None:
     """Drivers start as they do behind `make up`."""
-    aot.ensure()
+    aot_cache.ensure()
 
 
 @pytest.fixture(scope="module", params=["client", "cluster"])

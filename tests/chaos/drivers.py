@@ -12,10 +12,10 @@ from pathlib import Path
 
 from penstock import catalog
 from penstock.control import Control, DriverRow
+from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
 from penstock.errors import BrokerError
-from penstock.local.parts import Broker, Brokers, MariaDB
 from penstock.supervision import launch, processes
-from penstock.supervision.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import Beater
 from tests.chaos.projects import deployed
 from tests.support import wait_until
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from penstock.control import DriverRow
-from penstock.local.parts import Broker, MariaDB
-from penstock.local.s3 import S3
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.s3 import S3
 from penstock.settings import PROJECT, settings
 from penstock.supervision import processes
 from penstock.testing import Record, latest, read, send

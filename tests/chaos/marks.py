@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from confluent_kafka import Consumer, TopicPartition
 
-from penstock.declare.outputs import Mark
-from penstock.declare.topic import COMMITS
 from penstock.kafka.admin import admin, end_offsets
+from penstock.model.output import Mark
+from penstock.model.topic import COMMITS
 from tests.support import wait_until
 
 # A client must not wait for a broker that hangs for longer than those wait that it measures.

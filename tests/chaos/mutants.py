@@ -32,7 +32,7 @@ SHORT = [
     "--streams",
     "named,parted,totals,once",
 ]
-OUTPUT, TRANSACTIONS = "penstock/kafka/output.py", "penstock/kafka/transactions.py"
+OUTPUT, TRANSACTIONS = "penstock/kafka/topic_writer.py", "penstock/kafka/transactions.py"
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ MUTANTS = [
     ),
     Mutant(
         "a page of a capture is left out",
-        "penstock/capture/writer.py",
+        "penstock/capture/output/page_writer.py",
         "for key, value in rows]",
         "for key, value in rows if value is None or len(value) % 7]",
         kinds="capture",
@@ -123,14 +123,14 @@ MUTANTS = [
     Mutant("no change of captures", histories=12),
     Mutant(
         "the low mark ignores open transactions",
-        "penstock/capture/low.py",
+        "penstock/capture/polling/low_watermark.py",
         "bound = (began if oldest is None else min(oldest, began)) - self.overlap",
         "bound = began - self.overlap",
         histories=12,
     ),
     Mutant(
         "there is no overlap",
-        "penstock/capture/low.py",
+        "penstock/capture/polling/low_watermark.py",
         "bound = (began if oldest is None else min(oldest, began)) - self.overlap",
         "bound = began if oldest is None else min(oldest, began)",
         histories=12,
@@ -140,21 +140,21 @@ MUTANTS = [
     ),
     Mutant(
         "a page begins behind the row after its last",
-        "penstock/capture/poller.py",
+        "penstock/capture/polling/poller.py",
         "            yield page\n",
         "            yield replace(page, rows=page.rows[1:]) if behind else page\n",
         histories=12,
     ),
     Mutant(
         "a tombstone is left out",
-        "penstock/capture/writer.py",
+        "penstock/capture/output/page_writer.py",
         "for key, value in rows]",
         "for key, value in rows if value is not None or len(key) % 3]",
         histories=12,
     ),
     Mutant(
         "what is read again is compared by its key alone",
-        "penstock/capture/seen.py",
+        "penstock/capture/polling/change_cache.py",
         "return self._last.get(hash(key)) == hash(value)",
         "return hash(key) in self._last",
         histories=12,
@@ -162,14 +162,14 @@ MUTANTS = [
     Mutant("no change of sinks", stores=("elasticsearch", "mongodb", "influxdb")),
     Mutant(
         "a version is not compared",
-        "penstock/sinks/mongodb_writer.py",
+        "penstock/sinks/mongodb/writer.py",
         'wanted = {"_id": row.id, VERSION: {"$lte": Int64(row.version)}}',
         'wanted = {"_id": row.id}',
         stores=("mongodb",),
     ),
     Mutant(
         "an item of a partly failed bulk is taken as written",
-        "penstock/sinks/elasticsearch_bulk.py",
+        "penstock/sinks/elasticsearch/bulk.py",
         """                else:
                     made.refused[one.row] = reason(error)""",
         """                else:
@@ -178,14 +178,14 @@ MUTANTS = [
     ),
     Mutant(
         "what a refused row hid is not written",
-        "penstock/sinks/newest.py",
+        "penstock/sinks/core/latest_per_key.py",
         "        yield best\n",
         "        yield best\n        return\n",
         stores=("mongodb",),
     ),
     Mutant(
         "graves are not looked at",
-        "penstock/sinks/influx_known.py",
+        "penstock/sinks/influxdb/existing_points.py",
         'there = pc.max_element_wise(own, joined["grave"])',
         "there = own",
         stores=("influxdb",),

@@ -16,10 +16,10 @@ import httpx
 from confluent_kafka import KafkaError, Message, Producer
 
 from penstock.control import Actor, Control, DriverRow
-from penstock.local.airflow import Airflow
-from penstock.local.parts import Broker, MariaDB
-from penstock.local.spark import Cluster
-from penstock.machine.process import free_port
+from penstock.devstack.servers.airflow import Airflow
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.spark import Cluster
+from penstock.host.process import free_port
 from penstock.settings import PROJECT
 from penstock.supervision import processes
 from penstock.testing import read

@@ -11,8 +11,8 @@ import pytest
 
 from penstock import catalog
 from penstock.control import Control
+from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
 from penstock.kafka.admin import ensure_topics
-from penstock.local.parts import Broker, Brokers, MariaDB
 from penstock.supervision import processes
 from tests.support import forget, forget_jobs
 

@@ -19,8 +19,8 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 
 from penstock.control import DriverRow
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine.process import free_port
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.host.process import free_port
 from penstock.settings import PROJECT
 from penstock.supervision import processes
 from penstock.testing import read, table

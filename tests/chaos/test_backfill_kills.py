@@ -22,8 +22,8 @@ import psutil
 import pytest
 
 from penstock.control import Control
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.kafka.admin import admin, log_ends
-from penstock.local.parts import Broker
 from penstock.settings import PROJECT
 from penstock.streams import Archive, Topic
 from penstock.testing import Record, create, latest, read

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from penstock.devstack.servers.base import Part
 from penstock.engine.session import submit_conf
-from penstock.local.part import Part
 from penstock.settings import settings
 from penstock.supervision import launch, processes
-from penstock.supervision.cluster import Submission
+from penstock.supervision.cluster_drivers import Submission
 from penstock.supervision.supervisor import Supervisor
 from tests.chaos.platform import APP, Platform, pause
 from tests.elsewhere import submission

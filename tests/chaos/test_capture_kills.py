@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.declare.capture import APP
-from penstock.local.parts import Broker, MariaDB
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.model.capture import APP
 from penstock.supervision import processes
 from penstock.testing import read, table
 from tests.captures import connect

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from penstock.control import DriverRow
-from penstock.local.parts import Brokers, MariaDB
-from penstock.local.spark import Cluster, state
-from penstock.machine.process import free_port
+from penstock.devstack.servers.kafka_mariadb import Brokers, MariaDB
+from penstock.devstack.servers.spark import Cluster, state
+from penstock.host.process import free_port
 from penstock.settings import BROKERS, PROJECT, settings
 from penstock.supervision import processes
-from penstock.supervision.decide import decide
-from penstock.supervision.facts import facts_of
+from penstock.supervision.decision.decide import decide
+from penstock.supervision.decision.facts import facts_of
 from tests.chaos.clustered import Clustered, clustered, executors_of, pause, resume, suspend
 from tests.chaos.counted import Counted
 from tests.chaos.drivers import Drivers, drivers

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from penstock.control import DriverRow
-from penstock.local.parts import Broker, MariaDB
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.settings import PROJECT
 from penstock.supervision import processes
 from penstock.testing import Record, latest, read, send

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from penstock.local import crowd
-from penstock.local.parts import Broker, MariaDB
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.simulators import presence as crowd
 from penstock.settings import PROJECT
 from penstock.streams import Topic
 from penstock.supervision import processes

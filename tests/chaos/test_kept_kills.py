@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from penstock.control import DriverRow
-from penstock.local.parts import Broker, MariaDB
-from penstock.local.s3 import S3
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.s3 import S3
 from penstock.supervision import processes
 from tests.archived import server
 from tests.chaos.drivers import signal_session

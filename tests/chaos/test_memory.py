@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import Producer
 
 from penstock.control import Actor, DriverRow
-from penstock.local.parts import Broker, MariaDB
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.supervision import processes
-from penstock.supervision.reap import clear
+from penstock.supervision.reaper import clear
 from penstock.testing import read
 from tests.chaos.drivers import Drivers, drivers
 from tests.support import wait_until

@@ -13,8 +13,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from penstock.control import DriverRow
-from penstock.local.parts import Brokers, MariaDB
-from penstock.machine.process import free_port
+from penstock.devstack.servers.kafka_mariadb import Brokers, MariaDB
+from penstock.host.process import free_port
 from penstock.settings import PROJECT
 from penstock.supervision import processes
 from tests.chaos.clustered import Flowing

@@ -22,9 +22,9 @@ from pyspark.sql import SparkSession
 
 from penstock import catalog
 from penstock.control import Actor, Control
-from penstock.declare.topic import COMMITS
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import Blocked
-from penstock.local.parts import Broker
+from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT
 from penstock.streams import Stream
 from penstock.testing import Record, create, latest, read, running, send

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
+from penstock.devstack.servers.base import Part
+from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
 from penstock.errors import PenstockError
-from penstock.local.part import Part
-from penstock.local.parts import Broker, Brokers, MariaDB
-from penstock.machine.process import free_port
+from penstock.host.process import free_port
 from penstock.supervision import launch, processes
 from penstock.supervision.supervisor import Supervisor
 from tests.chaos.clustered import Flowing

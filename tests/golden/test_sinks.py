@@ -15,19 +15,20 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.declare.outputs import JSON
-from penstock.declare.sink import Sink
-from penstock.declare.sink_file import parse
-from penstock.declare.stream import Stream
-from penstock.declare.topic import Topic
-from penstock.engine.tagged import encoded
+from penstock.engine.query.encode import encoded
 from penstock.errors import DeclarationError
-from penstock.sinks import mongodb_encode, statements
-from penstock.sinks.documents import OFFSET_BITS
-from penstock.sinks.explained import explain
-from penstock.sinks.influx_points import points
-from penstock.sinks.influxdb import InfluxDB
-from penstock.sinks.mongodb_encode import Head
+from penstock.model.output import JSON
+from penstock.model.sink import Sink
+from penstock.model.sql.sink_file import parse
+from penstock.model.stream import Stream
+from penstock.model.topic import Topic
+from penstock.sinks.core import stream as statements
+from penstock.sinks.core.document import OFFSET_BITS
+from penstock.sinks.core.preview import explain
+from penstock.sinks.influxdb.config import InfluxDB
+from penstock.sinks.influxdb.points import points
+from penstock.sinks.mongodb import encode
+from penstock.sinks.mongodb.encode import Head
 from penstock.testing import Record, frames
 
 HERE = Path(__file__).parent
@@ -130,7 +131,7 @@ def test_what_a_check_lets_through_is_written(target: str, spark: SparkSession) 
         case "elasticsearch":
             assert json.loads(rows["body"][0].as_py())["st"] == {"a": 1, "c": [{"b": 2}]}
         case "mongodb":
-            assert [one.refused for one in mongodb_encode.encoded(rows["doc"].combine_chunks(), [Head("k", 1)])] == [""]
+            assert [one.refused for one in encode.encoded(rows["doc"].combine_chunks(), [Head("k", 1)])] == [""]
         case _:
             (output,) = stream.outputs.values()
             assert isinstance(output, InfluxDB)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock.local.demo import Demo
-from penstock.local.elasticsearch import Elasticsearch
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine.process import free_port
+from penstock.devstack.demo_database import Demo
+from penstock.devstack.servers.elasticsearch import Elasticsearch
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.host.process import free_port
 from penstock.settings import PROJECT
 from tests.captures import Source
 from tests.elasticsearch import SMALL, Server

@@ -16,15 +16,15 @@ from typer.testing import CliRunner
 
 from jobs.agents import active, again, alerts, assignments
 from penstock import catalog
-from penstock.capture import start
+from penstock.capture import factory
 from penstock.cli import app
-from penstock.declare.topic import COMMITS, POSITIONS
-from penstock.local import fleet_topics
-from penstock.local.demo import Demo
-from penstock.local.fleet import Plan
-from penstock.local.parts import Broker
+from penstock.devstack.demo_database import Demo
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.simulators import agents_topics
+from penstock.devstack.simulators.agents import Plan
+from penstock.model.topic import COMMITS, POSITIONS
 from penstock.settings import settings
-from penstock.supervision.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, latest, read, rows, running, send
 from tests import agents_model as model
 from tests.captures import polled
@@ -55,7 +55,7 @@ def test_a_row_that_changes_is_an_assignment_that_changes(
         return {agent: [test["id"] for test in one["tests"]] for agent, one in found.items()}
 
     with ExitStack() as stack:
-        pollers = [start.open_poller(capture, bootstrap) for capture in captures]
+        pollers = [factory.open_poller(capture, bootstrap) for capture in captures]
         for poller in pollers:
             stack.callback(poller.close)
 
@@ -95,7 +95,7 @@ def test_a_row_that_changes_is_an_assignment_that_changes(
 def test_a_test_is_never_seen_without_its_labels(demo: Demo, fresh_broker: Broker) -> None:
     """What one transaction writes of a test and of its labels is one record; so is each change of a label alone."""
     bootstrap, capture = fresh_broker.bootstrap, catalog.load().captures["tests"]
-    poller = start.open_poller(capture, bootstrap)
+    poller = factory.open_poller(capture, bootstrap)
     odd = {'q"uote': "back\\slash", "übel": "ende\n\t", "a": ""}
 
     def asked() -> list[Any]:
@@ -221,7 +221,7 @@ def test_a_fleet_is_found(
     assert "1 wrong" in told
     now = int(time.time() * 1000)
     fleet("--agents", "20", "--rate", "20", "--sessions", "5", "--for", "2s", "--seed", "4", "--truth", truth)
-    made, until = fleet_topics.read(Path(truth))
+    made, until = agents_topics.read(Path(truth))
     sent = [(json.loads(r.value or ""), r.timestamp) for r in read(bootstrap, "check-ins") if made.name in str(r.key)]
     clocked = [(c["timestamp"], at) for c, at in sent]
     assert len(clocked) == sum(len(step.check_ins) for step in Plan(made).steps()) >= 20

@@ -13,10 +13,10 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.declare.capture import APP as CAPTURES
-from penstock.local.demo import Demo
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine.process import free_port
+from penstock.devstack.demo_database import Demo
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.host.process import free_port
+from penstock.model.capture import APP as CAPTURES
 from penstock.settings import PROJECT
 from penstock.testing import Record, read, send
 from tests.chaos.drivers import Drivers, drivers

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.machine import aot, java
+from penstock.java import aot_cache, runtime
 
 pytestmark = pytest.mark.integration
 
 DRIVER = """
 import sys
-from penstock.machine import aot
+from penstock.host import aot
 from penstock.engine.session import open_session
 spark = open_session("test", java_options=[*aot.options(), f"-Xlog:class+load:file={sys.argv[1]}"])
 source = spark.read.format("kafka").option("kafka.bootstrap.servers", "127.0.0.1:1").option("subscribe", "x")
@@ -25,9 +25,9 @@ spark.stop()
 
 
 def test_a_driver_takes_its_classes_from_the_cache(tmp_path: Path) -> None:
-    if java.find().version < aot.SINCE:
-        pytest.skip(f"Java {java.find().version} has no such cache")
-    aot.ensure()
+    if runtime.find().version < aot_cache.SINCE:
+        pytest.skip(f"Java {runtime.find().version} has no such cache")
+    aot_cache.ensure()
     log = tmp_path / "classes.log"
     done = subprocess.run([sys.executable, "-c", DRIVER, str(log)], capture_output=True, text=True, check=False)
     assert "struct<key:binary" in done.stdout, done.stderr[-3000:]

@@ -10,14 +10,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.archive import layout, reading, records, states
-from penstock.archive.keeper import manifest_of
+from penstock.archive import layout, parquet, reader, state_log
+from penstock.archive.hour_closer import manifest_of
 from penstock.archive.layout import Manifest
 from penstock.archive.verify import Verified, verify
 from penstock.archive.writer import ArchiveWriter
+from penstock.devstack.servers.s3 import S3
 from penstock.errors import SinkError
-from penstock.local.s3 import S3
-from penstock.objects.store import Store
+from penstock.object_store.bucket import Store
 from tests import archived
 from tests.archived import where
 from tests.integration.test_archive_writer import HOUR, batch, give, keeper, output
@@ -53,11 +53,11 @@ def files(store: Store) -> list[str]:
 
 
 def manifest(store: Store) -> Manifest:
-    return manifest_of(store, states.latest(store).closed[HOUR])
+    return manifest_of(store, state_log.latest(store).closed[HOUR])
 
 
 def change(store: Store, make: Callable[[Manifest], Manifest]) -> None:
-    store.put(states.latest(store).closed[HOUR].key, make(manifest(store)).write())
+    store.put(state_log.latest(store).closed[HOUR].key, make(manifest(store)).write())
 
 
 def cut(store: Store) -> None:
@@ -74,11 +74,11 @@ def strange(store: Store) -> None:
 def changed(store: Store) -> None:
     rows = batch(0, 1, 2).to_pylist()
     rows[1]["value"] = b"other"
-    store.put(files(store)[0], records.parquet(pa.Table.from_pylist(rows, records.SCHEMA)))
+    store.put(files(store)[0], parquet.parquet(pa.Table.from_pylist(rows, parquet.SCHEMA)))
 
 
 def fewer(store: Store) -> None:
-    store.put(files(store)[1], records.parquet(batch(3)))
+    store.put(files(store)[1], parquet.parquet(batch(3)))
 
 
 def gone(store: Store) -> None:
@@ -98,11 +98,11 @@ def of_another_hour(store: Store) -> None:
 
 
 def no_manifest(store: Store) -> None:
-    store.put(states.latest(store).closed[HOUR].key, b"{}")
+    store.put(state_log.latest(store).closed[HOUR].key, b"{}")
 
 
 def manifest_gone(store: Store) -> None:
-    store.delete(states.latest(store).closed[HOUR].key)
+    store.delete(state_log.latest(store).closed[HOUR].key)
 
 
 def foreign(store: Store) -> None:
@@ -130,7 +130,7 @@ def test_every_lie_is_told(store: Store, lie: Callable[[Store], None]) -> None:
     found: dict[str, Verified] = {one.hour: one for one in verify(store)}
     assert not found[HOUR].right
     assert found["2026-01-01T11"].right, "the other hour is as it was"
-    said = " ".join(f"{one.what}; to mend it: {one.fix}" for one in found[HOUR].findings)
+    said = " ".join(f"{one.what}; hint: {one.fix}" for one in found[HOUR].findings)
     for text in LIES[lie]:
         if text == "bytes were written":
             assert "bytes, and" in said
@@ -144,7 +144,7 @@ def test_every_lie_is_told(store: Store, lie: Callable[[Store], None]) -> None:
 def test_a_backfill_is_not_given_what_is_wrong(store: Store, lie: Callable[[Store], None]) -> None:
     lie(store)
     with pytest.raises(SinkError, match="s3://lake/"):
-        list(reading.read(store, datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)))
+        list(reader.read(store, datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)))
 
 
 def test_a_state_that_is_none_is_told(store: Store) -> None:
@@ -155,6 +155,6 @@ def test_a_state_that_is_none_is_told(store: Store) -> None:
 
 def test_the_interval_chooses_hours(store: Store) -> None:
     first, second = datetime(2026, 1, 1, 10, tzinfo=UTC), datetime(2026, 1, 1, 11, tzinfo=UTC)
-    assert [hour for hour, _ in reading.read(store, first, second)] == [HOUR, HOUR]
-    assert [hour for hour, _ in reading.read(store, second, second.replace(minute=1))] == ["2026-01-01T11"]
-    assert not list(reading.read(store, datetime(2025, 1, 1, tzinfo=UTC), first))
+    assert [hour for hour, _ in reader.read(store, first, second)] == [HOUR, HOUR]
+    assert [hour for hour, _ in reader.read(store, second, second.replace(minute=1))] == ["2026-01-01T11"]
+    assert not list(reader.read(store, datetime(2025, 1, 1, tzinfo=UTC), first))

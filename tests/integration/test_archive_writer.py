@@ -10,16 +10,16 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from penstock.archive import layout, reading, records, states
-from penstock.archive.keeper import GRACE, Keeper
-from penstock.archive.reading import hour_of
-from penstock.archive.streams import Archived
+from penstock.archive import layout, parquet, reader, state_log
+from penstock.archive.hour_closer import GRACE, Keeper
+from penstock.archive.reader import hour_of
+from penstock.archive.stream import Archived
 from penstock.archive.verify import verify
 from penstock.archive.writer import ArchiveWriter
-from penstock.declare.outputs import Mark
+from penstock.devstack.servers.s3 import S3
 from penstock.errors import LeaseLost, PenstockError, Wait
-from penstock.local.s3 import S3
-from penstock.objects.store import Store
+from penstock.model.output import Mark
+from penstock.object_store.bucket import Store
 from tests import archived
 from tests.archived import Cut, Failing, where
 
@@ -56,7 +56,7 @@ def batch(*offsets: int, hour: int = 10, partition: int = 0) -> pa.Table:
         }
         for n in offsets
     ]  # fmt: skip
-    return pa.Table.from_pylist(rows, records.SCHEMA)
+    return pa.Table.from_pylist(rows, parquet.SCHEMA)
 
 
 def give(writer: ArchiveWriter, to: Archived, rows: pa.Table, number: int = 0) -> int:
@@ -72,7 +72,7 @@ def keeper(writer: ArchiveWriter, to: Archived, end: int, now: float = LATER) ->
 
 def there(store: Store) -> list[dict[str, object]]:
     """All that the archive holds, read as a backfill does."""
-    found = reading.read(store, datetime(1970, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC))
+    found = reader.read(store, datetime(1970, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC))
     rows = [row for _, table in found for row in table.to_pylist()]
     return sorted(rows, key=lambda row: (row["partition"], row["offset"]))
 
@@ -110,7 +110,7 @@ def test_cut_off_at_every_call_and_begun_again(part: S3, effect: Cut) -> None:
         work(store)
         assert there(store) == ALL, f"cut {effect} call {at}"
         assert right(store)
-        assert all(hour_of(store, states.latest(store), hour).closed for hour in (HOUR, "2026-01-01T11"))
+        assert all(hour_of(store, state_log.latest(store), hour).closed for hour in (HOUR, "2026-01-01T11"))
     assert at > 15
 
 
@@ -158,18 +158,18 @@ def test_an_hour_is_closed_when_all_of_it_is_archived_and_opened_by_what_is_late
     keeper(writer, to, 6).tend()
     assert not hour_of(store, writer.state, HOUR).closed, "the topic holds more"
     keeper(writer, to, 5).tend()
-    hour = hour_of(store, states.latest(store), HOUR)
+    hour = hour_of(store, state_log.latest(store), HOUR)
     assert hour.closed
     assert hour.manifest is not None
     assert (hour.manifest.rows, hour.manifest.revision, len(hour.files)) == (5, 1, 1), "two files are joined"
-    assert hour.manifest.spans == records.spans_of(batch(*range(5)))
+    assert hour.manifest.spans == parquet.spans_of(batch(*range(5)))
     give(writer, to, batch(5))
-    late = hour_of(store, states.latest(store), HOUR)
+    late = hour_of(store, state_log.latest(store), HOUR)
     assert (late.closed, len(late.files), [r["offset"] for r in there(store)]) == (False, 2, [*range(6)])
     keeper(writer, to, 6, LATER + 1).tend()
     assert not hour_of(store, writer.state, HOUR).closed, "it was closed a second ago"
     keeper(writer, to, 6, LATER + 900).tend()
-    again = hour_of(store, states.latest(store), HOUR)
+    again = hour_of(store, state_log.latest(store), HOUR)
     assert again.manifest is not None
     assert (again.closed, again.manifest.revision, again.manifest.rows) == (True, 2, 6)
     before = {one.key for one in store.objects("")}
@@ -185,7 +185,7 @@ def test_files_are_joined_up_to_their_target(store: Store) -> None:
     for n in range(12):
         give(writer, to, batch(*range(n * 5, n * 5 + 5)), n)
     keeper(writer, to, 60).tend()
-    hour = hour_of(store, states.latest(store), HOUR)
+    hour = hour_of(store, state_log.latest(store), HOUR)
     assert 1 < len(hour.files) < 12
     assert there(store) == batch(*range(60)).to_pylist()
 
@@ -195,7 +195,7 @@ def test_a_file_that_was_changed_is_never_joined(store: Store) -> None:
     writer = ArchiveWriter(to, store)
     give(writer, to, batch(0, 1))
     give(writer, to, batch(2))
-    store.put(writer.state.open[HOUR][0].key, records.parquet(batch(0, 7)))
+    store.put(writer.state.open[HOUR][0].key, parquet.parquet(batch(0, 7)))
     with pytest.raises(PenstockError, match=r"do not hold what was written.*archives verify kept"):
         keeper(writer, to, 3).tend()
-    assert not hour_of(store, states.latest(store), HOUR).closed
+    assert not hour_of(store, state_log.latest(store), HOUR).closed

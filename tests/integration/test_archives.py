@@ -13,17 +13,17 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from penstock.archive import keeper, reading, records, writer
-from penstock.archive.states import latest
-from penstock.archive.streams import stream
+from penstock.archive import hour_closer, parquet, reader, writer
+from penstock.archive.state_log import latest
+from penstock.archive.stream import stream
 from penstock.archive.verify import verify
-from penstock.catalog import find
+from penstock.catalog import discovery
 from penstock.cli import app
-from penstock.declare.archive import Archive
-from penstock.declare.topic import COMMITS, Topic
-from penstock.local.parts import Broker
-from penstock.local.s3 import S3
-from penstock.objects.store import Store
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.devstack.servers.s3 import S3
+from penstock.model.archive import Archive
+from penstock.model.topic import COMMITS, Topic
+from penstock.object_store.bucket import Store
 from penstock.settings import settings
 from penstock.testing import create, running
 from tests import archived
@@ -52,7 +52,7 @@ def store(part: S3, home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     for name, value in {"URL": at.url, "ACCESS_KEY": at.access_key, "SECRET_KEY": at.secret_key}.items():
         monkeypatch.setenv(f"PENSTOCK_S3_{name}", value)
     monkeypatch.setenv("PENSTOCK_S3_MAKE_BUCKETS", "1")
-    monkeypatch.setattr(keeper, "EVERY", 0.5)
+    monkeypatch.setattr(hour_closer, "EVERY", 0.5)
     settings.cache_clear()
     made = Store(at, "lake", "events")
     made.ready()
@@ -81,7 +81,7 @@ def fill(bootstrap: str, first: int, count: int, at: datetime = HOUR) -> list[di
 
 
 def there(store: Store) -> list[dict[str, Any]]:
-    found = reading.read(store, datetime(1970, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC))
+    found = reader.read(store, datetime(1970, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC))
     return [row for _, table in found for row in table.to_pylist()]
 
 
@@ -173,7 +173,7 @@ def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
 
 def test_the_command_line_shows_and_verifies(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.archive.writer import ArchiveWriter
-    from penstock.declare.outputs import Mark
+    from penstock.model.output import Mark
     from tests.integration.test_archive_writer import batch
 
     system = tmp_path / "jobs" / "shop"
@@ -189,7 +189,7 @@ def test_the_command_line_shows_and_verifies(store: Store, tmp_path: Path, monke
     opened = ArchiveWriter(output, store)  # type: ignore[arg-type]
     opened.write({output.name: batch(0, 1, 2)}, Mark("q", 0, {}))
     opened.write({output.name: batch(3, 4, hour=11)}, Mark("q", 1, {}))
-    keeper.Keeper(opened, output, lambda _: ({}, {})).tend()  # type: ignore[arg-type]
+    hour_closer.Keeper(opened, output, lambda _: ({}, {})).tend()  # type: ignore[arg-type]
     opened.write({output.name: batch(5, hour=11)}, Mark("q", 2, {}))
 
     def asked(*words: str) -> tuple[int, str]:
@@ -206,7 +206,7 @@ def test_the_command_line_shows_and_verifies(store: Store, tmp_path: Path, monke
         store.put("date=2026-01-01/hour=10/00000001-00000000-000000001.parquet", b"")
         code, text = asked("verify", "kept")
         assert (code, "counts nowhere" in text) == (0, True)
-        store.put("date=2026-01-01/hour=10/part-0.parquet", records.parquet(batch(9)))
+        store.put("date=2026-01-01/hour=10/part-0.parquet", parquet.parquet(batch(9)))
         code, text = asked("verify", "kept", "--to", "2026-01-01T11")
         assert code == 1
         assert "s3://lake/events/date=2026-01-01/hour=10/part-0.parquet is not of this archive" in " ".join(
@@ -217,4 +217,4 @@ def test_the_command_line_shows_and_verifies(store: Store, tmp_path: Path, monke
     finally:
         forget()
         forget_jobs()
-        find.load.cache_clear()
+        discovery.load.cache_clear()

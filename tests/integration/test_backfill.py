@@ -17,15 +17,15 @@ from bson.datetime_ms import DatetimeMS
 from confluent_kafka import TopicPartition
 from pymongo import MongoClient
 
-from penstock.backfill import documents, patience, writing
+from penstock.backfill import mongodb_source, retry, writer
 from penstock.backfill import run as running
 from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
 from penstock.backfill.run import run
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import BackfillError, DeclarationError, LeaseLost, NotYet, SinkError, Wait
 from penstock.kafka.admin import admin, end_offsets
-from penstock.local.parts import Broker
-from penstock.objects.place import Endpoint
+from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Collection, Rows, TopicOutput
 from penstock.testing import Record, create, latest, read, send
@@ -112,7 +112,7 @@ def test_cut_off_and_taken_up_again(
     """Before a transaction, or between the last and the verification; then the archive gets more, and the files that
     were fetched are gone."""
     create(fresh_broker.bootstrap, AGAIN)
-    monkeypatch.setattr(writing, "TOGETHER", 10)
+    monkeypatch.setattr(writer, "TOGETHER", 10)
     monkeypatch.setattr(running, "LOOK", 0.0)
     calls = 0
 
@@ -141,7 +141,7 @@ def test_rows_that_are_gone_are_made_and_written_anew(
 ) -> None:
     """Sums that come out otherwise each time in their last digits, as those of several threads do."""
     create(fresh_broker.bootstrap, SUMS)
-    monkeypatch.setattr(writing, "TOGETHER", 2)
+    monkeypatch.setattr(writer, "TOGETHER", 2)
     monkeypatch.setattr(running, "LOOK", 0.0)
     query = "SELECT who, sum(n) + random() / 1e9 AS total, getvariable('end') - 1 AS as_of FROM records GROUP BY who"
     one, calls = job(sums(kept, query)), 0
@@ -215,7 +215,7 @@ def test_it_waits_for_readers_and_keeps_its_pace(
 ) -> None:
     create(fresh_broker.bootstrap, AGAIN)
     monkeypatch.setattr(running, "LOOK", 0.0)
-    monkeypatch.setattr(writing, "TOGETHER", 10)
+    monkeypatch.setattr(writer, "TOGETHER", 10)
     lags = iter([{"counts": 70.0}, {"counts": 61.0}, {"counts": 5.0}])
     told: list[Figures] = []
     do(job(again(kept)), fresh_broker, told, behind=lambda: next(lags, {}))
@@ -227,7 +227,7 @@ def test_it_waits_for_readers_and_keeps_its_pace(
 def test_pace() -> None:
     slept: list[float] = []
     now = 100.0
-    pace = writing.Pace(10, lambda: now + sum(slept), slept.append)
+    pace = writer.Pace(10, lambda: now + sum(slept), slept.append)
     for _ in range(5):
         pace.wait(pace.together)
     # The first second's are free, as those of a pause of a second would be.
@@ -255,7 +255,7 @@ def test_what_somebody_else_takes_away_is_seen(
 ) -> None:
     create(fresh_broker.bootstrap, AGAIN)
     monkeypatch.setattr(running, "LOOK", 0.0)
-    monkeypatch.setattr(writing, "TOGETHER", 10)
+    monkeypatch.setattr(writer, "TOGETHER", 10)
     gone = admin(fresh_broker.bootstrap)
 
     def meanwhile() -> dict[str, float]:
@@ -359,7 +359,7 @@ def test_a_mongodb_that_is_away_is_waited_for_and_not_for_ever(
 ) -> None:
     mongo.embedded()
     assert settings().home == home
-    monkeypatch.setattr(documents, "SERVER_MS", 500)
+    monkeypatch.setattr(mongodb_source, "SERVER_MS", 500)
     create(fresh_broker.bootstrap, SUMS)
     one = Job(of_documents(), None, HOUR, "sums")
     with mongo.server(tmp_path / "mongo") as part:
@@ -370,7 +370,7 @@ def test_a_mongodb_that_is_away_is_waited_for_and_not_for_ever(
         part.stop()
         told: list[Figures] = []
         with monkeypatch.context() as patch:
-            patch.setattr(patience, "PATIENCE", 1.0)
+            patch.setattr(retry, "PATIENCE", 1.0)
             with pytest.raises(Wait, match=r"MongoDB does not answer for mongodb.crm.people.*it goes on where it was"):
                 do(one, fresh_broker, told)
         assert [f.state for f in told][-2:] == ["waiting", "failed"]

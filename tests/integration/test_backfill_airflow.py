@@ -19,12 +19,12 @@ import pytest
 from confluent_kafka import TopicPartition
 
 from penstock.control import Actor
+from penstock.devstack.servers.airflow import Airflow
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.host import process
+from penstock.host.process import free_port
 from penstock.kafka.admin import admin, log_ends
-from penstock.local.airflow import Airflow
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine import process
-from penstock.machine.process import free_port
-from penstock.objects.store import Store
+from penstock.object_store.bucket import Store
 from penstock.settings import PROJECT
 from penstock.streams import Archive, Topic
 from penstock.testing import create, read

@@ -19,14 +19,14 @@ from pyspark.sql import SparkSession
 from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS
 from jobs.presence.counts import STREAM
 from jobs.presence.kept import BASE, WALK_INS_ARCHIVE
-from penstock.archive import keeper
-from penstock.archive.streams import stream
+from penstock.archive import hour_closer
+from penstock.archive.stream import stream
 from penstock.backfill.job import Job
 from penstock.backfill.run import Outcome, run
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import NotYet
 from penstock.kafka.admin import admin, log_ends
-from penstock.local.parts import Broker
-from penstock.objects.place import Endpoint
+from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.testing import Record, create, latest, read, running, send
 from tests import archived
@@ -45,7 +45,7 @@ WALKS = replace(ENRICHED_WALK_INS, config={"retention.ms": "-1"})
 @pytest.fixture
 def endpoint(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
     assert settings().home == home
-    monkeypatch.setattr(keeper, "EVERY", 0.5)
+    monkeypatch.setattr(hour_closer, "EVERY", 0.5)
     with archived.server(tmp_path / "s3") as part:
         monkeypatch.setenv("PENSTOCK_S3_MAKE_BUCKETS", "1")
         leads_to(where(part), monkeypatch)

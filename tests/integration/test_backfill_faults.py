@@ -14,13 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.backfill import patience
+from penstock.backfill import retry
 from penstock.backfill.progress import Figures
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import NotYet, SinkError, Wait
-from penstock.local.parts import Broker
-from penstock.objects import store as stores
-from penstock.objects.place import Endpoint
-from penstock.objects.store import Store
+from penstock.object_store import bucket as stores
+from penstock.object_store.bucket import Store
+from penstock.object_store.endpoint import Endpoint
 from penstock.streams import Archive
 from penstock.testing import create
 from tests import archived
@@ -97,7 +97,7 @@ def test_what_is_wrong_in_an_archive_is_told_and_nothing_is_written(
     told: list[Figures] = []
     with pytest.raises(SinkError, match=LIES[lie]) as e:
         do(job(again(kept)), fresh_broker, told)
-    assert "to mend it: bring" in str(e.value)
+    assert "hint: bring" in str(e.value)
     assert told[-1].state == "failed"
     assert places(fresh_broker) == []
     for key, data in before.items():
@@ -140,7 +140,7 @@ def test_a_store_that_fails_for_a_while_is_waited_for(
 def test_a_store_that_fails_for_long_ends_it_and_it_goes_on(
     kept: Archive, endpoint: Endpoint, fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patience, "PATIENCE", 1.0)
+    monkeypatch.setattr(retry, "PATIENCE", 1.0)
     asked = 0
 
     def some(n: int) -> Answer:

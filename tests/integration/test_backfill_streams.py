@@ -17,13 +17,13 @@ from jobs.metrics.kept import RECEIPTS_ARCHIVE, SUMMARIES
 from jobs.metrics.summaries import STREAM
 from jobs.quality.counts import METRICS
 from jobs.quality.kept import COUNTS
-from penstock.backfill.archived import Archived
+from penstock.backfill.archive_source import Archived
 from penstock.backfill.job import Job
 from penstock.backfill.run import Outcome, run
-from penstock.engine.recompute import recomputed
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.operations.recompute import recomputed
 from penstock.errors import BackfillError, DeclarationError
-from penstock.local.parts import Broker
-from penstock.objects.place import Endpoint
+from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill
 from penstock.testing import create, read, table

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from penstock.backfill import rows as making
 from penstock.backfill import run as running
-from penstock.backfill import writing
+from penstock.backfill import transform as making
+from penstock.backfill import writer
 from penstock.backfill.progress import Figures
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import BackfillError, NotYet
 from penstock.kafka.admin import admin, topic_ids
-from penstock.kafka.sizes import Batch, Message
+from penstock.kafka.limits import Batch, Message
 from penstock.kafka.transactions import TransactionalWriter
-from penstock.local.parts import Broker
-from penstock.objects.place import Endpoint
+from penstock.object_store.endpoint import Endpoint
 from penstock.streams import Archive, Topic
 from penstock.testing import Record, create, read, send
 from tests import archived
@@ -44,7 +44,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
 def kept(endpoint: Endpoint, home: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Archive:
     assert home.exists()
     monkeypatch.setattr(running, "LOOK", 0.0)
-    monkeypatch.setattr(writing, "TOGETHER", 10)
+    monkeypatch.setattr(writer, "TOGETHER", 10)
     return filled(endpoint, monkeypatch, request.node.name)
 
 
@@ -72,14 +72,14 @@ def test_a_row_that_is_not_there_is_not_explained_by_an_older_one_of_its_key(
     """Of a compacted topic, whose other rows may all be gone with good reason."""
     create(fresh_broker.bootstrap, LATEST)
     lost = "/{}/{}".format(*last_of("k2")).encode()
-    made = writing._batch
+    made = writer._batch
 
     def without(*given: Any) -> Iterator[Message]:
         every: Iterator[Message] = made(*given).messages()
-        return (one for one in every if not (dict(one.headers)[writing.HEADER] or b"").endswith(lost))
+        return (one for one in every if not (dict(one.headers)[writer.HEADER] or b"").endswith(lost))
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "_batch", without)
+        patch.setattr(writer, "_batch", without)
         with pytest.raises(BackfillError, match="does not hold what the source gives"):
             do(job(again(kept)), fresh_broker)
     assert do(job(again(kept), again="once"), fresh_broker).rows == len(ALL)
@@ -139,7 +139,7 @@ def test_a_transaction_has_a_bound_in_bytes(
 ) -> None:
     create(fresh_broker.bootstrap, AGAIN)
     holds(kept, endpoint, [{**event(0, 40 + n), "value": b"x" * 30_000} for n in range(20)])
-    monkeypatch.setattr(writing, "TOGETHER", 1000)
+    monkeypatch.setattr(writer, "TOGETHER", 1000)
     monkeypatch.setattr(making, "BYTES", 100_000)
     sizes = list[int]()
     commit = TransactionalWriter.commit

@@ -9,15 +9,15 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
-from penstock.declare.topic import ASIDE, COMMITS
-from penstock.engine.checkpoint import Checkpoint
-from penstock.engine.offsetlog import Fit
-from penstock.engine.tablefeed import TableFeed
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.checkpoint.offset_log import Fit
 from penstock.errors import BrokerError
-from penstock.kafka import letters
+from penstock.kafka import dead_letters as letters
 from penstock.kafka.replay import replay
-from penstock.local.parts import Broker
+from penstock.model.topic import ASIDE, COMMITS
 from penstock.streams import Table, Topic
+from penstock.tables.topic_reader import TableFeed
 from penstock.testing import Record, create, read, running, send
 from tests.sharing import DEAD, MINUTE, ORDERS, SHARES, STREAM, order, place, raw_stream, sums, until, why
 from tests.support import tended, wait_until

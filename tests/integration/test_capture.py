@@ -12,14 +12,14 @@ import orjson
 import pytest
 from confluent_kafka.admin import NewPartitions
 
-from penstock.capture import start
-from penstock.capture.database import SourceError
-from penstock.capture.poller import Poller
-from penstock.declare.capture import parse
-from penstock.declare.topic import POSITIONS
+from penstock.capture import factory
+from penstock.capture.polling.poller import Poller
+from penstock.capture.source.base import SourceError
 from penstock.errors import LeaseLost
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.transactions import TransactionalWriter
+from penstock.model.capture import parse
+from penstock.model.topic import POSITIONS
 from tests.captures import Source, polled, until
 from tests.support import wait_until
 
@@ -96,7 +96,7 @@ def test_a_transaction_open_too_long_is_read_when_it_ends(source: Source, caplog
 
 
 def test_a_long_poll_goes_on_where_it_was_killed(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", 10)
+    monkeypatch.setattr("penstock.capture.output.page_writer.PageWriter.PAGE", 10)
     poller = source.poller()
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('before')")
     until(poller, lambda: poller.position.low is not None, "the low mark comes on")
@@ -143,7 +143,7 @@ def test_killed_at_any_step(source: Source, step: str, monkeypatch: pytest.Monke
     class Killed(BaseException):
         pass
 
-    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", 7)
+    monkeypatch.setattr("penstock.capture.output.page_writer.PageWriter.PAGE", 7)
     chance = random.Random(step)
     source.sql(*(f"INSERT INTO {source.name} (name) VALUES ('{i}')" for i in range(20)))
     for _ in range(4):
@@ -239,7 +239,7 @@ def test_a_row_that_comes_back_and_goes_again_within_one_poll(source: Source, mo
     polled(poller)
     source.sql(f"UPDATE {source.name} SET gone = 1 WHERE id = 1")
     polled(poller)
-    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", 2)
+    monkeypatch.setattr("penstock.capture.output.page_writer.PageWriter.PAGE", 2)
     source.sql(f"UPDATE {source.name} SET gone = 0 WHERE id = 1", f"UPDATE {source.name} SET name = 'B' WHERE id = 2")
     source.sql(f"UPDATE {source.name} SET name = 'C' WHERE id = 3")
     pages = 0
@@ -260,7 +260,7 @@ def test_partitions_are_not_changed_under_the_keys(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a')")
     polled(source.poller())
     text = source.declared()
-    with pytest.raises(start.PositionRefused, match=r"another number of partitions.*declare PARTITIONS 1"):
+    with pytest.raises(factory.PositionRefused, match=r"another number of partitions.*declare PARTITIONS 1"):
         source.opened(text.replace(" FROM mysql", " PARTITIONS 3 FROM mysql", 1))
     client = admin(source.broker.bootstrap)
     assert partitions(client, source.broker.bootstrap)[source.name] == 1
@@ -274,12 +274,12 @@ def test_a_topic_that_was_given_partitions_is_given_up(source: Source) -> None:
     client, bootstrap = admin(source.broker.bootstrap), source.broker.bootstrap
     client.create_partitions([NewPartitions(source.name, 3)])[source.name].result(30)
     wait_until(lambda: partitions(client, bootstrap)[source.name] == 3)
-    with pytest.raises(start.PositionRefused, match="was changed while"):
-        start.check_topic(poller.capture, poller.position, bootstrap)
+    with pytest.raises(factory.PositionRefused, match="was changed while"):
+        factory.check_topic(poller.capture, poller.position, bootstrap)
     source.close(poller)
     text = source.declared().replace(" FROM mysql", " PARTITIONS 3 FROM mysql", 1)
     for decision in ("", "continue", "snapshot"):
-        with pytest.raises(start.PositionRefused, match=r"its keys have moved; got: 3, position of 1"):
+        with pytest.raises(factory.PositionRefused, match=r"its keys have moved; got: 3, position of 1"):
             source.opened(text, decision)
     client.delete_topics([source.name])[source.name].result(30)
     wait_until(lambda: source.name not in partitions(client, bootstrap))
@@ -295,7 +295,7 @@ def test_a_position_that_cannot_be_read_waits_for_a_snapshot(source: Source) -> 
     writer = TransactionalWriter(source.name, "test", source.broker.bootstrap, POSITIONS, "capture")
     writer.commit([], b"{}")
     writer.close()
-    with pytest.raises(start.PositionRefused, match=r"cannot be read; got: .*penstock capture ask .* snapshot"):
+    with pytest.raises(factory.PositionRefused, match=r"cannot be read; got: .*penstock capture ask .* snapshot"):
         source.poller()
     polled(source.poller("snapshot"))
     assert source.same()
@@ -305,13 +305,13 @@ def test_a_topic_that_was_made_anew_is_refused(source: Source) -> None:
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('a')")
     poller = source.poller()
     polled(poller)
-    start.check_topic(poller.capture, poller.position, source.broker.bootstrap)
+    factory.check_topic(poller.capture, poller.position, source.broker.bootstrap)
     client, bootstrap = admin(source.broker.bootstrap), source.broker.bootstrap
     client.delete_topics([source.name])[source.name].result(30)
     wait_until(lambda: source.name not in partitions(client, bootstrap))
-    with pytest.raises(start.PositionRefused, match="was changed while"):
-        start.check_topic(poller.capture, poller.position, bootstrap)
-    with pytest.raises(start.PositionRefused, match=r"is not the one that capture .* wrote"):
+    with pytest.raises(factory.PositionRefused, match="was changed while"):
+        factory.check_topic(poller.capture, poller.position, bootstrap)
+    with pytest.raises(factory.PositionRefused, match=r"is not the one that capture .* wrote"):
         source.poller()
     again = source.poller("snapshot")
     polled(again)
@@ -325,7 +325,7 @@ def test_a_position_that_was_lost_leaves_nothing_behind(source: Source) -> None:
     text = source.declared()
     # The file has another name, so its position is not found.
     declared = parse(text, source.folder / f"{source.name}-renamed.sql")
-    poller = start.open_poller(declared, source.broker.bootstrap)
+    poller = factory.open_poller(declared, source.broker.bootstrap)
     source.pollers.append(poller)
     until(poller, lambda: not poller.position.reconcile and poller.figures.polls > 0, "all is compared")
     assert source.same()
@@ -343,7 +343,7 @@ def test_another_cursor_cannot_go_on(source: Source) -> None:
     polled(source.poller())
     text = source.declared().replace("CURSOR changed", "CURSOR id")
     for decision in ("", "continue"):
-        with pytest.raises(start.PositionRefused, match=r"cannot go on: its KEY or CURSOR was changed"):
+        with pytest.raises(factory.PositionRefused, match=r"cannot go on: its KEY or CURSOR was changed"):
             source.opened(text, decision)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import sys
 
-from penstock.declare.topic import ASIDE
-from penstock.kafka.letters import Letter, read
+from penstock.kafka.dead_letters import Letter, read
+from penstock.model.topic import ASIDE
 from tests.captures import Source, polled, until
 
 COLUMNS = "id, gone, changed, body"

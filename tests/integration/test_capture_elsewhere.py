@@ -10,11 +10,11 @@ import orjson
 import psycopg
 import pytest
 
-from penstock.capture import start
-from penstock.capture.database import SourceError
-from penstock.capture.poller import Poller
-from penstock.declare.capture import parse
-from penstock.local.parts import Broker
+from penstock.capture import factory
+from penstock.capture.polling.poller import Poller
+from penstock.capture.source.base import SourceError
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.model.capture import parse
 from penstock.testing import Record, read, send, table
 from tests.captures import until
 from tests.postgres import Postgres
@@ -48,7 +48,7 @@ def test_postgresql(postgres: Postgres, broker: Broker, home: Path, monkeypatch:
             " FROM generate_series(1, 50) i"
         )
         text = DECLARED.format(topic="people-pg", engine="postgres", table="people", more="")
-        poller = start.open_poller(parse(text, home / "people-pg.sql"), broker.bootstrap)
+        poller = factory.open_poller(parse(text, home / "people-pg.sql"), broker.bootstrap)
         work(poller)
 
         def table() -> dict[tuple[str, int], str]:
@@ -87,14 +87,14 @@ def test_a_key_of_postgresql_that_is_given_another_type(
 ) -> None:
     """Its old values are no parameters any more: a comparison that goes on behind one would fail for ever."""
     monkeypatch.setenv("AIRFLOW_CONN_DEMO", postgres.url)
-    monkeypatch.setattr("penstock.capture.reconcile.Reconcile.CHUNK", 7)
+    monkeypatch.setattr("penstock.capture.reconcile.digest_index.Reconcile.CHUNK", 7)
     with psycopg.connect(postgres.url, autocommit=True) as c:
         c.execute("DROP TABLE IF EXISTS retyped")
         c.execute("CREATE TABLE retyped (id int PRIMARY KEY, changed timestamp NOT NULL)")
         c.execute("INSERT INTO retyped SELECT i, '2020-01-01' FROM generate_series(1, 30) AS i")
         text = "CAPTURE INTO retyped FROM postgres demo KEY (id) CURSOR changed AS SELECT * FROM retyped"
         capture = parse(text, home / "retyped.sql")
-        poller = start.open_poller(capture, broker.bootstrap)
+        poller = factory.open_poller(capture, broker.bootstrap)
         work(poller)
         poller.compare("asked for")
         until(poller, lambda: poller.reconcile.behind is not None, "some are compared")
@@ -102,7 +102,7 @@ def test_a_key_of_postgresql_that_is_given_another_type(
         with pytest.raises(SourceError):
             work(poller)
         poller.close()
-        again = start.open_poller(capture, broker.bootstrap)
+        again = factory.open_poller(capture, broker.bootstrap)
         c.execute("INSERT INTO retyped VALUES ('new', '2019-01-01')")
         work(again)
         again.close()
@@ -122,7 +122,7 @@ def test_a_key_in_the_topic_that_the_type_does_not_know(
         c.execute('CREATE TABLE known (region "Region", at inet, changed int NOT NULL, PRIMARY KEY (region, at))')
         c.execute("INSERT INTO known VALUES ('eu', '::1', 1), ('us', '::1', 2)")
         text = "CAPTURE INTO known FROM postgres demo KEY (region, at) CURSOR changed AS SELECT * FROM known"
-        poller = start.open_poller(parse(text, home / "known.sql"), broker.bootstrap)
+        poller = factory.open_poller(parse(text, home / "known.sql"), broker.bootstrap)
         work(poller)
         c.execute("ALTER TYPE \"Region\" RENAME VALUE 'us' TO 'ca'")
         c.execute("DELETE FROM known WHERE region = 'eu'")
@@ -143,7 +143,7 @@ def test_sqlite(tmp_path: Path, broker: Broker, home: Path, monkeypatch: pytest.
     c.execute("CREATE INDEX changes ON people (changed, region, id)")
     c.executemany("INSERT INTO people (region, id, name) VALUES (?, ?, ?)", [("eu", i, f"n{i}") for i in range(50)])
     text = DECLARED.format(topic="people-sqlite", engine="sqlite", table="people", more="DELAY 1 SECOND")
-    poller = start.open_poller(parse(text, home / "people-sqlite.sql"), broker.bootstrap)
+    poller = factory.open_poller(parse(text, home / "people-sqlite.sql"), broker.bootstrap)
     work(poller)
 
     def table() -> dict[tuple[str, int], str]:

@@ -15,16 +15,16 @@ import pymysql
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.database import Database, SourceError
-from penstock.capture.encode import EncodingError, encode
-from penstock.capture.mysql import MySQL
-from penstock.capture.pages import Pages
-from penstock.capture.postgres import PostgreSQL
-from penstock.capture.records import records
-from penstock.capture.sqlite import SQLite
-from penstock.declare.capture import Capture, parse
-from penstock.local.parts import MariaDB
-from penstock.machine.process import free_port
+from penstock.capture.output.encode import EncodingError, encode
+from penstock.capture.output.page_records import records
+from penstock.capture.polling.keyset_queries import Pages
+from penstock.capture.source.base import Database, SourceError
+from penstock.capture.source.mysql import MySQL
+from penstock.capture.source.postgres import PostgreSQL
+from penstock.capture.source.sqlite import SQLite
+from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.host.process import free_port
+from penstock.model.capture import Capture, parse
 from tests.captures import connect
 from tests.postgres import Postgres
 

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.database import Database, SourceError
-from penstock.capture.mysql import MySQL
-from penstock.capture.pages import Pages
-from penstock.capture.postgres import PostgreSQL
-from penstock.capture.sqlite import SQLite
-from penstock.declare.capture import parse
+from penstock.capture.polling.keyset_queries import Pages
+from penstock.capture.source.base import Database, SourceError
+from penstock.capture.source.mysql import MySQL
+from penstock.capture.source.postgres import PostgreSQL
+from penstock.capture.source.sqlite import SQLite
+from penstock.model.capture import parse
 
 EXPRESSIONS = Path(__file__).parents[1] / "expressions"
 NUMBERS = {"mysql": "DOUBLE", "postgres": "double precision", "sqlite": "REAL"}

@@ -10,8 +10,8 @@ from typing import cast
 import psycopg
 import pytest
 
-from penstock.capture.database import SourceError
-from penstock.capture.poller import Poller
+from penstock.capture.polling.poller import Poller
+from penstock.capture.source.base import SourceError
 from tests.captures import until
 from tests.postgres import Postgres
 from tests.support import wait_until
@@ -111,7 +111,7 @@ def test_row_security_that_is_switched_on_hides_no_row_in_silence(session: psyco
     session.execute("INSERT INTO hard VALUES (1, clock_timestamp()), (2, clock_timestamp())")
     poller.poll()
     session.execute("ALTER TABLE hard ENABLE ROW LEVEL SECURITY")
-    with pytest.raises(SourceError, match=r"row-level security policy for table .*; to mend it: .*BYPASSRLS"):
+    with pytest.raises(SourceError, match=r"row-level security policy for table .*; hint: .*BYPASSRLS"):
         poller.poll()
     session.execute("ALTER TABLE hard DISABLE ROW LEVEL SECURITY")
     poller.poll()

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from penstock.capture.poller import Poller
+from penstock.capture.polling.poller import Poller
 from tests.captures import Source, until
 from tests.support import wait_until
 
@@ -90,7 +90,7 @@ def test_a_transaction_longer_than_the_overlap(source: Source) -> None:
 
 
 def test_one_cursor_on_both_sides_of_a_page(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", PAGE)
+    monkeypatch.setattr("penstock.capture.output.page_writer.PageWriter.PAGE", PAGE)
     naive, poller = opened(source)
     source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_12")
     naive.poll()

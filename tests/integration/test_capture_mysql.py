@@ -12,11 +12,11 @@ import orjson
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.encode import encode
-from penstock.capture.mysql import MySQL
-from penstock.capture.pages import Pages
-from penstock.declare.capture import parse
-from penstock.local.parts import Broker
+from penstock.capture.output.encode import encode
+from penstock.capture.polling.keyset_queries import Pages
+from penstock.capture.source.mysql import MySQL
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.model.capture import parse
 from tests.captures import Source, connect, polled, until
 from tests.mysql import MySQL as Server
 

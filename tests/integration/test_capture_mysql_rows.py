@@ -9,9 +9,9 @@ import pymysql
 import pytest
 from pymysql.cursors import SSCursor
 
-from penstock.capture.encode import Unreadable
-from penstock.capture.mysql import MySQL
-from penstock.capture.mysql_rows import rows_of
+from penstock.capture.output.encode import Unreadable
+from penstock.capture.source.mysql import MySQL
+from penstock.capture.source.mysql_rows import rows_of
 from tests.captures import connect
 
 # About each length from which on a value has more bytes of length, and rows that the protocol cuts into packets.

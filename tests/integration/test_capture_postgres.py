@@ -15,13 +15,13 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.database import SourceError
-from penstock.capture.pages import Pages, Query
-from penstock.capture.postgres import PostgreSQL
-from penstock.capture.proof import Proof
-from penstock.capture.records import records
-from penstock.capture.verdict import Unproven
-from penstock.declare.capture import Capture, parse
+from penstock.capture.checks.ordering import Proof
+from penstock.capture.checks.paging_checks import Unproven
+from penstock.capture.output.page_records import records
+from penstock.capture.polling.keyset_queries import Pages, Query
+from penstock.capture.source.base import SourceError
+from penstock.capture.source.postgres import PostgreSQL
+from penstock.model.capture import Capture, parse
 from tests.postgres import Postgres
 from tests.support import wait_until
 

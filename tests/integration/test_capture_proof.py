@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.database import SourceError
-from penstock.capture.mysql import MySQL
-from penstock.capture.pages import Pages, Query
-from penstock.capture.verdict import Unproven
-from penstock.local.parts import MariaDB
+from penstock.capture.checks.paging_checks import Unproven
+from penstock.capture.polling.keyset_queries import Pages, Query
+from penstock.capture.source.base import SourceError
+from penstock.capture.source.mysql import MySQL
+from penstock.devstack.servers.kafka_mariadb import MariaDB
 from tests.captures import connect
 from tests.paged import DELAY, Table
 

@@ -8,9 +8,9 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.database import SourceError
-from penstock.capture.postgres import PostgreSQL
-from penstock.capture.verdict import Unproven
+from penstock.capture.checks.paging_checks import Unproven
+from penstock.capture.source.base import SourceError
+from penstock.capture.source.postgres import PostgreSQL
 from tests.paged import DELAY, Table
 from tests.postgres import Postgres
 
@@ -125,11 +125,11 @@ def test_what_postgresql_orders_otherwise_is_refused(kinds: Table, kind: str, va
     kinds.filled(f"id {kind} PRIMARY KEY, c int", [f"{value}, 1"])
     kinds.execute("CREATE OR REPLACE VIEW seen AS SELECT id, c FROM paged")
     for select in ("SELECT id, c FROM paged", "SELECT * FROM seen", "SELECT x.* FROM (SELECT * FROM paged) AS x"):
-        with pytest.raises(Unproven, match=f"{message.format('id')}to mend it: select CAST"):
+        with pytest.raises(Unproven, match=f"{message.format('id')}hint: select CAST"):
             kinds.proven(select)
     kinds.execute("DROP VIEW seen")
     kinds.filled(f"id int PRIMARY KEY, c {kind}", [f"1, {value}"])
-    with pytest.raises(Unproven, match=f"{message.format('c')}to mend it: another CURSOR"):
+    with pytest.raises(Unproven, match=f"{message.format('c')}hint: another CURSOR"):
         kinds.proven()
 
 

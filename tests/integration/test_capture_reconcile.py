@@ -9,12 +9,12 @@ from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from sqlalchemy import create_engine, text
 
-from penstock.capture import start
-from penstock.capture.database import SourceError
-from penstock.capture.poller import Poller
-from penstock.declare.capture import parse
+from penstock.capture import factory
+from penstock.capture.polling.poller import Poller
+from penstock.capture.source.base import SourceError
+from penstock.codec.heartbeat import BEAT_KEY
 from penstock.kafka.admin import admin
-from penstock.records.heartbeat import BEAT_KEY
+from penstock.model.capture import parse
 from penstock.testing import Record, read, send, table
 from tests.captures import Source, polled, until, url_of
 from tests.support import wait_until
@@ -47,7 +47,7 @@ def test_a_reconcile_finds_and_repairs(source: Source) -> None:
 
 
 def test_columns_that_change_in_the_middle_of_a_comparison(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.reconcile.Reconcile.CHUNK", 5)
+    monkeypatch.setattr("penstock.capture.reconcile.digest_index.Reconcile.CHUNK", 5)
     source.sql(*(f"INSERT INTO {source.name} (name, changed) VALUES ('{i}', '2020-01-01')" for i in range(40)))
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('new')")
     poller = source.poller()
@@ -104,7 +104,7 @@ def test_keys_that_the_database_cannot_be_asked_for(
     topic = f"foreign-{FOREIGN.index((dialect, kind, foreign))}"
     declared = f"CAPTURE INTO {topic} FROM {dialect} other KEY (k) CURSOR c EVERY 100 MILLISECONDS OVERLAP 1 SECOND"
     file = source.folder / f"{topic}.sql"
-    poller = start.open_poller(parse(f"{declared} AS SELECT k, c FROM foreign_keys", file), source.broker.bootstrap)
+    poller = factory.open_poller(parse(f"{declared} AS SELECT k, c FROM foreign_keys", file), source.broker.bootstrap)
     source.pollers.append(poller)
     polled(poller)
     send(source.broker.bootstrap, [Record(topic, key.decode(), "{}") for key in foreign])
@@ -151,7 +151,7 @@ def test_records_that_were_taken_out_of_the_topic_are_missed(source: Source) -> 
 @pytest.mark.parametrize("chunk", [2000, 7])
 def test_a_key_that_is_given_another_type(source: Source, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     """Types belong to a page: keys that were learnt as numbers took the rows for gone that had just been written."""
-    monkeypatch.setattr("penstock.capture.reconcile.Reconcile.CHUNK", chunk)
+    monkeypatch.setattr("penstock.capture.reconcile.digest_index.Reconcile.CHUNK", chunk)
     source.sql(*(f"INSERT INTO {source.name} (name, changed) VALUES ('{i}', '2020-01-01')" for i in range(40)))
     source.sql(f"INSERT INTO {source.name} (name) VALUES ('new')")
     poller = source.poller()
@@ -219,7 +219,7 @@ def test_a_cursor_that_is_given_another_type(source: Source) -> None:
 
 
 def test_a_comparison_keeps_its_rate_whatever_is_polled(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.capture.reconcile.Reconcile.CHUNK", 20)
+    monkeypatch.setattr("penstock.capture.reconcile.digest_index.Reconcile.CHUNK", 20)
     source.sql(f"INSERT INTO {source.name} (name) SELECT seq FROM seq_1_to_100")
     poller = source.poller(more="RECONCILE EVERY 1 DAY RATE 50")
     polled(poller)

@@ -10,10 +10,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from penstock.capture.run import CaptureRun
+from penstock.capture.runner import CaptureRun
 from penstock.control import Actor, Control, ProgressRow
-from penstock.control.captures import Asked, CaptureRow, Captures
-from penstock.declare.capture import parse
+from penstock.control.repositories.captures import Asked, CaptureRow, Captures
+from penstock.model.capture import parse
 from tests.captures import Source
 from tests.support import wait_until
 
@@ -199,7 +199,7 @@ def test_a_comparison_comes_by_itself_if_nobody_knows_of_one(
     running.source.sql(f"DELETE FROM {running.source.name} WHERE id = 1")
     for file in (home / "captures").glob("*"):
         file.unlink()
-    monkeypatch.setattr("penstock.capture.schedule.SOON", 0.0)
+    monkeypatch.setattr("penstock.capture.reconcile.schedule.SOON", 0.0)
     running.start(more="RECONCILE NEVER")
     running.until(lambda row, _: row.polls > 5, "it polls")
     assert running.row.drift is None

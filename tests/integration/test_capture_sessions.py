@@ -13,11 +13,11 @@ from typing import Any
 import pymysql
 import pytest
 
-from penstock.capture import mysql
-from penstock.capture.mysql import MySQL
-from penstock.capture.poller import Poller
-from penstock.local.parts import MariaDB
-from penstock.machine.process import free_port
+from penstock.capture.polling.poller import Poller
+from penstock.capture.source import mysql
+from penstock.capture.source.mysql import MySQL
+from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.host.process import free_port
 from tests.captures import Source, connect, opened, until
 from tests.support import wait_until
 from tests.unbrokered import Unbrokered

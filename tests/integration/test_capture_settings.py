@@ -15,13 +15,13 @@ import pymysql
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.encode import encode
-from penstock.capture.mysql import MySQL
-from penstock.capture.pages import Pages
-from penstock.capture.postgres import PostgreSQL
-from penstock.declare.capture import Capture, parse
-from penstock.local.parts import MariaDB
-from penstock.machine.process import free_port
+from penstock.capture.output.encode import encode
+from penstock.capture.polling.keyset_queries import Pages
+from penstock.capture.source.mysql import MySQL
+from penstock.capture.source.postgres import PostgreSQL
+from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.host.process import free_port
+from penstock.model.capture import Capture, parse
 from tests.captures import connect, opened
 from tests.postgres import Postgres
 from tests.support import wait_until

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.database import Database, Page
-from penstock.capture.engines import ENGINES
-from penstock.capture.pages import Pages
-from penstock.capture.sizes import PageSize
-from penstock.declare.capture import parse
+from penstock.capture.polling.keyset_queries import Pages
+from penstock.capture.polling.page_size import PageSize
+from penstock.capture.source.base import Database, Page
+from penstock.capture.source.engines import ENGINES
+from penstock.model.capture import parse
 from tests.captures import Source, polled, until, url_of
 
 MB = 1024 * 1024

@@ -8,7 +8,7 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from penstock.capture.database import SourceError
+from penstock.capture.source.base import SourceError
 from penstock.settings import settings
 from tests.captures import Source, polled, until
 
@@ -16,8 +16,8 @@ from tests.captures import Source, polled, until
 @pytest.fixture
 def two_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A table of a hundred rows counts as large."""
-    monkeypatch.setattr("penstock.capture.snapshot.Snapshotting.LARGE", 100)
-    monkeypatch.setattr("penstock.capture.writer.PageWriter.PAGE", 50)
+    monkeypatch.setattr("penstock.capture.snapshot.snapshot.Snapshotting.LARGE", 100)
+    monkeypatch.setattr("penstock.capture.output.page_writer.PageWriter.PAGE", 50)
     monkeypatch.setenv("PENSTOCK_SNAPSHOT_READERS", "2")
     settings.cache_clear()
     yield

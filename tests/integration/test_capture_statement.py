@@ -9,12 +9,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.capture import explain, start
-from penstock.capture.database import SourceError
-from penstock.capture.pages import Pages
-from penstock.declare.capture import Capture, parse
-from penstock.local.parts import MariaDB
-from penstock.machine.process import free_port
+from penstock.capture import explain, factory
+from penstock.capture.polling.keyset_queries import Pages
+from penstock.capture.source.base import SourceError
+from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.host.process import free_port
+from penstock.model.capture import Capture, parse
 from tests.captures import Source, connect, polled, until
 from tests.postgres import Postgres
 
@@ -99,7 +99,7 @@ PLAIN = [
 @pytest.mark.parametrize("select", PLAIN)
 def test_the_derived_table_is_merged_so_each_page_is_served_by_an_index(dialect: str, select: str) -> None:
     capture = declared(dialect, select)
-    database = start.database(capture)
+    database = factory.database(capture)
     pages = Pages(capture)
     at = database.page(pages.by_key(None, 100)).rows[-1]
     names = database.page(pages.by_key(None, 1)).names

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.database import Database, SourceError
-from penstock.capture.engines import ENGINES
-from penstock.capture.poller import Poller
-from penstock.capture.tables import cascades, shape
-from penstock.capture.told import told
-from penstock.declare.capture import Capture, parse
-from penstock.local.parts import MariaDB
+from penstock.capture.checks.introspection import told
+from penstock.capture.checks.table_structure import cascades, shape
+from penstock.capture.polling.poller import Poller
+from penstock.capture.source.base import Database, SourceError
+from penstock.capture.source.engines import ENGINES
+from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.model.capture import Capture, parse
 from tests.captures import Source, opened, polled, until, url_of
 
 DIALECTS = ("mysql", "postgres", "sqlite")

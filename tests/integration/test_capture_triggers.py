@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.database import Database
-from penstock.capture.engines import ENGINES
-from penstock.capture.told import told
-from penstock.capture.triggers import triggers
-from penstock.declare.capture import parse
-from penstock.local.parts import MariaDB
-from penstock.machine.process import free_port
+from penstock.capture.checks.introspection import told
+from penstock.capture.checks.triggers import triggers
+from penstock.capture.source.base import Database
+from penstock.capture.source.engines import ENGINES
+from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.host.process import free_port
+from penstock.model.capture import parse
 from tests.captures import url_of
 
 NOW = {"mysql": "NOW(6)", "postgres": "now()", "sqlite": "strftime('%Y-%m-%d %H:%M:%f')"}

@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 
 from penstock import catalog
 from penstock.control import Control
-from penstock.engine.run import StreamRun
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.query.stream_run import StreamRun
 from penstock.kafka.admin import admin, end_offsets
-from penstock.local.parts import Broker
 from penstock.streams import Each, F, Final, Input, Stream, Topic, TopicOutput
-from penstock.supervision.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, read, running, send
 from tests.support import wait_until
 

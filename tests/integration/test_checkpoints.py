@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.control.gaps import Memory
-from penstock.declare.outputs import Mark
-from penstock.declare.topic import COMMITS
-from penstock.engine import checkpoint
-from penstock.engine.quarantine import Quarantine
-from penstock.engine.run import StreamRun
-from penstock.engine.source import Place
+from penstock.control.repositories.data_loss import Memory
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.checkpoint import layout
+from penstock.engine.faults.poison import Quarantine
+from penstock.engine.query.source import Place
+from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import Blocked
 from penstock.kafka.admin import admin
-from penstock.kafka.output import TopicWriter
-from penstock.local.parts import Broker
+from penstock.kafka.topic_writer import TopicWriter
+from penstock.model.output import Mark
+from penstock.model.topic import COMMITS
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput, Updates
 from penstock.testing import Record, create, read, running, send
 from tests.support import tended, wait_until
@@ -162,7 +162,7 @@ def test_what_spark_wrote_of_a_batch_is_on_the_disk_before_the_batch_is_done(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced, lacking = set[Path](), set[Path]()
-    sync, write = checkpoint._sync, TopicWriter.write
+    sync, write = layout._sync, TopicWriter.write
 
     def noted(path: Path) -> None:
         sync(path)
@@ -173,7 +173,7 @@ def test_what_spark_wrote_of_a_batch_is_on_the_disk_before_the_batch_is_done(
         lacking.update({*kept, *(path.parent for path in kept)} - synced)
         return write(self, rows, mark)
 
-    monkeypatch.setattr(checkpoint, "_sync", noted)
+    monkeypatch.setattr(layout, "_sync", noted)
     monkeypatch.setattr(TopicWriter, "write", written)
     folder = three_batches(COUNTS, spark, bootstrap, tmp_path)
     third = folder / "state" / "0" / "0" / "3.changelog"
@@ -247,7 +247,7 @@ def test_of_two_copies_the_one_left_behind_stops(spark: SparkSession, bootstrap:
 def test_state_that_cannot_be_read_is_said_in_a_sentence_however_often_it_is_tried(
     spark: SparkSession, bootstrap: str, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.run.BLOCKED_FOR", 0.1)
+    monkeypatch.setattr("penstock.engine.query.stream_run.BLOCKED_FOR", 0.1)
     searched: list[object] = []
     starts: list[object] = []
 

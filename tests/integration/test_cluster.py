@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine import fitness
-from penstock.local.parts import MariaDB
+from penstock.devstack.servers.kafka_mariadb import MariaDB
+from penstock.engine import executor_check
 from penstock.settings import settings
 from tests.chaos.clustered import clustered
 
@@ -20,7 +20,7 @@ def test_a_killed_workers_state_and_tasks_go_to_the_other(mariadb: MariaDB, tmp_
         place.settles()
         before = place.executors()
         assert set(before.values()) == {1, 2}, "each worker has one"
-        tried = fitness.examine()
+        tried = executor_check.examine()
         assert (tried.python, tried.wrong, tried.lacking) == (sys.executable, "", "")
         assert tried.records, "it reads from the brokers"
         place.recovers(place.cluster.workers[0].kill)
@@ -38,15 +38,15 @@ def test_what_an_executor_lacks_is_told(mariadb: MariaDB, tmp_path: Path, monkey
         with monkeypatch.context() as given:
             given.setenv("PENSTOCK_EXECUTOR_PYTHON", "/nowhere/python")
             settings.cache_clear()
-            assert "No such file" in fitness.examine().wrong
+            assert "No such file" in executor_check.examine().wrong
         with monkeypatch.context() as given:
             # The one that the environment was made from has none of its libraries.
             given.setenv("PENSTOCK_EXECUTOR_PYTHON", str(Path(sys.executable).resolve()))
             settings.cache_clear()
-            assert "penstock.engine.workers" in fitness.examine().wrong
+            assert "penstock.engine.worker_daemon" in executor_check.examine().wrong
         with monkeypatch.context() as given:
             given.setenv("PENSTOCK_EXECUTOR_MEMORY", "64g")
             settings.cache_clear()
-            assert "64g" in fitness.examine().lacking
+            assert "64g" in executor_check.examine().lacking
         settings.cache_clear()
         place.exact()

@@ -21,9 +21,9 @@ from pyspark.sql import DataFrame, SparkSession
 from jobs.metrics import bundles, metrics_settings, minutes, summaries
 from jobs.quality import counts, rules, verdict
 from penstock import catalog
-from penstock.declare.schema import schema
+from penstock.codec import event_time
 from penstock.errors import DeclarationError
-from penstock.records import times
+from penstock.model.schema import schema
 from penstock.streams import Combiner, F, Final, Input, Stream, Table, Topic, TopicOutput
 from penstock.testing import splits
 from tests import plain_json, texts
@@ -251,7 +251,7 @@ def test_rows_that_are_left_to_spark_split_too(spark: SparkSession, tmp_path: Pa
 BY_SHOP = Combiner(
     "shop STRING NOT NULL, n BIGINT NOT NULL, total DOUBLE NOT NULL",
     "SELECT shop, count(*) AS n, sum(amount) AS total, max(event_time) AS event_time FROM records "
-    f"GROUP BY shop, {times.window('event_time', 60_000_000)}",
+    f"GROUP BY shop, {event_time.window('event_time', 60_000_000)}",
 )
 
 
@@ -281,7 +281,7 @@ def test_a_combined_stream_is_split_beside_its_table(spark: SparkSession) -> Non
     assert sum(row["sales"] for row in whole) == 40
     for found in others:
         assert sorted(found, key=repr) == sorted(whole, key=repr)
-    with pytest.raises(DeclarationError, match="has other inputs; got: sales; to mend it: sales, shops"):
+    with pytest.raises(DeclarationError, match="has other inputs; got: sales; hint: sales, shops"):
         splits(spark, stream, "sales", given)
     uncombined = replace(stream, inputs={**stream.inputs, "sales": replace(sales, combine=None)})
     with pytest.raises(DeclarationError, match="input sales of stream towns has no combiner"):

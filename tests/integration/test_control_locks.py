@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from penstock.control import Control
-from penstock.local.parts import MariaDB
+from penstock.devstack.servers.kafka_mariadb import MariaDB
 
 pytestmark = pytest.mark.integration
 

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli import app
-from penstock.local.demo import Demo
-from penstock.local.parts import Broker
+from penstock.devstack.demo_database import Demo
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.settings import PROJECT, settings
 from penstock.streams import Topic
 from penstock.testing.topics import Record, create, read, send
@@ -130,7 +130,7 @@ def test_a_crowd_on_the_clock_ends_early_with_the_truth_of_what_was_sent(place: 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--for", "10 minutes"), "this is no duration; got: 10 minutes; to mend it: e.g. 90s"),
+        (("--for", "10 minutes"), "this is no duration; got: 10 minutes; hint: e.g. 90s"),
         (("--for", "4s", "--businesses", "3"), "over before it begins; got: 4000 ms"),
         (("--dwell", "10m"), "these rules make no crowd; got: dwell 600000 ms"),
         (("--rate", "0.1", "--businesses", "3"), "1000 devices send "),
@@ -146,7 +146,7 @@ def test_businesses_are_made_and_waited_for(
     place: tuple[Broker, Path], demo: Demo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broker, _ = place
-    monkeypatch.setattr("penstock.local.crowd_topics.PATIENCE", 0.0)
+    monkeypatch.setattr("penstock.devstack.simulators.presence_topics.PATIENCE", 0.0)
     assert "does not have the demo database's businesses" in run("--businesses", "9", code=1)
     assert len(demo.rows("businesses")[1]) == 9
     captured(broker, demo)
@@ -158,4 +158,4 @@ def test_topics_that_are_not_there(fresh_broker: Broker, home: Path, monkeypatch
     settings.cache_clear()
     truth = home / "truth.jsonl"
     truth.write_text('{"crowd":"abcdef"}\n')
-    assert "topic walk-ins is not there; to mend it: create them" in run("--check", str(truth), code=1)
+    assert "topic walk-ins is not there; hint: create them" in run("--check", str(truth), code=1)

@@ -15,16 +15,16 @@ from typer.testing import CliRunner
 
 from penstock.catalog import build
 from penstock.cli import app, dead_letters
-from penstock.declare.topic import ASIDE, COMMITS, beside
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.kafka import replay as replays
 from penstock.kafka.admin import admin, topic_ids
-from penstock.kafka.letters import Letter
-from penstock.kafka.letters import read as read_letters
+from penstock.kafka.dead_letters import Letter
+from penstock.kafka.dead_letters import read as read_letters
+from penstock.kafka.limits import Limit, Message
+from penstock.kafka.record_lookup import newest
 from penstock.kafka.replay import REPLAYS, Replay, replay
-from penstock.kafka.sizes import Limit, Message
 from penstock.kafka.transactions import TransactionalWriter
-from penstock.kafka.whole import newest
-from penstock.local.parts import Broker
+from penstock.model.topic import ASIDE, COMMITS, beside
 from penstock.settings import settings
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, send

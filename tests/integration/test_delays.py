@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from penstock.local.parts import Broker
-from penstock.observe import delays
-from penstock.observe.delays import Delays
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.monitoring.collect import delays
+from penstock.monitoring.collect.delays import Delays
 from penstock.streams import Topic
 from penstock.testing import Record, create, send
 from tests.support import wait_until

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from penstock import catalog
 from penstock.capture import explain
 from penstock.cli import app
-from penstock.local.demo import Demo, DemoError
+from penstock.devstack.demo_database import Demo, DemoError
 from penstock.settings import PROJECT
 
 TABLES = ["accounts", "alert_rules", "businesses", "labels", "tests"]
@@ -43,9 +43,9 @@ def test_rows_are_added_changed_and_removed(demo: Demo) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("edit", "accounts", "1", "nam=x"), "no such column; got: nam; to mend it: take some of: id, name"),
+        (("edit", "accounts", "1", "nam=x"), "no such column; got: nam; hint: take some of: id, name"),
         (("edit", "nothing", "1", "name=x"), "no such table in the demo database; got: nothing"),
-        (("edit", "labels", "1", "value=x"), "not the key of table labels; got: id; to mend it: give test_id="),
+        (("edit", "labels", "1", "value=x"), "not the key of table labels; got: id; hint: give test_id="),
         (("edit", "accounts", "77", "name=x"), "no such row, or it is so already; got: 77"),
         (("add", "accounts", "name"), "this is no COLUMN=VALUE; got: name"),
         (("add", "accounts", "name=x", "plan=gold"), "the demo database did not do it"),

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from penstock.control import Actor, DriverRow
-from penstock.local.parts import Brokers, MariaDB
-from penstock.local.spark import Cluster, Worker
-from penstock.machine.process import free_port
-from penstock.supervision import cluster, launch
+from penstock.devstack.servers.kafka_mariadb import Brokers, MariaDB
+from penstock.devstack.servers.spark import Cluster, Worker
+from penstock.host.process import free_port
+from penstock.supervision import cluster_drivers, launch
 from penstock.supervision.supervisor import Supervisor
 from tests.chaos.clustered import Clustered, pause, resume, suspend
 from tests.chaos.drivers import Drivers, drivers
@@ -142,7 +142,7 @@ def test_it_is_drained_killed_while_it_hangs_and_fenced_from_another_host(mariad
         control.release(APP, ME, "new code")
         second = place.running(other_than=first)
         assert (place.apps.row(first.incarnation).reason or "").startswith("release"), "it drained by itself"
-        wait_until(lambda: cluster.look(first, 0).state == "FINISHED", 30, what="its JVM ends with it")
+        wait_until(lambda: cluster_drivers.look(first, 0).state == "FINISHED", 30, what="its JVM ends with it")
         place.goes_on()
 
         hung = place.processes_of(second)
@@ -193,7 +193,7 @@ def test_without_room_it_is_queued_and_without_a_master_it_says_so(
             )
             p.control.set_desired(["s"], "off", ME)
             wait_until(lambda: supervisor.tick().why == "not wanted", 60)
-            assert (p.driver().state, cluster.look(d, 0).state) == ("ended", "KILLED"), "it is taken back"
+            assert (p.driver().state, cluster_drivers.look(d, 0).state) == ("ended", "KILLED"), "it is taken back"
         p.control.set_desired(["s"], "on", ME)
         supervisor.tick()
         last = p.driver()

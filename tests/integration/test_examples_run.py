@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import catalog
-from penstock.declare.stream import Stream
-from penstock.engine.run import StreamRun
-from penstock.local.parts import Broker
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.query.stream_run import StreamRun
+from penstock.model.stream import Stream
 from penstock.streams import F, Final, TopicOutput
-from penstock.supervision.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, read, rows, running, send
 
 if TYPE_CHECKING:

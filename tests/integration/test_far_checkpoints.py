@@ -16,17 +16,17 @@ import pyarrow as pa
 import pytest
 
 from penstock.cli import removal
-from penstock.engine import s3a
-from penstock.engine.checkpoint import Batch
-from penstock.engine.farfolds import Far, FarFolds, Told, far
-from penstock.engine.folding import Place
+from penstock.devstack import doctor
+from penstock.devstack.platform import Platform
+from penstock.devstack.servers.s3 import S3
+from penstock.engine.checkpoint import s3a
+from penstock.engine.checkpoint.layout import Batch
+from penstock.engine.state.fold import Place
+from penstock.engine.state.keyed_store import HASH, Damaged, Manifest, Part
+from penstock.engine.state.object_store import Far, FarFolds, Told, far
 from penstock.errors import Blocked, LeaseLost, PenstockError
-from penstock.local import doctor
-from penstock.local.platform import Platform
-from penstock.local.s3 import S3
-from penstock.machine import process
-from penstock.objects.store import Store
-from penstock.records.keyed import HASH, Damaged, Manifest, Part
+from penstock.host import process
+from penstock.object_store.bucket import Store
 from penstock.settings import settings
 from tests.archived import created, server, where
 
@@ -41,7 +41,7 @@ import json, sys
 from py4j.protocol import Py4JJavaError
 from penstock.engine import jvm
 from penstock.engine.checkpoint import Checkpoint
-from penstock.engine.hadoop import Folder
+from penstock.engine.jvm.hadoop_fs import Folder
 from penstock.engine.session import open_session
 spark = open_session("writers")
 at = spark._jvm.org.apache.hadoop.fs.Path

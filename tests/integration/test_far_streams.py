@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import pytest
 
-from penstock.declare.topic import COMMITS
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.kafka.admin import admin
-from penstock.local.parts import Broker
-from penstock.objects.store import Store
+from penstock.model.topic import COMMITS
+from penstock.object_store.bucket import Store
 from penstock.testing import create, send
 from tests.archived import server, where
 from tests.far import Far, far

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from penstock.control import Control, DriverRow
+from penstock.devstack.servers.airflow import Airflow
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.host.process import free_port
 from penstock.kafka.admin import admin, partitions
-from penstock.local.airflow import Airflow
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine.process import free_port
 from penstock.streams import Topic
 from penstock.supervision import processes
 from penstock.testing import Record, create, read, send

@@ -15,16 +15,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from penstock import catalog
-from penstock.declare.topic import COMMITS
-from penstock.engine import folding, plans
-from penstock.engine.checkpoint import Checkpoint
-from penstock.engine.run import StreamRun
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.checkpoint import plan_fingerprint
+from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import session_for
+from penstock.engine.state import fold as folding
+from penstock.engine.state.keyed_store import Manifest, versions
 from penstock.errors import Blocked, DeclarationError
-from penstock.local.parts import Broker
-from penstock.records.keyed import Manifest, versions
+from penstock.model.topic import COMMITS
 from penstock.streams import Each, F, Fold, Folded, Input, Stream, Topic, TopicOutput
-from penstock.supervision.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, latest, read, rows, running, send
 from tests.support import tended, wait_until
 
@@ -304,8 +305,8 @@ def test_another_state_is_not_misread(spark: SparkSession) -> None:
     def lines(of: Stream) -> list[str]:
         own = session_for(spark, of)
         with folding.at(of, "/nowhere") as place:
-            found = plans.rows(own, of, "127.0.0.1:1", {})
-        return plans.lines(of, found, place)
+            found = plan_fingerprint.rows(own, of, "127.0.0.1:1", {})
+        return plan_fingerprint.lines(of, found, place)
 
     def other(paid: DataFrame) -> DataFrame:
         return replace(SUMS, state="total DOUBLE")(paid)
@@ -323,7 +324,7 @@ def test_another_state_is_not_misread(spark: SparkSession) -> None:
 def test_what_does_not_fit_is_refused(spark: SparkSession) -> None:
     def refused(of: Stream) -> str:
         with pytest.raises(DeclarationError) as told:
-            plans.rows(session_for(spark, of), of, "127.0.0.1:1", {})
+            plan_fingerprint.rows(session_for(spark, of), of, "127.0.0.1:1", {})
         return str(told.value)
 
     assert "nothing moves time" in refused(stream(transform=silent, promise=Folded()))

@@ -14,15 +14,15 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from penstock.control import ProgressRow
-from penstock.control.gaps import Gap, Memory
-from penstock.declare.topic import COMMITS
-from penstock.engine.checkpoint import Checkpoint
-from penstock.engine.run import StreamRun
-from penstock.engine.tagged import split
+from penstock.control.repositories.data_loss import Gap, Memory
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.query.encode import split
+from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partitions
-from penstock.kafka.output import TopicWriter
-from penstock.local.parts import Broker
+from penstock.kafka.topic_writer import TopicWriter
+from penstock.model.topic import COMMITS
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.support import tended, wait_until
@@ -181,7 +181,7 @@ def test_what_is_removed_while_a_batch_is_read_may_not_be_in_it(
         removed(bootstrap, 2)
         return split(of, rows)
 
-    monkeypatch.setattr("penstock.engine.batches.split", late)
+    monkeypatch.setattr("penstock.engine.commit.batches.split", late)
     send(bootstrap, events(1, 2, 3))
     book = Memory()
     run = StreamRun(stream(given), spark, bootstrap, str(tmp_path), ProgressRow("gaps", "tests", "i"), book)
@@ -199,7 +199,7 @@ def test_what_is_removed_while_a_batch_is_read_may_not_be_in_it(
 def test_a_log_that_was_cut_is_read_on_from_its_end(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.engine.gaps.PATIENCE", 0.5)
+    monkeypatch.setattr("penstock.engine.faults.data_loss.PATIENCE", 0.5)
     given, book = Input(EVENTS), Memory()
     has_read(given, spark, bootstrap, tmp_path, 1, 2, 3)
     # As if there had been five records more, which a broker brought back from a backup does not have.

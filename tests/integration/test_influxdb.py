@@ -13,12 +13,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.declare.outputs import NOTHING
+from penstock.devstack.servers.influxdb import InfluxDB as Server
 from penstock.errors import Refused, SinkError, Wait
-from penstock.local.influxdb import InfluxDB as Server
-from penstock.machine.process import free_port
-from penstock.sinks.influx_writer import InfluxWriter
-from penstock.sinks.influxdb import LIMITS, InfluxDB
+from penstock.host.process import free_port
+from penstock.model.output import NOTHING
+from penstock.sinks.influxdb.config import LIMITS, InfluxDB
+from penstock.sinks.influxdb.writer import InfluxWriter
 from tests.faults import Fault, Proxy
 from tests.influx import asked, documents, row, server
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.local.influxdb import InfluxDB as Server
-from penstock.local.parts import Broker
+from penstock.devstack.servers.influxdb import InfluxDB as Server
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.settings import PROJECT, settings
-from penstock.sinks.influxdb import InfluxDB
+from penstock.sinks.influxdb.config import InfluxDB
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.faults import Fault, Proxy
@@ -131,7 +131,7 @@ def test_through_every_fault_both_places_hold_what_the_rows_say(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("penstock.sinks.influx_http.TIMEOUT", 2.0)
+    monkeypatch.setattr("penstock.sinks.influxdb.client.TIMEOUT", 2.0)
     with running(BOTH, spark, fresh_broker.bootstrap, tmp_path / "checkpoints") as run:
         history.more(40)
         history.agrees(run.tend)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.declare.topic import COMMITS
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.kafka.admin import admin, partitions
-from penstock.local.parts import Broker
+from penstock.model.topic import COMMITS
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 

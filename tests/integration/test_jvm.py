@@ -15,7 +15,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from penstock.engine import hadoop, jvm, session
+from penstock.engine import session
+from penstock.engine.jvm import bridge, hadoop_fs
 from tests.support import wait_until
 
 pytestmark = pytest.mark.integration
@@ -39,24 +40,24 @@ def counted(rows: DataFrame) -> DataFrame:
 
 
 def test_the_jvm_answers(spark: SparkSession) -> None:
-    jvm.answers(spark)
+    bridge.answers(spark)
 
 
 def test_the_causes_of_an_error_are_told(spark: SparkSession) -> None:
     with pytest.raises(Exception, match="no way") as raised:
         spark.range(1).select(F.raise_error(F.lit("no way"))).write.format("noop").mode("append").save()
-    found = jvm.causes(raised.value)
+    found = bridge.causes(raised.value)
     assert found[-1][0] == "org.apache.spark.SparkRuntimeException"
     assert "no way" in found[-1][1]
-    assert jvm.causes(ValueError("of Python")) == []
+    assert bridge.causes(ValueError("of Python")) == []
 
 
 def test_stateful_steps_are_told_by_name(spark: SparkSession) -> None:
     rows = rates(spark)
-    assert jvm.stateful_steps(rows.select("value")) == []
-    assert jvm.stateful_steps(counted(rows)) == ["Aggregate"]
+    assert bridge.stateful_steps(rows.select("value")) == []
+    assert bridge.stateful_steps(counted(rows)) == ["Aggregate"]
     still = spark.range(3).withColumnRenamed("id", "value")
-    assert jvm.stateful_steps(rows.join(still, "value")) == []
+    assert bridge.stateful_steps(rows.join(still, "value")) == []
 
 
 @pytest.mark.parametrize(
@@ -72,25 +73,25 @@ def test_stateful_steps_are_told_by_name(spark: SparkSession) -> None:
 def test_windows_are_told(spark: SparkSession, given: tuple[str, ...], found: tuple[int, int, int], phase: int) -> None:
     rows = rates(spark).withWatermark("timestamp", "0 seconds")
     for window in (F.window("timestamp", *given), F.window(F.col("timestamp") + F.expr("INTERVAL 1 SECOND"), *given)):
-        [one] = jvm.windows(rows.groupBy("value", window.alias("w")).count().select("count"))
-        assert one == jvm.Windows(*(timedelta(seconds=n) for n in found))
+        [one] = bridge.windows(rows.groupBy("value", window.alias("w")).count().select("count"))
+        assert one == bridge.Windows(*(timedelta(seconds=n) for n in found))
         assert one.phase == timedelta(seconds=phase)
-    assert jvm.windows(rows.groupBy(F.session_window("timestamp", "5 seconds")).count()) == []
-    assert jvm.windows(rows.groupBy("value").count()) == []
+    assert bridge.windows(rows.groupBy(F.session_window("timestamp", "5 seconds")).count()) == []
+    assert bridge.windows(rows.groupBy("value").count()) == []
 
 
 def test_groups_without_event_time_and_watermarks_of_their_own(spark: SparkSession) -> None:
     given = rates(spark).withWatermark("timestamp", "0 seconds")
     window, later = F.window("timestamp", "1 second"), F.col("timestamp") + F.expr("INTERVAL 1 SECOND")
     for groups in ([window], [window.alias("w"), "value"], ["timestamp"], [F.col("timestamp").alias("at")], []):
-        assert jvm.untimed_groups(given.groupBy(*groups).count()) == []
+        assert bridge.untimed_groups(given.groupBy(*groups).count()) == []
     renamed = given.select(F.col("timestamp").alias("at")).union(given.select("timestamp"))
-    assert jvm.untimed_groups(renamed.groupBy(F.window("at", "1 second")).count()) == []
+    assert bridge.untimed_groups(renamed.groupBy(F.window("at", "1 second")).count()) == []
     for group in (F.window(later, "1 second"), F.unix_millis("timestamp"), F.col("value")):
-        assert len(jvm.untimed_groups(given.groupBy(group).count())) == 1
+        assert len(bridge.untimed_groups(given.groupBy(group).count())) == 1
     twice = given.withColumn("at", later)
-    assert jvm.own_watermarks(twice.union(twice).join(spark.range(1))) == []
-    assert jvm.own_watermarks(twice.withWatermark("at", "1 second")) == ["at"]
+    assert bridge.own_watermarks(twice.union(twice).join(spark.range(1))) == []
+    assert bridge.own_watermarks(twice.withWatermark("at", "1 second")) == ["at"]
 
 
 def test_a_batch_tells_its_progress_its_metrics_and_its_late_rows(spark: SparkSession, tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_a_batch_tells_its_progress_its_metrics_and_its_late_rows(spark: SparkSe
     def look(frame: DataFrame, _: int) -> None:
         frame.collect()
         [query] = [q for q in spark.streams.active if q.name == "jvm"]
-        execution = jvm.Execution.last(query)
+        execution = bridge.Execution.last(query)
         metric = execution.observed("seen")
         places = execution.late_places()
         assert metric is not None
@@ -114,10 +115,10 @@ def test_a_batch_tells_its_progress_its_metrics_and_its_late_rows(spark: SparkSe
         while len(seen) < 3:
             assert query.isActive, query.exception()
             time.sleep(0.05)
-        known = jvm.progress(query, "")
+        known = bridge.progress(query, "")
         assert known
         assert known == sorted(known, key=lambda p: p["timestamp"])
-        assert all(p["timestamp"] > known[0]["timestamp"] for p in jvm.progress(query, known[0]["timestamp"]))
+        assert all(p["timestamp"] > known[0]["timestamp"] for p in bridge.progress(query, known[0]["timestamp"]))
     finally:
         query.stop()
     assert seen[0] == (1, 0)
@@ -133,9 +134,9 @@ def test_a_query_rests_once_it_has_closed_its_windows(spark: SparkSession, tmp_p
         write = frame.writeStream.outputMode("append").foreachBatch(lambda rows, n: batches.append(rows.count() + n))
         query = write.option("checkpointLocation", str(tmp_path / str(rests))).start()
         try:
-            wait_until(lambda: jvm.rests(query) or (not rests and len(batches) > 5), every=0.001)  # noqa: B023
+            wait_until(lambda: bridge.rests(query) or (not rests and len(batches) > 5), every=0.001)  # noqa: B023
             assert len(batches) >= 2
-            assert jvm.rests(query) == rests
+            assert bridge.rests(query) == rests
         finally:
             query.stop()
 
@@ -146,7 +147,7 @@ def test_a_batch_moves_the_watermark_no_further_than_it_is_let(spark: SparkSessi
     def hold(frame: DataFrame, number: int) -> None:
         frame.collect()
         [query] = [q for q in spark.streams.active if q.name == "held"]
-        execution = jvm.Execution.last(query)
+        execution = bridge.Execution.last(query)
         places = execution.time_places()
         assert len(places) == 1
         execution.hold_time(places, [2000 if number else None])
@@ -158,7 +159,7 @@ def test_a_batch_moves_the_watermark_no_further_than_it_is_let(spark: SparkSessi
         while len(moved) < 6:
             assert query.isActive, query.exception()
             time.sleep(0.05)
-            moved = [p["eventTime"]["watermark"][14:19] for p in jvm.progress(query, "")]
+            moved = [p["eventTime"]["watermark"][14:19] for p in bridge.progress(query, "")]
     finally:
         query.stop()
     assert moved[:6] == ["00:00", "00:00", "00:01", "00:02", "00:02", "00:02"]
@@ -166,7 +167,7 @@ def test_a_batch_moves_the_watermark_no_further_than_it_is_let(spark: SparkSessi
 
 def test_a_folder_is_written_whole(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "offsets").mkdir()
-    folder = hadoop.Folder(spark, str(tmp_path))
+    folder = hadoop_fs.Folder(spark, str(tmp_path))
     for text in ("one", "two"):
         folder.replace("offsets/1", text)
         assert folder.read("offsets/1") == text
@@ -182,7 +183,7 @@ def test_no_thread_starves_while_others_have_work(spark: SparkSession) -> None:
 
     def works(number: int) -> None:
         while sum(done.values()) < 72:
-            with jvm.turn(spark):
+            with bridge.turn(spark):
                 spark.range(0, 3_000_000, 1, 4).selectExpr("sum(xxhash64(id) % 1000)").collect()
             done[number] += 1
 

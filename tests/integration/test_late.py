@@ -13,8 +13,8 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 from penstock import catalog
-from penstock.declare.promises import Promise
-from penstock.local.parts import Broker
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.model.output_mode import Promise
 from penstock.streams import F, Final, Input, Stream, Timed, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 

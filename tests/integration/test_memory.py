@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.declare.topic import COMMITS
-from penstock.engine import jvm
-from penstock.engine.portions import OF_HEAP
-from penstock.engine.run import StreamRun
-from penstock.kafka.output import TopicWriter
-from penstock.local.parts import Broker
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.faults.batch_splitting import OF_HEAP
+from penstock.engine.jvm import bridge
+from penstock.engine.query.stream_run import StreamRun
+from penstock.kafka.topic_writer import TopicWriter
+from penstock.model.topic import COMMITS
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.support import tended, wait_until
@@ -62,8 +62,8 @@ def batches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return write(self, rows, mark)  # type: ignore[arg-type]
 
     monkeypatch.setattr(TopicWriter, "write", short)
-    monkeypatch.setattr("penstock.engine.batches.full", lambda e: isinstance(e, MemoryError))
-    monkeypatch.setattr(jvm, "heap", lambda _: BYTES * OF_HEAP)
+    monkeypatch.setattr("penstock.engine.commit.batches.full", lambda e: isinstance(e, MemoryError))
+    monkeypatch.setattr(bridge, "heap", lambda _: BYTES * OF_HEAP)
     return given
 
 

@@ -23,12 +23,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
 from penstock.control import Control
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import BrokerError
+from penstock.host import process
 from penstock.kafka.admin import end_offsets
-from penstock.local.parts import Broker
-from penstock.machine import process
-from penstock.observe.samples import RECEIPTS, usable
-from penstock.observe.sender import Sender
+from penstock.monitoring.collect.samples import RECEIPTS, usable
+from penstock.monitoring.collect.sender import Sender
 from penstock.testing import read
 from tests.support import wait_until
 from tests.unit.meter_control import STREAM, filled, report

@@ -12,14 +12,14 @@ import pyarrow as pa
 import pytest
 from pymongo.database import Database
 
-from penstock.declare.outputs import NOTHING, Owner, open_store
+from penstock.devstack.servers.mongodb import MongoDB as Server
 from penstock.errors import SinkError, Wait
-from penstock.local.mongodb import MongoDB as Server
+from penstock.model.output import NOTHING, Owner, open_store
 from penstock.settings import settings
-from penstock.sinks import mongodb_layout
-from penstock.sinks.documents import Figures
-from penstock.sinks.mongodb import LIMITS, MongoDB
-from penstock.sinks.mongodb_writer import MongoWriter
+from penstock.sinks.core.document import Figures
+from penstock.sinks.mongodb import collections
+from penstock.sinks.mongodb.config import LIMITS, MongoDB
+from penstock.sinks.mongodb.writer import MongoWriter
 from tests.mongo import AT, DOC, Opened, Row, embedded, fresh, given, opening, refused, server, table, there, write
 from tests.support import wait_until
 
@@ -259,7 +259,7 @@ def test_a_collection_that_is_dropped_gets_its_indexes_again(
     write(writer, output, Row("a", 1, {"n": 1}))
     database.c.drop()
     write(writer, output, Row("a", 1, {"n": 1}))
-    monkeypatch.setattr(mongodb_layout, "EVERY", 0)
+    monkeypatch.setattr(collections, "EVERY", 0)
     write(writer, output, Row("a", 1, {"n": 1}))
     assert set(there(database)) == {"a"}
     assert database.c.index_information()["_at_1"]["expireAfterSeconds"] == 3600

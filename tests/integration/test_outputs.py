@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 
 from penstock import catalog
 from penstock.control import ProgressRow
-from penstock.declare.outputs import NOTHING, Delivery, Mark, Output, Owner
-from penstock.declare.topic import COMMITS
-from penstock.engine.run import StreamRun
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import SinkError, Wait
-from penstock.kafka.output import TopicWriter
-from penstock.local.parts import Broker
+from penstock.kafka.topic_writer import TopicWriter
+from penstock.model.output import NOTHING, Delivery, Mark, Output, Owner
+from penstock.model.topic import COMMITS
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.support import tended, wait_until

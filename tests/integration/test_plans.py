@@ -15,15 +15,17 @@ from pyspark.sql import SparkSession
 
 from penstock import catalog
 from penstock.control import Actor, ProgressRow, connect
-from penstock.engine import folding, plans, tablefeed
-from penstock.engine.plans import Plan
-from penstock.engine.run import StreamRun
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.checkpoint import plan_fingerprint
+from penstock.engine.checkpoint.plan_fingerprint import Plan
+from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import session_for
+from penstock.engine.state import fold
 from penstock.errors import Blocked, ReleaseRefused
-from penstock.local.parts import Broker
 from penstock.settings import PROJECT, settings
 from penstock.streams import F, Input, Stream, Topic, TopicOutput, Updates
-from penstock.supervision import releases
+from penstock.supervision import release
+from penstock.tables import topic_reader
 from penstock.testing import Record, create, read, running, send
 from tests.chaos.projects import other_project
 from tests.support import tended, wait_until
@@ -60,7 +62,7 @@ def stream(transform: Transform, window: timedelta = MINUTE, **changed: Any) -> 
 
 
 def kept(spark: SparkSession, of: Stream) -> list[str]:
-    return plans.lines(of, plans.rows(session_for(spark, of), of, "127.0.0.1:1", {}))
+    return plan_fingerprint.lines(of, plan_fingerprint.rows(session_for(spark, of), of, "127.0.0.1:1", {}))
 
 
 SUM = stream(by_shop("1 minute", "sum(amount)"))
@@ -101,12 +103,12 @@ def test_the_plan_of_every_stream_is_told_the_same_twice(spark: SparkSession, pr
     with other_project(project, {}):
         for name, of in catalog.load().streams.items():
             own = session_for(spark, of)
-            empty = {n: own.createDataFrame([], tablefeed.ddl(t.fields)) for n, t in of.tables.items()}
+            empty = {n: own.createDataFrame([], topic_reader.ddl(t.fields)) for n, t in of.tables.items()}
             found = []
             for _ in range(2):
-                with folding.at(of, "/checkpoints") as place:
-                    rows = plans.rows(own, of, "127.0.0.1:1", empty)
-                found.append(plans.lines(of, rows, place))
+                with fold.at(of, "/checkpoints") as place:
+                    rows = plan_fingerprint.rows(own, of, "127.0.0.1:1", empty)
+                found.append(plan_fingerprint.lines(of, rows, place))
             one, two = found
             assert one == two
             assert bool(one) == bool(of.stateful_steps), name
@@ -197,7 +199,7 @@ def test_a_release_that_old_state_cannot_carry_is_refused(spark: SparkSession, t
         write("'sums', 1, 'max(amount)'", "'counts', 2, 'count(*)'", "'kept', 1, 'sum(amount)'")
         me = Actor("me", "cli")
         with pytest.raises(ReleaseRefused) as refused:
-            releases.release(control, "shop", me)
+            release.release(control, "shop", me)
         said = str(refused.value)
         row = control.app("shop")
         assert row is not None
@@ -211,7 +213,7 @@ def test_a_release_that_old_state_cannot_carry_is_refused(spark: SparkSession, t
             "`--to earliest`", "`penstock streams release counts --accept-state`", "penstock backfill list",
         ):  # fmt: skip
             assert choice in said
-        assert releases.release(control, "shop", me, accept_state=True) == 1
+        assert release.release(control, "shop", me, accept_state=True) == 1
         taken = {path.parent.name for path in checkpoints.glob("*/plan-accepted.json")}
         assert taken == {"sums", "counts"}
         control.engine.dispose()

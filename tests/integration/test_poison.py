@@ -15,12 +15,12 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 from pyspark.sql import SparkSession
 
-from penstock.declare.topic import ASIDE, COMMITS
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partitions
-from penstock.kafka.sizes import Message, digest
+from penstock.kafka.limits import Message, digest
 from penstock.kafka.transactions import TransactionalWriter
-from penstock.local.parts import Broker
+from penstock.model.topic import ASIDE, COMMITS
 from penstock.streams import F, Final, Stream, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.sharing import DEAD, MINUTE, ORDERS, SHARES, STREAM, order, place, raw_stream, sums, until, why

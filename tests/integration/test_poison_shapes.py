@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.declare.topic import COMMITS
-from penstock.local.parts import Broker
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.model.topic import COMMITS
 from penstock.streams import Each, F, Input, Joined, Table, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.sharing import DEAD, FOR_EVER, GIVEN, MINUTE, ORDERS, SHARES, STREAM, order, place, sums, until, why

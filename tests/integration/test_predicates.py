@@ -18,9 +18,9 @@ from pyspark.sql import functions as F  # noqa: N812
 from jobs.quality import counts, rules, verdict
 from jobs.quality.rules import EVERY, Rule
 from jobs.quality.translate import translated
-from penstock.declare.schema import quoted, schema
+from penstock.codec.columnar import Reading
 from penstock.errors import DeclarationError
-from penstock.records.columns import Reading
+from penstock.model.schema import quoted, schema
 from penstock.testing import frames
 from tests.readings import batch, run
 

@@ -14,15 +14,15 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.quality.counts import METRICS
-from penstock.declare import sink_file
-from penstock.declare.outputs import NOTHING, Owner
+from penstock.devstack.servers.influxdb import InfluxDB as Server
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import SinkError
-from penstock.local.influxdb import InfluxDB as Server
-from penstock.local.parts import Broker
+from penstock.model.output import NOTHING, Owner
+from penstock.model.sql import sink_file
 from penstock.settings import PROJECT, settings
-from penstock.sinks import statements
-from penstock.sinks.influx_writer import InfluxWriter, open_database
-from penstock.sinks.influxdb import InfluxDB
+from penstock.sinks.core import stream as statements
+from penstock.sinks.influxdb.config import InfluxDB
+from penstock.sinks.influxdb.writer import InfluxWriter, open_database
 from penstock.testing import Record, create, running, send
 from tests.influx import asked, documents, row, server
 

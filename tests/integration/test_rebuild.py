@@ -18,18 +18,18 @@ from jobs.presence import BASE_COUNTS, ENRICHED_WALK_INS, WALK_IN_COUNTS
 from jobs.presence.counts import COUNTS, STREAM
 from penstock import logs
 from penstock.catalog import build
-from penstock.cli import app, ways_out
+from penstock.cli import app, recovery
+from penstock.codec.arrow_files import mapped
 from penstock.control import Actor, connect
-from penstock.declare.topic import COMMITS
-from penstock.engine import rebuild
-from penstock.engine.checkpoint import RESET, Checkpoint
-from penstock.engine.rebuild import Rebuilt
-from penstock.engine.reset import Reset
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.checkpoint.layout import RESET, Checkpoint
+from penstock.engine.operations import rebuild
+from penstock.engine.operations.rebuild import Rebuilt
+from penstock.engine.operations.reset import Reset
 from penstock.engine.session import session_for
+from penstock.engine.state import keyed_store
 from penstock.errors import Blocked, PenstockError
-from penstock.local.parts import Broker
-from penstock.records import keyed
-from penstock.records.arrowfiles import mapped
+from penstock.model.topic import COMMITS
 from penstock.streams import F, Stream, Topic
 from penstock.testing import Record, create, latest, read, running, send
 from tests import presence_model as model
@@ -88,8 +88,8 @@ def rebuilt(stream: Stream, spark: SparkSession, bootstrap: str, folder: Path) -
 def kept(folder: Path, fold: str = "counts") -> list[Row]:
     """The state in a checkpoint: each key with its part and hash."""
     found = []
-    for part in keyed.parts(folder / "folds" / fold):
-        now = keyed.Manifest.read(part / f"{keyed.versions(part)[-1]}.json")
+    for part in keyed_store.parts(folder / "folds" / fold):
+        now = keyed_store.Manifest.read(part / f"{keyed_store.versions(part)[-1]}.json")
         tables = (mapped(part / file.name) for file in now.files)
         newest = {(row["_hash"], row["business"], row["contact"]): row for t in tables for row in t.to_pylist()}
         assert len(newest) == now.keys
@@ -182,7 +182,7 @@ def test_the_command_rebuilds_the_state_of_another_version_and_says_what_it_cann
 ) -> None:
     other = replace(STREAM, transform=widened)
     catalog = build([other])
-    monkeypatch.setattr(ways_out, "readable", lambda: (catalog, []))
+    monkeypatch.setattr(recovery, "readable", lambda: (catalog, []))
     monkeypatch.setattr(logs, "setup", lambda _: None)
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)

@@ -16,13 +16,13 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from jobs.presence import device_contacts, enriched, walk_ins
-from penstock.declare.topic import COMMITS
-from penstock.engine import rebuild
-from penstock.engine.rebuild import Rebuilt
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.operations import rebuild
+from penstock.engine.operations.rebuild import Rebuilt
 from penstock.engine.session import session_for
 from penstock.errors import Blocked, PenstockError
 from penstock.kafka.admin import admin
-from penstock.local.parts import Broker
+from penstock.model.topic import COMMITS
 from penstock.streams import Stream, Topic
 from penstock.testing import Record, create, latest, read, running, send
 from tests import presence_model as model

@@ -21,11 +21,11 @@ from jobs.metrics import RECEIPTS, bundles, metrics_settings, summaries
 from jobs.metrics.figures import quantile_names
 from jobs.quality import counts
 from penstock import catalog
-from penstock.archive import records
-from penstock.engine import recompute
-from penstock.engine.recompute import Counts, recomputed
+from penstock.archive import parquet
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.operations import recompute
+from penstock.engine.operations.recompute import Counts, recomputed
 from penstock.errors import DeclarationError
-from penstock.local.parts import Broker
 from penstock.streams import F, Input, Stream, Topic, TopicOutput, Updates
 from penstock.testing import Record, create, read, running, send, table
 from tests.plain import plain
@@ -53,11 +53,11 @@ def archived(folder: Path, topic: str, given: Sequence[Archived], hours: bool = 
          "headers": [{"key": "h", "value": b"1"}] if n % 2 else None, "event_time": at(ms)}
         for n, (ms, value) in enumerate(given)
     ]  # fmt: skip
-    made = records.as_records(pa.Table.from_pylist(rows, records.SCHEMA))
+    made = parquet.as_records(pa.Table.from_pylist(rows, parquet.SCHEMA))
     paths = []
-    for hour, part in records.by_hour(made) if hours else [("all", made)]:
+    for hour, part in parquet.by_hour(made) if hours else [("all", made)]:
         path = folder / f"{topic}-{hour}.parquet"
-        path.write_bytes(records.parquet(part))
+        path.write_bytes(parquet.parquet(part))
         paths.append(str(path))
     return paths
 

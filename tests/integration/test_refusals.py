@@ -12,11 +12,11 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming import StatefulProcessor
 
 from penstock.control import ProgressRow
-from penstock.declare.promises import Promise
-from penstock.declare.topic import COMMITS
-from penstock.engine.run import StreamRun
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import DeclarationError
-from penstock.local.parts import Broker
+from penstock.model.output_mode import Promise
+from penstock.model.topic import COMMITS
 from penstock.streams import Each, F, Final, Input, Joined, Stream, Table, Timed, Topic, TopicOutput, Updates
 from penstock.testing import create, frames
 

@@ -14,16 +14,17 @@ from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
 from penstock.catalog import build
-from penstock.cli import app, ways_out
+from penstock.cli import app, recovery
 from penstock.control import Actor, connect
-from penstock.declare.topic import COMMITS
-from penstock.engine import hadoop, source
-from penstock.engine.checkpoint import Checkpoint
-from penstock.engine.rewind import Plan, To, planned
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.checkpoint.layout import Checkpoint
+from penstock.engine.jvm import hadoop_fs
+from penstock.engine.operations.reset_plan import Plan, To, planned
+from penstock.engine.query import source
 from penstock.engine.session import session_for
 from penstock.kafka.admin import admin
 from penstock.kafka.replay import REPLAYS
-from penstock.local.parts import Broker
+from penstock.model.topic import COMMITS
 from penstock.streams import Each, F, Final, Input, Stream, Topic, TopicOutput, Updates
 from penstock.testing import Record, create, read, running, send
 from tests.support import forget, tended, wait_until
@@ -124,14 +125,14 @@ def test_updates_are_not_overwritten_by_smaller_counts_nor_dead_letters_sent_twi
     assert ran(STREAM, spark, bootstrap, tmp_path) == [(4, 1)]
     assert reset(STREAM, spark, bootstrap, tmp_path, {(EVENTS.name, 0): 3}).reset.floor == minute(2)
     # As if the driver died when the old checkpoint had stepped aside, and the new one was not in place.
-    move, moves = hadoop.Folder.move, [1, 0]
+    move, moves = hadoop_fs.Folder.move, [1, 0]
 
-    def dying(self: hadoop.Folder, to: str) -> None:
+    def dying(self: hadoop_fs.Folder, to: str) -> None:
         if not moves.pop(0):
             raise RuntimeError("killed")
         move(self, to)
 
-    monkeypatch.setattr(hadoop.Folder, "move", dying)
+    monkeypatch.setattr(hadoop_fs.Folder, "move", dying)
     with pytest.raises(RuntimeError, match="killed"), running(STREAM, spark, bootstrap, tmp_path):
         pass
     monkeypatch.undo()
@@ -262,7 +263,7 @@ def test_the_command_says_what_it_does_and_does_it(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     catalog = build([STREAM])
-    monkeypatch.setattr(ways_out, "readable", lambda: (catalog, []))
+    monkeypatch.setattr(recovery, "readable", lambda: (catalog, []))
     monkeypatch.setenv("PENSTOCK_CONTROL_URL", f"sqlite:///{tmp_path}/control.db")
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     monkeypatch.setenv("PENSTOCK_CHECKPOINTS", str(tmp_path))

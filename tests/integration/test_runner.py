@@ -15,15 +15,15 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.sql import SparkSession
 
-from penstock.declare.outputs import Mark
-from penstock.declare.topic import COMMITS
-from penstock.engine import source
-from penstock.engine.checkpoint import Batch
-from penstock.engine.run import StreamRun
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.checkpoint.layout import Batch
+from penstock.engine.query import source
+from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import Blocked, LeaseLost
 from penstock.kafka.admin import admin, partitions
-from penstock.kafka.output import TopicWriter
-from penstock.local.parts import Broker
+from penstock.kafka.topic_writer import TopicWriter
+from penstock.model.output import Mark
+from penstock.model.topic import COMMITS
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput, Updates
 from penstock.testing import Record, create, latest, read, running, send
 from tests.support import wait_until

@@ -9,10 +9,10 @@ from typing import Any
 import psutil
 import pytest
 
+from penstock.devstack.servers.s3 import S3
 from penstock.errors import SinkError, Wait
-from penstock.local.s3 import S3
-from penstock.objects.place import ACCESS_KEY, Endpoint, endpoint
-from penstock.objects.store import Gone, Store
+from penstock.object_store.bucket import Gone, Store
+from penstock.object_store.endpoint import ACCESS_KEY, Endpoint, endpoint
 from penstock.settings import settings
 from tests import archived
 from tests.archived import where

@@ -22,16 +22,16 @@ from typer.testing import CliRunner
 from penstock.catalog import Beaten, Reader
 from penstock.cli import app
 from penstock.control import Control
-from penstock.declare.promises import Due
-from penstock.declare.topic import COMMITS
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.errors import BrokerError, ControlError
+from penstock.host.process import free_port
 from penstock.kafka.admin import admin, ensure_topics
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine.process import free_port
-from penstock.observe.sender import Sender
+from penstock.model.output_mode import Due
+from penstock.model.topic import COMMITS
+from penstock.monitoring.collect.sender import Sender
 from penstock.settings import settings
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
-from penstock.supervision.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, read, running, send
 from tests.captures import Source, polled
 from tests.certificates import Authority

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.machine.process import free_port, listens
+from penstock.host.process import free_port, listens
 from penstock.supervision import launch
 from tests.support import wait_until
 
@@ -33,7 +33,7 @@ spark.stop()
 @pytest.fixture
 def master(home: Path) -> Iterator[str]:
     """A standalone master and a worker, with the settings that a driver of this home has."""
-    from penstock.engine.secured import secured
+    from penstock.engine.spark_security import secured
 
     port = free_port()
     url = f"spark://127.0.0.1:{port}"

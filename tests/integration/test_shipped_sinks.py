@@ -16,12 +16,12 @@ from pymongo import MongoClient
 from pyspark.sql import SparkSession
 
 from penstock import catalog
-from penstock.declare import sink_file
-from penstock.declare.topic import COMMITS
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.kafka.admin import admin, partitions
-from penstock.local.parts import Broker
+from penstock.model.sql import sink_file
+from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT, settings
-from penstock.sinks import statements
+from penstock.sinks.core import stream as statements
 from penstock.testing import Record, create, read, running, send
 from tests.elasticsearch import Server
 from tests.mongo import store

@@ -21,18 +21,18 @@ from penstock import cli
 from penstock.catalog import build
 from penstock.cli import sink_records
 from penstock.control import ProgressRow
-from penstock.declare.outputs import NOTHING, Mark, Output, Owner
-from penstock.declare.topic import COMMITS
-from penstock.engine import patience
-from penstock.engine.replay import EARLIER, GONE, WRITTEN, replay
-from penstock.engine.run import StreamRun
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.commit import async_writer
+from penstock.engine.operations.sink_replay import EARLIER, GONE, WRITTEN, replay
+from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import Refused, Wait
 from penstock.kafka.admin import admin, topic_ids
-from penstock.kafka.letters import Letter
-from penstock.kafka.letters import read as read_letters
-from penstock.local.parts import Broker
+from penstock.kafka.dead_letters import Letter
+from penstock.kafka.dead_letters import read as read_letters
+from penstock.model.output import NOTHING, Mark, Output, Owner
+from penstock.model.topic import COMMITS
 from penstock.settings import settings
-from penstock.sinks.documents import Documents, Figures
+from penstock.sinks.core.document import Documents, Figures
 from penstock.streams import Each, F, Input, Stream, Topic
 from penstock.testing import Record, create, running, send
 from tests.support import wait_until
@@ -229,7 +229,7 @@ def test_a_store_that_hangs_stalls_nobody_else(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its stream says so, holds its offsets, can be stopped, and writes all of it once the store is back."""
-    monkeypatch.setattr(patience, "ANSWER", 1.0)
+    monkeypatch.setattr(async_writer, "ANSWER", 1.0)
     hangs = threading.Event()
     CABINETS["slow"].before = lambda: _until(hangs)
     slow, quick = (

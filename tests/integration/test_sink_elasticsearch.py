@@ -15,11 +15,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from penstock.errors import Refused, SinkError, Wait
-from penstock.sinks import elasticsearch_bulk
-from penstock.sinks.elasticsearch import LIMITS
-from penstock.sinks.elasticsearch_bulk import Bulk, Outcome, item
-from penstock.sinks.elasticsearch_client import connect
-from penstock.sinks.elasticsearch_writer import IndexWriter
+from penstock.sinks.elasticsearch import bulk as elasticsearch_bulk
+from penstock.sinks.elasticsearch.bulk import Bulk, Outcome, item
+from penstock.sinks.elasticsearch.client import connect
+from penstock.sinks.elasticsearch.config import LIMITS
+from penstock.sinks.elasticsearch.writer import IndexWriter
 from tests.elasticsearch import MARK, NOON, SHAPE, Server, give, output, row, shaped
 from tests.support import wait_until
 

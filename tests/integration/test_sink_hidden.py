@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 from pymongo import MongoClient
 
-from penstock.declare.outputs import NOTHING
 from penstock.errors import Refused
-from penstock.sinks.elasticsearch_writer import IndexWriter
-from penstock.sinks.influx_writer import InfluxWriter
-from penstock.sinks.influxdb import InfluxDB
-from penstock.sinks.mongodb import MongoDB
-from penstock.sinks.mongodb_writer import MongoWriter
+from penstock.model.output import NOTHING
+from penstock.sinks.elasticsearch.writer import IndexWriter
+from penstock.sinks.influxdb.config import InfluxDB
+from penstock.sinks.influxdb.writer import InfluxWriter
+from penstock.sinks.mongodb.config import MongoDB
+from penstock.sinks.mongodb.writer import MongoWriter
 from tests import elasticsearch, influx, mongo
 from tests.elasticsearch import Server
 from tests.mongo import Row

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import Refused, SinkError
-from penstock.sinks.elasticsearch_writer import IndexWriter
+from penstock.sinks.elasticsearch.writer import IndexWriter
 from tests.elasticsearch import NOON, Server, give, output, row
 
 pytestmark = pytest.mark.integration

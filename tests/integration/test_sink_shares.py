@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pymongo import MongoClient
 
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.kafka.admin import ensure_topics
-from penstock.local.parts import Broker, MariaDB
 from penstock.streams import Topic
 from penstock.supervision import processes
 from penstock.testing import Record, send

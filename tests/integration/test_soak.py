@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from jobs.metrics import RECEIPTS, bundles, metrics_settings, summaries
-from penstock.declare.topic import COMMITS
-from penstock.local.parts import Broker
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.model.topic import COMMITS
 from penstock.streams import Topic
 from penstock.testing import Record, create, read, running, send
 

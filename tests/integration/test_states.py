@@ -10,12 +10,12 @@ from pyspark.sql import SparkSession
 
 from penstock.catalog import Beaten, Reader
 from penstock.control import ProgressRow
-from penstock.declare.promises import Due
-from penstock.engine import source
-from penstock.engine.run import StreamRun
-from penstock.local.parts import Broker
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.query import source
+from penstock.engine.query.stream_run import StreamRun
+from penstock.model.output_mode import Due
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
-from penstock.supervision.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, running, send
 from tests.support import tended, wait_until
 

@@ -18,13 +18,13 @@ import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from penstock.declare.outputs import Mark
-from penstock.engine import tablefeed
-from penstock.engine.tablefiles import MANIFEST, Manifest
-from penstock.engine.tables import Tables
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.query.tables import Tables
 from penstock.kafka.admin import admin, partitions
-from penstock.local.parts import Broker
+from penstock.model.output import Mark
 from penstock.streams import Each, Input, Stream, Table, Topic, TopicOutput
+from penstock.tables import topic_reader
+from penstock.tables.table_store import MANIFEST, Manifest
 from penstock.testing import Record, create, read, send
 from tests.support import wait_until
 
@@ -313,7 +313,7 @@ def test_whatever_happens_to_the_folder_a_batch_sees_the_newest_of_each_key(
     # The oracle needs what compaction would take.
     create(bootstrap, replace(SHOPS, config={"min.compaction.lag.ms": "3600000"}))
     chance = random.Random(seed)
-    monkeypatch.setattr(tablefeed, "ROWS", 20)
+    monkeypatch.setattr(topic_reader, "ROWS", 20)
     harms = [missing, empty, cut, flipped, folder_gone, left_over, nothing]
     old = tmp_path / "old"
     for _ in range(6):

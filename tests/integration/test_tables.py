@@ -15,18 +15,18 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 
+from penstock.codec.heartbeat import BEAT_KEY, Signer, signer
 from penstock.control import ProgressRow
-from penstock.declare.topic import COMMITS
-from penstock.engine import tablefeed
-from penstock.engine.run import StreamRun
-from penstock.engine.tablefeed import Decoder, TableFeed
-from penstock.engine.tablefiles import GONE, MANIFEST
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.engine.query.stream_run import StreamRun
 from penstock.kafka.admin import admin, partitions
-from penstock.kafka.letters import between, consumer
-from penstock.kafka.output import TopicWriter
-from penstock.local.parts import Broker
-from penstock.records.heartbeat import BEAT_KEY, Signer, signer
+from penstock.kafka.dead_letters import between, consumer
+from penstock.kafka.topic_writer import TopicWriter
+from penstock.model.topic import COMMITS
 from penstock.streams import Each, F, Input, Stream, Table, Topic, TopicOutput
+from penstock.tables import topic_reader
+from penstock.tables.table_store import GONE, MANIFEST
+from penstock.tables.topic_reader import Decoder, TableFeed
 from penstock.testing import Record, create, latest, read, running, send
 from tests.support import wait_until
 
@@ -195,8 +195,8 @@ def test_a_value_that_is_no_record_is_one_dead_letter_and_a_batch_run_again_sees
 def test_dead_letters_beyond_a_batchs_share_go_with_the_next(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tablefeed, "ROWS", 10)
-    monkeypatch.setattr("penstock.engine.tables.ROWS", 10)
+    monkeypatch.setattr(topic_reader, "ROWS", 10)
+    monkeypatch.setattr("penstock.engine.query.tables.ROWS", 10)
     send(bootstrap, [shop(f"k{n}", "{}") for n in range(35)])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         seen = []
@@ -334,7 +334,7 @@ def made(spark: SparkSession, bootstrap: str, root: Path, stream: Stream = STREA
 def test_a_table_that_is_being_loaded_says_how_far_it_is_and_goes_on_where_it_was(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tablefeed, "ROWS", 100)
+    monkeypatch.setattr(topic_reader, "ROWS", 100)
     send(bootstrap, [shop(f"k{n}", "Köln") for n in range(1000)])
     send(bootstrap, sales((1, "k999")))
     taken, gate, parts = Decoder.taken, threading.Event(), []

@@ -14,12 +14,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import catalog
-from penstock.declare.promises import Promise
-from penstock.declare.topic import ASIDE
-from penstock.local.parts import Broker
-from penstock.records.heartbeat import BEAT_KEY, Signer
+from penstock.codec.heartbeat import BEAT_KEY, Signer
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.model.output_mode import Promise
+from penstock.model.topic import ASIDE
 from penstock.streams import F, Final, Input, Stream, Topic, TopicOutput, Updates
-from penstock.supervision.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, read, running, send
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from typer.testing import CliRunner
 from penstock import testing
 from penstock.catalog import Catalog, build
 from penstock.cli import app
+from penstock.codec.heartbeat import BEAT_KEY
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import BrokerError, BrokerRefused
 from penstock.kafka import console
 from penstock.kafka.admin import ensure_topics
-from penstock.local.parts import Broker
-from penstock.records.heartbeat import BEAT_KEY
 from penstock.settings import settings
 from penstock.streams import Final, Input, Stream, Topic, TopicOutput
 

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
-from penstock.declare.topic import ASIDE, COMMITS
-from penstock.local.parts import Broker
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.model.topic import ASIDE, COMMITS
 from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import create, running
 from tests.support import tended, wait_until

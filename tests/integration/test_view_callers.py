@@ -16,9 +16,9 @@ import httpx
 import psutil
 import pytest
 
-from penstock.declare.view import View
-from penstock.local.parts import Broker
-from penstock.views.layout import Layout
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.model.view import View
+from penstock.views.store.columns import Layout
 from tests.support import wait_until
 from tests.viewing import AGENT, BY, TOPIC, Fleet, agent, serving
 

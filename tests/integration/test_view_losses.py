@@ -13,10 +13,10 @@ import httpx
 import pytest
 
 from penstock import catalog
-from penstock.declare.topic import Topic
+from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.kafka.admin import admin, ensure_topics
-from penstock.local.parts import Broker
-from penstock.views.plan import kept_by
+from penstock.model.topic import Topic
+from penstock.views.cluster.partition_assignment import kept_by
 from tests.support import forget, wait_until
 from tests.viewing import PARTITIONS, TOPIC, Fleet, agent, serving
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from penstock import catalog
 from penstock.cli import app
-from penstock.local.parts import Broker
-from penstock.views.layout import Layout
-from penstock.views.plan import kept_by, partition_of
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.views.cluster.partition_assignment import kept_by, partition_of
+from penstock.views.store.columns import Layout
 from tests.support import wait_until
 from tests.viewing import PARTITIONS, TOPIC, Fleet, agent, serving
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.declare.inputs import RAW
-from penstock.engine.records import HEADERS, decoded
+from penstock.engine.query.decode import HEADERS, decoded
+from penstock.model.input import RAW
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, frames
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from penstock.control import Actor, Control, DriverRow, connect, schema
+from penstock.control import Actor, Control, DriverRow, connect, tables
 from penstock.settings import PROJECT
 from penstock.supervision import processes
 from penstock.supervision.supervisor import Supervisor
@@ -43,8 +43,8 @@ class Platform:
         self.control = Control(f"sqlite:///{tmp / 'control.db'}")
         self.control.migrate()
         with self.control.engine.begin() as c:
-            c.execute(schema.app.insert().values(name="a", release_seq=0, restarts=0))
-            c.execute(schema.stream.insert().values(name="s", app="a", desired="on"))
+            c.execute(tables.app.insert().values(name="a", release_seq=0, restarts=0))
+            c.execute(tables.stream.insert().values(name="s", app="a", desired="on"))
         self.launched: list[str] = []
 
     def supervisor(self, owner: str = "one", command: Sequence[str] = SLEEP) -> Supervisor:
@@ -69,11 +69,11 @@ class Platform:
         """Let others do much that is recorded."""
         with self.control.engine.begin() as c:
             row = {"at": 0, "actor": "others", "source": "cli", "verb": "stop", "target": "another"}
-            c.execute(schema.action.insert(), [row] * count)
+            c.execute(tables.action.insert(), [row] * count)
 
     def age(self, incarnation: str, seconds: float) -> None:
         """Let a driver's beat and launch lie further back."""
-        d = schema.driver
+        d = tables.driver
         back = int(seconds * 1000)
         with self.control.engine.begin() as c:
             c.execute(

@@ -13,17 +13,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.archive import keeper, layout, reading, records
-from penstock.archive.keeper import Keeper, bins, left_of
+from penstock.archive import hour_closer, layout, parquet, reader
+from penstock.archive.hour_closer import Keeper, bins, left_of
 from penstock.archive.layout import Closed, File, Manifest, Span, State, added
-from penstock.archive.streams import Archived, stream
+from penstock.archive.stream import Archived, stream
 from penstock.archive.writer import _begins, _behind
-from penstock.declare.archive import Archive
-from penstock.declare.outputs import Mark
-from penstock.declare.topic import Topic
 from penstock.errors import DeclarationError, SinkError
-from penstock.objects.place import AWS, endpoint
-from penstock.objects.store import filesystem
+from penstock.model.archive import Archive
+from penstock.model.output import Mark
+from penstock.model.topic import Topic
+from penstock.object_store.bucket import filesystem
+from penstock.object_store.endpoint import AWS, endpoint
 from penstock.settings import settings
 from tests.support import wait_until
 
@@ -36,7 +36,7 @@ def row(offset: int, **more: object) -> dict[str, object]:
 
 
 def table(*rows: dict[str, object]) -> pa.Table:
-    return pa.Table.from_pylist(list(rows), records.SCHEMA)
+    return pa.Table.from_pylist(list(rows), parquet.SCHEMA)
 
 
 def test_a_state_and_a_manifest_are_read_as_they_were_written() -> None:
@@ -83,16 +83,16 @@ def test_an_archive_knows_up_to_where_and_from_where_on_it_has_all() -> None:
 def test_the_sum_is_the_one_that_lies_in_archives() -> None:
     texts = [b"t:0:7:1:1:kv", b"t:0:8:-1:0:"]
     wanted = sum(int.from_bytes(hashlib.md5(text).digest()[:8], "little") for text in texts) % 2**64
-    assert records.spans_of(table(row(7), row(8, key=None, value=b"")))["t/0"] == Span(2, 7, 8, wanted)
+    assert parquet.spans_of(table(row(7), row(8, key=None, value=b"")))["t/0"] == Span(2, 7, 8, wanted)
 
 
 def test_a_sum_is_of_the_set_alone() -> None:
     rows = [row(n, partition=n % 3, value=None if n % 5 == 0 else b"%d" % n) for n in range(100)]
-    whole = records.spans_of(table(*rows))
+    whole = parquet.spans_of(table(*rows))
     random.Random(7).shuffle(rows)
-    assert added([records.spans_of(table(*rows[:37])), records.spans_of(table(*rows[37:]))]) == whole
+    assert added([parquet.spans_of(table(*rows[:37])), parquet.spans_of(table(*rows[37:]))]) == whole
     assert whole["t/1"].rows == 33
-    assert records.spans_of(table()) == {}
+    assert parquet.spans_of(table()) == {}
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_a_sum_is_of_the_set_alone() -> None:
     ids=str,
 )  # fmt: skip
 def test_records_that_differ_have_different_sums(other: dict[str, object]) -> None:
-    [one] = records.spans_of(table(row(1))).values()
-    [two] = records.spans_of(table({**row(1), **other})).values()
+    [one] = parquet.spans_of(table(row(1))).values()
+    [two] = parquet.spans_of(table({**row(1), **other})).values()
     assert one.sum != two.sum
 
 
@@ -115,7 +115,7 @@ def test_a_record_lies_in_the_hour_of_its_event_time_or_its_own() -> None:
         row(3, event_time=datetime(1969, 12, 31, tzinfo=UTC)),
         row(4, event_time=None, timestamp=datetime(1, 1, 1, tzinfo=UTC)),
     )  # fmt: skip
-    found = {hour: one["offset"].to_pylist() for hour, one in records.by_hour(records.as_records(rows))}
+    found = {hour: one["offset"].to_pylist() for hour, one in parquet.by_hour(parquet.as_records(rows))}
     assert found == {"1970-01-01T00": [4], "2026-01-31T23": [0, 2, 3], "2026-02-01T00": [1]}
     assert layout.folder("2026-02-01T00") == "date=2026-02-01/hour=00"
 
@@ -124,9 +124,9 @@ def test_parquet_keeps_all_of_a_record() -> None:
     rows = table(
         row(0, headers=[{"key": "h", "value": None}, {"key": "h", "value": b"\xff"}]), row(1, key=None, value=None)
     )
-    assert pa.concat_tables(records.read(io.BytesIO(records.parquet(rows)))).equals(rows)
+    assert pa.concat_tables(parquet.read(io.BytesIO(parquet.parquet(rows)))).equals(rows)
     with pytest.raises(pa.ArrowInvalid):
-        list(records.read(io.BytesIO(records.parquet(rows)[:-1])))
+        list(parquet.read(io.BytesIO(parquet.parquet(rows)[:-1])))
 
 
 def test_small_files_are_joined_and_large_ones_are_not() -> None:
@@ -210,11 +210,11 @@ def test_the_last_hour_of_the_calendar_keeps_no_other_open(monkeypatch: pytest.M
     made.tend()
     assert closed == ["1970-01-01T00", "2026-01-01T10", "2026-01-01T11"], "the newest has yet to wait"
     held = State(open={LAST_HOUR: (), "2026-01-01T10": ()})
-    assert reading.names(held, datetime(9000, 1, 1, tzinfo=UTC)) == [LAST_HOUR]
-    assert reading.names(held, end=datetime(9000, 1, 1, tzinfo=UTC)) == ["2026-01-01T10"]
+    assert reader.names(held, datetime(9000, 1, 1, tzinfo=UTC)) == [LAST_HOUR]
+    assert reader.names(held, end=datetime(9000, 1, 1, tzinfo=UTC)) == ["2026-01-01T10"]
     one = datetime(2026, 1, 1, 11, tzinfo=UTC)
-    assert reading.names(held, one, one + layout.HOUR) == []
-    assert reading.names(held, one - timedelta.resolution, one) == ["2026-01-01T10"]
+    assert reader.names(held, one, one + layout.HOUR) == []
+    assert reader.names(held, one - timedelta.resolution, one) == ["2026-01-01T10"]
 
 
 def test_an_hour_that_cannot_be_closed_keeps_no_other_open(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,7 +225,7 @@ def test_an_hour_that_cannot_be_closed_keeps_no_other_open(monkeypatch: pytest.M
 
 
 def test_a_keeper_goes_on_behind_an_error_that_nobody_foresaw(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(keeper, "EVERY", 0.01)
+    monkeypatch.setattr(hour_closer, "EVERY", 0.01)
     made, closed = tending(monkeypatch, "2026-01-01T10")
     looks = iter([OverflowError("date value out of range")])
     tend = made.tend
@@ -246,15 +246,15 @@ def test_a_keeper_goes_on_behind_an_error_that_nobody_foresaw(monkeypatch: pytes
 def test_times_that_python_does_not_know(tmp_path: Path) -> None:
     micros = [-5, 0, 1_700_000_000_000_000, 2**60]
     rows = table(*(row(n) for n in range(len(micros))))
-    own = pa.array(micros, records.TIME)
+    own = pa.array(micros, parquet.TIME)
     rows = rows.set_column(rows.schema.get_field_index("timestamp"), rows.schema.field("timestamp"), own)
-    (tmp_path / "x").write_bytes(records.parquet(rows))
+    (tmp_path / "x").write_bytes(parquet.parquet(rows))
     store: Any = SimpleNamespace(opened=lambda key: (tmp_path / key).open("rb"), place=str)
-    assert reading.times(store, File("x", 1, {})) == (records.FIRST, records.LAST)
-    assert [records.moment(at) for at in (2**63 - 1, -(2**63), 1)] == [
-        records.LAST,
-        records.FIRST,
-        records.FIRST + timedelta.resolution,
+    assert reader.times(store, File("x", 1, {})) == (parquet.FIRST, parquet.LAST)
+    assert [parquet.moment(at) for at in (2**63 - 1, -(2**63), 1)] == [
+        parquet.LAST,
+        parquet.FIRST,
+        parquet.FIRST + timedelta.resolution,
     ]
 
 

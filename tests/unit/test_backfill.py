@@ -20,22 +20,23 @@ import pytest
 
 from jobs.metrics.kept import SUMMARIES
 from jobs.quality.kept import COUNTS
-from penstock.archive import records
+from penstock.archive import parquet
 from penstock.archive.layout import Span
-from penstock.backfill import archived, patience, progress, rows, writing
+from penstock.backfill import archive_source, progress, retry, writer
+from penstock.backfill import transform as rows
 from penstock.backfill.job import Done, Job
-from penstock.backfill.lag import behind, watermarks
-from penstock.backfill.patience import patiently
+from penstock.backfill.preflight import Target, extent, keeps, settled
 from penstock.backfill.progress import Figures, Progress
-from penstock.backfill.ready import Target, extent, keeps, settled
-from penstock.backfill.report import reporter
+from penstock.backfill.reporter import reporter
+from penstock.backfill.retry import patiently
 from penstock.backfill.run import run
+from penstock.backfill.stream_lag import behind, watermarks
 from penstock.backfill.verify import RAW, replaced
 from penstock.catalog import build
 from penstock.control import Control
 from penstock.control.rows import ProgressRow
 from penstock.errors import BackfillError, NotYet, Wait
-from penstock.kafka.sizes import Message
+from penstock.kafka.limits import Message
 from penstock.streams import Archive, Backfill, Each, Input, Stream, Topic, TopicOutput
 from tests.support import wait_until
 
@@ -51,7 +52,7 @@ def written(path: Path, given: Sequence[tuple[str, str | None]]) -> Path:
         {"topic": "t", "partition": 0, "offset": n, "key": key.encode(), "value": value and value.encode()}
         for n, (key, value) in enumerate(given)
     ]
-    pq.write_table(pa.Table.from_pylist(made, records.SCHEMA), path)
+    pq.write_table(pa.Table.from_pylist(made, parquet.SCHEMA), path)
     return path
 
 
@@ -108,7 +109,7 @@ def test_rows_are_held_by_their_bytes(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_records_go_with_their_own_headers_and_times_and_one_of_ours() -> None:
-    own: list[Any] = [("a", b"1"), ("é", None), (writing.HEADER, b"of an earlier run"), ("a", b"2")]
+    own: list[Any] = [("a", b"1"), ("é", None), (writer.HEADER, b"of an earlier run"), ("a", b"2")]
     given: list[dict[str, Any]] = [
         {"key": b"left out", "headers": [("left", b"out")]},
         {"key": b"k", "value": b"v", "timestamp": AT, "headers": own},
@@ -117,11 +118,11 @@ def test_records_go_with_their_own_headers_and_times_and_one_of_ours() -> None:
         {"key": b"k", "value": b"", "timestamp": datetime(1970, 1, 1, tzinfo=UTC), "headers": []},
     ]
     rows = pa.Table.from_pylist(
-        [{"topic": "t", "partition": 3, "offset": n, **row} for n, row in enumerate(given)], records.SCHEMA
+        [{"topic": "t", "partition": 3, "offset": n, **row} for n, row in enumerate(given)], parquet.SCHEMA
     ).slice(1)
     job = Job(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
-    batch = writing._batch(job, RUN, rows)
-    marks = [(writing.HEADER, f"run/t/3/{n}".encode()) for n in (1, 2, 3, 4)]
+    batch = writer._batch(job, RUN, rows)
+    marks = [(writer.HEADER, f"run/t/3/{n}".encode()) for n in (1, 2, 3, 4)]
     now = int(AT.timestamp() * 1000)
     expected = [
         Message("to", b"k", b"v", (*own[:2], own[3], marks[0]), timestamp=now),
@@ -137,8 +138,8 @@ def test_records_go_with_their_own_headers_and_times_and_one_of_ours() -> None:
     assert batch.sizes[0] >= sizes[0]
     assert list(batch.larger(sizes[1] - 1)) == expected[1:2]
     assert not list(batch.larger(sizes[1]))
-    plain = writing._batch(replace(job, timestamps="now"), RUN, rows.slice(1, 1).set_column(
-        rows.schema.get_field_index("headers"), "headers", pa.nulls(1, records.SCHEMA.field("headers").type)
+    plain = writer._batch(replace(job, timestamps="now"), RUN, rows.slice(1, 1).set_column(
+        rows.schema.get_field_index("headers"), "headers", pa.nulls(1, parquet.SCHEMA.field("headers").type)
     ))  # fmt: skip
     assert list(plain.messages()) == expected[1:2]
 
@@ -156,7 +157,7 @@ def test_no_record_comes_before_an_earlier_one_of_its_key(tmp_path: Path) -> Non
         }
         for n, (key, m) in enumerate(late)
     ]
-    pq.write_table(pa.Table.from_pylist(given, records.SCHEMA), source := tmp_path / "source.parquet")
+    pq.write_table(pa.Table.from_pylist(given, parquet.SCHEMA), source := tmp_path / "source.parquet")
     backfill = Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to"))
     plan = Done({"t/0": Span(7, 0, 6, 0)}, {}, {}, "", {}, 0)
     made = rows.made(Job(backfill, AT, AT + timedelta(hours=1), "to"), [source], plan, tmp_path, lambda *_: iter(()))
@@ -168,7 +169,7 @@ def test_records_of_two_topics_of_one_name_are_each_written_once(
 ) -> None:
     row = {"topic": "t", "partition": 0, "offset": 7, "key": b"k", "event_time": AT}
     pq.write_table(
-        pa.Table.from_pylist([{**row, "value": v} for v in (b"new", b"old")], records.SCHEMA),
+        pa.Table.from_pylist([{**row, "value": v} for v in (b"new", b"old")], parquet.SCHEMA),
         source := tmp_path / "of.parquet",
     )
     job = Job(
@@ -208,7 +209,7 @@ def test_a_target_that_would_not_keep_what_it_is_given_is_refused(
     stamped = datetime.fromtimestamp(time.time() - age / 1000, UTC)
     row = {"topic": "t", "partition": 0, "key": b"k", "value": b"x" * 400, "event_time": AT}
     given = [{**row, "offset": n, "timestamp": stamped if n else EPOCH, "headers": [("h", None)]} for n in (0, 1, 2)]
-    pq.write_table(pa.Table.from_pylist(given, records.SCHEMA), path := tmp_path / "rows.parquet")
+    pq.write_table(pa.Table.from_pylist(given, parquet.SCHEMA), path := tmp_path / "rows.parquet")
     job = Job(Backfill("again", Archive("kept", Topic("t"), bucket="lake"), Topic("to")), None, AT, "to")
     target = Target(compacts=False, id="", settings=settings)
     with pytest.raises(BackfillError, match=said) if said else nullcontext():
@@ -244,11 +245,11 @@ def test_a_lost_connection_is_not_taken_for_a_full_disk(home: Path, error: OSErr
 
 def test_the_hour_behind_a_time() -> None:
     hour, last = timedelta(hours=1), datetime(9999, 12, 31, 23, tzinfo=UTC)
-    assert archived._hour_after(AT.replace(minute=0, second=0, microsecond=0), timedelta(0)).minute == 0
+    assert archive_source._hour_after(AT.replace(minute=0, second=0, microsecond=0), timedelta(0)).minute == 0
     for at in (datetime(2026, 1, 1, 10, 0, 1, tzinfo=UTC), datetime(2026, 1, 1, 11, tzinfo=UTC)):
-        assert archived._hour_after(at, hour) == datetime(2026, 1, 1, 12, tzinfo=UTC)
+        assert archive_source._hour_after(at, hour) == datetime(2026, 1, 1, 12, tzinfo=UTC)
     for at in (last, last - hour, last + (hour - timedelta.resolution)):
-        assert archived._hour_after(at, timedelta(days=1)) == last
+        assert archive_source._hour_after(at, timedelta(days=1)) == last
 
 
 def test_it_says_that_it_lives_while_there_are_no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +265,7 @@ def test_it_says_that_it_lives_while_there_are_no_figures(monkeypatch: pytest.Mo
 
 
 def test_a_store_is_asked_again_and_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PAUSE", 0.01)
+    monkeypatch.setattr(retry, "PAUSE", 0.01)
     said: list[str] = []
     answers: list[object] = [Wait("away", seconds=0.0), Wait("away", seconds=0.0), "there"]
 
@@ -277,7 +278,7 @@ def test_a_store_is_asked_again_and_not_for_ever(monkeypatch: pytest.MonkeyPatch
     assert patiently(ask, said.append) == "there"
     assert len(said) == 2
     assert "away" in said[0]
-    monkeypatch.setattr(patience, "PATIENCE", 0.1)
+    monkeypatch.setattr(retry, "PATIENCE", 0.1)
 
     def never() -> None:
         raise Wait("away", seconds=0.0)
@@ -351,7 +352,7 @@ def test_nobody_knows_how_far_a_stream_is(tmp_path: Path) -> None:
 ENDS = """
 import os, signal, sys, threading
 from pathlib import Path
-from penstock.backfill.rows import database
+from penstock.backfill.transform import database
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
 for _ in range(20):

@@ -15,12 +15,12 @@ from bson import Decimal128, MinKey, Regex, Timestamp
 from bson.datetime_ms import DatetimeMS
 from bson.errors import InvalidBSON
 
-from penstock.archive import records
+from penstock.archive import parquet
 from penstock.archive.layout import Span
-from penstock.backfill import rows
-from penstock.backfill.documents import converted
+from penstock.backfill import transform
 from penstock.backfill.job import EPOCH, Done, Job, ms
-from penstock.backfill.left_out import LeftOut
+from penstock.backfill.mongodb_source import converted
+from penstock.backfill.skipped_records import LeftOut
 from penstock.streams import Archive, Backfill, Rows, Topic, TopicOutput
 
 AT = datetime(2026, 1, 1, 10, tzinfo=UTC)
@@ -58,14 +58,14 @@ def test_records_that_do_not_fit_are_counted_and_named(tmp_path: Path, caplog: p
         {"topic": "t", "partition": 0, "offset": n, "key": None, "value": value, "event_time": AT}
         for n, value in enumerate((b'{"who":"a","n":1}', b'{"who":"b","n":1.5}', b"none", b'{"who":"c","n":2}', None))
     ]
-    pq.write_table(pa.Table.from_pylist(given, records.SCHEMA), source := tmp_path / "source.parquet")
+    pq.write_table(pa.Table.from_pylist(given, parquet.SCHEMA), source := tmp_path / "source.parquet")
     made_of = Rows("who STRING NOT NULL, n BIGINT NOT NULL", "timestamp_millis(n)", "SELECT who, n FROM records")
     output = TopicOutput(Topic("to"), key="who", value="n")
     job = Job(Backfill("sums", Archive("kept", Topic("t"), bucket="lake"), output, rows=made_of), AT, AT + HOUR, "to")
     plan = Done({"t/0": Span(5, 0, 4, 0)}, {}, {}, "", {}, 0)
     for _ in range(2):
-        assert rows.count(rows.made(job, [source], plan, tmp_path, lambda *_: iter(()))) == 2
-        found = LeftOut.kept(tmp_path / rows.LEFT_OUT)
+        assert transform.count(transform.made(job, [source], plan, tmp_path, lambda *_: iter(()))) == 2
+        found = LeftOut.kept(tmp_path / transform.LEFT_OUT)
         assert found.count == 3
         assert found.said.startswith(
             "; 3 records of the source are left out: t[0]@1: field n is no bigint: 1.5; t[0]@2: "
@@ -78,11 +78,11 @@ def test_what_a_recompute_leaves_out_is_what_it_returns() -> None:
         yield pa.table({"key": [b"k"], "value": [b"v"]})
         return 7, "field n is missing or null"
 
-    given = rows._Given(recompute())
+    given = transform._Given(recompute())
     assert len(list(given)) == 1
     assert (
         given.left_out.said
         == "; 7 records of the source are left out: the first of them: field n is missing or null; ..."
     )
-    none = rows._Given(iter(()))
+    none = transform._Given(iter(()))
     assert (list(none), none.left_out.said) == ([], "")

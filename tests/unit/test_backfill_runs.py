@@ -9,13 +9,13 @@ import pytest
 from sqlalchemy import update
 
 from penstock.control import Control
-from penstock.control import schema as s
-from penstock.control.backfills import KEEP_MS, BackfillRow
-from penstock.observe.alarms import PAST_FOR, SILENT_MS
-from penstock.observe.backfills import RUN_CURES, RUN_STATES, run_view
-from penstock.observe.overview import overview
-from penstock.observe.snapshot import read
-from penstock.observe.states import Limits
+from penstock.control import tables as s
+from penstock.control.repositories.backfills import KEEP_MS, BackfillRow
+from penstock.monitoring.dashboard.alarms import PAST_FOR, SILENT_MS
+from penstock.monitoring.dashboard.backfills import RUN_CURES, RUN_STATES, run_view
+from penstock.monitoring.dashboard.overview import overview
+from penstock.monitoring.dashboard.snapshot import read
+from penstock.monitoring.dashboard.states import Limits
 from penstock.settings import PROJECT
 
 NOW = 1_800_000_000_000

@@ -20,9 +20,9 @@ from penstock.cli import app as penstock
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.errors import DeclarationError, ReleaseRefused
 from penstock.settings import PROJECT, settings
-from penstock.supervision import launch, processes, releases
-from penstock.supervision.driver import Driver
-from penstock.supervision.unreadable import Unreadable
+from penstock.supervision import launch, processes, release
+from penstock.supervision.lifecycle import Driver
+from penstock.supervision.unreadable_run import Unreadable
 from tests.chaos.projects import other_project
 
 STREAM = """
@@ -125,7 +125,7 @@ def test_a_name_that_two_apps_declare_stays_with_the_one_that_had_it(project: Pa
     control.sync(found, forget=False)
     assert (control.app_of("sales"), set(control.desired("bank"))) == ("shop", {"rates"})
     with pytest.raises(ReleaseRefused, match="sales"):
-        releases.release(control, "bank", ME)
+        release.release(control, "bank", ME)
 
 
 @pytest.mark.usefixtures("airflow_home")
@@ -251,17 +251,17 @@ def test_a_stream_that_does_not_stop_in_order_keeps_no_other_from_it(
 def test_code_that_does_not_load_is_not_released(
     project: Path, control: Control, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = releases._told
-    monkeypatch.setattr(releases, "_told", lambda c, t: real(c, t) if c[0] == "penstock.catalog" else {"refused": []})
+    real = release._told
+    monkeypatch.setattr(release, "_told", lambda c, t: real(c, t) if c[0] == "penstock.catalog" else {"refused": []})
     broken(project, "jobs/shop/returns.py")
     with pytest.raises(ReleaseRefused, match=r"the code of app shop cannot be read.*returns\.py.*mend the files"):
-        releases.release(control, "shop", ME)
-    assert releases.release(control, "bank", ME) == 1
+        release.release(control, "shop", ME)
+    assert release.release(control, "bank", ME) == 1
     broken(project, "sql/captures/towns.sql")
     with pytest.raises(ReleaseRefused, match=r"app captures .*towns\.sql"):
-        releases.release(control, "captures", ME)
+        release.release(control, "captures", ME)
     (project / "jobs" / "shop" / "returns.py").unlink()
-    assert releases.release(control, "shop", ME) == 1, "a stream whose file is gone is gone by intent"
+    assert release.release(control, "shop", ME) == 1, "a stream whose file is gone is gone by intent"
     assert [a["verb"] for a in control.actions()] == ["release", "release"]
 
 
@@ -273,7 +273,7 @@ def test_the_code_of_where_a_release_is_asked_for_is_not_the_projects(
     (elsewhere / "__init__.py").touch()
     (elsewhere / "sales.py").write_text(BROKEN)
     monkeypatch.chdir(project / "elsewhere")
-    told = releases._told(("penstock.catalog", "shop"), 60)
+    told = release._told(("penstock.catalog", "shop"), 60)
     assert (sorted(told["names"]), told["wrong"], told["others"]) == (["returns", "sales"], [], [])
 
 
@@ -288,11 +288,11 @@ def test_state_that_does_not_fit_is_not_released_unless_accepted(
             return {"names": ["sales"], "streams": True, "wrong": [], "others": []}
         return {"refused": [] if "--accept" in command else ["stream sales has state of other code"]}
 
-    monkeypatch.setattr(releases, "_told", told)
+    monkeypatch.setattr(release, "_told", told)
     with pytest.raises(ReleaseRefused, match=r"app shop cannot go on with this code.*state of other code"):
-        releases.release(control, "shop", ME)
-    assert releases.release(control, "shop", ME, "agreed", accept_state=True) == 1
-    assert asked[-1] == ("penstock.engine.plans", "shop", "--accept")
+        release.release(control, "shop", ME)
+    assert release.release(control, "shop", ME, "agreed", accept_state=True) == 1
+    assert asked[-1] == ("penstock.engine.checkpoint.plan_fingerprint", "shop", "--accept")
     assert control.actions(1)[0]["detail"] == "agreed (what streams have in state is accepted)"
 
 
@@ -342,10 +342,10 @@ def test_who_feeds_a_topic_is_known_though_its_file_breaks(project: Path) -> Non
 def test_what_a_file_does_to_its_process_keeps_no_other_app_from_a_release(
     project: Path, control: Control, monkeypatch: pytest.MonkeyPatch, does: str
 ) -> None:
-    real = releases._told
-    monkeypatch.setattr(releases, "_told", lambda c, _: real(c, 20) if c[0] == "penstock.catalog" else {"refused": []})
+    real = release._told
+    monkeypatch.setattr(release, "_told", lambda c, _: real(c, 20) if c[0] == "penstock.catalog" else {"refused": []})
     (project / "jobs" / "shop" / "odd.py").write_text(does + "\n")
-    assert releases.release(control, "bank", ME) == 1
+    assert release.release(control, "bank", ME) == 1
 
 
 def test_what_a_file_prints_is_no_part_of_the_catalog(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

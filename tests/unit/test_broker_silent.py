@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from penstock.declare.topic import Topic
 from penstock.errors import BrokerError
 from penstock.kafka import admin
+from penstock.model.topic import Topic
 
 
 @pytest.fixture

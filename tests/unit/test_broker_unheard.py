@@ -9,10 +9,10 @@ from typing import Any, cast
 import pytest
 
 from penstock.control import ProgressRow
-from penstock.engine import run
-from penstock.engine.figures import Figures
-from penstock.engine.run import StreamRun
-from penstock.engine.through import Through
+from penstock.engine.progress.caught_up import Through
+from penstock.engine.progress.metrics import Figures
+from penstock.engine.query import stream_run
+from penstock.engine.query.stream_run import StreamRun
 
 ENDS = {("a", 0): 5, ("a", 1): 7}
 
@@ -20,7 +20,7 @@ ENDS = {("a", 0): 5, ("a", 1): 7}
 @pytest.fixture
 def stream(monkeypatch: pytest.MonkeyPatch) -> StreamRun:
     """One that has just heard of both partitions of its topic, and whose query is up."""
-    monkeypatch.setattr(run, "SILENT", 0.05)
+    monkeypatch.setattr(stream_run, "SILENT", 0.05)
     made: Any = StreamRun.__new__(StreamRun)
     made.stream = SimpleNamespace(name="s")
     made.offsets = {"a": {0: 5, 1: 7}}
@@ -40,7 +40,7 @@ def looked(stream: StreamRun, times: int) -> str:
 
 
 def test_a_stream_whose_broker_is_silent_fails_until_it_is_heard_again(stream: StreamRun) -> None:
-    assert looked(stream, run.LOOKS + 1) == "failing"
+    assert looked(stream, stream_run.LOOKS + 1) == "failing"
     assert "waits for the broker, which does not say how far its topics reach" in (stream.figures.error or "")
     # Of one partition it hears nothing.
     stream.lag(stream.offsets, {("a", 0): 5}, ENDS, 0.0)
@@ -52,7 +52,7 @@ def test_a_stream_whose_broker_is_silent_fails_until_it_is_heard_again(stream: S
 
 def test_a_driver_that_asked_nobody_and_a_stream_that_writes_tell_nothing_of_the_broker(stream: StreamRun) -> None:
     """Another stream of its app may have held the driver up."""
-    assert looked(stream, run.LOOKS) == "idle"
+    assert looked(stream, stream_run.LOOKS) == "idle"
     stream._looks += 1
     stream._wrote_at = time.monotonic()
     stream._listen()
@@ -60,7 +60,7 @@ def test_a_driver_that_asked_nobody_and_a_stream_that_writes_tell_nothing_of_the
 
 
 def test_what_its_query_failed_with_stays_the_reason(stream: StreamRun) -> None:
-    assert looked(stream, run.LOOKS + 1) == "failing"
+    assert looked(stream, stream_run.LOOKS + 1) == "failing"
     stream._ill = True
     stream._figures.set(error="no")
     stream.lag(stream.offsets, ENDS, ENDS, 0.0)
@@ -70,7 +70,7 @@ def test_what_its_query_failed_with_stays_the_reason(stream: StreamRun) -> None:
 
 def test_one_whose_query_has_ended_is_not_well_because_of_that(stream: StreamRun) -> None:
     """Its driver may be held up for long by another stream before it says what the query ended with."""
-    assert looked(stream, run.LOOKS + 1) == "failing"
+    assert looked(stream, stream_run.LOOKS + 1) == "failing"
     stream._query = cast("Any", SimpleNamespace(isActive=False))
     assert looked(stream, 0) == "failing"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobs.metrics import summaries
-from penstock.records.columns import Reading
+from penstock.codec.columnar import Reading
 from tests.readings import batch, run
 
 READING = Reading.of(summaries.STREAM.sources["bundles"], combine=True, keep=False)

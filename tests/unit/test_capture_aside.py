@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from penstock.capture.aside import SCHEMA, Aside
-from penstock.capture.database import Page
-from penstock.capture.encode import Unreadable
-from penstock.capture.records import Records, records
-from penstock.declare.capture import parse
-from penstock.kafka.sizes import Limit
+from penstock.capture.output.encode import Unreadable
+from penstock.capture.output.oversized_rows import SCHEMA, Aside
+from penstock.capture.output.page_records import Records, records
+from penstock.capture.source.base import Page
+from penstock.kafka.limits import Limit
+from penstock.model.capture import parse
 from tests.captures import polled, until
 from tests.unbrokered import QUICK, poller_of
 
@@ -121,8 +121,8 @@ def test_a_text_that_is_no_utf_8_stops_no_other_row(tmp_path: Path, monkeypatch:
         c.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, c INT, name TEXT)")
         c.execute("INSERT INTO t VALUES (1, 1, 'one'), (2, 1, CAST(x'61ff' AS TEXT)), (3, 1, 'three')")
     monkeypatch.setenv("AIRFLOW_CONN_X", f"sqlite:///{file}")
-    monkeypatch.setattr("penstock.capture.writer.ensure_topics", lambda *_: None)
-    monkeypatch.setattr("penstock.capture.cursors.LEAST_OVERLAP", timedelta(0))
+    monkeypatch.setattr("penstock.capture.output.page_writer.ensure_topics", lambda *_: None)
+    monkeypatch.setattr("penstock.capture.polling.cursors.LEAST_OVERLAP", timedelta(0))
     poller = poller_of(f"CAPTURE INTO t FROM sqlite x KEY (id) CURSOR c {QUICK} AS SELECT * FROM t", tmp_path)
     until(poller, lambda: poller.figures.polls > 1, "polls")
     kept: Any = poller.output

@@ -7,11 +7,11 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture import connections
-from penstock.capture.database import SourceError
-from penstock.capture.mysql import MySQL
+from penstock.capture.source import connections
+from penstock.capture.source.base import SourceError
+from penstock.capture.source.mysql import MySQL
 from penstock.errors import DeclarationError
-from penstock.machine.process import free_port
+from penstock.host.process import free_port
 
 DELAY = timedelta(seconds=5)
 

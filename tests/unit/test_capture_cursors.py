@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from penstock.capture.cursors import Cursors
-from penstock.capture.looks import Moment
-from penstock.capture.position import Debt, Position
-from penstock.declare.capture import parse
+from penstock.capture.output.position import Debt, Position
+from penstock.capture.polling.cursors import Cursors
+from penstock.capture.source.open_transactions import Moment
+from penstock.model.capture import parse
 
 NOON = datetime(2026, 1, 1, 12)
 HOUR = timedelta(hours=1)
@@ -27,7 +27,7 @@ class Clocks:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.database, self.here = NOON.replace(tzinfo=UTC).timestamp(), 1000.0
-        monkeypatch.setattr("penstock.capture.cursors.time.monotonic", lambda: self.here)
+        monkeypatch.setattr("penstock.capture.polling.cursors.time.monotonic", lambda: self.here)
 
     def clock(self) -> float:
         self.here += self.answers

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.capture.encode import EncodingError, digest, encode
+from penstock.capture.output.encode import EncodingError, digest, encode
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import pytest
 
 from penstock.catalog import Catalog
 from penstock.control import Actor, Control
-from penstock.control.captures import CaptureRow, Captures
-from penstock.declare.capture import parse
-from penstock.observe.captures import health
+from penstock.control.repositories.captures import CaptureRow, Captures
+from penstock.model.capture import parse
+from penstock.monitoring.dashboard.captures import health
 from tests import captures
 
 ME = Actor("somebody", "cli")
@@ -110,7 +110,7 @@ def test_requests_are_answered_once(control: Control) -> None:
 def test_a_comparison_that_does_not_come_to_its_end_is_told(running: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "CAPTURE INTO shop FROM sqlite x KEY id CURSOR c RECONCILE EVERY 1 HOUR AS SELECT * FROM t"
     catalog = Catalog({}, {}, {"shop": parse(text, Path("shop.sql"))})
-    monkeypatch.setattr("penstock.observe.captures.readable", lambda: (catalog, []))
+    monkeypatch.setattr("penstock.monitoring.dashboard.captures.readable", lambda: (catalog, []))
     for hours, warned in ((1.5, False), (3.0, True)):
         ended = running.now() / 1000 - hours * 3600
         reported(running, drift={"missing": 0, "differing": 0, "extra": 0, "rows": 9, "ended": ended})

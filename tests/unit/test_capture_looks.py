@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.capture.looks import Look, Moment, Session
+from penstock.capture.source.open_transactions import Look, Moment, Session
 
 
 def statement(connection: str, began: float) -> Session:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from penstock.capture.looks import Look, Session
-from penstock.capture.low import LowMark
+from penstock.capture.polling.low_watermark import LowMark
+from penstock.capture.source.open_transactions import Look, Session
 
 
 @dataclass

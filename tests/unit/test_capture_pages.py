@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.database import SourceError
-from penstock.capture.pages import DELETED, Pages, Query
-from penstock.capture.readers import divided
-from penstock.capture.sqlite import SQLite
-from penstock.declare.capture import Capture, parse
+from penstock.capture.polling.keyset_queries import DELETED, Pages, Query
+from penstock.capture.snapshot.parallel_readers import divided
+from penstock.capture.source.base import SourceError
+from penstock.capture.source.sqlite import SQLite
+from penstock.model.capture import Capture, parse
 
 
 def declared(select: str, more: str = "", key: str = "a, b", dialect: str = "sqlite") -> Capture:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import pytest
 
-from penstock.capture.position import CatchUp, Debt, Position, Range, Snapshot
+from penstock.capture.output.position import CatchUp, Debt, Position, Range, Snapshot
 from penstock.errors import PenstockError
 
 VALUES = [

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from sqlalchemy import event, make_url
 
-from penstock.capture import position
-from penstock.capture.database import Page
-from penstock.capture.encode import encode
-from penstock.capture.orders import of_postgres
-from penstock.capture.pages import Pages, Query
-from penstock.capture.position import CatchUp, Debt, Position, Range, Snapshot
-from penstock.capture.proof import Proof
-from penstock.capture.reconcile import Reconcile
-from penstock.capture.sqlite import SQLite
-from penstock.capture.verdict import Unproven, in_order
-from penstock.declare.capture import Capture, parse
+from penstock.capture.checks.column_types import of_postgres
+from penstock.capture.checks.ordering import Proof
+from penstock.capture.checks.paging_checks import Unproven, in_order
+from penstock.capture.output import position
+from penstock.capture.output.encode import encode
+from penstock.capture.output.position import CatchUp, Debt, Position, Range, Snapshot
+from penstock.capture.polling.keyset_queries import Pages, Query
+from penstock.capture.reconcile.digest_index import Reconcile
+from penstock.capture.source.base import Page
+from penstock.capture.source.sqlite import SQLite
+from penstock.model.capture import Capture, parse
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_what_cannot_be_paged_is_refused(database: SQLite, columns: str, rows: l
     with database._connected() as c:
         c.exec_driver_sql("CREATE INDEX other ON t (id COLLATE BINARY)")
     for select in ("SELECT * FROM t", "SELECT s.* FROM (SELECT * FROM t) AS s"):
-        with pytest.raises(Unproven, match=f"capture t .*{message}.*to mend it: "):
+        with pytest.raises(Unproven, match=f"capture t .*{message}.*hint: "):
             proven(database, declared(select))
 
 

@@ -13,11 +13,11 @@ import psutil
 import pytest
 from sqlalchemy import make_url
 
-from penstock.capture.position import Range
-from penstock.capture.readers import Readers
-from penstock.capture.sqlite import SQLite
-from penstock.declare.capture import Capture, parse
+from penstock.capture.output.position import Range
+from penstock.capture.snapshot.parallel_readers import Readers
+from penstock.capture.source.sqlite import SQLite
 from penstock.errors import PenstockError
+from penstock.model.capture import Capture, parse
 from tests.support import wait_until
 
 ROWS = 100
@@ -65,7 +65,7 @@ def keys_of(part: Range) -> int:
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_is_wrong_with_a_row_is_said(table: SQLite, count: int) -> None:
     readers = Readers(capture("SELECT c AS id, c, note FROM t"), table, None, 50, [Range()] * count, count)
-    with pytest.raises(PenstockError, match=r"t met two rows with one key; got: .*; to mend it: declare as KEY"):
+    with pytest.raises(PenstockError, match=r"t met two rows with one key; got: .*; hint: declare as KEY"):
         readers.next()
     readers.close()
 
@@ -75,9 +75,9 @@ def test_readers_end_when_their_driver_is_killed(table: SQLite) -> None:
         import time
         from datetime import timedelta
         from sqlalchemy import make_url
-        from penstock.capture.sqlite import SQLite
-        from penstock.capture.position import Range
-        from penstock.capture.readers import Readers
+        from penstock.capture.source.sqlite import SQLite
+        from penstock.capture.output.position import Range
+        from penstock.capture.snapshot.parallel_readers import Readers
         from tests.unit.test_capture_readers import capture
 
         if __name__ == "__main__":

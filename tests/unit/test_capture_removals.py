@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from penstock.capture.poller import Poller
+from penstock.capture.polling.poller import Poller
 from tests.captures import polled, until
 from tests.unbrokered import QUICK, Kept, poller_of
 
@@ -20,7 +20,7 @@ DECLARED = f"CAPTURE INTO t FROM sqlite x KEY (id) CURSOR c {QUICK} {{more}} AS 
 @pytest.fixture
 def db(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[sqlite3.Connection]:
     """A table of 50 rows."""
-    monkeypatch.setattr("penstock.capture.cursors.LEAST_OVERLAP", timedelta(0))
+    monkeypatch.setattr("penstock.capture.polling.cursors.LEAST_OVERLAP", timedelta(0))
     monkeypatch.setenv("AIRFLOW_CONN_X", f"sqlite:///{tmp_path / 'x.db'}")
     with sqlite3.connect(tmp_path / "x.db", isolation_level=None) as c:
         c.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, c INT)")

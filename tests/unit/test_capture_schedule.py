@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from penstock.capture.schedule import SOON, due
+from penstock.capture.reconcile.schedule import SOON, due
 
 DAY = timedelta(days=1)
 NOW = 1_800_000_000.0

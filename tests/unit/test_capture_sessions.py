@@ -9,8 +9,8 @@ import psycopg
 import pymysql
 import pytest
 
-from penstock.capture.mysql import MySQL
-from penstock.capture.postgres import PostgreSQL
+from penstock.capture.source.mysql import MySQL
+from penstock.capture.source.postgres import PostgreSQL
 
 
 class Connection:

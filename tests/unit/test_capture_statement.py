@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.declare.capture import load, parse
 from penstock.errors import DeclarationError
+from penstock.model.capture import load, parse
 
 FULL = """CAPTURE INTO my-accounts.v1 PARTITIONS 4
 FROM mysql demo

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.capture import explain, start
-from penstock.capture.blame import placed
-from penstock.capture.database import SourceError
-from penstock.capture.encode import EncodingError
-from penstock.declare.capture import Capture, parse
+from penstock.capture import explain
+from penstock.capture import factory as start
+from penstock.capture.checks.diagnostics import placed
+from penstock.capture.output.encode import EncodingError
+from penstock.capture.source.base import SourceError
 from penstock.errors import BrokerError, DeclarationError, PenstockError
+from penstock.model.capture import Capture, parse
 
 HEAD = "CAPTURE INTO t\nFROM sqlite shop\nKEY (id)\nCURSOR at{more}\nAS\n"
 SETUP = """

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from penstock.catalog import build, discover, load
-from penstock.catalog.check import Found
-from penstock.declare import capture
-from penstock.declare.capture import Capture
-from penstock.declare.declared import Declared, Place
-from penstock.declare.topic import COMMITS
+from penstock.catalog.validation import Found
 from penstock.errors import DeclarationError
+from penstock.model import capture
+from penstock.model.capture import Capture
+from penstock.model.declaration import Declared, Place
+from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT
-from penstock.sinks.influxdb import InfluxDB
+from penstock.sinks.influxdb.config import InfluxDB
 from penstock.streams import Archive, Backfill, Each, Final, Input, Stream, Table, Topic, TopicOutput, View
 from tests.chaos.projects import other_project
 
@@ -126,14 +126,14 @@ def test_each_knows_where_it_was_declared() -> None:
         (lambda: View("v", SHOPS, "name STRING", by="town"), "cannot be asked by this field; got: town"),
         (
             lambda: View("v", SHOPS, "tags ARRAY<STRING>, n INT", by=("n", "tags")),
-            "cannot be asked by this field; got: tags; to mend it: take each once, of these: n",
+            "cannot be asked by this field; got: tags; hint: take each once, of these: n",
         ),
         (lambda: Archive("a", ORDERS, bucket="Lake"), "the bucket's name is not usable"),
         (lambda: Archive("a", ORDERS, bucket="lake", prefix="/x"), "the prefix is not usable"),
         (lambda: Archive("a", ORDERS, bucket="lake", prefix="x/"), "the prefix is not usable"),
         (
             lambda: Archive("a", ORDERS, bucket="lake", format="csv"),  # type: ignore[arg-type]
-            "the format is not known; got: 'csv'; to mend it: take one of: parquet",
+            "the format is not known; got: 'csv'; hint: take one of: parquet",
         ),
         (
             lambda: Archive("a", stream(output=POINTS, promise=Each()), bucket="lake"),

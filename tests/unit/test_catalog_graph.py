@@ -9,12 +9,12 @@ from typing import get_args
 import pytest
 
 from penstock.catalog import Catalog, load
-from penstock.catalog.draw import mermaid, text
+from penstock.catalog.diagram import mermaid, text
 from penstock.catalog.graph import Edge, Graph, graph
-from penstock.catalog.layers import layered
+from penstock.catalog.graph_layout import layered
 from penstock.catalog.listing import document, rows, span
-from penstock.declare.declared import Kind, Place
-from penstock.declare.promises import millis
+from penstock.model.declaration import Kind, Place
+from penstock.model.output_mode import millis
 from tests.chaos.projects import other_project
 from tests.unit.test_catalog import DECLARED, MINUTE
 

@@ -14,7 +14,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from penstock.catalog import find, load, survey
+from penstock.catalog import discovery, load, survey
 from penstock.cli import catalog
 from penstock.errors import DeclarationError
 from penstock.settings import PROJECT
@@ -111,7 +111,7 @@ def test_the_others_are_there(folder: Path, name: str, monkeypatch: pytest.Monke
     text, said = WRONG[name]
     before, _ = survey(folder)
     if "endless" in name:
-        monkeypatch.setattr(find, "LONGEST", 0.5)
+        monkeypatch.setattr(discovery, "LONGEST", 0.5)
     (folder / "jobs" / "shop" / "wrong.py").write_bytes(text.encode(errors="surrogateescape"))
     made, wrong = survey(folder)
     assert made.declared.keys() == before.declared.keys()

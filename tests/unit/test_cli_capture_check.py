@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.cli import app, captures
-from penstock.declare.capture import Capture, parse
-from penstock.machine.process import free_port
+from penstock.host.process import free_port
+from penstock.model.capture import Capture, parse
 from tests.chaos.projects import other_project
 
 TEXT = "CAPTURE INTO {name} FROM {engine} {name} KEY (id) CURSOR at AS SELECT id, at FROM {table}"

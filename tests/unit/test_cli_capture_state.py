@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from penstock.catalog import load
 from penstock.cli import app
 from penstock.control import Control, ProgressRow, connect
-from penstock.control.captures import CaptureRow, Captures
+from penstock.control.repositories.captures import CaptureRow, Captures
 from tests.chaos.projects import other_project
 
 TEXT = "CAPTURE INTO {name} FROM sqlite x KEY (id) CURSOR at AS SELECT id, at FROM {name}"

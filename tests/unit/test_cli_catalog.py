@@ -102,7 +102,7 @@ def test_a_mistake_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
         raise DeclarationError("jobs/a.py:3: view v is wrong", got="x", fix="mend it")
 
     monkeypatch.setattr(catalog, "survey", wrong)
-    assert run(code=1) == "error: jobs/a.py:3: view v is wrong; got: x; to mend it: mend it\n"
+    assert run(code=1) == "error: jobs/a.py:3: view v is wrong; got: x; hint: mend it\n"
     assert catalog.complete("") == []
 
 

@@ -15,9 +15,9 @@ from penstock import cli
 from penstock.catalog import BrokenFile, build
 from penstock.cli import sink_records
 from penstock.control import Control, ProgressRow, connect
-from penstock.declare.outputs import Output
 from penstock.errors import DeclarationError
-from penstock.sinks.documents import Documents
+from penstock.model.output import Output
+from penstock.sinks.core.document import Documents
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
 from tests.support import forget
 

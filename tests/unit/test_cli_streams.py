@@ -18,11 +18,11 @@ from penstock.cli import app as penstock
 from penstock.cli import streams
 from penstock.cli.streams import app, complete, followed, tail
 from penstock.control import Actor, Control, ProgressRow, connect
+from penstock.devstack import resource_usage
 from penstock.errors import ControlError, ReleaseRefused
-from penstock.local import usage
-from penstock.machine import process
+from penstock.host import process
 from penstock.streams import Final, Input, Stream, Topic, TopicOutput
-from penstock.supervision import releases
+from penstock.supervision import release as releases
 from tests.support import forget
 
 LONG = "no broker\n  at line 2\n  at line 3"
@@ -109,7 +109,7 @@ def test_show_tells_all_of_an_app() -> None:
 
 
 def test_status_fails_while_a_wanted_stream_does(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage, "parts", lambda *_: [])
+    monkeypatch.setattr(resource_usage, "parts", lambda *_: [])
 
     def status(code: int) -> dict[str, str]:
         result = CliRunner().invoke(penstock, ["status", "--json"])

@@ -15,8 +15,8 @@ from penstock.cli import records, topics
 from penstock.control import Control
 from penstock.errors import BrokerError, DeclarationError
 from penstock.kafka.admin import TopicState
-from penstock.kafka.letters import Origin
-from penstock.kafka.whole import Whole
+from penstock.kafka.dead_letters import Origin
+from penstock.kafka.record_lookup import Whole
 from penstock.streams import Topic
 
 TOPICS = {name: Topic(name) for name in ("clicks", "metrics", "receipts")}
@@ -118,9 +118,7 @@ def test_without_the_broker_there_is_one_clear_line(monkeypatch: pytest.MonkeyPa
         raise BrokerError("the broker did not answer", got="refused at 127.0.0.1:1", fix="see that it runs")
 
     monkeypatch.setattr(topics, "describe_topics", refuse)
-    assert (
-        run(code=1) == "error: the broker did not answer; got: refused at 127.0.0.1:1; to mend it: see that it runs\n"
-    )
+    assert run(code=1) == "error: the broker did not answer; got: refused at 127.0.0.1:1; hint: see that it runs\n"
 
 
 @pytest.mark.parametrize(

@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from penstock.control import Control
-from penstock.engine import fitness, placing, session
+from penstock.devstack import doctor, platform
+from penstock.devstack.platform import Platform
+from penstock.devstack.servers.kafka_mariadb import Broker, Brokers
+from penstock.engine import executor_check, executor_wait, session
 from penstock.errors import LocalError, SettingError
-from penstock.local import doctor, platform
-from penstock.local.parts import Broker, Brokers
-from penstock.local.platform import Platform
-from penstock.machine import aot, process
-from penstock.observe.health import FAILING
-from penstock.observe.states import STATES, Limits, driver_state
+from penstock.host import process
+from penstock.java import aot_cache
+from penstock.monitoring.dashboard.states import STATES, Limits, driver_state
+from penstock.monitoring.health import FAILING
 from penstock.settings import CLUSTER_MARK, Placement, settings
 from tests.support import wait_until
 from tests.unit.meter_control import APP, filled
@@ -29,8 +30,8 @@ CLUSTER = "spark://127.0.0.1:17077"
 
 @pytest.fixture(autouse=True)
 def plain(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
-    monkeypatch.setattr("penstock.machine.jars.jars_of", lambda _: [Path("/jars/connector.jar")])
-    monkeypatch.setattr("penstock.machine.aot.options", lambda: ["-XX:AOTCache=driver.aot"])
+    monkeypatch.setattr("penstock.java.jars.jars_of", lambda _: [Path("/jars/connector.jar")])
+    monkeypatch.setattr("penstock.java.aot_cache.options", lambda: ["-XX:AOTCache=driver.aot"])
 
 
 def given(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
@@ -125,17 +126,17 @@ def test_doctor_tells_what_of_the_cluster_does_not_run(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("tried", "state", "said"),
     [
-        (fitness.Found(python="/p", host="h", records=3), "ok", "/p on h runs this code and read 3 records"),
-        (fitness.Found(lacking="waits for executors"), "note", "could not be tried: waits for executors"),
-        (fitness.Found(wrong="error=2"), "fail", "/python of spark://elsewhere:7077: error=2"),
+        (executor_check.Found(python="/p", host="h", records=3), "ok", "/p on h runs this code and read 3 records"),
+        (executor_check.Found(lacking="waits for executors"), "note", "could not be tried: waits for executors"),
+        (executor_check.Found(wrong="error=2"), "fail", "/python of spark://elsewhere:7077: error=2"),
     ],
 )
 def test_doctor_tells_how_an_executor_did(
-    tried: fitness.Found, state: str, said: str, monkeypatch: pytest.MonkeyPatch
+    tried: executor_check.Found, state: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given(monkeypatch, SPARK_MASTER="spark://elsewhere:7077", KAFKA_BOOTSTRAP="elsewhere:9092")
     given(monkeypatch, EXECUTOR_PYTHON="/python")
-    monkeypatch.setattr(fitness, "examine", lambda: tried)
+    monkeypatch.setattr(executor_check, "examine", lambda: tried)
     (check,) = doctor._executors(Platform())
     assert (check.state, check.found) == (state, said)
 
@@ -186,7 +187,7 @@ def test_internal_topics_follow_the_number_of_brokers(tmp_path: Path) -> None:
 
 def test_the_training_run_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     given(monkeypatch, CLUSTER="1")
-    given(monkeypatch, **{name.removeprefix("PENSTOCK_"): value for name, value in aot.ALONE.items()})
+    given(monkeypatch, **{name.removeprefix("PENSTOCK_"): value for name, value in aot_cache.ALONE.items()})
     assert (settings().spark_master, settings().replication, settings().cluster) == ("local[2]", 1, False)
 
 
@@ -239,7 +240,7 @@ def worker(cores: int, used: int, memory: int, memory_used: int) -> dict[str, An
     ],
 )
 def test_what_a_cluster_has_left(workers: list[dict[str, Any]], cores: int, said: str) -> None:
-    assert placing.free(workers, Placement(cores=4, executor_cores=cores, memory="1g")) == said
+    assert executor_wait.free(workers, Placement(cores=4, executor_cores=cores, memory="1g")) == said
 
 
 def test_the_look_for_executors_goes_on_whatever_the_master_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,11 +250,11 @@ def test_the_look_for_executors_goes_on_whatever_the_master_says(monkeypatch: py
         asked.append((host, port))
         raise TypeError
 
-    monkeypatch.setattr(placing, "LOOK_EVERY", 0.01)
-    monkeypatch.setattr("penstock.engine.jvm.executors", lambda _: executors)
-    monkeypatch.setattr("penstock.engine.jvm.worker_pages", pages)
+    monkeypatch.setattr(executor_wait, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr("penstock.engine.jvm.bridge.executors", lambda _: executors)
+    monkeypatch.setattr("penstock.engine.jvm.bridge.worker_pages", pages)
     spark = SimpleNamespace(sparkContext=SimpleNamespace(master="spark://h1:7077,h2:7078", applicationId="app-1"))
-    found = placing.Executors(spark, "shop")  # type: ignore[arg-type]
+    found = executor_wait.Executors(spark, "shop")  # type: ignore[arg-type]
     wait_until(lambda: "does not say what is free" in (found.lacking or ""), 20)
     assert asked[0] == ("h1", 7077)
     executors = 1
@@ -262,11 +263,11 @@ def test_the_look_for_executors_goes_on_whatever_the_master_says(monkeypatch: py
 
 
 def test_executors_that_never_come_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(placing, "LOOK_EVERY", 0.01)
-    monkeypatch.setattr(placing.Executors, "_missing", lambda _: "")
-    monkeypatch.setattr("penstock.engine.jvm.executors", lambda _: 0)
+    monkeypatch.setattr(executor_wait, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(executor_wait.Executors, "_missing", lambda _: "")
+    monkeypatch.setattr("penstock.engine.jvm.bridge.executors", lambda _: 0)
     spark = SimpleNamespace(sparkContext=SimpleNamespace(master=CLUSTER, applicationId="app-1"))
-    found = placing.Executors(spark, "shop")  # type: ignore[arg-type]
+    found = executor_wait.Executors(spark, "shop")  # type: ignore[arg-type]
     wait_until(lambda: "see their logs" in (found.lacking or ""), 20)
     found.close()
 

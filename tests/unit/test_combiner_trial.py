@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.codec.combiner_check import tried
 from penstock.errors import DeclarationError
-from penstock.records.trial import tried
 from penstock.streams import Combiner, Input, Topic
 
 TIME = "max(event_time) AS event_time"

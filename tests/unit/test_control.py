@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, Table, select
 
-from penstock.control import Actor, Control, ProgressRow, database, schema
-from penstock.control.gaps import Gap
+from penstock.control import Actor, Control, ProgressRow, database, tables
+from penstock.control.repositories.data_loss import Gap
 from penstock.errors import ControlError
 
 ME = Actor("me", "cli")
@@ -22,9 +22,9 @@ def control(tmp_path: Path) -> Iterator[Control]:
     made = Control(f"sqlite:///{tmp_path / 'control.db'}")
     made.migrate()
     with made.engine.begin() as c:
-        c.execute(schema.app.insert().values(name="a", release_seq=0, restarts=0))
+        c.execute(tables.app.insert().values(name="a", release_seq=0, restarts=0))
         for name in ("s", "t"):
-            c.execute(schema.stream.insert().values(name=name, app="a", desired="on"))
+            c.execute(tables.stream.insert().values(name=name, app="a", desired="on"))
     yield made
     made.engine.dispose()
 
@@ -34,9 +34,9 @@ def control(tmp_path: Path) -> Iterator[Control]:
 
 def test_a_row_that_cannot_be_inserted_is_not_taken_for_there(control: Control) -> None:
     with pytest.raises(ControlError, match="NOT NULL"), control.begin() as c:
-        database.insert_if_new(c, schema.stream, name="u", app="a", desired=None)
+        database.insert_if_new(c, tables.stream, name="u", app="a", desired=None)
     with control.begin() as c:
-        assert database.insert_if_new(c, schema.stream, name="s", app="a", desired="on") == 0
+        assert database.insert_if_new(c, tables.stream, name="s", app="a", desired="on") == 0
 
 
 def test_a_row_that_another_inserts_first_gets_the_values_all_the_same(
@@ -92,7 +92,7 @@ def test_a_row_that_is_refused_keeps_no_other_from_being_written(control: Contro
     odd = ProgressRow("s", "a", "i", topics={"x": object()})
     assert control.report([odd, ProgressRow("t", "a", "i", rows_in=8)], keep=False).keys() == {"s"}
     with control.begin() as c:
-        assert c.execute(select(schema.progress.c.rows_in)).scalars().all() == [8]
+        assert c.execute(select(tables.progress.c.rows_in)).scalars().all() == [8]
 
 
 # Migration
@@ -144,7 +144,7 @@ def test_what_people_files_and_paths_say_is_written_as_every_database_takes_it(c
     control.gaps_found("s", [Gap("topic", "cut")])
     control.gaps_accept("s", Actor(odd, "cli"), odd)
     with control.begin() as c:
-        for table in schema.metadata.sorted_tables:
+        for table in tables.metadata.sorted_tables:
             for row in c.execute(select(table)).mappings():
                 for name, value in row.items():
                     if isinstance(value, str):

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from penstock.devstack.simulators.presence import UNKNOWN, Business, Crowd, Plan, Step, plan
+from penstock.devstack.simulators.presence_scripts import Rules
 from penstock.errors import PenstockError
-from penstock.local.crowd import UNKNOWN, Business, Crowd, Plan, Step, plan
-from penstock.local.crowd_scripts import Rules
 from tests.presence_model import walk_ins
 
 START, HOUR = 1_700_000_000_000, 3_600_000
@@ -141,9 +141,9 @@ def test_contacts_come_before_at_and_after_visits_or_never(made: Plan) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"rate": 0.1}, "150 devices send .* probes/s at least; got: 0.1; to mend it: take a higher rate"),
+        ({"rate": 0.1}, "150 devices send .* probes/s at least; got: 0.1; hint: take a higher rate"),
         ({"length": 5000}, "over before it begins; got: 5000 ms"),
-        ({"late": 20_000}, "got: 20000 ms late, dwell 20000 ms; to mend it: let them be less late"),
+        ({"late": 20_000}, "got: 20000 ms late, dwell 20000 ms; hint: let them be less late"),
         ({"rules": Rules(dwell=10, within=10)}, "these rules make no crowd; got: dwell 10 ms, within 10 ms"),
         ({"rules": Rules(dwell=10, within=20, away=22)}, "these rules make no crowd"),
     ],

@@ -15,10 +15,10 @@ import pytest
 
 from penstock import catalog
 from penstock.control import Actor, Control, connect
-from penstock.control.captures import Captures
+from penstock.control.repositories.captures import Captures
 from penstock.errors import BrokerError, ControlError, DeclarationError
 from penstock.settings import PROJECT
-from penstock.supervision import launch, processes, releases
+from penstock.supervision import launch, processes, release
 from tests import captures
 from tests.support import forget, forget_jobs
 from tests.unit.supervised import airflow_says
@@ -228,7 +228,7 @@ def test_the_form_releases_the_streams_app(control: Control, monkeypatch: pytest
     from penstock_operators import OperateStreams
 
     told: dict[str, Any] = {"names": ["totals", "finals"], "streams": True, "wrong": [], "others": [], "refused": []}
-    monkeypatch.setattr(releases, "_told", lambda *_: told)
+    monkeypatch.setattr(release, "_told", lambda *_: told)
     OperateStreams(task_id="operate").execute(context(user="ann", action="release", target="stream totals", note=None))
     app = control.app("chaos")
     assert app
@@ -268,7 +268,7 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
     from airflow.sdk.exceptions import TaskDeferred
     from penstock_operators import KeepBeat
 
-    from penstock.supervision import heartbeats
+    from penstock.supervision.event_clock import heartbeats
 
     calls: list[dict[str, Any]] = []
 

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.control import AppRow, DriverRow
 from penstock.settings import Settings
-from penstock.supervision.decide import BACKOFF, decide
-from penstock.supervision.facts import Evidence, Facts
+from penstock.supervision.decision.decide import BACKOFF, decide
+from penstock.supervision.decision.facts import Evidence, Facts
 
 NOW = 10_000_000
 

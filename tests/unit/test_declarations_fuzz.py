@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from penstock import catalog
-from penstock.declare.capture import parse
 from penstock.errors import DeclarationError
+from penstock.model.capture import parse
 from penstock.streams import (
     Combiner,
     Each,

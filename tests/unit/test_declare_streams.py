@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.declare.inputs import Combiner
-from penstock.declare.promises import Promise
-from penstock.declare.topic import COMMITS
 from penstock.errors import DeclarationError
+from penstock.model.input import Combiner
+from penstock.model.output_mode import Promise
+from penstock.model.topic import COMMITS
 from penstock.streams import Each, Final, Input, Joined, Stream, Table, Timed, Topic, TopicOutput, Updates
 
 MINUTE = timedelta(minutes=1)
@@ -151,7 +151,7 @@ EVENT = "n BIGINT, at TIMESTAMP, s STRUCT<at: TIMESTAMP>, day DATE"
         ({"gap": "continue"}, 'say gap="stop" or "go on"'),
         (
             {"event_time": "timestamp_millis(m)"},
-            "got: m in timestamp_millis(m); to mend it: take one of: n, at, s, day",
+            "got: m in timestamp_millis(m); hint: take one of: n, at, s, day",
         ),
         ({"event_time": "n"}, 'event_time="timestamp_millis(n)"'),
         ({"event_time": " "}, "has an empty event time"),

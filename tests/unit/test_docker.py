@@ -1,4 +1,4 @@
-"""docker/compose.yaml: what it names exists, and says the same as penstock.local."""
+"""docker/compose.yaml: what it names exists, and says the same as penstock.devstack."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock.cli import load
-from penstock.local.airflow import ApiServer, DagProcessor, Scheduler, Triggerer
-from penstock.local.airflow_layout import SECRETS, Layout
-from penstock.local.parts import Broker
-from penstock.machine import jars
+from penstock.devstack.servers.airflow import ApiServer, DagProcessor, Scheduler, Triggerer
+from penstock.devstack.servers.airflow_layout import SECRETS, Layout
+from penstock.devstack.servers.kafka_mariadb import Broker
+from penstock.java import jars
 from penstock.settings import PROJECT, Settings
 from tests.unit.containers import (
     COMPOSE,

@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from penstock import bootstrap
-from penstock.local.doctor import Check
-from penstock.machine import jars
+from penstock.devstack.doctor import Check
+from penstock.java import jars
 from penstock.settings import PROJECT
 from tests.unit.containers import (
     COMPOSE,
@@ -173,7 +173,7 @@ def test_an_image_of_two_sparks_is_refused() -> None:
     well = [Check(name, "ok", "") for name in found["NEEDED"]]
     assert found["faults"]([*well, Check("Broker", "fail", "not there")]) == []
     mixed = [c for c in well if c.name != "Spark"] + [Check("Spark", "fail", "not of one version", "mend")]
-    assert found["faults"](mixed) == ["Spark: not of one version; to mend it: mend"]
+    assert found["faults"](mixed) == ["Spark: not of one version; hint: mend"]
     assert found["faults"](well[1:]) == ["Java: was not checked"]
 
 

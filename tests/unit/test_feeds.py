@@ -13,12 +13,12 @@ from typing import cast
 import pytest
 
 from penstock import catalog
-from penstock.declare.outputs import Mark
-from penstock.engine.checkpoint import Batch
-from penstock.engine.feeds import FREE, HELD, NOTHING, Fed, Feeds, Look, feeding, limit
-from penstock.engine.jvm import Execution
-from penstock.engine.portions import Portions
-from penstock.engine.watermark import Watermark
+from penstock.engine.checkpoint.layout import Batch
+from penstock.engine.faults.batch_splitting import Portions
+from penstock.engine.jvm.bridge import Execution
+from penstock.engine.query.upstream import FREE, HELD, NOTHING, Fed, Feeds, Look, feeding, limit
+from penstock.engine.query.watermark import Watermark
+from penstock.model.output import Mark
 from penstock.streams import Each, Final, Input, Stream, Topic, TopicOutput, Updates
 
 SECOND = 1000

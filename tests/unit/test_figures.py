@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.control import ProgressRow
-from penstock.engine.figures import Figures
+from penstock.engine.progress.metrics import Figures
 
 
 def progress(batch: int, rows: int, at: str, **durations: int) -> dict[str, Any]:

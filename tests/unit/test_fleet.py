@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.devstack.simulators.agents import Fleet, Plan
+from penstock.devstack.simulators.agents_topics import read, write
 from penstock.errors import PenstockError
-from penstock.local.fleet import Fleet, Plan
-from penstock.local.fleet_topics import read, write
 from tests import agents_model as model
 from tests.agents_model import AFTER, GRACE, MINUTE
 

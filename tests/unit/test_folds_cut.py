@@ -24,7 +24,7 @@ import pytest
 from jobs.agents import active, again, alerts, assignments
 from jobs.presence import counts, device_contacts, enriched, walk_ins
 from penstock import catalog
-from penstock.declare.fold import Fold
+from penstock.model.fold import Fold
 from penstock.settings import PROJECT
 from tests import presence_model as model
 from tests.agents_model import AFTER, GRACE, MINUTE

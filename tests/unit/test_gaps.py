@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from penstock.catalog import build
 from penstock.cli import app
 from penstock.control import Actor, Control, ProgressRow, connect
-from penstock.control.gaps import Gap
-from penstock.declare.outputs import Mark
-from penstock.engine.gaps import Mended, There, _gaps, _read, _within
+from penstock.control.repositories.data_loss import Gap
+from penstock.engine.faults.data_loss import Mended, There, _gaps, _read, _within
+from penstock.model.output import Mark
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
 from tests.support import forget
 

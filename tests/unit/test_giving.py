@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pytest
 
-from penstock.declare.outputs import NOTHING, Mark
-from penstock.declare.topic import ASIDE
-from penstock.engine.giving import Giving, Store
-from penstock.engine.kept import Kept
-from penstock.engine.untaken import Untaken
+from penstock.engine.commit.dead_letter_index import Kept
+from penstock.engine.commit.delivery import Giving, Store
+from penstock.engine.commit.reject_budget import Untaken
 from penstock.errors import Blocked, Refused, Wait
+from penstock.model.output import NOTHING, Mark
+from penstock.model.topic import ASIDE
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
 from tests.unit.test_policies import Heap
 

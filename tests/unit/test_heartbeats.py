@@ -12,11 +12,11 @@ import pytest
 
 from penstock.catalog import Beaten, Reader, Windowed, Writer
 from penstock.control import Actor, Control, ProgressRow
-from penstock.declare.promises import Due
 from penstock.errors import BrokerError
+from penstock.model.output_mode import Due
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
-from penstock.supervision import heartbeats
-from penstock.supervision.heartbeats import Beater
+from penstock.supervision.event_clock import heartbeats
+from penstock.supervision.event_clock.heartbeats import Beater
 
 DUE, GRACE = Due(timedelta(seconds=10), timedelta(seconds=4)), 4.0
 FED, SOURCE = Topic("fed"), Topic("source")
@@ -56,7 +56,7 @@ class World:
         self.control = control
         monkeypatch.setattr(heartbeats, "Producer", Out)
         monkeypatch.setattr(heartbeats, "partitions", lambda *_: {"fed": 1, "source": 1})
-        monkeypatch.setattr("penstock.supervision.holds.LOOK_EVERY", 0.0)
+        monkeypatch.setattr("penstock.supervision.event_clock.gating.LOOK_EVERY", 0.0)
         self.beater = Beater(windowed, control, "nowhere:1", clock=lambda: self.now / 1000)
         self.out: Any = self.beater._producer
 

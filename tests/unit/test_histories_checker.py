@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.declare.capture import parse
+from penstock.model.capture import parse
 from tests.chaos.histories.checker import Topic, compared, expected
 from tests.chaos.histories.servers import Server, sqlite
 from tests.chaos.histories.tables import DIALECTS, History, history

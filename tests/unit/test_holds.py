@@ -12,11 +12,11 @@ import pytest
 from penstock import catalog
 from penstock.catalog import Beaten, Reader, Windowed, Writer
 from penstock.control import Control, ProgressRow, Reach
-from penstock.declare import capture
-from penstock.declare.promises import Due
 from penstock.errors import ControlError
+from penstock.model import capture
+from penstock.model.output_mode import Due
 from penstock.streams import Each, Final, Input, Stream, Table, Topic, TopicOutput, Updates
-from penstock.supervision.holds import AWAY, Holds
+from penstock.supervision.event_clock.gating import AWAY, Holds
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,11 +11,11 @@ import pytest
 
 from penstock.errors import DeclarationError, SinkError
 from penstock.settings import settings
-from penstock.sinks import connections
-from penstock.sinks.influx_known import SPANS, questions
-from penstock.sinks.influx_points import made, points
-from penstock.sinks.influx_writer import InfluxWriter
-from penstock.sinks.influxdb import InfluxDB
+from penstock.sinks.core import connections
+from penstock.sinks.influxdb.config import InfluxDB
+from penstock.sinks.influxdb.existing_points import SPANS, questions
+from penstock.sinks.influxdb.points import made, points
+from penstock.sinks.influxdb.writer import InfluxWriter
 from tests.influx import documents, row
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)
@@ -35,7 +35,7 @@ def declared(**given: Any) -> InfluxDB:
         ({"measurement_column": ""}, "no database and one measurement"),
         ({"measurement_column": "", "measurement": "a\\,b"}, "a backslash before a comma.*; got: a"),
         ({"measurement_column": "", "measurement": "#m"}, "a comment of its line: #m; got: #m"),
-        ({"suffix": "day"}, "keeps times apart by itself; got: day; to mend it: leave SUFFIX and EXPIRE out"),
+        ({"suffix": "day"}, "keeps times apart by itself; got: day; hint: leave SUFFIX and EXPIRE out"),
         ({"expire_seconds": 60}, "keeps times apart by itself; got: EXPIRE 60 s"),
         ({"tags": ("time",)}, "a name that a tag or field of InfluxDB cannot have; got: time"),
         ({"fields": (("_version.v", ""),)}, "cannot have; got: _version.v"),
@@ -46,7 +46,7 @@ def declared(**given: Any) -> InfluxDB:
         ({"fields": (("t", ""),)}, "a column that is two things at once"),
         (
             {"fields": (("v", "int"),)},
-            "no type of a field; got: int; to mend it: one of boolean, float, integer",
+            "no type of a field; got: int; hint: one of boolean, float, integer",
         ),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_field_of_a_declared_type(kind: str, given: list[str | None], taken: l
     ("given", "types", "said"),
     [
         ({"tags": ("u",)}, {}, "the SELECT has no column u; got: m, t, v, n, at"),
-        ({}, {"at": pa.int64()}, "at is no time; got: int64; to mend it: e.g. timestamp_millis"),
+        ({}, {"at": pa.int64()}, "at is no time; got: int64; hint: e.g. timestamp_millis"),
         ({}, {"v": pa.list_(pa.int64())}, "v is no value of InfluxDB; got: list"),
         ({}, {"t": pa.struct([("a", pa.int64())])}, "t is no name; got: struct"),
         ({}, {"v": pa.duration("us")}, "v is no value of InfluxDB; got: duration"),

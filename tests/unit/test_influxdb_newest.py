@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.sinks.influx_known import SCHEMA, current, known, newest
-from penstock.sinks.influx_points import DELETION, points
-from penstock.sinks.influxdb import InfluxDB
+from penstock.sinks.influxdb.config import InfluxDB
+from penstock.sinks.influxdb.existing_points import SCHEMA, current, known, newest
+from penstock.sinks.influxdb.points import DELETION, points
 from tests.influx import documents, row
 
 AT = datetime(2026, 1, 2, tzinfo=UTC)

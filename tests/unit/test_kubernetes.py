@@ -15,9 +15,9 @@ import kubernetes_validate  # type: ignore[import-untyped]
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from penstock.devstack.servers.airflow_layout import SECRETS
 from penstock.engine import session
 from penstock.errors import SettingError
-from penstock.local.airflow_layout import SECRETS
 from penstock.settings import Settings, settings
 from tests.unit.containers import DOCKER, commands, copied, environment, instructions, loaded, ours, script
 
@@ -224,7 +224,7 @@ def test_every_setting_exists_and_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_
     for name, value in used.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PENSTOCK_SECRETS_DIR", str(tmp_path))
-    monkeypatch.setattr("penstock.machine.jars.jars_of", lambda _: [Path("/jars/connector.jar")])
+    monkeypatch.setattr("penstock.java.jars.jars_of", lambda _: [Path("/jars/connector.jar")])
     settings.cache_clear()
     s = settings()
     assert s.control == "mysql+pymysql://u:p@db/x"
@@ -243,7 +243,7 @@ def test_every_setting_exists_and_is_taken(monkeypatch: pytest.MonkeyPatch, tmp_
 
 def test_executors_without_an_image_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PENSTOCK_SPARK_MASTER", "k8s://https://kubernetes.default.svc")
-    monkeypatch.setattr("penstock.machine.jars.jars_of", lambda _: [])
+    monkeypatch.setattr("penstock.java.jars.jars_of", lambda _: [])
     settings.cache_clear()
     with pytest.raises(SettingError, match="PENSTOCK_EXECUTOR_IMAGE"):
         session.submit_conf("shop")

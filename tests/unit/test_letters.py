@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 
 from penstock.cli.dead_letters import unambiguous
-from penstock.engine import kept
-from penstock.engine.reset import Reset
+from penstock.engine.commit import dead_letter_index
+from penstock.engine.operations.reset import Reset
 from penstock.errors import PenstockError
-from penstock.kafka.letters import Letter
+from penstock.kafka.dead_letters import Letter
+from penstock.kafka.limits import digest
 from penstock.kafka.replay import NOTED, Replay, _planned
-from penstock.kafka.sizes import digest
-from penstock.observe.letters import _replay, topics
+from penstock.monitoring.dashboard.dead_letters import _replay, topics
 
 
 def test_letters_lie_beside_the_topics_that_were_read() -> None:
@@ -45,11 +45,11 @@ def test_what_lies_beside_of_an_earlier_topic_of_the_name_is_another_record(
     monkeypatch: pytest.MonkeyPatch, reset_of: str, letter_of: str, *, has: bool
 ) -> None:
     said = {"topic": "t", "partition": "0", "offset": "7", "stream": "s", "topic-id": letter_of}
-    monkeypatch.setattr("penstock.kafka.letters.read", lambda *_: [Letter("dead", 0, 0, b"k", b"v", said)])
-    monkeypatch.setattr(kept, "partitions", lambda *_: {})
+    monkeypatch.setattr("penstock.kafka.dead_letters.read", lambda *_: [Letter("dead", 0, 0, b"k", b"v", said)])
+    monkeypatch.setattr(dead_letter_index, "partitions", lambda *_: {})
     stream: Any = SimpleNamespace(name="s", beside={"dead": None})
     reset = Reset({}, ids={"t": reset_of}, below={"t": {0: 10}}).of({"t": "2"})
-    one = kept.Kept(stream, "nowhere", reset)
+    one = dead_letter_index.Kept(stream, "nowhere", reset)
     one.ids = {"t": "2"}
     assert one.has({"topic": "t", "partition": 0, "offset": 7}, "dead") is has
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.local.airflow import Airflow, ApiServer, Process, Scheduler
-from penstock.local.airflow_layout import SECRETS, Layout
-from penstock.machine.process import free_port
+from penstock.devstack.servers.airflow import Airflow, ApiServer, Process, Scheduler
+from penstock.devstack.servers.airflow_layout import SECRETS, Layout
+from penstock.host.process import free_port
 from penstock.settings import PROJECT
 from tests.support import wait_until
 
@@ -67,7 +67,7 @@ def test_no_task_begins_before_the_api_server_answers(tmp_path: Path, monkeypatc
         seen.append(begun.exists())
         return {"metadatabase"} if len(seen) > 3 else set()
 
-    monkeypatch.setattr("penstock.local.airflow.healthy", answers)
+    monkeypatch.setattr("penstock.devstack.servers.airflow.healthy", answers)
     monkeypatch.setattr(Process, "environment", lambda _: {})
     monkeypatch.setattr(Process, "prepare", lambda _: None)
     monkeypatch.setattr(ApiServer, "command", lambda _: ["sleep", "60"])

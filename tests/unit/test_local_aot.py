@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import LocalError
-from penstock.machine import aot, jars, java, process
+from penstock.host import process
+from penstock.java import aot_cache, jars, runtime
 
 
 @pytest.fixture(autouse=True)
@@ -34,48 +35,48 @@ def trained(monkeypatch: pytest.MonkeyPatch, code: int = 0, said: str = "") -> l
         assert env["PENSTOCK_SPARK_MASTER"].startswith("local"), "it would wait for a cluster"
         calls.append(command)
         on_line("[1.8s][warning][aot] Skipping java/lang/Odd: Signed JAR")
-        on_line(f"{aot.STEP}starting Spark")
+        on_line(f"{aot_cache.STEP}starting Spark")
         if not code:
             Path(command[-1]).write_text("cache")
         return subprocess.CompletedProcess(command, code, "", said)
 
-    java.find()
+    runtime.find()
     monkeypatch.setattr(process, "capture", run)
     return calls
 
 
 def test_it_is_made_once_and_named_to_every_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = trained(monkeypatch)
-    assert (aot.missing(), aot.options()) == (True, [])
+    assert (aot_cache.missing(), aot_cache.options()) == (True, [])
     said: list[str] = []
-    aot.ensure(said.append)
-    aot.ensure()
+    aot_cache.ensure(said.append)
+    aot_cache.ensure()
     assert (len(calls), said) == (1, ["starting Spark"])
-    assert not aot.missing()
-    assert aot.options() == [f"-XX:AOTCache={aot.place() / aot.FILE}", aot.QUIET]
+    assert not aot_cache.missing()
+    assert aot_cache.options() == [f"-XX:AOTCache={aot_cache.place() / aot_cache.FILE}", aot_cache.QUIET]
 
 
 def test_an_environment_made_anew_has_another_and_the_old_one_goes(monkeypatch: pytest.MonkeyPatch, jar: Path) -> None:
     trained(monkeypatch)
-    aot.ensure()
-    old = aot.place()
+    aot_cache.ensure()
+    old = aot_cache.place()
     elsewhere, gone = old.parent / "elsewhere", old.parent / "gone"
     for folder, owner in ((elsewhere, jar.parent), (gone, jar.parent / "no-such-folder")):
         folder.mkdir()
-        (folder / aot.OWNER).write_text(str(owner))
+        (folder / aot_cache.OWNER).write_text(str(owner))
     jar.unlink()
     jar.with_name("spark-core_2.13-4.3.0.jar").touch()
-    assert aot.missing()
-    aot.ensure()
-    assert {p.name for p in old.parent.iterdir() if p.is_dir()} == {aot.place().name, "elsewhere"}
+    assert aot_cache.missing()
+    aot_cache.ensure()
+    assert {p.name for p in old.parent.iterdir() if p.is_dir()} == {aot_cache.place().name, "elsewhere"}
 
 
 def test_a_training_run_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     trained(monkeypatch, 1, "Traceback\nOSError: No space left on device")
     with pytest.raises(LocalError, match="No space left on device"):
-        aot.ensure()
-    assert aot.missing()
-    assert not [p for p in aot.place().parent.iterdir() if p.is_dir()]
+        aot_cache.ensure()
+    assert aot_cache.missing()
+    assert not [p for p in aot_cache.place().parent.iterdir() if p.is_dir()]
 
 
 def test_an_older_java_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,7 +85,7 @@ def test_an_older_java_has_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     program.write_text("#!/bin/sh\necho 'openjdk version \"21.0.2\"' >&2\n")
     program.chmod(0o755)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    java.find.cache_clear()
+    runtime.find.cache_clear()
     calls = trained(monkeypatch)
-    aot.ensure()
-    assert (aot.missing(), aot.options(), calls) == (False, [], [])
+    aot_cache.ensure()
+    assert (aot_cache.missing(), aot_cache.options(), calls) == (False, [], [])

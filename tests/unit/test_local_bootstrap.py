@@ -28,7 +28,7 @@ def test_the_environment_lies_in_the_project() -> None:
 
 def test_a_wrong_python_is_refused_with_a_way_out(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 9, 2))
-    with pytest.raises(SystemExit, match=r"needs Python 3\.11.*is Python 3\.9\.2\n  to mend it: install it"):
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11.*is Python 3\.9\.2\n  hint: install it"):
         bootstrap.main()
     assert not (project / ".venv").exists()
 

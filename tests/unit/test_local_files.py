@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.machine.files import owner_only, private, publish, write_private
+from penstock.host.files import owner_only, private, publish, write_private
 
 
 def test_a_folder_appears_only_when_it_is_complete(tmp_path: Path) -> None:

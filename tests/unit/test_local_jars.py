@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import LocalError
-from penstock.machine import jars, java, process
-from penstock.machine.jars import JarSet
+from penstock.host import process
+from penstock.java import jars, runtime
+from penstock.java.jars import JarSet
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def test_a_failed_fetch_says_why_and_leaves_nothing(tiny: Path, monkeypatch: pyt
     def no_network(*_: object, **__: object) -> subprocess.CompletedProcess[str]:
         return subprocess.CompletedProcess([], 1, "Server access error at url https://repo1.maven.org/x", "")
 
-    java.find()
+    runtime.find()
     monkeypatch.setattr(process, "capture", no_network)
     with pytest.raises(LocalError, match=r"could not be fetched.*Server access error"):
         jars._fetch("tiny", jars.SETS["tiny"], _made(tiny.with_name("work")), None)

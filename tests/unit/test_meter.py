@@ -14,13 +14,13 @@ import pytest
 
 from penstock.control import Control, ProgressRow
 from penstock.errors import ControlError
-from penstock.machine.process import free_port
-from penstock.observe.meter import Meter, until_due
-from penstock.observe.moments import Moments
-from penstock.observe.probes import Database, Http, Streams
-from penstock.observe.samples import METRICS, Deltas, Sample, receipt, usable
-from penstock.observe.sender import Sender
-from penstock.observe.states import Limits
+from penstock.host.process import free_port
+from penstock.monitoring.collect.meter import Meter, until_due
+from penstock.monitoring.collect.probes import Database, Http, Streams
+from penstock.monitoring.collect.samples import METRICS, Deltas, Sample, receipt, usable
+from penstock.monitoring.collect.sender import Sender
+from penstock.monitoring.dashboard.snapshot_cache import Moments
+from penstock.monitoring.dashboard.states import Limits
 from tests.unit.meter_control import STREAM, collect, filled
 
 

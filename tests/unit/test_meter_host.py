@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ControlError
-from penstock.machine import process
-from penstock.observe.host import Machine, Parts, Proc, Seen, assign, recorded, used
-from penstock.observe.samples import Probe, usable
+from penstock.host import process
+from penstock.monitoring.collect.host import Machine, Parts, Proc, Seen, assign, recorded, used
+from penstock.monitoring.collect.samples import Probe, usable
 from tests.unit.meter_control import collect
 
 BUSY = "import time; at = time.process_time()\nwhile time.process_time() - at < {}: pass\nprint('done', flush=True)\n"

@@ -14,8 +14,8 @@ import orjson
 import pytest
 
 from penstock import logs
+from penstock.host.process import free_port
 from penstock.logs import AlertHandler, AlertLimits
-from penstock.machine.process import free_port
 from penstock.settings import settings
 from tests.support import wait_until
 

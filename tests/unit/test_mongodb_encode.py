@@ -16,9 +16,9 @@ from bson.decimal128 import Decimal128
 from bson.int64 import Int64
 
 from penstock.errors import DeclarationError, SinkError
-from penstock.sinks.mongodb import LIMITS, MongoDB
-from penstock.sinks.mongodb_encode import Head, encoded, fits
-from penstock.sinks.mongodb_layout import made
+from penstock.sinks.mongodb.collections import made
+from penstock.sinks.mongodb.config import LIMITS, MongoDB
+from penstock.sinks.mongodb.encode import Head, encoded, fits
 
 EXACT: CodecOptions[dict[str, Any]] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS)
 TIME = pa.timestamp("us", "UTC")

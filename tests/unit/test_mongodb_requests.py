@@ -19,8 +19,8 @@ from pymongo.errors import (
 )
 
 from penstock.errors import SinkError, Wait
-from penstock.sinks.mongodb import LIMITS
-from penstock.sinks.mongodb_requests import TRIES, Item, Outcome, Requests
+from penstock.sinks.mongodb.bulk import TRIES, Item, Outcome, Requests
+from penstock.sinks.mongodb.config import LIMITS
 
 Answer = Callable[[list[str]], None]
 

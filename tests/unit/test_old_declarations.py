@@ -9,7 +9,7 @@ import pytest
 
 from penstock import streams
 from penstock.errors import DeclarationError
-from penstock.sinks.influxdb import InfluxDB
+from penstock.sinks.influxdb.config import InfluxDB
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput, Updates
 
 EVENTS = Input(Topic("events"), schema="n BIGINT, at TIMESTAMP", event_time="at")
@@ -50,7 +50,7 @@ def test_todays_form_of_each_is_taken() -> None:
 
 @pytest.mark.parametrize("name", streams.MOVED)
 def test_a_name_that_has_moved_says_where_it_is(name: str) -> None:
-    with pytest.raises(DeclarationError, match=f"penstock.streams.{name} has moved; to mend it: ") as e:
+    with pytest.raises(DeclarationError, match=f"penstock.streams.{name} has moved; hint: ") as e:
         getattr(streams, name)
     statement, _, _ = e.value.fix.partition(",")
     exec(statement)  # it is there

@@ -11,17 +11,17 @@ import orjson
 import pytest
 
 from penstock.control import Actor, AppRow, Control, Desired, DriverRow, ProgressRow
-from penstock.control.captures import CaptureRow
+from penstock.control.repositories.captures import CaptureRow
 from penstock.errors import ControlError
-from penstock.observe.cures import CURES
-from penstock.observe.history import POINTS, downsample
-from penstock.observe.overview import overview
-from penstock.observe.snapshot import Snapshot, read
-from penstock.observe.states import STATES, Limits, State
-from penstock.observe.views import CaptureView, Overview
-from penstock.observe.words import duration, first_line
+from penstock.monitoring.dashboard.history import POINTS, downsample
+from penstock.monitoring.dashboard.model import CaptureView, Overview
+from penstock.monitoring.dashboard.overview import overview
+from penstock.monitoring.dashboard.remediation import CURES
+from penstock.monitoring.dashboard.snapshot import Snapshot, read
+from penstock.monitoring.dashboard.states import STATES, Limits, State
+from penstock.monitoring.humanize import duration, first_line
 from penstock.settings import PROJECT, Settings
-from penstock.supervision.decide import START_TIMEOUT
+from penstock.supervision.decision.decide import START_TIMEOUT
 
 NOW = 1_800_000_000_000
 APP = AppRow("metrics", release_seq=0, incarnation="d1", restarts=2)
@@ -279,7 +279,7 @@ def test_limits_follow_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _declare(control: Control) -> None:
-    from penstock.control import schema as s
+    from penstock.control import tables as s
 
     with control.engine.begin() as c:
         c.execute(s.app.insert().values(name="metrics", release_seq=0, restarts=0))

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from penstock.control import AppRow, Desired, DriverRow, ProgressRow
-from penstock.observe.overview import overview
-from penstock.observe.snapshot import Snapshot
-from penstock.observe.states import Limits, State
-from penstock.observe.views import Overview
+from penstock.monitoring.dashboard.model import Overview
+from penstock.monitoring.dashboard.overview import overview
+from penstock.monitoring.dashboard.snapshot import Snapshot
+from penstock.monitoring.dashboard.states import Limits, State
 from tests.unit.test_overview import APP, DRIVER, NOW, OFF, ROW, driver, row, seen, state_of
 
 

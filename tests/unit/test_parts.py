@@ -6,12 +6,12 @@ import random
 
 import pytest
 
-from penstock.engine.checkpoint import Batch as Taken
-from penstock.engine.gaps import Mended
-from penstock.engine.offsetlog import Plan
-from penstock.engine.parts import Blameless, Order, Parts, Unclear
-from penstock.engine.quarantine import Quarantine
-from penstock.engine.source import Place
+from penstock.engine.checkpoint.layout import Batch as Taken
+from penstock.engine.checkpoint.offset_log import Plan
+from penstock.engine.faults.bisect import Blameless, Order, Parts, Unclear
+from penstock.engine.faults.data_loss import Mended
+from penstock.engine.faults.poison import Quarantine
+from penstock.engine.query.source import Place
 
 
 class Batch:

@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.declare.outputs import NOTHING, Mark, Owner
-from penstock.engine import patience
-from penstock.engine.patience import Patient, counted
+from penstock.engine.commit import async_writer
+from penstock.engine.commit.async_writer import Patient, counted
 from penstock.errors import LeaseLost, SinkError, Wait
+from penstock.model.output import NOTHING, Mark, Owner
 from tests.support import wait_until
 from tests.unit.test_policies import Heap
 
@@ -63,10 +63,10 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
         made.opens.append(made)
         return made
 
-    monkeypatch.setattr(patience, "open_store", open_store)
+    monkeypatch.setattr(async_writer, "open_store", open_store)
     for name in ("ANSWER", "SELDOM", "LEAVE"):
-        monkeypatch.setattr(patience, name, 0.1)
-    monkeypatch.setattr(patience, "STEP", 0.01)
+        monkeypatch.setattr(async_writer, name, 0.1)
+    monkeypatch.setattr(async_writer, "STEP", 0.01)
     yield made
     made.leave.set()
 
@@ -123,9 +123,9 @@ def test_what_never_answers_is_opened_anew(store: Store, where: str, monkeypatch
     setattr(store, where, once)
     made = patient(store)
     waits(made, "is not open yet" if where == "opened" else "has not answered")
-    monkeypatch.setattr(patience, "GIVEN_UP", 0.0)
+    monkeypatch.setattr(async_writer, "GIVEN_UP", 0.0)
     waits(made, "and is opened anew")
-    monkeypatch.setattr(patience, "GIVEN_UP", 600.0)
+    monkeypatch.setattr(async_writer, "GIVEN_UP", 600.0)
     assert made.write(ROWS, FIRST) == 2
     hangs.set()
     wait_until(lambda: store.closed == 1, what="the one that came late is closed")

@@ -11,8 +11,8 @@ import pytest
 
 from penstock.control import DriverRow
 from penstock.errors import SettingError
-from penstock.supervision import cluster, places
-from penstock.supervision.cluster import Seen, Submission
+from penstock.supervision import backends, cluster_drivers
+from penstock.supervision.cluster_drivers import Seen, Submission
 from tests.support import forget
 from tests.unit.supervised import ME, Platform
 
@@ -40,26 +40,26 @@ def placed(p: Platform, **values: Any) -> DriverRow:
 
 def says(monkeypatch: pytest.MonkeyPatch, d: DriverRow, seen: Seen) -> None:
     """What its master has said a moment ago."""
-    monkeypatch.setitem(cluster._seen, f"{d.submission} {d.master}", (time.monotonic() + 60, seen))
+    monkeypatch.setitem(cluster_drivers._seen, f"{d.submission} {d.master}", (time.monotonic() + 60, seen))
 
 
 def test_what_the_master_says_of_a_silent_driver(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     d = placed(p, pid=1, state="running")
     now = p.control.now()
-    assert places.alive(d, now) is True, "it beats: nobody is asked"
+    assert backends.alive(d, now) is True, "it beats: nobody is asked"
     later = now + 7_000
     for seen, alive in (
         (Seen("RUNNING"), True), (Seen("SUBMITTED"), True), (Seen("FAILED"), False), (Seen("KILLED"), False),
         (Seen("FINISHED"), False), (Seen("", "away"), None), (Seen("ERROR"), None), (Seen("MISSING"), None),
     ):  # fmt: skip
         says(monkeypatch, d, seen)
-        assert places.alive(d, later) is alive, seen
-        assert places.alive(d, now - 3_600_000) is alive, "its last beat is of a clock that was set back since"
-    assert places.alive(d, now + 16_000) is False, "of a lost one the lease has run out"
+        assert backends.alive(d, later) is alive, seen
+        assert backends.alive(d, now - 3_600_000) is alive, "its last beat is of a clock that was set back since"
+    assert backends.alive(d, now + 16_000) is False, "of a lost one the lease has run out"
     says(monkeypatch, d, Seen("", "away"))
-    assert places.alive(d, now + 16_000) is None, "a master that is away says nothing"
-    assert "away" in places.unsure(d)
-    assert not places.headless(d)
+    assert backends.alive(d, now + 16_000) is None, "a master that is away says nothing"
+    assert "away" in backends.unsure(d)
+    assert not backends.headless(d)
 
 
 def test_a_driver_without_a_place_is_queued_and_not_given_up(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_one_that_waits_and_is_not_wanted_any_more_is_taken_back(p: Platform, mo
         says(monkeypatch, d, Seen("KILLED"))
         return Seen("KILLED")
 
-    monkeypatch.setattr(cluster, "kill", kill)
+    monkeypatch.setattr(cluster_drivers, "kill", kill)
     assert p.supervisor().tick().do == "rest"
     assert killed == ["driver-1"]
     assert p.driver().state == "ended"
@@ -106,7 +106,7 @@ def test_a_master_that_is_away_is_said_and_waited_for(p: Platform, monkeypatch: 
     p.age(d.incarnation, 100)
     d = p.driver()
     says(monkeypatch, d, Seen("", "the Spark master does not answer"))
-    from penstock.supervision.reap import clear
+    from penstock.supervision.reaper import clear
 
     assert clear(p.control, d, "hung", ME)
     assert p.driver().reason == "hung; driver-1 may be left: the Spark master does not answer"
@@ -127,13 +127,13 @@ def test_what_a_driver_is_given(p: Platform, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_only_a_standalone_master_takes_drivers() -> None:
-    with pytest.raises(SettingError, match=r"is for a standalone master; got: yarn; to mend it: set PENSTOCK_SPARK_MA"):
+    with pytest.raises(SettingError, match=r"is for a standalone master; got: yarn; hint: set PENSTOCK_SPARK_MA"):
         Submission("a", "i", "yarn", {}).submit(Path("/none"))
 
 
 @pytest.mark.parametrize(("given", "found"), [("768m", 768), ("2g", 2048), ("512", 512), ("1048576k", 1024)])
 def test_memory_in_mebibytes(given: str, found: int) -> None:
-    assert cluster._mebibytes(given) == found
+    assert cluster_drivers._mebibytes(given) == found
 
 
 def test_a_heap_that_is_no_size_is_told() -> None:

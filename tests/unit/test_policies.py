@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 import pytest
 
-from penstock.declare.outputs import Delivery, Mark, Output
-from penstock.declare.promises import Due, Promise, millis
 from penstock.errors import DeclarationError
+from penstock.model.output import Delivery, Mark, Output
+from penstock.model.output_mode import Due, Promise, millis
 from penstock.streams import Each, Final, Input, Joined, Stream, Table, Timed, Topic, Updates
 
 if TYPE_CHECKING:

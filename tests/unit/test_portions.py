@@ -10,12 +10,13 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.declare.outputs import NOTHING, Mark
-from penstock.engine import jvm, portions
-from penstock.engine.checkpoint import Batch, Checkpoint
-from penstock.engine.offsetlog import Ends
-from penstock.engine.portions import OF_HEAP, Portions, full
+from penstock.engine.checkpoint.layout import Batch, Checkpoint
+from penstock.engine.checkpoint.offset_log import Ends
+from penstock.engine.faults import batch_splitting
+from penstock.engine.faults.batch_splitting import OF_HEAP, Portions, full
+from penstock.engine.jvm import bridge
 from penstock.errors import Blocked
+from penstock.model.output import NOTHING, Mark
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
 
 HEAP = 1000 * OF_HEAP
@@ -90,9 +91,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
                 value = b"x" * world.sizes[at]
                 yield SimpleNamespace(offset=lambda at=at: at, key=lambda: None, value=lambda value=value: value)
 
-        monkeypatch.setattr(jvm, "heap", lambda _: heap)
-        monkeypatch.setattr(portions, "between", between)
-        monkeypatch.setattr(portions, "first_offsets", lambda *_: {})
+        monkeypatch.setattr(bridge, "heap", lambda _: heap)
+        monkeypatch.setattr(batch_splitting, "between", between)
+        monkeypatch.setattr(batch_splitting, "first_offsets", lambda *_: {})
         stream = Stream(
             "s", "a", {"t": Input(Topic("t"))}, lambda t: t, TopicOutput(Topic("out"), value="value"), Each()
         )
@@ -211,7 +212,7 @@ def test_a_plan_that_is_cut_ends_earlier_and_nowhere_before_it_began(
         "0": head + '{"t":{"0":10,"1":10}}\n{"t":{"0":14,"1":10}}',
         "1": head + '{"t":{"0":90,"1":50},"u":{"0":7}}\n{"t":{"0":90,"1":50}}',
     }
-    monkeypatch.setattr("penstock.engine.checkpoint.Folder", lambda _, path: Files(Path(path)))
+    monkeypatch.setattr("penstock.engine.checkpoint.layout.Folder", lambda _, path: Files(Path(path)))
     for name in ("offsets", "commits"):
         (tmp_path / "s" / name).mkdir(parents=True)
     for number, text in texts.items():

@@ -16,18 +16,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import update
 
 from penstock.catalog import build
-from penstock.control import Control, ProgressRow, schema
-from penstock.control.captures import CaptureRow, Captures
-from penstock.control.views import InstanceRow, Instances
+from penstock.control import Control, ProgressRow, tables
+from penstock.control.repositories.captures import CaptureRow, Captures
+from penstock.control.repositories.view_instances import InstanceRow, Instances
 from penstock.errors import ControlError, LocalError
-from penstock.machine.process import free_port
-from penstock.observe import moments
-from penstock.observe.moments import Moments
-from penstock.observe.prometheus import PlatformCollector, exported, serve
-from penstock.observe.samples import Sample, now_ms
-from penstock.observe.states import Limits
+from penstock.host.process import free_port
+from penstock.monitoring.collect.samples import Sample, now_ms
+from penstock.monitoring.dashboard import snapshot_cache
+from penstock.monitoring.dashboard.snapshot_cache import Moments
+from penstock.monitoring.dashboard.states import Limits
+from penstock.monitoring.prometheus import PlatformCollector, exported, serve
 from penstock.streams import Topic, View
-from penstock.views.requests import Requests
+from penstock.views.api.request_metrics import Requests
 from tests.unit.meter_control import APP, STREAM, filled
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -149,7 +149,7 @@ def test_views_are_shown_with_the_requests_that_their_instances_answered(control
     assert of(found, "penstock_view_requests_total", **nothing, route="", status="401") == 1
     assert {name for name, _ in found if name.startswith("penstock_")} <= exported()
     with control.begin() as c:
-        c.execute(update(schema.view_instance).values(beat_at=schema.view_instance.c.beat_at - 120_000))
+        c.execute(update(tables.view_instance).values(beat_at=tables.view_instance.c.beat_at - 120_000))
     gone = series(scrape(PlatformCollector(Moments(control))))
     assert not any(name.startswith("penstock_view_request") for name, _ in gone)
 
@@ -253,7 +253,7 @@ def test_an_old_report_is_down_and_a_stream_without_one_too(control: Control) ->
     assert of(failing, "penstock_stream_up", stream=STREAM, app=APP) == 0
     assert of(failing, "penstock_stream_state", stream=STREAM, app=APP, state="failing") == 1
     with control.engine.begin() as c:
-        c.execute(schema.progress.delete())
+        c.execute(tables.progress.delete())
     found = series(scrape(PlatformCollector(Moments(control))))
     assert of(found, "penstock_stream_up", stream=STREAM, app=APP) == 0
     assert not any(name == "penstock_stream_batch_id" for name, _ in found)
@@ -261,15 +261,15 @@ def test_an_old_report_is_down_and_a_stream_without_one_too(control: Control) ->
 
 def test_the_database_is_read_once_for_scrapes_of_one_moment(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
     reads, moment = [], 0.0
-    real = moments.take
+    real = snapshot_cache.take
 
-    def counted(control: Control, limits: Limits) -> moments.Moment:
+    def counted(control: Control, limits: Limits) -> snapshot_cache.Moment:
         reads.append(moment)
         if moment > 5:
             raise ControlError("away")
         return real(control, limits)
 
-    monkeypatch.setattr(moments, "take", counted)
+    monkeypatch.setattr(snapshot_cache, "take", counted)
     shared = Moments(filled(control), keep=1.0, clock=lambda: moment)
     threads = [threading.Thread(target=shared.read) for _ in range(4)]
     for t in threads:

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from penstock.devstack import debian_packages
 from penstock.errors import LocalError
-from penstock.machine import debian
-from penstock.observe.prometheus import exported
+from penstock.monitoring.prometheus import exported
 
 DOCKER = Path(__file__).parents[2] / "docker"
 RULES = DOCKER / "prometheus" / "rules.yml"
@@ -26,10 +26,10 @@ def promtool() -> Callable[..., None]:
     """Runs Prometheus's own tool, of Debian's package where none is installed; the test fails if it does."""
     found = shutil.which("promtool")
     if not found:
-        if not debian.usable():
+        if not debian_packages.usable():
             pytest.skip("promtool comes from Debian's packages, and there is no apt-get here")
         try:
-            found = str(debian.unpacked("prometheus", ["prometheus"]) / "usr" / "bin" / "promtool")
+            found = str(debian_packages.unpacked("prometheus", ["prometheus"]) / "usr" / "bin" / "promtool")
         except LocalError as e:
             pytest.skip(str(e))
 

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.engine import quarantine
-from penstock.engine.checkpoint import Batch
-from penstock.engine.offsetlog import Plan
-from penstock.engine.parts import Order
-from penstock.engine.quarantine import Quarantine
-from penstock.engine.source import Place
+from penstock.engine.checkpoint.layout import Batch
+from penstock.engine.checkpoint.offset_log import Plan
+from penstock.engine.faults import poison
+from penstock.engine.faults.bisect import Order
+from penstock.engine.faults.poison import Quarantine
+from penstock.engine.query.source import Place
 from penstock.errors import Blocked
 
 BAD = {3, 12, 15}
@@ -33,7 +33,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Quarantine:
         order = Order([("t", 0, of.starts["t"][0], of.ends["t"][0])])
         return self._found(of, order, run, lambda: False)
 
-    monkeypatch.setattr(quarantine, "_outside", lambda _: False)
+    monkeypatch.setattr(poison, "_outside", lambda _: False)
     monkeypatch.setattr(Quarantine, "_search", search)
     stream = SimpleNamespace(name="s", app="a", poison=2, sources={})
     return Quarantine(stream, None, "", lambda _: None, "", lambda _: None)  # type: ignore[arg-type, return-value]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine import quarantine
+from penstock.engine.faults import poison
 
 SPARK = "org.apache.spark.SparkException"
 ABORTED = (
@@ -34,5 +34,5 @@ STAGE = (
     ],
 )  # fmt: skip
 def test_what_no_record_causes(monkeypatch: pytest.MonkeyPatch, causes: list[tuple[str, str]], outside: bool) -> None:
-    monkeypatch.setattr("penstock.engine.jvm.causes", lambda _: causes)
-    assert quarantine._outside(ValueError()) is outside
+    monkeypatch.setattr("penstock.engine.jvm.bridge.causes", lambda _: causes)
+    assert poison._outside(ValueError()) is outside

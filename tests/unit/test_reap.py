@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from penstock.control import DriverRow, schema
+from penstock.control import DriverRow, tables
 from penstock.settings import settings
 from penstock.supervision import processes
-from penstock.supervision import reap as reaper
+from penstock.supervision import reaper as reaper
 from tests.support import wait_until
 from tests.unit.supervised import ME, Platform
 
@@ -123,7 +123,7 @@ def test_a_stop_that_an_older_version_wrote_down_counts_from_now(p: Platform) ->
     p.age(p.driver().incarnation, 3600)
     p.control.driver_beat(p.driver().incarnation)
     with p.control.engine.begin() as c:
-        c.execute(schema.stream.update().values(desired="off", changed_at=None))
+        c.execute(tables.stream.update().values(desired="off", changed_at=None))
     assert reap(p, "a") == []
     assert p.control.unwanted_since("a")
 

@@ -15,17 +15,18 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructType
 
-from penstock.declare.outputs import NOTHING, Mark
-from penstock.engine import rebuild, tabletopic
-from penstock.engine.checkpoint import RESET
-from penstock.engine.folding import Place
-from penstock.engine.reset import Reset
-from penstock.engine.restoring import restoring, sole
+from penstock.codec.heartbeat import BEAT_KEY, Signer
+from penstock.engine.checkpoint.layout import RESET
+from penstock.engine.operations import rebuild
+from penstock.engine.operations.reset import Reset
+from penstock.engine.state import keyed_store
+from penstock.engine.state.fold import Place
+from penstock.engine.state.restore_query import SENDS, Restoring, Unreadable, each_once
+from penstock.engine.state.restore_rules import restoring, sole
 from penstock.errors import BrokerError, DeclarationError, PenstockError
-from penstock.records import keyed
-from penstock.records.heartbeat import BEAT_KEY, Signer
-from penstock.records.restored import SENDS, Restoring, Unreadable, each_once
+from penstock.model.output import NOTHING, Mark
 from penstock.streams import Fold, Folded, Input, Stream, Topic, TopicOutput
+from penstock.tables import topic_snapshot
 
 PAID = Topic("paid")
 TOTALS = Topic("totals", compacted=True)
@@ -201,10 +202,12 @@ def test_a_part_that_is_laid_is_found(tmp_path: Path) -> None:
     kinds: dict[str, pa.DataType] = {"_hash": pa.int64(), "who": pa.string()}
     layout = pa.schema(kinds)
     tables = [pa.table({"_hash": [n, n + 1], "who": ["a", "b"]}, layout) for n in (-5, 7)]
-    laid = keyed.laid(tmp_path / "0", layout, 3, tables)
-    assert (laid.keys, list(keyed.newest(tmp_path))) == (4, [laid])
+    laid = keyed_store.laid(tmp_path / "0", layout, 3, tables)
+    assert (laid.keys, list(keyed_store.newest(tmp_path))) == (4, [laid])
 
-    found = keyed.Part(tmp_path / "0", layout, keyed.was(tmp_path / "0", 4)).find(np.array([-5, 8], np.int64))
+    found = keyed_store.Part(tmp_path / "0", layout, keyed_store.was(tmp_path / "0", 4)).find(
+        np.array([-5, 8], np.int64)
+    )
     assert sorted(found.to_pylist(), key=lambda row: row["_hash"]) == [
         {"_hash": -5, "who": "a"},
         {"_hash": 8, "who": "b"},
@@ -245,14 +248,14 @@ def test_an_output_that_is_read_for_longer_than_its_tombstones_are_kept_is_not_t
         clock.at += clock.takes
         return []
 
-    for where in (rebuild, tabletopic):
+    for where in (rebuild, topic_snapshot):
         monkeypatch.setattr(where, "time", clock)
-    monkeypatch.setattr(tabletopic, "setting", lambda *_: "60000")
+    monkeypatch.setattr(topic_snapshot, "setting", lambda *_: "60000")
     monkeypatch.setattr(rebuild, "_ends", lambda *_: {("totals", 0): 5})
     monkeypatch.setattr(rebuild, "first_offsets", lambda *_: {("totals", 0): 1})
     monkeypatch.setattr(rebuild, "admin", lambda _: None)
     monkeypatch.setattr(rebuild, "_laid", laid)
-    monkeypatch.setattr("penstock.engine.source.all_of", lambda *_: SimpleNamespace(select=lambda *_: None))
+    monkeypatch.setattr("penstock.engine.query.source.all_of", lambda *_: SimpleNamespace(select=lambda *_: None))
     given = cast("tuple[Any, ...]", (None, None, "", SimpleNamespace(topic="totals"), None, None))
     with pytest.raises(BrokerError, match=r"longer than its tombstones are kept.*rebuild it again"):
         rebuild._restored(*given)

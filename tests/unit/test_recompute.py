@@ -11,9 +11,9 @@ import pytest
 
 from jobs.metrics import RECEIPTS, bundles, minutes, summaries
 from jobs.quality import counts
-from penstock.declare.promises import Promise
-from penstock.engine.recompute import fits, within
+from penstock.engine.operations.recompute import fits, within
 from penstock.errors import DeclarationError
+from penstock.model.output_mode import Promise
 from penstock.streams import Each, Final, Input, Stream, Table, Topic, TopicOutput, Updates
 
 if TYPE_CHECKING:

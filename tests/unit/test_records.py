@@ -14,9 +14,9 @@ import sqlglot
 
 from jobs.quality import verdict
 from jobs.quality.rules import EVERY, Rule
+from penstock.codec.columnar import Queries, Reading
+from penstock.codec.heartbeat import BEAT_KEY, Signer
 from penstock.errors import DeclarationError
-from penstock.records.columns import Queries, Reading
-from penstock.records.heartbeat import BEAT_KEY, Signer
 from penstock.streams import Combiner
 from tests.readings import FAR, batch, run
 

@@ -11,8 +11,8 @@ import sqlglot
 
 from jobs.quality import verdict
 from jobs.quality.rules import EVERY, Rule
-from penstock.declare.schema import schema
-from penstock.records.columns import Reading
+from penstock.codec.columnar import Reading
+from penstock.model.schema import schema
 from tests import plain_json, texts
 from tests.readings import batch, run
 

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.declare.outputs import Mark
-from penstock.engine import copies
-from penstock.engine.batches import Batches
-from penstock.engine.checkpoint import Batch
-from penstock.engine.offsetlog import Plan, commit
-from penstock.engine.recovery import Recovery, unreadable_state
+from penstock.engine.checkpoint import ownership
+from penstock.engine.checkpoint.layout import Batch
+from penstock.engine.checkpoint.offset_log import Plan, commit
+from penstock.engine.checkpoint.recovery import Recovery, unreadable_state
+from penstock.engine.commit.batches import Batches
 from penstock.errors import Blocked, PenstockError
+from penstock.model.output import Mark
 
 Files = dict[str, str]
 
@@ -235,7 +235,7 @@ def moved(files: Files, place: str, of: Mark) -> str:
     """What the marks of a checkpoint are called that starts in a place."""
     folder = Folder(files)
     folder.path = place
-    return copies.taken("s", folder, of)  # type: ignore[arg-type]
+    return ownership.taken("s", folder, of)  # type: ignore[arg-type]
 
 
 def test_a_checkpoint_that_is_moved_goes_on_and_the_copy_left_behind_does_not() -> None:

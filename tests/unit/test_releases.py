@@ -11,8 +11,9 @@ import pytest
 
 from penstock.control import Actor
 from penstock.errors import ReleaseRefused
-from penstock.supervision import launch, releases
-from penstock.supervision.releases import MOST, OneByOne
+from penstock.supervision import launch
+from penstock.supervision import release as releases
+from penstock.supervision.release import MOST, OneByOne
 from tests.support import wait_until
 from tests.unit.supervised import ME, Platform
 

@@ -15,8 +15,8 @@ from penstock.settings import PROJECT
 
 # What is imported where no Spark is, or where its start would be waited for: by DAG files, the page, the captures.
 WITHOUT_SPARK = (
-    "errors", "settings", "logs", "declare", "machine", "streams", "objects", "records", "control", "kafka", "sinks",
-    "catalog", "supervision", "capture", "observe", "cli",
+    "errors", "settings", "logs", "model", "host", "java", "web", "streams", "object_store", "codec", "control",
+    "kafka", "sinks", "tables", "catalog", "supervision", "capture", "views", "monitoring", "cli",
 )  # fmt: skip
 # Run in a fresh interpreter: imports modules while Spark is banned, and says which of them wanted it.
 PROBE = """
@@ -73,7 +73,7 @@ def told_apart(path: Path) -> Iterator[str]:
     outputs = {
         alias.asname or alias.name
         for node in imports
-        if (node.module or "").startswith(("penstock.declare.outputs", "penstock.sinks"))
+        if (node.module or "").startswith(("penstock.model.output", "penstock.sinks"))
         for alias in node.names
     }
     for node in ast.walk(tree):
@@ -90,7 +90,7 @@ def told_apart(path: Path) -> Iterator[str]:
         yield from (part.id for part in ast.walk(asked) if isinstance(part, ast.Name) and part.id in outputs)
 
 
-@pytest.mark.parametrize("module", ["run", "batches"])
+@pytest.mark.parametrize("module", ["query/stream_run", "commit/batches"])
 def test_the_engine_treats_all_outputs_alike(module: str) -> None:
     assert list(told_apart(PROJECT / "penstock" / "engine" / f"{module}.py")) == []
 
@@ -98,7 +98,7 @@ def test_the_engine_treats_all_outputs_alike(module: str) -> None:
 def test_the_engine_is_seen_to_tell_outputs_apart(tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.py"
     wrong.write_text(
-        "from penstock.declare.outputs import Output, TopicOutput as T\n"
+        "from penstock.model.output import Output, TopicOutput as T\n"
         "def f(o):\n"
         "    isinstance(o, (int, T))\n"
         "    match o:\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.engine.words import root_message
+from penstock.engine.error_text import root_message
 
 PYTHON = """An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):
   File "x.py", line 1, in call

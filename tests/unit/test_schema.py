@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.declare.schema import Field, Type, quoted, schema
 from penstock.errors import DeclarationError
+from penstock.model.schema import Field, Type, quoted, schema
 
 INT = Type("int")
 

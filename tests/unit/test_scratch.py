@@ -11,7 +11,7 @@ import pytest
 MAKES = """
 import sys
 from pathlib import Path
-from penstock.machine.scratch import own
+from penstock.host.scratch import own
 print(own(Path(sys.argv[1])), flush=True)
 sys.stdin.read()
 """

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.codec.heartbeat import SECRET, signer
 from penstock.errors import LocalError
-from penstock.machine.secret import kept
-from penstock.records.heartbeat import SECRET, signer
+from penstock.host.secret_file import kept
 from penstock.settings import settings
 
 

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine import s3a, session
+from penstock.engine import session
+from penstock.engine.checkpoint import s3a
 from penstock.errors import SettingError, SinkError
 from penstock.settings import settings
 
 
 @pytest.fixture(autouse=True)
 def plain(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
-    monkeypatch.setattr("penstock.machine.jars.jars_of", lambda _: [])
-    monkeypatch.setattr("penstock.machine.aot.options", list)
+    monkeypatch.setattr("penstock.java.jars.jars_of", lambda _: [])
+    monkeypatch.setattr("penstock.java.aot_cache.options", list)
 
 
 def test_what_was_measured_best_is_the_default() -> None:

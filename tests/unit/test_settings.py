@@ -15,7 +15,7 @@ from jobs.agents import AgentsSettings
 from penstock.cli import app
 from penstock.control.database import Database
 from penstock.errors import SettingError
-from penstock.kafka.connection import connection, spark_connection
+from penstock.kafka.client import connection, spark_connection
 from penstock.settings import misspelt, settings
 from tests.support import forget
 
@@ -41,7 +41,7 @@ def test_a_mistyped_setting_is_one_sentence(monkeypatch: pytest.MonkeyPatch, nam
     assert found.exit_code == 1
     (line,) = found.stderr.splitlines()
     assert line.startswith(f"error: {said}")
-    assert f"; got: {got}; to mend it: " in line
+    assert f"; got: {got}; hint: " in line
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_a_control_database_that_is_none_is_told_without_its_password(
         monkeypatch.undo()
         forget()
     assert (found.exit_code, "secret" in found.output) == (1, False)
-    assert found.stderr.startswith(f"error: PENSTOCK_CONTROL_URL is no URL of a database; got: {got}; to mend it: ")
+    assert found.stderr.startswith(f"error: PENSTOCK_CONTROL_URL is no URL of a database; got: {got}; hint: ")
     assert (
         Database("mysql+pymysql://u:secret@127.0.0.1:1/db?key=secret").place == "mysql+pymysql://u:***@127.0.0.1:1/db"
     )

@@ -12,17 +12,17 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.declare.outputs import Owner
 from penstock.errors import DeclarationError, PenstockError, SinkError, Wait
+from penstock.model.output import Owner
 from penstock.settings import settings
-from penstock.sinks import elasticsearch_bulk
-from penstock.sinks.elasticsearch import LIMITS
-from penstock.sinks.elasticsearch_bulk import Bulk, Item, Outcome, item
-from penstock.sinks.elasticsearch_client import connect, found
-from penstock.sinks.elasticsearch_layout import ends, template
-from penstock.sinks.elasticsearch_mapping import differences, mapping
-from penstock.sinks.elasticsearch_writer import IndexWriter, open_index
-from penstock.sinks.parts import parts
+from penstock.sinks.core.chunking import parts
+from penstock.sinks.elasticsearch import bulk as elasticsearch_bulk
+from penstock.sinks.elasticsearch.bulk import Bulk, Item, Outcome, item
+from penstock.sinks.elasticsearch.client import connect, found
+from penstock.sinks.elasticsearch.config import LIMITS
+from penstock.sinks.elasticsearch.indexes import ends, template
+from penstock.sinks.elasticsearch.mapping import differences, mapping
+from penstock.sinks.elasticsearch.writer import IndexWriter, open_index
 from tests.elasticsearch import SHAPE, give, output, row, shaped
 
 Answer = tuple[int, object]

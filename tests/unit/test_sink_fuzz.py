@@ -7,8 +7,8 @@ import random
 import re
 from pathlib import Path
 
-from penstock.declare.sink_file import parse
 from penstock.errors import DeclarationError
+from penstock.model.sql.sink_file import parse
 
 TRIES = int(os.environ.get("FUZZ", "2000"))
 SEED = 20261122

@@ -7,8 +7,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from penstock.declare.sink import NUMBER, WAY, WHOLE
-from penstock.sinks.numbered import counted
+from penstock.model.sink import NUMBER, WAY, WHOLE
+from penstock.sinks.core.row_index import counted
 
 ROW = tuple[str, int, int, str]
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.declare.sink import Read, Sink
-from penstock.declare.sink_file import parse
 from penstock.errors import DeclarationError
+from penstock.model.sink import Read, Sink
+from penstock.model.sql.sink_file import parse
 
 PATH = Path("tests.sql")
 FULL = """UPSERT INTO elasticsearch.tests-v1.2

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from penstock.sinks.newest import Ahead, Row, newest
+from penstock.sinks.core.latest_per_key import Ahead, Row, newest
 from tests.tombstones import Event, histories, left, placed, readings
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import SinkError
-from penstock.observe import sinks
+from penstock.monitoring.dashboard import sink_actions
 from tests.support import forget
 
 
@@ -24,15 +24,15 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_the_command_refuses_is_told_in_its_words() -> None:
     said = "`penstock sinks explain nobody` failed; got: there is no sink named 'nobody'; there are: none"
     with pytest.raises(SinkError, match=f"^{re.escape(said)}$"):
-        sinks.explained("nobody")
+        sink_actions.explained("nobody")
     with pytest.raises(SinkError, match="`penstock sinks replay nobody --all --json` failed; got: there is no sink"):
-        sinks.replayed("nobody")
+        sink_actions.replayed("nobody")
 
 
 def test_what_does_not_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sinks, "EXPLAIN_TIMEOUT", 0.01)
-    monkeypatch.setattr(sinks, "REPLAY_TIMEOUT", 0.01)
+    monkeypatch.setattr(sink_actions, "EXPLAIN_TIMEOUT", 0.01)
+    monkeypatch.setattr(sink_actions, "REPLAY_TIMEOUT", 0.01)
     with pytest.raises(SinkError, match=r"explain tests` has not ended; got: nothing within 0\.01 s"):
-        sinks.explained("tests")
+        sink_actions.explained("tests")
     with pytest.raises(SinkError, match="replay again: what was written by then is not written twice"):
-        sinks.replayed("tests")
+        sink_actions.replayed("tests")

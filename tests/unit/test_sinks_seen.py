@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.observe.views import SinkView
+from penstock.monitoring.dashboard.model import SinkView
 from tests.unit.test_overview import NOW, ROW, row, seen
 
 STORE = {

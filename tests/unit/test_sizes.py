@@ -7,8 +7,8 @@ import random
 import pyarrow as pa
 import pytest
 
-from penstock.kafka.letters import shown
-from penstock.kafka.sizes import Limit, Message, digest, stamped
+from penstock.kafka.dead_letters import shown
+from penstock.kafka.limits import Limit, Message, digest, stamped
 
 NOISE = random.Random(0).randbytes(2_000_000)
 

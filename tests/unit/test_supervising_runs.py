@@ -13,12 +13,12 @@ import pytest
 
 from penstock import catalog
 from penstock.control import Actor, Control, ProgressRow
+from penstock.devstack import platform
 from penstock.errors import LocalError, ReleaseRefused
-from penstock.local import platform
-from penstock.observe.health import UNSETTLED, settled
+from penstock.monitoring.health import UNSETTLED, settled
 from penstock.supervision import processes, supervisor
-from penstock.supervision.facts import Evidence, facts_of
-from penstock.supervision.watch import Watch
+from penstock.supervision.decision.facts import Evidence, facts_of
+from penstock.supervision.decision.watch import Watch
 from tests.unit.supervised import Platform, chaos_project
 from tests.unit.test_dags import context, first
 
@@ -206,10 +206,10 @@ def running(p: Platform, monkeypatch: pytest.MonkeyPatch) -> Platform:
 
 
 def new_stream(p: Platform) -> None:
-    from penstock.control import schema
+    from penstock.control import tables
 
     with p.control.engine.begin() as c:
-        c.execute(schema.stream.insert().values(name="fresh", app="a", desired="on"))
+        c.execute(tables.stream.insert().values(name="fresh", app="a", desired="on"))
 
 
 def test_a_driver_that_lacks_a_stream_is_released(running: Platform) -> None:

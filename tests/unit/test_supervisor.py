@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from penstock.control import EndCode, schema
+from penstock.control import EndCode, tables
 from penstock.errors import ControlError
 from penstock.settings import settings
 from penstock.supervision import launch, processes
-from penstock.supervision.facts import Evidence, facts_of
-from penstock.supervision.reap import stop
-from penstock.supervision.watch import Watch
+from penstock.supervision.decision.facts import Evidence, facts_of
+from penstock.supervision.decision.watch import Watch
+from penstock.supervision.reaper import stop
 from tests.support import wait_until
 from tests.unit.supervised import ME, Platform
 
@@ -243,9 +243,9 @@ def test_a_crash_loop_is_slowed_down_though_the_clock_was_set_back(p: Platform) 
     processes.kill(p.driver())
     s.tick()
     with p.control.engine.begin() as c:  # all so far was written an hour ahead
-        t, hour = schema.driver.c, 3_600_000
+        t, hour = tables.driver.c, 3_600_000
         ahead = {"launched_at": t.launched_at + hour, "beat_at": t.beat_at + 2 * hour, "ended_at": t.ended_at + hour}
-        c.execute(update(schema.driver).values(**ahead))
+        c.execute(update(tables.driver).values(**ahead))
     for _ in range(3):
         processes.kill(p.driver())
         step = s.tick()
@@ -260,7 +260,7 @@ def test_a_release_that_was_refused_before_the_clock_was_set_back_is_asked_for_a
     p.control.driver_set(p.driver().incarnation, state="running")
     for ahead, lacks in ((-60_000, []), (3_600_000, ["s"])):
         with p.control.engine.begin() as c:
-            c.execute(update(schema.app).values(refused_at=p.control.now() + ahead))
+            c.execute(update(tables.app).values(refused_at=p.control.now() + ahead))
         found = facts_of(p.control, "a")
         assert found
         assert found.lacks == lacks

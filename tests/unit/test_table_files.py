@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.engine import tablefiles
-from penstock.engine.tablefiles import GONE, MANIFEST, Damaged, Manifest, NotKept, Rows, TableFiles
+from penstock.tables import table_store
+from penstock.tables.table_store import GONE, MANIFEST, Damaged, Manifest, NotKept, Rows, TableFiles
 
 COLUMNS: dict[str, pa.DataType] = {"key": pa.string(), "n": pa.int64(), GONE: pa.bool_()}
 LAYOUT = pa.schema(COLUMNS)
@@ -130,7 +130,7 @@ def half_a_manifest(folder: Path) -> None:
 
 def another_layout(folder: Path) -> None:
     text = (folder / MANIFEST).read_text()
-    (folder / MANIFEST).write_text(text.replace(f'"layout": {tablefiles.LAYOUT}', '"layout": 0'))
+    (folder / MANIFEST).write_text(text.replace(f'"layout": {table_store.LAYOUT}', '"layout": 0'))
 
 
 def unreadable(folder: Path) -> None:

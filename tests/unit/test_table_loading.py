@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from penstock.engine import tables, tabletopic
-from penstock.engine.tablefeed import Decoder, Taken
-from penstock.engine.tables import KeptTable
-from penstock.engine.tabletopic import Now
+from penstock.engine.query import tables
+from penstock.engine.query.tables import KeptTable
 from penstock.errors import BrokerError
 from penstock.streams import Table, Topic
+from penstock.tables import topic_snapshot
+from penstock.tables.topic_reader import Decoder, Taken
+from penstock.tables.topic_snapshot import Now
 
 SHOPS = Table(Topic("shops", compacted=True), schema="n INT")
 KEPT_MS = 60_000
@@ -49,8 +50,8 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     made = Broker()
     monkeypatch.setattr(tables, "look", made.look)
     monkeypatch.setattr(tables, "TableFeed", made.feed)
-    monkeypatch.setattr(tabletopic, "time", made)
-    monkeypatch.setattr(tabletopic, "setting", lambda *_: str(KEPT_MS))
+    monkeypatch.setattr(topic_snapshot, "time", made)
+    monkeypatch.setattr(topic_snapshot, "setting", lambda *_: str(KEPT_MS))
     return made
 
 

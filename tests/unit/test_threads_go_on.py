@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from penstock.archive import keeper
-from penstock.archive.keeper import Keeper
-from penstock.observe import delays
-from penstock.observe.delays import Delays
-from penstock.observe.sender import Sender
-from penstock.views import peers
-from penstock.views.peers import Directory
+from penstock.archive import hour_closer
+from penstock.archive.hour_closer import Keeper
+from penstock.monitoring.collect import delays
+from penstock.monitoring.collect.delays import Delays
+from penstock.monitoring.collect.sender import Sender
+from penstock.views.cluster import peers
+from penstock.views.cluster.peers import Directory
 
 
 class Odd:
@@ -54,7 +54,7 @@ def test_delays_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_hours_of_an_archive_go_on_being_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Keeper(SimpleNamespace(), SimpleNamespace(archive="a"), SimpleNamespace(), time.time)  # type: ignore[arg-type]
     odd = Odd(made._stop)
-    monkeypatch.setattr(keeper, "EVERY", 0.01)
+    monkeypatch.setattr(hour_closer, "EVERY", 0.01)
     monkeypatch.setattr(made, "tend", odd)
     made._run()
     assert odd.calls == 2

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.control import ProgressRow
-from penstock.engine.through import WAITING, Through
-from penstock.supervision.unreadable import Unreadable
+from penstock.engine.progress.caught_up import WAITING, Through
+from penstock.supervision.unreadable_run import Unreadable
 
 ENDS = {("t", 0): 5, ("t", 1): 7}
 BEFORE, THERE = {"t": {0: 5, 1: 6}}, {"t": {0: 5, 1: 7}}
@@ -94,7 +94,7 @@ def test_a_long_backlog_keeps_little() -> None:
 
 def test_a_stream_whose_file_cannot_be_read_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("penstock.supervision.unreadable.time.monotonic", clock)
+    monkeypatch.setattr("penstock.supervision.unreadable_run.time.monotonic", clock)
     known = Unreadable(ProgressRow("s", "a", "i", behind_ms=5000), "why")
     never = Unreadable(ProgressRow("s", "a", "i"), "why")
     clock.at += 60.0

@@ -11,10 +11,10 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from penstock.declare.schema import schema
-from penstock.engine.rewind import said
-from penstock.records.columns import Reading
-from penstock.records.times import FIRST, LAST, micros, window
+from penstock.codec.columnar import Reading
+from penstock.codec.event_time import FIRST, LAST, micros, window
+from penstock.engine.operations.reset_plan import said
+from penstock.model.schema import schema
 from tests.readings import FAR, batch, run
 
 FIELDS = schema("at BIGINT, n INT, t TINYINT, moment TIMESTAMP, day DATE, s STRING, d DOUBLE, `a b` BIGINT", "a test")

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.engine.untaken import Untaken
+from penstock.engine.commit.reject_budget import Untaken
 from penstock.errors import Blocked, Refused
 
 

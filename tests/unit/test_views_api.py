@@ -18,21 +18,21 @@ import pyarrow as pa
 import pytest
 
 from penstock.control import ProgressRow
-from penstock.control.views import InstanceRow
-from penstock.declare.topic import Topic
-from penstock.declare.view import Served, View
-from penstock.engine.tablefeed import layout
-from penstock.views import api, problems
-from penstock.views.criteria import Counts, CountsPart
-from penstock.views.peers import Directory
-from penstock.views.plan import partition_of
-from penstock.views.pool import Pool
-from penstock.views.problems import NotReady
-from penstock.views.requests import Requests
-from penstock.views.run import Held, ViewRun
-from penstock.views.server import Guard
-from penstock.views.service import Service, _asks
-from penstock.views.store import Rows
+from penstock.control.repositories.view_instances import InstanceRow
+from penstock.model.topic import Topic
+from penstock.model.view import Served, View
+from penstock.tables.topic_reader import layout
+from penstock.views.api import problems, routes
+from penstock.views.api.problems import NotReady
+from penstock.views.api.query import Counts, CountsPart
+from penstock.views.api.query_pool import Pool
+from penstock.views.api.request_metrics import Requests
+from penstock.views.api.server import Guard
+from penstock.views.api.service import Service, _asks
+from penstock.views.cluster.partition_assignment import partition_of
+from penstock.views.cluster.peers import Directory
+from penstock.views.runner import Held, ViewRun
+from penstock.views.store.sqlite import Rows
 
 DOCS = Path(__file__).parents[2] / "docs" / "views.md"
 TOPIC = Topic("things", partitions=2, compacted=True)
@@ -54,7 +54,7 @@ class Doors:
         directory = Directory(None, InstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
         self.service = Service("views-1", 1, [view.name], directory, *self.pools)
         self.service.runs[view.name] = self.run
-        self.app = Guard(api.made(self.service, token), token, ["localhost"], Requests([view.name]))
+        self.app = Guard(routes.made(self.service, token), token, ["localhost"], Requests([view.name]))
 
     def put(self, *rows: dict[str, Any]) -> None:
         for p in (0, 1):
@@ -140,10 +140,10 @@ def test_what_one_instance_takes_is_not_too_much_for_the_next(doors: Doors) -> N
     body = {"where": {"town": ["é" * 3000] * 43}}
     assert doors.ask("counts", body).status_code == 200
     asks = _asks(doors.run, CountsPart, Counts.model_validate(body))([0, 1])
-    assert len(asks) < api.BODY_LIMIT < len(asks) + 4096
+    assert len(asks) < routes.BODY_LIMIT < len(asks) + 4096
     path, sent_on = "/v1/views/things/counts", {"penstock-forwarded": "views-2", "content-type": "application/json"}
     for size, status in ((1, 200), (3, 200), (5, 413)):
-        more = asks + b" " * (size * api.BODY_LIMIT - len(asks) - 1)
+        more = asks + b" " * (size * routes.BODY_LIMIT - len(asks) - 1)
         sending = functools.partial(httpx.AsyncClient.post, url=path, content=more, headers=sent_on)
         assert doors.asked(sending).status_code == status
     # Nothing that a caller sends is refused as none of a schema by the next instance: it is of other code then.

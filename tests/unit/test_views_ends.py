@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from penstock.views import criteria
-from penstock.views.criteria import Counts, Search
+from penstock.views.api import query as criteria
+from penstock.views.api.query import Counts, Search
 from tests.unit.test_views_store import found, kept
 
 

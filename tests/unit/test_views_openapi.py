@@ -15,7 +15,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.generation import GenerationMode
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-from penstock.views.openapi import ANSWERS
+from penstock.views.api.openapi import ANSWERS
 from tests.unit.test_views_api import KEYS, Doors
 
 TOKEN = "open-sesame"

@@ -9,12 +9,12 @@ from time import monotonic
 
 import pytest
 
-from penstock.control.views import InstanceRow
-from penstock.machine.process import free_port
-from penstock.views import peers
-from penstock.views.between import Away
-from penstock.views.peers import Answer, Directory, Peers
-from penstock.views.store import Late
+from penstock.control.repositories.view_instances import InstanceRow
+from penstock.host.process import free_port
+from penstock.views.cluster import peers
+from penstock.views.cluster.peers import Answer, Directory, Peers
+from penstock.views.cluster.protocol import Away
+from penstock.views.store.sqlite import Late
 
 OK = "HTTP/1.1 200 OK\r\npenstock-lag: 3\r\ncontent-length: 2\r\n\r\n{}"
 Asks = Callable[[Peers, Directory, list[str]], Awaitable[None]]

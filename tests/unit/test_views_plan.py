@@ -7,7 +7,7 @@ import random
 import pyarrow as pa
 import pytest
 
-from penstock.views.plan import in_order, kept_by, murmur2, partition_of, partitions_of
+from penstock.views.cluster.partition_assignment import in_order, kept_by, murmur2, partition_of, partitions_of
 
 
 # As Kafka's own tests have them (UtilsTest.testMurmur2), positive.

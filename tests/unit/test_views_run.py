@@ -14,25 +14,26 @@ import httpx
 import pytest
 
 from penstock.control import ProgressRow
-from penstock.control.views import InstanceRow
-from penstock.declare.inputs import Table
-from penstock.declare.topic import Topic
-from penstock.declare.view import Served, View
-from penstock.engine import tabletopic
-from penstock.engine.tablefeed import DEAD, Decoder, TableFeed, Taken
-from penstock.engine.tabletopic import Now
+from penstock.control.repositories.view_instances import InstanceRow
 from penstock.errors import BrokerError, DeclarationError, LocalError
-from penstock.views import api, run
-from penstock.views.criteria import Counts
+from penstock.model.input import Table
+from penstock.model.topic import Topic
+from penstock.model.view import Served, View
+from penstock.tables import topic_snapshot
+from penstock.tables.topic_reader import DEAD, Decoder, TableFeed, Taken
+from penstock.tables.topic_snapshot import Now
+from penstock.views import runner
+from penstock.views.api import routes
+from penstock.views.api.freshness import Caller
+from penstock.views.api.problems import NotReady
+from penstock.views.api.query import Counts
+from penstock.views.api.query_pool import Pool
+from penstock.views.api.service import Service
+from penstock.views.cluster.partition_assignment import partition_of
+from penstock.views.cluster.peers import Directory, Peers
 from penstock.views.driver import ViewsDriver
-from penstock.views.freshness import Caller
-from penstock.views.peers import Directory, Peers
-from penstock.views.plan import partition_of
-from penstock.views.pool import Pool
-from penstock.views.problems import NotReady
-from penstock.views.run import Held, ViewRun
-from penstock.views.service import Service
-from penstock.views.store import Late, Rows
+from penstock.views.runner import Held, ViewRun
+from penstock.views.store.sqlite import Late, Rows
 
 VIEW = View("shops", Topic("shops", compacted=True), "town STRING", by="town")
 
@@ -101,8 +102,8 @@ def test_an_age_is_counted_from_before_the_end_was_asked_for(
         return Now("id", {0: 0, 1: 0}, {0: 0, 1: 0}, {0: 0, 1: 0}, at)
 
     for name, instead in {"time": clock, "look": look, "TableFeed": Feed, "IDLE": 0.0}.items():
-        monkeypatch.setattr(run, name, instead)
-    monkeypatch.setattr(run, "kept_by", lambda *_: list(range(count)))
+        monkeypatch.setattr(runner, name, instead)
+    monkeypatch.setattr(runner, "kept_by", lambda *_: list(range(count)))
     assert not ViewRun(Served(VIEW, 1), shops._topic, shops.store.path.parent, "", shops.figures).ready
     shops._keep(stopping)
     assert shops.held.keys() == mine
@@ -117,7 +118,8 @@ class Scripted:
         self.shops, self.clock, self.kept = shops, Clock(), 60_000
         self._decoder = Decoder(Table(cast(Topic, VIEW.topic), VIEW.schema))
         for where, name, instead in (
-            (run, "time", self.clock), (tabletopic, "time", self.clock), (tabletopic, "setting", self._setting),
+            (runner, "time", self.clock), (topic_snapshot, "time", self.clock),
+            (topic_snapshot, "setting", self._setting),
         ):  # fmt: skip
             monkeypatch.setattr(where, name, instead)
 
@@ -241,7 +243,7 @@ def test_a_view_that_cannot_be_served_holds_up_no_other(shops: ViewRun, service:
 
     def ready() -> tuple[int, dict[str, Any]]:
         async def asked() -> httpx.Response:
-            app = httpx.ASGITransport(api.made(service, ""))
+            app = httpx.ASGITransport(routes.made(service, ""))
             async with httpx.AsyncClient(transport=app, base_url="http://localhost") as client:
                 return await client.get("/v1/ready")
 
@@ -289,7 +291,7 @@ def test_an_instance_with_a_query_that_does_not_end_says_so_and_ends(service: Se
 
     async def asked() -> None:
         hold = threading.Event()
-        app = httpx.ASGITransport(api.made(service, ""))
+        app = httpx.ASGITransport(routes.made(service, ""))
         async with httpx.AsyncClient(transport=app, base_url="http://localhost") as client:
             try:
                 with pytest.raises(Late):
@@ -314,7 +316,7 @@ def test_an_instance_with_a_query_that_does_not_end_says_so_and_ends(service: Se
 )
 def test_a_deadline_is_a_number_of_milliseconds_that_may_be_asked_for(service: Service, given: str) -> None:
     async def asked() -> int:
-        app = httpx.ASGITransport(api.made(service, ""), raise_app_exceptions=False)
+        app = httpx.ASGITransport(routes.made(service, ""), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=app, base_url="http://localhost") as client:
             head = [(b"penstock-deadline-ms", given.encode("latin-1"))]
             return (await client.get("/v1/views/shops/rows/a", headers=head)).status_code

@@ -17,16 +17,16 @@ import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
-from penstock.declare.view import View
-from penstock.engine.tablefeed import Decoder
-from penstock.engine.tablefeed import layout as rows_layout
 from penstock.errors import DeclarationError, Wait
+from penstock.model.view import View
 from penstock.streams import Table, Topic
-from penstock.views import criteria
-from penstock.views.criteria import Counts, Search, Wrong
-from penstock.views.layout import Layout
-from penstock.views.pool import Pool
-from penstock.views.store import Damaged, Late, Store
+from penstock.tables.topic_reader import Decoder
+from penstock.tables.topic_reader import layout as rows_layout
+from penstock.views.api import query as criteria
+from penstock.views.api.query import Counts, Search, Wrong
+from penstock.views.api.query_pool import Pool
+from penstock.views.store.columns import Layout
+from penstock.views.store.sqlite import Damaged, Late, Store
 
 SCHEMA = "town STRING, n INT, open BOOLEAN, at TIMESTAMP, day DATE, tags MAP<STRING,STRING>, x STRUCT<y: INT>"
 BY = ("town", "n", "open", "day", "tags", "at")

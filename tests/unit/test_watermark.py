@@ -11,10 +11,10 @@ from typing import cast
 
 import pytest
 
-from penstock.engine.checkpoint import Batch
-from penstock.engine.jvm import Execution
-from penstock.engine.portions import Portions
-from penstock.engine.watermark import Watermark
+from penstock.engine.checkpoint.layout import Batch
+from penstock.engine.faults.batch_splitting import Portions
+from penstock.engine.jvm.bridge import Execution
+from penstock.engine.query.watermark import Watermark
 from penstock.streams import Input, Stream, Topic, TopicOutput, Updates
 
 MINUTE = timedelta(minutes=1)

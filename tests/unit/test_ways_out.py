@@ -10,24 +10,24 @@ import pytest
 from typer.testing import CliRunner
 
 from penstock.catalog import Catalog, build
-from penstock.cli import app, removal, ways_out
+from penstock.cli import app, recovery, removal
 from penstock.control import Actor, Control, ProgressRow, connect
-from penstock.declare.outputs import NOTHING, Mark
-from penstock.declare.topic import COMMITS
-from penstock.engine import rewind
-from penstock.engine.kept import Kept
-from penstock.engine.offsetlog import Ends
-from penstock.engine.reset import Reset, below
-from penstock.engine.rewind import Part, Plan
+from penstock.engine.checkpoint.offset_log import Ends
+from penstock.engine.commit.dead_letter_index import Kept
+from penstock.engine.operations import reset_plan
+from penstock.engine.operations.reset import Reset, below
+from penstock.engine.operations.reset_plan import Part, Plan
 from penstock.errors import BrokerError, PenstockError
-from penstock.kafka import leftovers, letters, marks
-from penstock.kafka.letters import Letter
+from penstock.kafka import cleanup, commit_marker, dead_letters
+from penstock.kafka.dead_letters import Letter
 from penstock.kafka.transactions import mark_partition
+from penstock.model.output import NOTHING, Mark
+from penstock.model.topic import COMMITS
 from penstock.streams import Each, Input, Stream, Topic, TopicOutput
 from tests.support import forget
 
 if TYPE_CHECKING:
-    from penstock.engine.checkpoint import Checkpoint
+    from penstock.engine.checkpoint.layout import Checkpoint
 
 ME = Actor("ann", "cli")
 
@@ -69,8 +69,8 @@ def asked(monkeypatch: pytest.MonkeyPatch, catalog: Catalog) -> list[str]:
     """The resets that were asked for; each would read four records again, and go against one thing."""
     found: list[str] = []
     plan = Plan(Reset({"t": {0: 1}}), [Part("t", 0, 0, 9, 5, 1)], ["a note"], ["a reason"])
-    monkeypatch.setattr(ways_out, "_planned", lambda *_: (plan, found.append))
-    monkeypatch.setattr(ways_out, "readable", lambda: (catalog, []))
+    monkeypatch.setattr(recovery, "_planned", lambda *_: (plan, found.append))
+    monkeypatch.setattr(recovery, "readable", lambda: (catalog, []))
     return found
 
 
@@ -109,13 +109,13 @@ def test_a_reset_needs_a_stopped_stream_and_an_output_that_stays_right(control: 
     ],
 )
 def test_where_to_begin(text: str, found: object) -> None:
-    assert ways_out.destination(text) == found
+    assert recovery.destination(text) == found
 
 
 @pytest.mark.parametrize("text", ["", "yesterday", "t=5", "t:0=", "t:a=1"])
 def test_what_is_no_place_to_begin(text: str) -> None:
     with pytest.raises(PenstockError, match="no place to begin"):
-        ways_out.destination(text)
+        recovery.destination(text)
 
 
 SAME = {"t": "x"}
@@ -167,28 +167,28 @@ AGAIN = Reset({"t": {0: 2, 1: 3}}, None, SAME)
     ids=["written and not noted", "damaged", "mark lost", "made again", "another's mark", "has not begun"],
 )
 def test_what_would_be_read_next(checkpoint: Asked, before: Reset | None, mark: Mark, found: object) -> None:
-    assert rewind._read(cast("Checkpoint", checkpoint), mark, before, SAME).get("t") == found
+    assert reset_plan._read(cast("Checkpoint", checkpoint), mark, before, SAME).get("t") == found
 
 
 def test_a_mark_that_stays_behind_an_open_transaction_is_not_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
     place = (COMMITS.name, mark_partition(COMMITS, "s"))
-    monkeypatch.setattr(marks, "PATIENCE", 0.2)
-    monkeypatch.setattr(marks, "admin", lambda _: None)
-    monkeypatch.setattr(marks, "partitions", lambda *_: {COMMITS.name: 16})
-    monkeypatch.setattr(marks, "log_ends", lambda *_: {place: 5})
-    monkeypatch.setattr(marks, "end_offsets", lambda *_: {place: 3})
+    monkeypatch.setattr(commit_marker, "PATIENCE", 0.2)
+    monkeypatch.setattr(commit_marker, "admin", lambda _: None)
+    monkeypatch.setattr(commit_marker, "partitions", lambda *_: {COMMITS.name: 16})
+    monkeypatch.setattr(commit_marker, "log_ends", lambda *_: {place: 5})
+    monkeypatch.setattr(commit_marker, "end_offsets", lambda *_: {place: 3})
     with pytest.raises(BrokerError, match="open transaction at 3, and ends at 5"):
-        marks.mark_of("s", "b")
-    monkeypatch.setattr(marks, "partitions", lambda *_: {})
-    assert marks.mark_of("s", "b") == NOTHING
+        commit_marker.mark_of("s", "b")
+    monkeypatch.setattr(commit_marker, "partitions", lambda *_: {})
+    assert commit_marker.mark_of("s", "b") == NOTHING
 
 
 def test_only_what_lies_beside_already_is_not_kept_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def letter(of: str, offset: str) -> Letter:
         return Letter("dead", 0, 0, None, None, {"topic": "t", "partition": "0", "offset": offset, "stream": of})
 
-    monkeypatch.setattr(letters, "read", lambda *_: [letter("s", "3"), letter("other", "4"), letter("s", "?")])
-    monkeypatch.setattr("penstock.engine.kept.partitions", lambda *_: {})
+    monkeypatch.setattr(dead_letters, "read", lambda *_: [letter("s", "3"), letter("other", "4"), letter("s", "?")])
+    monkeypatch.setattr("penstock.engine.commit.dead_letter_index.partitions", lambda *_: {})
     kept = Kept(stream("s", Input(Topic("t"))), "b", Reset({}, None, SAME, {"t": {0: 7}}))
     for offset, target, has in ((3, "dead", 1), (3, "late", 0), (4, "dead", 0), (6, "", 1), (7, "", 0), (9, "dead", 0)):
         assert kept.has({"topic": "t", "partition": 0, "offset": offset}, target) == bool(has), (offset, target)
@@ -203,9 +203,9 @@ class Broker:
         topics = dict.fromkeys(("t", "s-out", "told", "strict.x", "penstock.commits", "__consumer_offsets"), 1)
         monkeypatch.setattr(removal, "partitions", lambda *_: topics)
         monkeypatch.setattr(removal, "forget_mark", lambda name, _: self.deleted.append(f"mark of {name}"))
-        monkeypatch.setattr(leftovers, "read_by", lambda *_: ["t"])
-        monkeypatch.setattr(leftovers, "delete_group", lambda _, group, __: self.deleted.append(group))
-        monkeypatch.setattr(leftovers, "delete_topics", lambda _, names, __: self.deleted.extend(names))
+        monkeypatch.setattr(cleanup, "read_by", lambda *_: ["t"])
+        monkeypatch.setattr(cleanup, "delete_group", lambda _, group, __: self.deleted.append(group))
+        monkeypatch.setattr(cleanup, "delete_topics", lambda _, names, __: self.deleted.extend(names))
 
 
 def test_what_a_stream_that_is_gone_has_left_is_named_and_removed_by_choice(

@@ -16,8 +16,8 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient
 
 from penstock.capture import explain
-from penstock.declare.capture import read
 from penstock.errors import PenstockError
+from penstock.model.capture import read
 from tests.chaos.histories.checker import Rows, Topic, compared, expected, topics
 from tests.chaos.histories.servers import ERRORS, Server, settle
 from tests.chaos.histories.tables import History, history

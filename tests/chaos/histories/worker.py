@@ -10,12 +10,12 @@ import sys
 import time
 from pathlib import Path
 
-from penstock.capture.reconcile import Reconcile
-from penstock.capture.run import CaptureRun
-from penstock.capture.writer import PageWriter
+from penstock.capture.output.page_writer import PageWriter
+from penstock.capture.reconcile.digest_index import Reconcile
+from penstock.capture.runner import CaptureRun
 from penstock.control import ProgressRow, connect
-from penstock.control.captures import Captures
-from penstock.declare.capture import APP, load
+from penstock.control.repositories.captures import Captures
+from penstock.model.capture import APP, load
 from penstock.settings import settings
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.control import Control
-from penstock.control.captures import Asked, Captures
+from penstock.control.repositories.captures import Asked, Captures
 from penstock.control.rows import Actor
+from penstock.devstack.servers.base import Part
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.errors import LocalError
-from penstock.local.part import Part
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine.process import free_port
+from penstock.host.process import free_port
 from penstock.settings import PROJECT
 from tests.chaos.histories.servers import Server, mysql, postgres, sqlite
 from tests.chaos.long.breakers import back

@@ -13,10 +13,10 @@ from pathlib import Path
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
 from penstock.control import DriverRow
-from penstock.declare.capture import APP as CAPTURES
+from penstock.devstack.servers.airflow import Airflow
+from penstock.devstack.servers.base import Part
 from penstock.errors import PenstockError
-from penstock.local.airflow import Airflow
-from penstock.local.part import Part
+from penstock.model.capture import APP as CAPTURES
 from penstock.supervision import processes
 from tests.chaos.long.keeper import command
 from tests.chaos.long.world import APP, LEASE, STUCK, World, parts_of

@@ -15,9 +15,9 @@ from penstock.engine.session import submit_conf
 from penstock.errors import PenstockError
 from penstock.settings import settings
 from penstock.supervision import launch
-from penstock.supervision.heartbeats import Beater
+from penstock.supervision.decision.watch import Watch
+from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.supervision.supervisor import Supervisor
-from penstock.supervision.watch import Watch
 
 
 def command(app: str, incarnation: str) -> Sequence[str]:

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock.control import Control, DriverRow
-from penstock.declare.capture import APP as CAPTURES
+from penstock.devstack.servers.airflow import Airflow
+from penstock.devstack.servers.base import Part
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.errors import PenstockError
-from penstock.local.airflow import Airflow
-from penstock.local.part import Part
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine import aot
-from penstock.machine.process import free_port
+from penstock.host.process import free_port
+from penstock.java import aot_cache
+from penstock.model.capture import APP as CAPTURES
 from penstock.settings import PROJECT
 from penstock.supervision import processes
 from tests.chaos.platform import PATIENCE
@@ -148,7 +148,7 @@ class World:
 @contextmanager
 def started(home: Path, state: State, *, airflow: bool, before: Callable[[], None]) -> Iterator[World]:
     """Everything runs; at the end nothing does, and the data stays. before: what the database needs first."""
-    aot.ensure()
+    aot_cache.ensure()
     with ExitStack() as stack:
         os.environ.update(CHAOS_GRACE=str(int(state.grace)), CHAOS_STREAMS=",".join(state.streams))
         kafka, sql, web = state.ports

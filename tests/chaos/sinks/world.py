@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock.control import Control, DriverRow
-from penstock.declare.sink import APP
-from penstock.local.elasticsearch import Elasticsearch
-from penstock.local.influxdb import InfluxDB
-from penstock.local.mongodb import MongoDB
-from penstock.local.part import Part
-from penstock.local.parts import Broker, MariaDB
-from penstock.machine import aot
-from penstock.machine.process import free_port
+from penstock.devstack.servers.base import Part
+from penstock.devstack.servers.elasticsearch import Elasticsearch
+from penstock.devstack.servers.influxdb import InfluxDB
+from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
+from penstock.devstack.servers.mongodb import MongoDB
+from penstock.host.process import free_port
+from penstock.java import aot_cache
+from penstock.model.sink import APP
 from penstock.settings import PROJECT
 from penstock.streams import Topic
 from penstock.supervision import processes
@@ -92,7 +92,7 @@ def _store(name: str, given: world.World) -> Part:
 @contextmanager
 def started(home: Path, names: Sequence[str]) -> Iterator[World]:
     """Everything runs; at the end nothing does, and the data stays."""
-    aot.ensure()
+    aot_cache.ensure()
     with ExitStack() as stack:
         broker = stack.enter_context(Broker(home=home, port=free_port(2)))
         database = stack.enter_context(MariaDB(home=home, port=free_port()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.sinks.influxdb import InfluxDB
+from penstock.sinks.influxdb.config import InfluxDB
 from penstock.streams import Each, F, Final, Input, Stream, Table, Topic, TopicOutput, Updates
 
 if TYPE_CHECKING:

@@ -1,0 +1,156 @@
+"""Reads an archive: the records of some hours as Arrow tables, each file held against what the archive says of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.archive import layout
+from penstock.archive import parquet as records
+from penstock.archive.hour_closer import manifest_of
+from penstock.archive.layout import File, Manifest, Span, Spans, State, added
+from penstock.archive.state_log import latest
+from penstock.errors import SinkError
+from penstock.object_store.bucket import Gone, Store
+
+RESTORE = "bring the object back from a version or backup of the bucket"
+
+
+@dataclass(frozen=True)
+class Hour:
+    """An hour as the archive names it. manifest: None while no hour is closed; late: files that it has not."""
+
+    name: str
+    manifest: Manifest | None
+    late: tuple[File, ...]
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        return (*(self.manifest.files if self.manifest else ()), *self.late)
+
+    @property
+    def closed(self) -> bool:
+        return self.manifest is not None and not self.late
+
+    @property
+    def spans(self) -> Spans:
+        return added([*([self.manifest.spans] if self.manifest else []), *(file.spans for file in self.late)])
+
+    @property
+    def lies(self) -> tuple[str, ...]:
+        """What its manifest says of its files that cannot be; none as a rule."""
+        twice = [key for key, count in Counter(file.key for file in self.files).items() if count > 1]
+        found = [f"{key} is named more than once, so its records would count more than once" for key in twice]
+        if self.manifest and (why := differs(self.manifest.spans, added(f.spans for f in self.manifest.files))):
+            found.append(f"the manifest says other than its files: {why}")
+        return tuple(found)
+
+
+def names(state: State, start: datetime | None = None, end: datetime | None = None) -> list[str]:
+    """The hours of a state that lie, in part at least, in an interval."""
+    return [
+        hour
+        for hour in state.hours
+        if (end is None or layout.begins(hour) < end) and (start is None or start <= layout.ends(hour))
+    ]
+
+
+def hour_of(store: Store, state: State, name: str) -> Hour:
+    """SinkError if the hour's manifest is none, or says other than the state."""
+    closed = state.closed.get(name)
+    manifest = manifest_of(store, closed) if closed else None
+    if (
+        closed
+        and manifest
+        and (manifest.hour, manifest.revision, manifest.rows) != (name, closed.revision, closed.rows)
+    ):
+        raise SinkError(
+            f"the manifest {store.place(closed.key)} is not that of hour {name}",
+            got=f"hour {manifest.hour}, revision {manifest.revision}, {manifest.rows} rows; named are revision "
+            f"{closed.revision}, {closed.rows} rows",
+            fix=RESTORE,
+        )
+    return Hour(name, manifest, tuple(state.open.get(name, ())))
+
+
+def sound(store: Store, state: State, name: str) -> Hour:
+    """An hour whose files can be read; SinkError too if its manifest names one twice, or other records than they."""
+    found = hour_of(store, state, name)
+    if found.lies:
+        closed = state.closed.get(name)
+        raise SinkError(
+            f"what the archive says of hour {name} cannot be: {store.place(closed.key if closed else state.name)}",
+            got="; ".join(found.lies)[:300],
+            fix=RESTORE,
+        )
+    return found
+
+
+def read(store: Store, start: datetime, end: datetime) -> Iterator[tuple[str, pa.Table]]:
+    """The hours of an interval with the records of each of their files, `records.SCHEMA`, as of now.
+
+    Each record once. A file is given only when all of it is as the archive says; SinkError if it is not, with the
+    object's name, and where one is gone: begin again at that hour, if the archive was joined meanwhile.
+    """
+    state = latest(store)
+    for name in names(state, start, end):
+        for file in sound(store, state, name).files:
+            yield name, table(store, file)
+
+
+def table(store: Store, file: File) -> pa.Table:
+    """The records of a file. SinkError if they are not what the archive says of them."""
+    place = store.place(file.key)
+    with _opened(store, file) as source:
+        found = pa.concat_tables([records.SCHEMA.empty_table(), *records.read(source)])
+    if why := differs(file.spans, records.spans_of(found)):
+        raise SinkError(f"a file of the archive holds other records than were written: {place}", got=why, fix=RESTORE)
+    return found
+
+
+def times(store: Store, file: File) -> tuple[datetime, datetime] | None:
+    """The first and last `timestamp` of a file's records, by its footer alone; None if that does not say."""
+    column = records.SCHEMA.get_field_index("timestamp")
+    with _opened(store, file) as source, pq.ParquetFile(source) as parquet:
+        groups = [parquet.metadata.row_group(n) for n in range(parquet.num_row_groups)]
+        found: list[Any] = [group.column(column).statistics for group in groups if group.num_rows]
+        if any(one is None or not one.has_min_max for one in found):
+            return None
+        # As the file has them: not every one is a time that Python knows.
+        return records.moment(min(one.min_raw for one in found)), records.moment(max(one.max_raw for one in found))
+
+
+@contextmanager
+def _opened(store: Store, file: File) -> Iterator[Any]:
+    """A file of an archive. SinkError with its place if it is gone, or no such file."""
+    place = store.place(file.key)
+    try:
+        with store.opened(file.key) as source:
+            yield source
+    except Gone as e:
+        e.put(f"a file of the archive is gone: {place}")
+        raise
+    except (pa.ArrowException, OSError) as e:
+        raise SinkError(f"a file of the archive cannot be read: {place}", got=str(e)[:300], fix=RESTORE) from e
+
+
+def differs(said: Spans, found: Spans) -> str:
+    """How what was found differs from what was said; empty if it does not."""
+    for place in sorted({*said, *found}):
+        one, other = said.get(place), found.get(place)
+        if one != other:
+            return f"{place}: {_shown(other)}; said are {_shown(one)}"
+    return ""
+
+
+def _shown(span: Span | None) -> str:
+    if span is None:
+        return "none"
+    return f"{span.rows} records, offsets {span.first} to {span.last}, sum {span.sum:016x}"

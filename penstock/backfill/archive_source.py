@@ -1,0 +1,258 @@
+"""The records of an interval in an archive, and whether they are all that there are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from threading import Event
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.archive import parquet, reader
+from penstock.archive.hour_closer import ends_of, left_of
+from penstock.archive.layout import HOUR, File, Span, State, added, begins, ends
+from penstock.archive.reader import Hour
+from penstock.archive.state_log import latest
+from penstock.archive.writer import store_of
+from penstock.backfill.job import Job, minute
+from penstock.backfill.retry import Waits, patiently
+from penstock.backfill.skipped_records import LeftOut
+from penstock.backfill.source import Told, put
+from penstock.errors import BackfillError, NotYet
+from penstock.object_store.bucket import Gone
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Objects that are asked for at once: most of the time is the way to the store.
+AT_ONCE = 8
+# Seconds between two looks at how far an archive is, for which it may stand still, and that it is waited for in all.
+LOOK, STILL, COMING = 1.0, 30.0, 600.0
+
+
+class Archived:
+    """An archive's records of an interval, and others of its hours. NotYet if the archive has not come to where its
+    topic ends now, BackfillError if it has only a part of what is asked for.
+
+    Hours are those of the archive's event time. A stream that goes by its records' own timestamps is given each hour
+    that holds one of the interval, wherever it lies; another one's event time must be the archive's, which is seen when
+    its windows are computed (`penstock.engine.operations.recompute`).
+    """
+
+    def __init__(self, job: Job, bootstrap: str, waits: Waits) -> None:
+        archive = job.archive
+        assert archive is not None
+        self._job, self._waits = job, waits
+        self._store = store_of(archive.bucket, archive.prefix)
+        state, known = self._state(), False
+        if not job.unclosed:
+            state, known = self._come_to(state, bootstrap)
+        inside = reader.names(state, job.begin, job.end)
+        # Where an archive begins only all of its manifests say.
+        whole = not job.unclosed and (bool(job.streams) or job.begin is None)
+        names = state.hours if whole or job.by_own_time else inside
+        every = self._each(lambda name: reader.sound(self._store, state, name), names)
+        if whole:
+            self._begins(every, state)
+        if job.by_own_time:
+            self._hours = [hour for hour, has in zip(every, self._each(self._has, every), strict=True) if has]
+        else:
+            self._hours = [hour for hour in every if hour.name in inside]
+        files = [file for hour in self._hours for file in hour.files]
+        self.files, self.rows = len(files), sum(file.rows for file in files)
+        self.spans: Mapping[str, Span] = added(file.spans for file in files)
+        self.ids, self.left_out = state.ids, LeftOut()
+        topic = archive.reads[0].name
+        self.nothing = f"nothing is in archive {archive.name} for this interval: topic {topic} had no record then"
+        if not job.unclosed:
+            _closed(job, [hour for hour in every if hour.name in inside])
+            if not files:
+                _was_there(job, state, known=known)
+
+    def fetch(self, folder: Path, told: Told) -> list[Path]:
+        found = []
+        for name, file in ((hour.name, file) for hour in self._hours for file in hour.files):
+            path = folder / file.key.replace("/", "_")
+            if not path.exists():
+                put(path, self._asked(partial(self._table, name, file)))
+            found.append(path)
+            told(file.rows)
+        return found
+
+    def _table(self, hour: str, file: File) -> pa.Table:
+        try:
+            return reader.table(self._store, file)
+        except Gone as e:
+            now = reader.hour_of(self._store, latest(self._store), hour)
+            if file.key in {one.key for one in now.files}:
+                raise
+            raise NotYet(
+                f"backfill {self._job.name}: a file of the archive was joined with others while it was read",
+                got=self._store.place(file.key), fix="run it again: it goes on where it was",
+            ) from e  # fmt: skip
+
+    def _state(self) -> State:
+        return self._asked(lambda: latest(self._store))
+
+    def _come_to(self, state: State, bootstrap: str) -> tuple[State, bool]:
+        """The state once all is archived that the topic holds now, and whether the topic is there. NotYet if that does
+        not come.
+
+        Timestamps do not tell where a topic was at the interval's end: a producer may stamp a record ahead or behind.
+        """
+        archive = self._job.archive
+        assert archive is not None
+        ends = ends_of([archive.reads[0].name], bootstrap)
+        if not ends[1]:
+            # The archive outlives its topic.
+            return state, False
+        if self._job.end > datetime.now(UTC):
+            raise NotYet(
+                f"backfill {self._job.name}: its interval ends in the future",
+                got=f"{self._job.end:%Y-%m-%dT%H:%M}",
+                fix="let it end in the past, or take what is there: --unclosed",
+            )
+        still = max(STILL, 3 * archive.every.total_seconds())
+        began = moved = time.monotonic()
+        while short := left_of(state, ends):
+            if (now := time.monotonic()) - moved >= still or now - began >= COMING:
+                break
+            self._waits(f"the archive comes to where its topic is: {', '.join(short[:5])}")
+            time.sleep(LOOK)
+            before, state = state, self._state()
+            moved = time.monotonic() if state.positions != before.positions else moved
+        else:
+            return state, True
+        raise NotYet(
+            f"backfill {self._job.name}: archive {archive.name} has not come to the end of its topic",
+            got=", ".join(short[:5]),
+            fix=f"see that it runs and wait: penstock streams show {archive.name}; or take what is there: --unclosed",
+        )
+
+    def _begins(self, every: Sequence[Hour], state: State) -> None:
+        """See that no window or sum is of a part of the records that there were, because the archive began later or has
+        a gap: it would replace that of all."""
+        files = [file for hour in every for file in hour.files]
+        firsts = {place: span.first for place, span in added(file.spans for file in files).items()}
+        begins = firsts | {f"{topic}/{p}": at for topic, parts in state.begins.items() for p, at in parts.items()}
+        for place, start in sorted(begins.items()):
+            if not start:
+                continue
+            topic = place.rpartition("/")[0]
+            if self._job.begin is None:
+                raise BackfillError(
+                    f"backfill {self._job.name}: the archive does not have all records of {topic} from its first on, "
+                    "and what is made of a part of them would be taken for the whole",
+                    got=f"{place} without a gap from offset {start} on",
+                    fix="count what is missing from elsewhere, or take what is there: --unclosed",
+                )
+            if (found := self._first(place, start, files)) is None:
+                continue
+            file, offset = found
+            # What was sent before lies no further ahead than the stream takes.
+            begin = self._job.begin - (ahead := self._job.ahead)
+            bounds = self._asked(partial(reader.times, self._store, file))
+            if bounds is not None and bounds[1] <= begin:
+                continue
+            if (at := self._at(file, place, offset)) > begin:
+                raise BackfillError(
+                    f"backfill {self._job.name}: the archive began in the middle of {topic}, and "
+                    "windows of a part of their records would replace those of all",
+                    got=f"{place} from offset {offset} on, at {minute(at)}, in {self._store.place(file.key)}",
+                    fix=f"let the interval begin at {minute(_hour_after(at, ahead))}, or take what is there: "
+                    "--unclosed",
+                )
+
+    def _first(self, place: str, start: int, files: Sequence[File]) -> tuple[File, int] | None:
+        """The first record of a partition from an offset on, and the file it lies in; None if there is none."""
+        found: tuple[File, int] | None = None
+        for file in sorted((f for f in files if place in f.spans), key=lambda f: f.spans[place].first):
+            span = file.spans[place]
+            if span.last < start or (found and span.first >= found[1]):
+                continue
+            offset = span.first
+            if offset < start:
+                offset = min(n for n in self._of(file, place)["offset"].to_pylist() if n is not None and n >= start)
+            found = (file, offset) if found is None or offset < found[1] else found
+        return found
+
+    def _at(self, file: File, place: str, offset: int) -> datetime:
+        """The timestamp of a record."""
+        rows = self._of(file, place)
+        [at] = rows.filter(pc.field("offset") == offset)["timestamp"].cast(pa.int64()).to_pylist()
+        return parquet.moment(at or 0)
+
+    def _of(self, file: File, place: str) -> pa.Table:
+        """The records of a file that are of one partition."""
+        topic, _, partition = place.rpartition("/")
+        rows = self._asked(partial(reader.table, self._store, file))
+        return rows.filter((pc.field("topic") == topic) & (pc.field("partition") == int(partition)))
+
+    def _has(self, hour: Hour) -> bool:
+        """Whether one of its records may have a timestamp within the interval. By whole hours: which files they are in
+        changes when they are joined."""
+        begin, end = self._job.begin, self._job.end
+        for file in hour.files:
+            found = reader.times(self._store, file)
+            if found is None or (found[0] < end and (begin is None or begin <= found[1])):
+                return True
+        return False
+
+    def _asked(self, ask: Callable[[], T]) -> T:
+        return patiently(ask, self._waits)
+
+    def _each(self, ask: Callable[[U], T], given: Sequence[U]) -> list[T]:
+        """The answer to each, in order."""
+        pool, ended = ThreadPoolExecutor(AT_ONCE), Event()
+        try:
+            return list(pool.map(lambda one: patiently(partial(ask, one), self._waits, ended), given))
+        finally:
+            # Who is asked to end, or met an error, waits for none of the others.
+            ended.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _hour_after(at: datetime, ahead: timedelta) -> datetime:
+    """The first whole hour that begins so long behind a time; the last of the calendar if there is none."""
+    whole = -((EPOCH - at - ahead) // HOUR * HOUR)
+    return EPOCH + min(whole, begins("9999-12-31T23") - EPOCH)
+
+
+def _closed(job: Job, hours: Sequence[Hour]) -> None:
+    open_ = [hour.name for hour in hours if not hour.closed]
+    if open_ and job.archive:
+        raise NotYet(
+            f"backfill {job.name}: hours of archive {job.archive.name} are open, so more may come",
+            got=f"{len(open_)}: {', '.join(open_[:5])}",
+            fix=f"wait until they are closed, {job.archive.wait} after their last record, or take what is there: "
+            "--unclosed",
+        )
+
+
+def _was_there(job: Job, state: State, *, known: bool) -> None:
+    """See that an archive that has nothing of an interval would have, if there had been something. known: whether its
+    topic is there, up to whose end it has come."""
+    archive = job.archive
+    assert archive is not None
+    if not state.hours:
+        raise NotYet(
+            f"backfill {job.name}: archive {archive.name} holds nothing yet",
+            got=f"bucket {archive.bucket}, prefix {archive.prefix!r}",
+            fix=f"see that it runs: penstock streams show {archive.name}; or that it lies there",
+        )
+    first, last = state.hours[0], state.hours[-1]
+    before, behind = job.end <= begins(first), job.begin is not None and job.begin > ends(last)
+    if before or (behind and not known):
+        raise BackfillError(
+            f"backfill {job.name}: nothing is in archive {archive.name} for this interval: "
+            + ("it begins later" if before else "it ended before, and its topic is not there"),
+            got=f"{minute(job.begin) if job.begin else ''}..{minute(job.end)}; it has hours from {first} to {last}",
+            fix="take an interval within, or what is there: --unclosed",
+        )

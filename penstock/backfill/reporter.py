@@ -1,0 +1,43 @@
+"""Tells the control database of a run, for the operator page."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from penstock.backfill.job import Job, ms
+from penstock.backfill.progress import Figures
+from penstock.control.repositories.backfills import Backfills
+from penstock.errors import ControlError
+
+log = logging.getLogger(__name__)
+
+
+def reporter(control: Backfills, job: Job, owner: str) -> Callable[[Figures], None]:
+    """What a run tells its figures. A control database that is away keeps no run from going on."""
+    begun = False
+
+    def tell(now: Figures) -> None:
+        nonlocal begun
+        left = None if now.left is None else int(now.left * 1000)
+        try:
+            if not begun:
+                begin = None if job.begin is None else ms(job.begin)
+                control.begin_backfill(
+                    job.row, name=job.name, target=job.target, owner=owner, begin=begin, end=ms(job.end), dry=job.dry
+                )
+                begun = True
+            if now.state == "done" or now.state == "failed" or now.state == "stopped":
+                control.end_backfill(
+                    job.row, now.state, now.why, files=now.files, files_done=now.files_done, rows=now.rows,
+                    rows_done=now.rows_done, verified=now.verified,
+                )  # fmt: skip
+                return
+            control.report_backfill(
+                job.row, state=now.state, why=now.why, files=now.files, files_done=now.files_done, rows=now.rows,
+                rows_done=now.rows_done, verified=now.verified, rate=now.rate, left_ms=left,
+            )  # fmt: skip
+        except ControlError as e:
+            log.warning("backfill %s: the control database is not told of it: %s", job.id, e)
+
+    return tell

@@ -1,0 +1,62 @@
+"""How far streams are, as their drivers report: those that read a topic, and the one that writes it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from penstock.backfill.preflight import Watermarks
+from penstock.backfill.run import Behind
+from penstock.catalog import Catalog
+from penstock.control import Control
+from penstock.errors import ControlError, NotYet
+
+log = logging.getLogger(__name__)
+
+# A driver that has not reported for so many ms is none that could catch up.
+SILENT_MS = 60_000
+
+
+def behind(catalog: Catalog, topic: str, control: Control) -> Behind:
+    """Of each live reader the seconds since which something lies in its inputs that it has not written. Readers that
+    are stopped or blocked, or whose driver is silent, hold nobody up; nor does a control database that does not
+    answer."""
+    names = catalog.readers(topic)
+    told = set[str]()
+
+    def ask() -> Mapping[str, float]:
+        try:
+            now, reached = control.reach()
+        except ControlError as e:
+            log.warning("the lag of the readers of %s is not known: %s", topic, e)
+            return {}
+        live = {
+            name: one
+            for name in names
+            if (one := reached.get(name)) and one.desired == "on" and now - one.reported_at < SILENT_MS
+        }
+        blocked = {name for name, one in live.items() if one.state == "blocked"}
+        for name in sorted(blocked - told):
+            log.warning(
+                "stream %s is blocked, and is not waited for: what is written to %s it reads later", name, topic
+            )
+        told.update(blocked)
+        live = {name: one for name, one in live.items() if name not in blocked}
+        return {name: (now - one.through) / 1000 for name, one in live.items() if one.through is not None}
+
+    return ask
+
+
+def watermarks(control: Control) -> Watermarks:
+    """Of each stream that has run its watermark, epoch ms; None while it has told none. NotYet if nobody knows."""
+
+    def ask() -> Mapping[str, int | None]:
+        try:
+            return {name: row.watermark for name, row in control.progress().items()}
+        except ControlError as e:
+            raise NotYet(
+                "whether a stream may still write the windows that are to be computed again is not known",
+                got=e, fix="see that the control database answers; or take what is there: --unclosed",
+            ) from e  # fmt: skip
+
+    return ask

@@ -1,0 +1,123 @@
+"""Writes a backfill's rows into their topic: some thousand in a transaction, with the mark of how many there are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.backfill import transform as given
+from penstock.backfill.job import Done, Job
+from penstock.kafka.limits import FRAME, Batch, Headers, stamped
+from penstock.kafka.limits import HEADER as EACH
+from penstock.kafka.transactions import TransactionalWriter
+
+HEADER = "penstock.backfill"
+"""Of each record: `run/topic/partition/offset`, where the run names the job and what it read, and the rest the row."""
+# Rows of one transaction; a pace that is slower takes a second's.
+TOGETHER = 20_000
+# Of what a pace missed because it waited, so many seconds are made up for.
+BURST = 1.0
+
+
+@dataclass
+class Pace:
+    """How fast rows may be written. rate: rows a second, 0 for no bound."""
+
+    rate: int
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    _due: float = field(default=0.0, init=False)
+
+    @property
+    def together(self) -> int:
+        return min(TOGETHER, self.rate) if self.rate else TOGETHER
+
+    def wait(self, count: int) -> None:
+        """Return when so many rows may be written."""
+        if not self.rate:
+            return
+        now = self.clock()
+        self._due = max(self._due, now - BURST)
+        if self._due > now:
+            self.sleep(self._due - now)
+        self._due += count / self.rate
+
+
+def write(
+    job: Job, done: Done, path: Path, writer: TransactionalWriter, pace: Pace, told: Callable[[int], None]
+) -> Done:
+    """Write the rows that are not written; told: is asked before each transaction, and may wait, and told how many are.
+
+    LeaseLost if somebody else does the same job meanwhile.
+    """
+    for table in given.tables(path, done.written, pace.together):
+        told(done.written)
+        pace.wait(table.num_rows)
+        after = done.behind(done.written + table.num_rows)
+        writer.commit(_batch(job, done.run, table), after.value())
+        done = after
+    told(done.written)
+    return done
+
+
+def _batch(job: Job, run: str, rows: pa.Table) -> Batch:
+    part, number = (rows[name].cast(pa.string()) for name in ("partition", "offset"))
+    runs: Any = pa.chunked_array([pa.repeat(run, rows.num_rows)])
+    said: Any = pc.binary_join_element_wise(runs, rows["topic"], part, number, "/").cast(pa.binary())
+    places = said.to_pylist()
+    sizes = _lengths(rows["key"]) + _lengths(rows["value"]) + _lengths(said) + FRAME + len(HEADER) + EACH
+    own = None
+    if rows["headers"].null_count < rows.num_rows:
+        own, more = _own(rows["headers"])
+        sizes = sizes + more
+
+    def headers() -> Iterator[Headers]:
+        if own is None:
+            return ([(HEADER, place)] for place in places)
+        return ([*kept, (HEADER, place)] for kept, place in zip(own(), places, strict=True))
+
+    times = [0] * rows.num_rows
+    if job.replays and job.timestamps == "original":
+        stamps: Any = rows["timestamp"].cast(pa.int64())
+        micros = pc.fill_null(stamps, -1)
+        times = [stamped(at) for at in (_numbers(micros) // 1000).tolist()]
+    return Batch(job.target, rows["key"].to_pylist(), rows["value"].to_pylist(), headers, times, sizes)
+
+
+def _own(column: Any) -> tuple[Callable[[], Iterator[Headers]], npt.NDArray[np.int64]]:
+    """The headers that records have themselves, and what they add to their sizes."""
+    lists = column.combine_chunks()
+    names, values = lists.flatten().flatten()
+    bounds, held = _sums(_numbers(pc.list_value_length(lists))), _sums(_lengths(names) + _lengths(values) + EACH)
+    firsts, lasts = bounds[:-1].tolist(), bounds[1:].tolist()
+    names, values = names.to_pylist(), values.to_pylist()
+
+    def each() -> Iterator[Headers]:
+        for first, last in zip(firsts, lasts, strict=True):
+            pairs = zip(names[first:last], values[first:last], strict=True)
+            yield [one for one in pairs if one[0] != HEADER]
+
+    return each, held[bounds[1:]] - held[bounds[:-1]]
+
+
+def _lengths(column: Any) -> npt.NDArray[np.int64]:
+    """How many bytes each has."""
+    return _numbers(pc.binary_length(column))
+
+
+def _numbers(column: Any) -> npt.NDArray[np.int64]:
+    """0 for none."""
+    return np.asarray(pc.fill_null(column.cast(pa.int64()), 0))
+
+
+def _sums(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """What lies before each, and all."""
+    return np.concatenate(([0], np.cumsum(numbers)))

@@ -1,0 +1,166 @@
+"""What the database tells of a capture's statement: what its tables are, and which of its functions may be trusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
+
+from penstock.capture.polling.keyset_queries import PARAMETER, Query
+from penstock.capture.source.base import Database, SourceError
+from penstock.capture.source.statement_sql import POSTGRES_TABLE, folded
+from penstock.model.capture import Capture
+from penstock.model.checks.capture_checks import LEAVE_OUT, MOMENT, check_query
+from penstock.model.sql.volatile_functions import NAMES, called, momentary
+
+# (kind, a view's own text) of a table.
+_TABLES = {
+    "mysql": "SELECT t.TABLE_TYPE, v.VIEW_DEFINITION FROM information_schema.tables t"
+    " LEFT JOIN information_schema.views v ON v.TABLE_SCHEMA = t.TABLE_SCHEMA AND v.TABLE_NAME = t.TABLE_NAME"
+    " WHERE t.TABLE_NAME = {m}name AND t.TABLE_SCHEMA = COALESCE({m}schema, DATABASE())",
+    "postgres": "SELECT CASE relkind WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' WHEN 'f' THEN"
+    " 'FOREIGN TABLE' ELSE 'TABLE' END AS kind,"
+    " CASE WHEN relkind IN ('v', 'm') THEN pg_get_viewdef(oid) END AS text"
+    " FROM pg_class WHERE oid = {found}",
+    "sqlite": "SELECT UPPER(type) AS kind, CASE type WHEN 'view' THEN sql END AS text FROM sqlite_master"
+    " WHERE name = {m}name COLLATE NOCASE AND type IN ('table', 'view')",
+}
+# The generated columns of a table, and what they are made of where that is told.
+_GENERATED = {
+    "mysql": "SELECT COLUMN_NAME, GENERATION_EXPRESSION FROM information_schema.columns WHERE TABLE_NAME = {m}name"
+    " AND TABLE_SCHEMA = COALESCE({m}schema, DATABASE()) AND GENERATION_EXPRESSION <> ''",
+    "postgres": "SELECT attname, NULL AS text FROM pg_attribute WHERE attrelid = {found}"
+    " AND attgenerated <> '' AND NOT attisdropped",
+    "sqlite": "SELECT name, NULL AS text FROM pragma_table_xinfo({m}name) WHERE hidden IN (2, 3)",
+}
+# Functions that may say another thing at each call, and whether they come with the engine.
+_VOLATILE = {
+    "mysql": "SELECT ROUTINE_NAME, 0 AS built FROM information_schema.routines WHERE ROUTINE_SCHEMA = DATABASE()"
+    " AND ROUTINE_TYPE = 'FUNCTION' AND IS_DETERMINISTIC = 'NO' AND ROUTINE_NAME IN ({names})",
+    "postgres": "SELECT p.proname, n.nspname = 'pg_catalog' AS built FROM pg_proc p"
+    " JOIN pg_namespace n ON n.oid = pronamespace"
+    " WHERE p.proname IN ({names}) GROUP BY p.proname, n.nspname HAVING bool_and(p.provolatile = 'v')",
+    "sqlite": "SELECT name, builtin FROM pragma_function_list WHERE name IN ({names})"
+    " GROUP BY name, builtin HAVING MAX(flags & 2048) = 0 AND MAX(type) = 's'",
+}
+
+
+# A row's number in SQLite, where no column has the name.
+ROW_IDS = frozenset({"rowid", "oid", "_rowid_"})
+
+
+@dataclass
+class Told:
+    """views: with their kinds; generated: columns; functions: which may say another thing; elsewhere: foreign tables;
+    unknown: views whose text is not understood. Each as it is written. tables: all that
+    the SELECT reads, its views' too."""
+
+    tables: list[exp.Table] = field(default_factory=list)
+    views: dict[str, str] = field(default_factory=dict)
+    generated: list[str] = field(default_factory=list)
+    functions: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+
+
+def told(capture: Capture, database: Database) -> Told:
+    """Ask. SourceError if pages of the capture would not be rows of its tables."""
+    found, dialect = Told(), capture.dialect
+    _functions(capture, database, f"{capture.sql} {capture.deleted_sql}", found)
+    # With the view of the statement that leads to it.
+    tables = [(table, "") for table in capture.select.find_all(exp.Table)]
+    known, used = set[str](), {column.name for column in capture.select.find_all(exp.Column)}
+    while tables:
+        table, of = tables.pop(0)
+        written = ".".join(part.sql(dialect) for part in table.parts)
+        if not table.name or written in known:
+            continue
+        known.add(written)
+        found.tables.append(table)
+        name, schema = (folded(part, dialect) for part in (table.this, table.args.get("db")))
+        values = {"name": name, "schema": schema, "written": written}
+        for kind, text in _rows(database, _TABLES[dialect], values):
+            if kind == "FOREIGN TABLE":
+                found.elsewhere.append(written)
+            if "VIEW" in kind:
+                found.views[written] = kind
+                inner = _view(capture, database, f"'{written}'" + (f" of '{of}'" if of else ""), str(text or ""), found)
+                tables += [(one, of or written) for one in inner]
+        for column, text in _rows(database, _GENERATED[dialect], values):
+            if not (of or capture.columns is None or column in used):
+                continue
+            found.generated.append(f"{written}.{column}")
+            _moments(capture, f"the generated column '{written}.{column}'", str(text or ""))
+    if dialect == "sqlite":
+        _quoted(capture, database, found.tables)
+    return found
+
+
+def _quoted(capture: Capture, database: Database, tables: Iterable[exp.Table]) -> None:
+    """SQLite takes a name in double quotes that no column has (any more) for a text: each row would say that."""
+    if not all(table.name for table in capture.select.find_all(exp.Table)):
+        return  # the columns of a function's rows are not known
+    known = {one.alias.lower() for one in capture.select.find_all(exp.Alias)} | ROW_IDS
+    for table in tables:
+        argument = f", {exp.Literal.string(table.db).sql()}" if table.db else ""
+        asked = Query(f"SELECT name FROM pragma_table_xinfo({exp.Literal.string(table.name).sql()}{argument})", {})
+        known |= {str(name).lower() for (name,) in database.page(asked).rows}
+    selected = set(database.page(Query(f"SELECT * FROM ({capture.sql}) AS q LIMIT 0", {})).names)
+    for tree, names in ((capture.select, known), (capture.deleted, {name.lower() for name in selected})):
+        for column in tree.find_all(exp.Column) if tree else ():
+            if column.this.args.get("quoted") and not column.table and column.name.lower() not in names:
+                raise SourceError(
+                    f"capture {capture.name}: no column has this name, so SQLite takes it for a text",
+                    got=column.sql("sqlite"),
+                    fix="name a column as it is called there; a text stands in single quotes",
+                )
+
+
+def _view(capture: Capture, database: Database, name: str, text: str, found: Told) -> list[exp.Table]:
+    """The tables of a view. SourceError if its rows cannot be paged."""
+
+    def refuse(what: str, node: exp.Expr, fix: str, word: str = "") -> SourceError:
+        got = f"{word or node.sql(capture.dialect)} in the view {name}"
+        return SourceError(f"capture {capture.name}: {what}", got=got, fix=f"{fix}; or select from the view's tables")
+
+    try:
+        tree = sqlglot.parse_one(text, dialect=capture.dialect)
+    except SqlglotError:
+        found.unknown.append(name)
+        return []
+    query = tree if isinstance(tree, exp.Query) else tree.expression
+    if not isinstance(query, exp.Query):
+        found.unknown.append(name)
+        return []
+    check_query(query, capture.dialect, refuse)
+    _moments(capture, f"the view {name}", text)
+    _functions(capture, database, text, found)
+    return list(query.find_all(exp.Table))
+
+
+def _moments(capture: Capture, where: str, text: str) -> None:
+    for _, call in momentary(sqlglot.tokenize(text, capture.dialect), capture.dialect):
+        raise SourceError(f"capture {capture.name}: {MOMENT}", got=f"{call} in {where}", fix=LEAVE_OUT)
+
+
+def _functions(capture: Capture, database: Database, text: str, found: Told) -> None:
+    tokens = sqlglot.tokenize(text, capture.dialect)
+    names = {name if capture.dialect == "mysql" else name.lower() for name in called(tokens)}
+    names -= {name for name in names if name.upper() in NAMES[capture.dialect]}
+    values = {f"n{i}": name for i, name in enumerate(sorted(names))}
+    marks = ", ".join(f"{{m}}{mark}" for mark in values)
+    for name, built in _rows(database, _VOLATILE[capture.dialect].replace("{names}", marks), values) if names else ():
+        if built:
+            raise SourceError(f"capture {capture.name}: {MOMENT}", got=f"{name}(...)", fix=LEAVE_OUT)
+        if str(name) not in found.functions:
+            found.functions.append(str(name))
+
+
+def _rows(database: Database, sql: str, values: Mapping[str, str | None]) -> Iterator[tuple[str, ...]]:
+    sql = sql.replace("{found}", POSTGRES_TABLE)
+    used = {name: values[name] for name in re.findall(r"\{m\}(\w+)", sql)}
+    yield from database.page(Query(sql.replace("{m}", PARAMETER), used)).rows

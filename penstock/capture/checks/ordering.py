@@ -1,0 +1,267 @@
+"""What makes paging right, asked of the database: that it orders and compares key and cursor as it is assumed here.
+
+Proven are the types of the SELECT's real columns, wherever they come from; that some rows are found again by their own
+values, one behind the other; and that KEY tells all rows apart. It is asked at `capture check`, when a capture is
+opened, and again when a page has columns of other types. What is not proven is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, NoReturn
+
+from penstock.capture.checks.column_types import Order
+from penstock.capture.checks.paging_checks import fit, of_values, orders, refuse
+from penstock.capture.output.encode import encode
+from penstock.capture.output.page_records import require
+from penstock.capture.output.position import Position, Snapshot, read, write
+from penstock.capture.polling.keyset_queries import Pages, Query
+from penstock.capture.source.base import Database, Page, SourceError
+from penstock.capture.source.statement_sql import columns, only_table, quoted, rows
+from penstock.model.capture import Capture
+
+# What stands for a character that has none in UTF-8, and those that two may become.
+DOUBTFUL = re.compile(r"[^0-9A-Za-z _.:/@,;#=+-]")
+# Keys that are asked for at once.
+MANY = 500
+# Rows that are read at other times, how often at most, and how often they must differ by the time alone.
+SAMPLE, TRIES, SURE = 50, 5, 2
+# Rows of each sample that are asked for by their own values.
+FEW = 3
+
+
+class Proof:
+    """What is proven of one capture. notes: what only the rows of today say."""
+
+    def __init__(self, capture: Capture, database: Database) -> None:
+        self._capture, self._database, self._pages = capture, database, Pages(capture)
+        self._names = list(dict.fromkeys((*capture.key, capture.cursor)))
+        self._orders: dict[str, Order] = {}
+        self._about: dict[str, Hashable] = {}
+        # Columns of the key of a character set that is no part of UTF-8, with its name.
+        self._sets: dict[str, str] = {}
+        # Whether there were rows to try it with.
+        self._tried = False
+        self.notes: list[str] = []
+
+    @property
+    def types(self) -> dict[str, type]:
+        """Of the key's values; a column is left out whose values alone can tell, and there are none."""
+        found = {name: self._orders[name].types for name in self._capture.key}
+        return {name: types[0] for name, types in found.items() if types}
+
+    def prove(self, *, ask_rows: bool = True) -> None:
+        """Ask all of it, and all rows for their keys if no index tells. Unproven says what is not as it must be."""
+        page = self._database.page(self._pages.by_key(None, FEW))
+        found, self._about = orders(self._capture, self._database.order, page), self._described(page)
+        self._orders = {name: order if order.types else self._of_values(name) for name, order in found.items()}
+        self._collation()
+        self.notes = [*self._unique(ask_rows=ask_rows), *self._texts(ask_rows=ask_rows)]
+        self._steady()
+        self._try()
+
+    def take(self, page: Page) -> bool:
+        """See that a page is of the types that are proven, or prove what it is; True if it was another."""
+        require(self._capture, page)
+        before, known = self._orders, self._described(page) == self._about
+        if not known or (page.rows and not self._tried) or not self._fits(page):
+            self.prove(ask_rows=False)
+            fit(self._capture, page, self._orders)
+        self._found_again(page)
+        return bool(before) and (not known or before != self._orders)
+
+    def fits(self, name: str, value: Any) -> bool:
+        """Whether a value that was kept of a column is of the type it has now."""
+        order = self._orders[name]
+        zoned = getattr(value, "tzinfo", None) is not None
+        return value is None or not order.types or (type(value) in order.types and zoned == order.zoned)
+
+    def may_be(self, key: tuple[Any, ...]) -> bool:
+        """Whether the database can be asked for a key, and a row may have it."""
+        longest = [self._orders[name].longest for name in self._capture.key]
+        return all(
+            self._database.is_value(value) and not (most and len(value) > most)
+            for value, most in zip(key, longest, strict=True)
+        )
+
+    def fitting(self, position: Position) -> Position:
+        """A position without what it kept of columns that are of another type now."""
+        cursor, row = self._capture.cursor, (self._capture.cursor, *self._capture.key)
+        low = position.low if self.fits(cursor, position.low) else None
+        begun, debt, snapshot = position.catch_up, position.debt, position.snapshot
+        if begun and not all(map(self.fits, (*row, cursor, cursor), (*begun.behind, begun.low, begun.high))):
+            begun = None
+        if debt and not self.fits(cursor, debt.low):
+            debt = replace(debt, low=None)
+        if snapshot and not all(self.fits_key(r.behind) and self.fits_key(r.upto) for r in snapshot.ranges):
+            snapshot = Snapshot()
+        return replace(position, low=low, catch_up=begun, debt=debt, snapshot=snapshot)
+
+    def fits_key(self, key: tuple[Any, ...] | None) -> bool:
+        return key is None or all(map(self.fits, self._capture.key, key))
+
+    def _described(self, page: Page) -> dict[str, Hashable]:
+        about = dict(zip(page.names, page.about, strict=True))
+        return {name: about[name] for name in self._names}
+
+    def _fits(self, page: Page) -> bool:
+        try:
+            fit(self._capture, page, self._orders)
+        except SourceError:
+            return False
+        return True
+
+    # Types that the values have
+
+    def _of_values(self, name: str) -> Order:
+        """Numbers stand before text, and text before blobs: the least and the greatest value tell of which they are."""
+        column, source = quoted(self._capture, name), rows(self._capture)
+        ends = [self._value(f"SELECT {end}(q.{column}) FROM {source} AS q") for end in ("MIN", "MAX")]
+        return of_values(self._capture, name, [value for value in ends if value is not None])
+
+    def _collation(self) -> None:
+        """A cursor that is text is compared here too: by code point."""
+        name, source = self._capture.cursor, rows(self._capture)
+        order = self._orders[name]
+        if order.collated and not self._database.by_code_point(source, quoted(self._capture, name)):
+            got, fix = f"{name}: its collation has another order than code points", self._database.CODE_POINT
+            refuse(self._capture, [name], f"cannot compare a cursor of type {order.kind}", got, fix)
+
+    def _value(self, sql: str) -> Any:
+        return self._database.value(Query(sql, {}))
+
+    # Rows found again
+
+    def _try(self) -> None:
+        """See that some rows are found by their own key and cursor, and each behind the one before it."""
+        capture, database, pages = self._capture, self._database, self._pages
+        for again in (True, False):
+            top = database.value(pages.highest())
+            by_key = database.page(pages.by_key(None, FEW))
+            lows = [None] if top is None else [None, top]
+            by_cursor = [database.page(pages.since(low, None, FEW)) for low in lows]
+            for page in (by_key, *by_cursor):
+                fit(capture, page, self._orders)
+            wrong = next(self._wrong(by_key, by_cursor), None)
+            if wrong is None:
+                break
+            # Somebody may have changed them meanwhile.
+            if not again:
+                fix = "declare another KEY or CURSOR"
+                refuse(capture, self._names, "cannot be paged as it is declared", wrong, fix)
+        self._tried = bool(by_key.rows)
+
+    def _wrong(self, by_key: Page, by_cursor: Sequence[Page]) -> Iterator[str]:
+        capture, pages = self._capture, self._pages
+        key, cursor = capture.key, [capture.cursor, *capture.key]
+        every = {encode(key, [row])[0]: row for page in (by_key, *by_cursor) for row in columns(page, key)}
+        if every and set(self._keys(pages.exactly(list(every.values())))) != set(every):
+            yield f"rows are not found by their own {', '.join(key)}"
+        for row in (row for page in by_cursor for row in columns(page, cursor)):
+            if encode(cursor, [read(write(row))]) != encode(cursor, [row]):
+                yield f"{row!r} is another row when it was kept"
+        for a, b in pairwise(columns(by_key, key)):
+            if self._keys(pages.by_key(a, 2, upto=b)) != encode(key, [b]):
+                yield f"by {', '.join(key)} the row behind {a!r} is not {b!r}"
+        for page in by_cursor:
+            for a, b in pairwise(columns(page, cursor)):
+                behind = columns(self._database.page(pages.since(a[0], a, 1)), cursor)
+                if not behind or encode(cursor, behind) != encode(cursor, [b]):
+                    yield f"by {', '.join(cursor)} the row behind {a!r} is not {b!r}"
+
+    def _keys(self, query: Query) -> list[bytes]:
+        found = columns(self._database.page(query), self._capture.key)
+        return encode(self._capture.key, found) if found else []
+
+    # Text that is the same in UTF-8
+
+    def _texts(self, *, ask_rows: bool) -> Iterator[str]:
+        """Rows of a key that is sent back as another one would be read twice, or hide others."""
+        capture, self._sets = self._capture, {}
+        for name in capture.key:
+            column, source = quoted(capture, name), rows(capture)
+            if not self._orders[name].collated or not (about := self._database.other_text(source, column)):
+                continue
+            self._sets[name], other = about
+            if ask_rows and self._value(f"SELECT 1 FROM {source} AS q WHERE {other} LIMIT 1"):
+                self._no_text(name)
+            yield f"not all text of {about[0]} is the same in UTF-8: see that no two of {name} become one there"
+
+    def _found_again(self, page: Page) -> None:
+        """See that rows with a key that may stand for another are found by it."""
+        capture, at = self._capture, [page.names.index(name) for name in self._sets]
+        if not any(row[i] and DOUBTFUL.search(row[i]) for row in page.rows for i in at):
+            return
+        keys = columns(page, capture.key)
+        doubtful = [key for key in keys if any(isinstance(one, str) and DOUBTFUL.search(one) for one in key)]
+        for start in range(0, len(doubtful), MANY):
+            some = doubtful[start : start + MANY]
+            # Fewer: rows may be deleted meanwhile, so it is asked for those alone.
+            missing = set(encode(capture.key, some)) - set(self._keys(self._pages.exactly(some)))
+            if missing and self._value(f"SELECT 1 FROM {rows(capture)} AS q WHERE {self._others()} LIMIT 1"):
+                self._no_text(next(iter(self._sets)))
+
+    def _others(self) -> str:
+        source = rows(self._capture)
+        told = (self._database.other_text(source, quoted(self._capture, name)) for name in self._sets)
+        return " OR ".join(other for _, other in filter(None, told))
+
+    def _no_text(self, name: str) -> NoReturn:
+        fix = (
+            "mend such rows or give the column the character set utf8mb4; or select "
+            f"HEX({name}) AS {name}, but no index serves that"
+        )
+        got = f"{name}: text of {self._sets[name]} that is another when it comes back from UTF-8"
+        refuse(self._capture, [name], "met a key that the database cannot be asked for", got, fix)
+
+    # The same whenever it is asked
+
+    def _steady(self) -> None:
+        """No function of the moment need be called: a TIME has today's date wherever MariaDB and MySQL want one."""
+        sample, seen = self._pages.by_key(None, SAMPLE), 0
+        for _ in range(TRIES):
+            pages = self._database.at_other_times(sample)
+            if not pages:
+                return
+            one, other, again = ([list(map(repr, row)) for row in page.rows] for page in pages)
+            if one == other:
+                return
+            # Else somebody changed rows meanwhile.
+            seen += one == again
+            if seen == SURE:
+                differing = {at for a, b in zip(one, other, strict=False) for at in range(len(a)) if a[at] != b[at]}
+                names = [pages[0].names[at] for at in sorted(differing)] if len(one) == len(other) else []
+                fix = "say of which day it is, as TIMESTAMP(day, time); or select the TIME as it is"
+                what = "says another thing each day: a TIME gets the date of today"
+                refuse(self._capture, names, what, ", ".join(names) or "which rows there are", fix)
+
+    # A key for each row
+
+    def _unique(self, *, ask_rows: bool) -> Iterator[str]:
+        capture = self._capture
+        if (table := only_table(capture)) is not None:
+            of_table, key = table
+            if any(unique <= key for unique in self._database.unique(of_table)):
+                return
+        names = ", ".join(capture.key)
+        yield f"no index that is unique and NOT NULL proves that KEY ({names}) tells rows apart: see that it does"
+        if not ask_rows:
+            return
+        of_key = [f"q.{quoted(capture, name)}" for name in capture.key]
+        source, group = rows(capture), ", ".join(of_key)
+        try:
+            twice = self._value(f"SELECT COUNT(*) FROM {source} AS q GROUP BY {group} HAVING COUNT(*) > 1 LIMIT 1")
+            without = " OR ".join(f"{column} IS NULL" for column in of_key)
+            null = self._value(f"SELECT 1 FROM {source} AS q WHERE {without} LIMIT 1")
+        except SourceError as e:
+            yield f"the rows could not be asked whether KEY ({names}) tells them apart: {e.got}"
+            return
+        if null:
+            fix = "declare as KEY columns that are NOT NULL, or leave such rows out by WHERE"
+            refuse(capture, capture.key, "met a row without a key", f"NULL in {names}", fix)
+        if twice:
+            got, fix = f"{twice} rows of one {names}", "declare as KEY what tells rows apart, e.g. the primary key"
+            refuse(capture, capture.key, "has a KEY that is not unique", got, fix)

@@ -1,0 +1,105 @@
+"""Whether a capture can be paged by the columns of a page: their types, and that each value is of its type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from decimal import Decimal
+from itertools import islice, pairwise
+from math import isfinite
+from operator import itemgetter, le
+from types import NoneType
+from typing import Any, NoReturn
+
+from penstock.capture.checks.column_types import CLASSES, Order
+from penstock.capture.output.page_records import place
+from penstock.capture.source.base import Page, SourceError
+from penstock.model.capture import Capture
+
+SLOW = "no index serves that, so each query reads the whole table"
+
+
+class Unproven(SourceError):
+    """A capture cannot be paged by its key or its cursor, or nothing shows that it can. columns: which of them."""
+
+    columns: tuple[str, ...] = ()
+
+
+def refuse(capture: Capture, columns: Iterable[str], what: str, got: str, fix: str) -> NoReturn:
+    error = Unproven(f"capture {capture.name} {what}", got=got, fix=fix)
+    error.columns = tuple(columns)
+    raise error
+
+
+def orders(capture: Capture, order_of: Callable[[Hashable], Order], page: Page) -> dict[str, Order]:
+    """The order of key and cursor. Unproven if a type has none, or not the one it is compared by here."""
+    found = {}
+    for name in (*capture.key, capture.cursor):
+        order = found[name] = order_of(page.about[place(capture, page, name)])
+        what = f"cannot be paged by a column of type {order.kind}"
+        if order.why_not:
+            cure = f"select {order.cure.format(name)} AS {name}, but {SLOW}: " if name in capture.key else ""
+            fix = f"{cure}another {_clause(capture, name)} is better"
+            refuse(capture, [name], what, f"{name}: {order.why_not}", fix)
+        if name == capture.cursor and not order.cursor:
+            got = f"{name}: a cursor is compared here too and has a greatest value, which this type lacks"
+            refuse(capture, [name], what, got, "declare another CURSOR: a time or a number that grows")
+    return found
+
+
+def of_values(capture: Capture, name: str, values: Iterable[Any]) -> Order:
+    """The order of a column without a type of its own. Unproven if its values are of several."""
+    classes = {CLASSES.get(type(value), "bytes that are no text") for value in values}
+    if len(classes) > 1:
+        fix = "give them one type, by CAST in the SELECT or in the table"
+        got = f"{name}: {' and '.join(sorted(classes))}"
+        refuse(capture, [name], "cannot be paged by values of several types", got, fix)
+    kinds = tuple(kind for kind, its in CLASSES.items() if its in classes)
+    return Order(next(iter(classes), ""), kinds, collated=kinds == (str,))
+
+
+def fit(capture: Capture, page: Page, orders: Mapping[str, Order]) -> None:
+    """Unproven if a key or cursor has a value that is not of its column's type, as `0000-00-00` is no date."""
+    for name in (*capture.key, capture.cursor):
+        values, order = _values(capture, page, name), orders[name]
+        kinds = set(map(type, values)) - {NoneType}
+        if not order.types:
+            of_values(capture, name, (value for value in values if value is not None))
+        elif not kinds <= set(order.types):
+            _no_value(capture, name, order, (v for v in values if v is not None and type(v) not in order.types))
+        if name == capture.cursor and kinds & {float, Decimal}:
+            _no_value(capture, name, order, (value for value in values if value is not None and not isfinite(value)))
+        if order.longest:
+            _no_value(capture, name, order, (value for value in values if value and len(value) > order.longest))
+
+
+def in_order(capture: Capture, page: Page) -> None:
+    """Unproven if rows that the database put in order of cursor are not so here."""
+    values = _values(capture, page, capture.cursor)
+    if not all(map(le, values, islice(values, 1, None))):
+        a, b = next((a, b) for a, b in pairwise(values) if not a <= b)
+        got, fix = f"{capture.cursor}: {a!r} before {b!r}", "declare another CURSOR: a time or a number"
+        refuse(capture, [capture.cursor], "has a cursor in another order than it has here", got, fix)
+
+
+def _values(capture: Capture, page: Page, name: str) -> list[Any]:
+    return list(map(itemgetter(place(capture, page, name)), page.rows))
+
+
+def _no_value(capture: Capture, name: str, order: Order, wrong: Iterator[Any]) -> None:
+    value = next(wrong, None)
+    if value is None:
+        return
+    short = len(str(value)) < 60
+    shown = str(value) if short else f"{str(value)[:40]}... of {len(value)} characters"
+    fix = "give such rows another value"
+    if name == capture.cursor:
+        fix += ", or NULL: by UPDATE"
+        if short:
+            literal = str(value).replace("inf", "9e999") if capture.dialect == "sqlite" else f"'{shown}'"
+            fix += f", or by NULLIF({name}, {literal}) AS {name}, but {SLOW}"
+    got = f"{shown} in a column of type {order.kind}"
+    refuse(capture, [name], f"met a value of {name} that has no place in its order", got, fix)
+
+
+def _clause(capture: Capture, name: str) -> str:
+    return "KEY" if name in capture.key else "CURSOR"

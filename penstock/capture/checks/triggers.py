@@ -1,0 +1,180 @@
+"""Who sets a capture's cursor when a row changes, and which triggers change rows behind its back.
+
+A trigger's text is searched for what it sets; functions that it calls are not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlglot import exp
+
+from penstock.capture.checks.caveats import GONE, SEEN, UNTIL
+from penstock.capture.polling.keyset_queries import PARAMETER, Query
+from penstock.capture.source.base import Database
+from penstock.capture.source.statement_sql import POSTGRES_TABLE, folded
+from penstock.model.capture import Capture
+from penstock.model.sql.lexer import excerpt
+from penstock.model.sql.volatile_functions import BARE, NAMES
+
+# Whether the column sets itself at each UPDATE; no row if the table has no such column, or is a view.
+_COLUMN = {
+    "mysql": "SELECT EXTRA LIKE '%on update%' FROM information_schema.COLUMNS JOIN information_schema.TABLES t"
+    " USING (TABLE_SCHEMA, TABLE_NAME) WHERE TABLE_TYPE NOT LIKE '%VIEW' AND TABLE_NAME = {m}name"
+    " AND TABLE_SCHEMA = COALESCE({m}schema, DATABASE()) AND COLUMN_NAME = {m}column",
+    "postgres": "SELECT false AS itself FROM pg_attribute JOIN pg_class AS c ON c.oid = attrelid"
+    " WHERE attrelid = {found} AND c.relkind IN ('r', 'p') AND attname = {m}column AND NOT attisdropped",
+    "sqlite": "SELECT 0 AS itself FROM pragma_table_info({m}name) JOIN sqlite_master AS m ON m.name = {m}name COLLATE"
+    " NOCASE AND m.type = 'table' WHERE pragma_table_info.name = {m}column COLLATE NOCASE",
+}
+# (name, its table, whether that is the one asked for, at which changes, whether it is disabled, whether it has a
+# condition, text) of the triggers of a table, and of all others whose text may name it.
+_TRIGGERS = {
+    "mysql": "SELECT TRIGGER_NAME, EVENT_OBJECT_TABLE, EVENT_OBJECT_TABLE = {m}name AS here, EVENT_MANIPULATION,"
+    " 0 AS off, 0 AS partly, ACTION_STATEMENT FROM information_schema.TRIGGERS"
+    " WHERE EVENT_OBJECT_SCHEMA = COALESCE({m}schema, DATABASE())",
+    "postgres": "SELECT tgname, c.relname, tgrelid = {found} AS here,"
+    " CASE WHEN tgtype & 16 > 0 THEN 'UPDATE' END AS event, tgenabled IN ('D', 'R') AS off,"
+    " tgqual IS NOT NULL OR tgattr <> '' AS partly,"
+    " p.prosrc || ' ' || split_part(pg_get_triggerdef(t.oid), 'EXECUTE', 2) AS text"
+    " FROM pg_trigger AS t JOIN pg_class AS c ON c.oid = tgrelid JOIN pg_proc AS p ON p.oid = tgfoid"
+    " WHERE NOT tgisinternal AND (tgrelid = {found} OR strpos(lower(p.prosrc), lower({m}name)) > 0)",
+    "sqlite": "SELECT name, tbl_name, lower(tbl_name) = lower({m}name) AS here, '' AS event, 0 AS off, 0 AS partly, sql"
+    " FROM sqlite_master WHERE type = 'trigger'",
+}
+_HEAD = re.compile(
+    r"\bTRIGGER\b.*?\b(DELETE|INSERT|UPDATE)(\s+OF\b.*?)?\s+ON\b(.*?)\bBEGIN\b",
+    re.I | re.S,
+)
+
+
+@dataclass(frozen=True)
+class Trigger:
+    """here: whether it is the table's own; of_updates: it runs at an UPDATE; partly: some changes pass it by."""
+
+    name: str
+    table: str
+    here: bool
+    of_updates: bool
+    off: bool
+    partly: bool
+    text: str
+
+    def changes(self, table: str) -> list[str]:
+        """What it sets in rows of a table, a text for each UPDATE."""
+        alias, end = r"(?:(?:AS\s+)?(?!SET\b)\w+\s+)?", r"(?:\bWHERE\b|;|\bEND\b|$)"
+        return self._found(rf"\bUPDATE\s+(?:OR\s+\w+\s+|ONLY\s+)?{_written(table)}\s+{alias}SET\b(.*?){end}")
+
+    def deletes(self, table: str) -> bool:
+        return bool(self._found(rf"\bDELETE\s+FROM\s+(?:ONLY\s+)?{_written(table)}(?!\w)"))
+
+    def given(self, column: str) -> list[str]:
+        """What it sets a column of its own row to, when that changes."""
+        if not self.here or not self.of_updates:
+            return []
+        new = rf"\bNEW\s*\.\s*[`\"]?{re.escape(column)}[`\"]?\s*"
+        # A comparison stands before THEN.
+        compared = self._found(rf"{new}=\s*([^;]+?)(?=\bTHEN\b)")
+        return [text for text in self._found(rf"{new}:?=\s*([^;]+?)(?=;|\bEND\b|\bTHEN\b|$)") if text not in compared]
+
+    def keeps(self, table: str, column: str) -> bool:
+        """Whether it sets a column when a row of its table changes."""
+        if not self.here or not self.of_updates or self.off:
+            return False
+        # A function of C has it as its argument.
+        argument = self._found(rf"\(\s*'?\"?{re.escape(column)}\"?'?\s*\)\s*$")
+        return bool(self.given(column) or argument or any(_names(column, change) for change in self.changes(table)))
+
+    def _found(self, pattern: str) -> list[str]:
+        return re.findall(pattern, self.text, re.IGNORECASE | re.DOTALL)
+
+
+def _written(table: str) -> str:
+    return rf"(?:[\w`\"\[\]]+\.)?[`\"\[]?{re.escape(table)}[`\"\]]?"
+
+
+def triggers(database: Database, capture: Capture, tables: Iterable[exp.Table]) -> Iterator[str]:
+    """A sentence for each way in which rows of a capture's tables change, or go, behind its cursor's back."""
+    columns = _cursor(capture)
+    for table in tables:
+        name, schema = (folded(part, capture.dialect) or None for part in (table.this, table.args.get("db")))
+        written = ".".join(part.sql(capture.dialect) for part in table.parts)
+        values = {"name": name, "schema": schema, "written": written}
+        about = [
+            row for column in columns for row in _rows(database, _COLUMN[capture.dialect], {**values, "column": column})
+        ]
+        if about:
+            found = [_trigger(row, capture.dialect) for row in _rows(database, _TRIGGERS[capture.dialect], values)]
+            yield from _said(capture, table.name, columns, found, by_column=any(itself for (itself,) in about))
+
+
+def _said(capture: Capture, table: str, columns: list[str], found: list[Trigger], *, by_column: bool) -> Iterator[str]:
+    """Of one table that has the cursor's columns. by_column: whether they keep themselves."""
+    cursor = ", ".join(columns)
+    keepers = [one for one in found if any(one.keeps(table, column) for column in columns)]
+    surely = [one for one in keepers if not one.partly]
+    for one in found:
+        if one.here and one.off and any(_names(column, one.text) for column in columns):
+            yield f"{SEEN}: trigger {one.name} of {table} is disabled, and sets {cursor} of no change"
+    if not by_column and not keepers:
+        what = "neither ON UPDATE nor a trigger" if capture.dialect == "mysql" else "no trigger"
+        yield f"{SEEN}: {what} sets {cursor} when a row of {table} changes; a change without it is not seen, {UNTIL}"
+    if not by_column and not surely:
+        for one in keepers:
+            yield (
+                f"{SEEN}: trigger {one.name} of {table} sets {cursor} of some changes only (UPDATE OF, WHEN); others "
+                f"are not seen, {UNTIL}"
+            )
+    for one in found:
+        for text in (text for column in columns for text in one.given(column)):
+            if not _grows(text, capture.dialect):
+                yield (
+                    f"{SEEN}: trigger {one.name} of {table} sets {cursor} to {excerpt(text.strip())}; a change is seen "
+                    "only if that grows with it"
+                )
+        # SQLite runs no trigger for what it does itself.
+        kept = by_column or any(other is not one or capture.dialect != "sqlite" for other in surely)
+        leaves = [text for text in one.changes(table) if not any(_names(column, text) for column in columns)]
+        if leaves and not kept and not one.off:
+            yield (
+                f"{SEEN}: trigger {one.name} of {one.table} changes rows of {table} and leaves {cursor} as it was; "
+                f"that is not seen, {UNTIL}"
+            )
+        if one.deletes(table) and not one.off:
+            yield f"{GONE}: not a row of {table} that trigger {one.name} of {one.table} deletes, {UNTIL}"
+
+
+def _cursor(capture: Capture) -> list[str]:
+    """The columns that the cursor is made of."""
+    sources = {e.alias_or_name: e for e in capture.select.expressions if not e.is_star}
+    found = (
+        [column.name for column in sources[capture.cursor].find_all(exp.Column)] if capture.cursor in sources else []
+    )
+    return list(dict.fromkeys(found)) or [capture.cursor]
+
+
+def _names(column: str, text: str) -> bool:
+    return bool(re.search(rf"(?<!\w){re.escape(column)}(?!\w)", text, re.IGNORECASE))
+
+
+def _grows(text: str, dialect: str) -> bool:
+    """Whether a moment or a sequence is in it."""
+    words = {word.upper() for word in re.findall(r"\w+", text)}
+    return bool(words & (NAMES[dialect] | BARE[dialect])) or bool(re.search(r"'now'|\bOLD\b.*\+", text, re.IGNORECASE))
+
+
+def _trigger(row: tuple[Any, ...], dialect: str) -> Trigger:
+    name, table, here, event, off, partly, text = row
+    if dialect == "sqlite" and (head := _HEAD.search(text)):
+        event, partly = head[1].upper(), bool(head[2]) or _names("WHEN", head[3])
+        text = text[head.end() :]
+    return Trigger(str(name), str(table), bool(here), event == "UPDATE", bool(off), bool(partly), str(text))
+
+
+def _rows(database: Database, sql: str, values: Mapping[str, str | None]) -> list[tuple[Any, ...]]:
+    sql = sql.replace("{found}", POSTGRES_TABLE)
+    used = {name: values[name] for name in re.findall(r"\{m\}(\w+)", sql)}
+    return list(database.page(Query(sql.replace("{m}", PARAMETER), used)).rows)

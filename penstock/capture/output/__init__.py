@@ -1,0 +1,1 @@
+"""Rows as records: encoding, transactions with the position, oversized rows."""

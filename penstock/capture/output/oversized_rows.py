@@ -1,0 +1,132 @@
+"""Rows whose records are larger than their topic takes, or hold text that is none in its encoding: each has a letter,
+no record in the topic, and is counted.
+
+Such a row has no record at all, whatever it had before: an older value would be wrong and look right, and whether there
+is one would depend on what happened and not on the table. So all that is in the topic is true, and what is missing
+there is told here. The letters lie in the topic of all that is put aside; a crash at the wrong moment writes one twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.capture.output.encode import digest
+from penstock.capture.output.page_records import Records
+from penstock.kafka.limits import FRAME, Limit, Message
+from penstock.model.capture import Capture
+from penstock.model.topic import ASIDE
+
+log = logging.getLogger(__name__)
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS aside
+  (key BLOB PRIMARY KEY, digest BLOB NOT NULL, scan INTEGER NOT NULL, largest INTEGER NOT NULL) WITHOUT ROWID;
+"""
+# What a letter shows of its row: the whole of it is in the table.
+LETTER = Limit(ASIDE.name, 64 * 1024, packed=False)
+# Of a key, in a log line.
+SHOWN = 100
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row put aside. digest: of its value; scan: the comparison that met it last; largest: what its topic took."""
+
+    digest: bytes
+    scan: int
+    largest: int
+
+
+class Aside:
+    """The rows of one capture that are put aside now.
+
+    They are kept in the file of the comparison: if that is lost, the next comparison tells of each once more.
+    """
+
+    def __init__(self, db: sqlite3.Connection, capture: Capture, limit: Limit | None) -> None:
+        self._db, self._limit = db, limit
+        self._capture = (capture.name, capture.topic.name)
+        self._known = {key: Row(*about) for key, *about in db.execute("SELECT * FROM aside")}
+        self._found: dict[bytes, tuple[Row, Message]] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    @property
+    def letters(self) -> list[Message]:
+        """Of rows that are not told of yet."""
+        return [letter for _, letter in self._found.values()]
+
+    @property
+    def first(self) -> bytes | None:
+        """The key of one of them."""
+        return next(iter(self._known), None)
+
+    @property
+    def may_fit(self) -> bool:
+        """Whether the topic takes more than when some of them were put aside."""
+        limit = self._limit
+        return limit is not None and any(row.largest < limit.largest for row in self._known.values())
+
+    def without(self, made: Records, scan: int) -> Records:
+        """The records, those that the topic does not take as tombstones. scan: the number of the comparison."""
+        pairs = list(zip(made.keys, made.values, strict=True))
+        why = {**self._too_large(pairs), **made.unreadable}
+        if self._known or self._found:
+            self._forget([key for key in made.keys if key not in why])
+        if not why:
+            return made
+        for key, value in pairs:
+            if value is None or key not in why:
+                continue
+            row, known = Row(digest(value), scan, self._limit.largest if self._limit else 0), self._known.get(key)
+            if known is None or known.digest != row.digest:
+                self._found[key] = row, self._letter(key, value, why[key])
+            elif known != row:
+                self._keep({key: row})
+        return Records(made.keys, [None if key in why else value for key, value in pairs])
+
+    def _too_large(self, pairs: Iterable[tuple[bytes, bytes | None]]) -> dict[bytes, str]:
+        """Why some keys have values that the topic does not take."""
+        limit = self._limit
+        if limit is None:
+            return {}
+        room = limit.largest - FRAME
+        # By length first: few rows are worth a look at how far they are compressed.
+        long = [(key, value) for key, value in pairs if value is not None and len(key) + len(value) > room]
+        return {
+            key: f"its record is larger than its topic takes: {len(key) + len(value):,} bytes"
+            for key, value in long
+            if not limit.takes(Message(limit.topic, key, value))
+        }
+
+    def told(self) -> None:
+        """The letters are committed."""
+        if self._found:
+            self._keep({key: row for key, (row, _) in self._found.items()})
+            self._found = {}
+
+    def compared(self, scan: int) -> None:
+        """This comparison met all that there are."""
+        self._forget([key for key, row in self._known.items() if row.scan != scan])
+
+    def _letter(self, key: bytes, value: bytes, reason: str) -> Message:
+        name, output = self._capture
+        log.warning("capture %s: row %s is put aside: %s", name, key[:SHOWN].decode(errors="replace"), reason)
+        said = {"output": output, "stream": name, "reason": reason}
+        headers = tuple((f"penstock.{what}", text.encode()) for what, text in said.items())
+        return LETTER.cut(Message(ASIDE.name, key, value, headers))
+
+    def _keep(self, rows: Mapping[bytes, Row]) -> None:
+        self._known |= rows
+        made = [(key, row.digest, row.scan, row.largest) for key, row in rows.items()]
+        self._db.executemany("INSERT OR REPLACE INTO aside VALUES (?, ?, ?, ?)", made)
+
+    def _forget(self, keys: Iterable[bytes]) -> None:
+        for key in keys:
+            self._found.pop(key, None)
+            if self._known.pop(key, None):
+                self._db.execute("DELETE FROM aside WHERE key = ?", (key,))

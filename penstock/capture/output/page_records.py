@@ -1,0 +1,123 @@
+"""A page of rows as the records that go to the topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.capture.checks.column_types import AS_BYTES, AS_TEXT
+from penstock.capture.output.encode import EncodingError, Unreadable, formed, objects
+from penstock.capture.polling.keyset_queries import DELETED
+from penstock.capture.source.base import Page
+from penstock.errors import PenstockError
+from penstock.model.capture import Capture
+
+
+@dataclass(frozen=True)
+class Records:
+    """Keys and values, one of each for a row; a value None is a tombstone.
+
+    unreadable: why the topic takes no value of some rows, by key; their values are for people.
+    """
+
+    keys: list[bytes]
+    values: list[bytes | None]
+    unreadable: Mapping[bytes, str] = field(default_factory=dict)
+
+
+def records(capture: Capture, page: Page) -> Records:
+    """A page's rows as keys and values. PenstockError if a key is NULL, comes twice or is not selected."""
+    require(capture, page)
+    if not page.rows:
+        return Records([], [])
+    names = page.names
+    try:
+        columns = formed(names, page.rows)
+    except EncodingError as e:
+        e.put(e.what, f"select {AS_TEXT[capture.dialect].format(e.column)} AS {e.column}, or leave it out")
+        raise
+    of_key = [columns[names.index(name)] for name in capture.key]
+    if any(None in column for column in of_key):
+        raise PenstockError(
+            f"capture {capture.name} met a row without a key",
+            got=f"NULL in {', '.join(capture.key)}",
+            fix="declare as KEY columns that are NOT NULL, or leave such rows out by WHERE",
+        )
+    keys = objects(capture.key, of_key)
+    if len(set(keys)) < len(keys):
+        twice = next(key for i, key in enumerate(keys) if key in keys[:i])
+        raise PenstockError(
+            f"capture {capture.name} met two rows with one key",
+            got=twice.decode(),
+            fix="declare as KEY what tells rows apart, e.g. the primary key",
+        )
+    said = columns[-1] if names[-1] == DELETED else [0] * len(keys)
+    names = [name for name, _ in columns_of(page)]
+    columns, why = columns[: len(names)], [""] * len(keys)
+    try:
+        values = objects(names, columns)
+    except TypeError:
+        why = list(_why_not(capture.dialect, names, columns))
+        values = objects(names, [[_for_people(value) for value in column] for column in columns])
+    rows = list(zip(keys, [None if d else v for v, d in zip(values, said, strict=True)], why, strict=True))
+    return Records(keys, [value for _, value, _ in rows], {k: why for k, v, why in rows if why and v is not None})
+
+
+def _why_not(dialect: str, names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Iterator[str]:
+    """Of each row why it has no record; empty if it has one."""
+    for row in zip(*columns, strict=True):
+        wrong = next((pair for pair in zip(names, row, strict=True) if _is_unreadable(pair[1])), None)
+        if wrong is None:
+            yield ""
+            continue
+        name, value = wrong
+        yield (
+            f"column {name} is text with bytes that are none in its encoding: {_for_people(value)}; mend the row, or "
+            f"select {AS_BYTES[dialect].format(name)} AS {name}"
+        )
+
+
+def _is_unreadable(value: Any) -> bool:
+    return isinstance(value, Unreadable) or (isinstance(value, list) and any(map(_is_unreadable, value)))
+
+
+def _for_people(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_for_people(one) for one in value]
+    return str(value) if isinstance(value, Unreadable) else value
+
+
+def columns_of(page: Page) -> tuple[tuple[str, str], ...]:
+    """(name, type) of the columns that go to the topic."""
+    return tuple(column for column in page.columns if column[0] != DELETED)
+
+
+def require(capture: Capture, page: Page) -> list[str]:
+    """The names of the columns that go to the topic. PenstockError if key or cursor is not among them."""
+    names = [name for name, _ in columns_of(page)]
+    if DELETED in page.names and not capture.deleted_sql:
+        raise PenstockError(
+            f"capture {capture.name} selects a column whose name is taken",
+            got=DELETED,
+            fix="give it another name by AS, and name the others one by one in place of `*`",
+        )
+    if lacking := {capture.cursor, *capture.key} - set(names):
+        raise PenstockError(
+            f"capture {capture.name} selects no column {', '.join(sorted(lacking))}",
+            got=", ".join(names),
+            fix="name key and cursor as the SELECT does",
+        )
+    return names
+
+
+def last(capture: Capture, page: Page, names: Iterable[str]) -> tuple[Any, ...]:
+    """Some columns of a page's last row. PenstockError if key or cursor is not among its columns."""
+    require(capture, page)
+    return tuple(page.rows[-1][page.names.index(name)] for name in names)
+
+
+def place(capture: Capture, page: Page, name: str) -> int:
+    """Where a column stands in a page. PenstockError if it does not."""
+    require(capture, page)
+    return page.names.index(name)

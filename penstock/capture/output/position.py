@@ -1,0 +1,155 @@
+"""How far a capture has come: a record in the compacted topic `penstock.captures`, written with what it stands for."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from penstock.errors import PenstockError
+from penstock.model.topic import POSITIONS
+
+# Cursors and keys as the driver gave them: they go back to the database as parameters.
+TAGS: dict[str, tuple[type, Callable[[Any], str], Callable[[str], Any]]] = {
+    # A datetime is a date too, so it stands first.
+    "datetime": (datetime, datetime.isoformat, datetime.fromisoformat),
+    "date": (date, date.isoformat, date.fromisoformat),
+    "time": (time, time.isoformat, time.fromisoformat),
+    "decimal": (Decimal, str, Decimal),
+    "bytes": (bytes, lambda b: b64encode(b).decode(), b64decode),
+    "uuid": (UUID, str, UUID),
+    "microseconds": (
+        timedelta,
+        lambda d: str(d // timedelta(microseconds=1)),
+        lambda text: timedelta(microseconds=int(text)),
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Range:
+    """Keys that a snapshot has yet to read. behind: key of the last row written; upto: the last key; None: no bound."""
+
+    behind: tuple[Any, ...] | None = None
+    upto: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A snapshot. ranges: what is left of it, none before it begins; rows: so far; total: when it began."""
+
+    ranges: tuple[Range, ...] = ()
+    rows: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class CatchUp:
+    """A poll of many pages that has begun: it is the same poll, with a pause, if it goes on later.
+
+    low: from where it reads; behind: cursor and key of the last row written; high: the highest cursor it saw.
+    """
+
+    low: Any
+    behind: tuple[Any, ...]
+    high: Any
+
+
+@dataclass(frozen=True)
+class Debt:
+    """Transactions that were open too long and are not waited for.
+
+    until: they began before this (database's clock, epoch seconds); low: from here all is read again when they ended.
+    """
+
+    low: Any
+    until: float
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a capture goes on.
+
+    fingerprint: of the statement it belongs to; rows: its KEY and CURSOR; topic_id, partitions: of the topic it belongs
+    to; server: which database server; columns: (name, type) of the SELECT; low: the cursor to read from; catch_up: a
+    poll that has begun; reconcile: why table and topic are to be compared, empty if not; shape: of the tables; clock:
+    the database's at the end of the poll that this position is of, epoch seconds, 0 if there was none; sees_all:
+    whether looks at the server saw all sessions, so that its transactions and not DELAY decide how far polls go.
+    """
+
+    fingerprint: str
+    topic_id: str
+    partitions: int = 1
+    rows: tuple[str, ...] = ()
+    server: str = ""
+    columns: tuple[tuple[str, str], ...] = ()
+    low: Any = None
+    snapshot: Snapshot | None = None
+    catch_up: CatchUp | None = None
+    debt: Debt | None = None
+    reconcile: str = ""
+    shape: str = ""
+    clock: float = 0.0
+    sees_all: bool = False
+
+    def value(self) -> bytes:
+        return write(asdict(self)).encode()
+
+    @classmethod
+    def read(cls, value: bytes) -> Position:
+        """PenstockError if it was written by something else."""
+        try:
+            found = read(value)
+            found["columns"] = tuple((name, kind) for name, kind in found["columns"])
+            found["rows"] = tuple(found["rows"])
+            if (snapshot := found["snapshot"]) is not None:
+                ranges = tuple(Range(_row(r["behind"]), _row(r["upto"])) for r in snapshot.pop("ranges"))
+                found["snapshot"] = Snapshot(ranges, **snapshot)
+            if (begun := found.get("catch_up")) is not None:
+                found["catch_up"] = CatchUp(begun["low"], tuple(begun["behind"]), begun["high"])
+            if (debt := found["debt"]) is not None:
+                found["debt"] = Debt(**debt)
+            return cls(**found)
+        except (ValueError, KeyError, TypeError) as e:
+            raise PenstockError(
+                f"a record of {POSITIONS.name} cannot be read",
+                got=value[:200],
+                fix="it was written by another version: take a new snapshot",
+            ) from e
+
+
+def _row(found: list[Any] | None) -> tuple[Any, ...] | None:
+    return None if found is None else tuple(found)
+
+
+def write(value: Any) -> str:
+    """JSON of values as drivers give them, so that `read` gives them back."""
+    return json.dumps(value, default=_tagged)
+
+
+def read(text: str | bytes) -> Any:
+    return json.loads(text, object_hook=_untagged)
+
+
+def _tagged(value: Any) -> Any:
+    for tag, (kind, write, _) in TAGS.items():
+        if isinstance(value, kind):
+            return {tag: write(value)}
+    raise PenstockError(
+        "a key or cursor has a type that cannot be kept",
+        got=type(value).__name__,
+        fix="convert it in the SELECT to text, a number or a time",
+    )
+
+
+def _untagged(found: dict[str, Any]) -> Any:
+    if len(found) == 1:
+        [(tag, value)] = found.items()
+        if tag in TAGS:
+            return TAGS[tag][2](value)
+    return found

@@ -1,0 +1,1 @@
+"""Polls: keyset pages from the low watermark, by one thread per capture."""

@@ -1,0 +1,172 @@
+"""From which cursor a capture's polls read, and up to which one a cursor can be true."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
+from typing import Any
+
+from penstock.capture.output.page_records import place
+from penstock.capture.output.position import Debt, Position
+from penstock.capture.polling.low_watermark import LowMark
+from penstock.capture.source.base import ZONED, Database, Page
+from penstock.capture.source.open_transactions import Moment
+from penstock.model.capture import Capture
+
+log = logging.getLogger(__name__)
+
+# What a database shows of its transactions may be a moment old, and MariaDB's has whole seconds.
+LEAST_OVERLAP = timedelta(seconds=1.5)
+# Local times differ from UTC by so much at most.
+WIDEST_ZONE = timedelta(hours=14)
+
+
+def _before(at: datetime, by: timedelta) -> datetime:
+    """A time that lies so much earlier, or the first of the calendar."""
+    first = datetime.min.replace(tzinfo=at.tzinfo)
+    return at - by if at - first > by else first
+
+
+class Cursors:
+    """The cursors of one capture. mark: its low mark; low: where that was when the capture stopped."""
+
+    def __init__(self, capture: Capture, low: Any) -> None:
+        self._capture = capture
+        self._overlap = max(capture.overlap, LEAST_OVERLAP)
+        self.mark = LowMark(self._overlap.total_seconds(), low)
+        # The database's clock when it was last read, and this process's monotonic time behind that.
+        self._read: tuple[float, float] | None = None
+        # What both the clock and the highest cursor were before it was set back.
+        self._ahead: tuple[float, Any] | None = None
+        self._opened = True
+        # The last look that saw all sessions.
+        self._complete: Moment | None = None
+        # Whether the looks saw all sessions once, and do not any more.
+        self.blind = False
+
+    @property
+    def spent(self) -> bool:
+        """Whether rows of the low mark itself need not be read again: a number or a day may be drawn for long."""
+        return self.mark.spent and isinstance(self.mark.value, datetime)
+
+    def to_be_polled(self, cursor: Any) -> bool:
+        """Whether the next poll reads a row of this cursor."""
+        low = self.mark.value
+        return low is None or cursor is None or (cursor > low if self.spent else cursor >= low)
+
+    def highest(self, page: Page, now: float) -> Any:
+        """The highest cursor of a page, None if it has none. A time that is yet to come counts for nothing.
+
+        A row that says so would hide all others until then. It is read again at each poll.
+        """
+        at = place(self._capture, page, self._capture.cursor)
+        limit = self.limit(page.rows[-1][at], page.columns[at][1], now) if page.rows else None
+        for row in reversed(page.rows):
+            if limit is None or row[at] <= limit:
+                return row[at]
+        return None
+
+    def limit(self, sample: Any, kind: str, now: float) -> Any:
+        """The last time a cursor may truly have, in the form of a sample; None for cursors that are no times."""
+        if not isinstance(sample, date):
+            return None
+        limit = datetime.fromtimestamp(now, UTC) + self._overlap
+        if isinstance(sample, datetime) and kind.startswith(ZONED):
+            return limit if sample.tzinfo else limit.replace(tzinfo=None)
+        # Without a zone it may be anybody's local time.
+        plain = (limit + WIDEST_ZONE).replace(tzinfo=None)
+        if not isinstance(sample, datetime):
+            return plain.date()
+        clock, top = self._ahead or (now, None)
+        # It is known which was the highest at which time, so what it is now that the clock is behind.
+        return min(plain, top - timedelta(seconds=clock - now)) if now < clock and isinstance(top, datetime) else plain
+
+    def not_ahead(self, now: float, kind: str, before: float) -> str:
+        """Say that the clock was set back while nobody polled, or nothing; a low mark that is yet to come is lowered.
+
+        kind: the type of the cursor's column; before: the clock when the position was written, 0 if that is not known.
+        """
+        low = self.mark.value
+        if low is None:
+            return ""
+        if not (isinstance(low, datetime) and kind.startswith(ZONED)):
+            step = timedelta(seconds=before - now)
+            if self._read or step <= self._overlap:
+                return ""
+            # What a number stands for nobody knows, and a day is too long.
+            self.mark.back_to(_before(low, step + self._overlap) if isinstance(low, datetime) else low)
+            return self._says(step)
+        here = datetime.fromtimestamp(now, UTC).replace(tzinfo=UTC if low.tzinfo else None)
+        if low <= here + self._overlap:
+            return ""
+        self.mark.back_to(here - self._overlap)
+        return self._says(low - here)
+
+    def clock(self, database: Database) -> tuple[float, str]:
+        """The database's clock. If it was set back since it was last read, the low mark is lowered by as much, and it
+        is said, else nothing is."""
+        asked = time.monotonic()
+        now = database.clock()
+        before, self._read = self._read, (now, time.monotonic())
+        if before is None:
+            return now, ""
+        # What passed here and not there. How long the answers took is not known: it counts for nothing.
+        step = timedelta(seconds=asked - before[1] - (now - before[0]))
+        if step <= self._overlap:
+            return now, ""
+        if self._ahead is None or before[0] > self._ahead[0]:
+            self._ahead = before[0], self.mark.top
+        low = self.mark.value
+        self.mark.back_to(_before(low, step + self._overlap) if isinstance(low, datetime) else low)
+        return now, self._says(step)
+
+    def _says(self, step: timedelta) -> str:
+        back = timedelta(seconds=round(step.total_seconds()))
+        why = f"the database's clock was set back by {back}"
+        log.warning("capture %s: %s; table and topic are compared", self._capture.name, why)
+        return why
+
+    def sighted(self, moment: Moment, position: Position) -> tuple[Moment, Position]:
+        """A look as polls may take it, and the position with whether looks see all sessions.
+
+        Where they did once and do not any more, e.g. as a right was taken away, whatever was open at the last look that
+        did, or began behind it, may be open still.
+        """
+        was_blind, self.blind = self.blind, position.sees_all and not moment.complete
+        if moment.complete:
+            if was_blind:
+                # Polls that ended meanwhile had no look behind them.
+                self.mark.back_to(self.mark.value)
+            self._complete = moment
+            return moment, replace(position, sees_all=True)
+        if not self.blind:
+            return moment, position
+        if self._complete is None:
+            self._complete = Moment(position.clock or moment.now, None)
+        known = (self._complete.now, self._complete.oldest, moment.oldest)
+        return replace(moment, oldest=min(at for at in known if at is not None)), position
+
+    def held(self, moment: Moment, position: Position) -> tuple[float | None, Position]:
+        """The oldest transaction to wait for, and the position with what is owed to those no longer waited for."""
+        # Polls that are far apart see it late.
+        bound = moment.now - (self._capture.hold + self._capture.every).total_seconds()
+        debt = position.debt
+        if debt and self._opened:
+            # What was known of transactions open now went with the process before: what began until now is waited for.
+            debt = replace(debt, until=max(debt.until, moment.now))
+            position = replace(position, debt=debt)
+        self._opened = False
+        if moment.oldest is None or moment.oldest >= bound:
+            return moment.oldest, position
+        if debt is None:
+            if not self.blind:
+                log.warning(
+                    "capture %s: a transaction is open for %.0f s; it is no longer waited for, and what lies behind "
+                    "its beginning is read again when it has ended. To mend it: end the transaction",
+                    self._capture.name,
+                    moment.now - moment.oldest,
+                )
+            debt = Debt(self.mark.value, bound)
+        return bound, replace(position, debt=replace(debt, until=max(debt.until, bound)))

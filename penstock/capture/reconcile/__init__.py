@@ -1,0 +1,1 @@
+"""Comparison of table and topic, and repair of what differs."""

@@ -1,0 +1,326 @@
+"""Table and topic compared: the topic's last digest per key, kept in a file on this machine and followed as it grows.
+
+The file may be lost: then the topic is read from its beginning. It holds the offsets it was read up to and how far the
+comparison has come, so that a process that starts again goes on where the last one was.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import time
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from penstock.capture.output.encode import EncodingError, decode, digest, encode
+from penstock.capture.output.oversized_rows import SCHEMA as ASIDE
+from penstock.capture.output.position import read, write
+from penstock.codec.heartbeat import BEAT_KEY
+from penstock.errors import BrokerError, PenstockError
+from penstock.kafka.admin import UNPACKED
+from penstock.kafka.client import connection
+
+log = logging.getLogger(__name__)
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS topic (key BLOB PRIMARY KEY, digest BLOB NOT NULL, scan INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
+"""
+
+
+# Why a comparison is begun of which nothing is known that it would find.
+TIMED, ASKED = "it is time", "asked for"
+PROOFS = ("", TIMED, ASKED)
+
+
+@dataclass(frozen=True)
+class Drift:
+    """What a comparison found, and repaired: rows.
+
+    missing: in the table only; differing: with another value in the topic; extra: in the topic only. ended: epoch
+    seconds of this machine; why: it was begun.
+    """
+
+    missing: int = 0
+    differing: int = 0
+    extra: int = 0
+    rows: int = 0
+    ended: float = 0.0
+    why: str = ""
+
+    @property
+    def explained(self) -> bool:
+        """Whether something that was seen to change accounts for the rows."""
+        return self.why not in PROOFS
+
+
+class Reconcile:
+    """rate: rows a second that are compared at most, so that the live polls and the database keep their breath.
+
+    drift: of the comparison at work; allowed: whether it may remove the records of all rows that are gone; last: of
+    the last one that ended; same_at: when table and topic were last the same, epoch seconds, 0 if nobody knows; pause:
+    seconds until the next chunk.
+    """
+
+    CHUNK = 2000
+    # Keys of one query for what might be gone.
+    FEW = 200
+    # Bytes of these: a server refuses a query that is larger than it takes.
+    BYTES = 256 * 1024
+    # Seconds of reading the topic between two polls.
+    SLICE = 0.5
+
+    def __init__(self, file: Path, topic: str, topic_id: str, bootstrap: str, rate: float = 10_000) -> None:
+        self._topic, self._rate = topic, rate
+        file.parent.mkdir(parents=True, exist_ok=True)
+        self.db = self._opened(file)
+        if self._about("topic id", "") != topic_id:
+            self.db.executescript("DELETE FROM topic; DELETE FROM about; DELETE FROM aside;")
+            self._tell("topic id", topic_id)
+        self._consumer = Consumer(
+            {
+                **UNPACKED,
+                **connection(bootstrap),
+                "group.id": f"penstock.reconcile.{topic}",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                "log_level": 2,
+            }
+        )
+        self._offsets: dict[int, int] = {int(p): at for p, at in self._about("offsets", {}).items()}
+        self._assigned: set[int] = set()
+        self.scan = int(self._about("scan", 1))
+        self.scanned = bool(self._about("scanned", False))
+        self.allowed = bool(self._about("allowed", False))
+        behind = read(self._about("behind", "null"))
+        self.behind: tuple[Any, ...] | None = None if behind is None else tuple(behind)
+        self.drift = Drift(**self._about("drift", {}))
+        # Older files keep one drift only.
+        self.last = Drift(**self._about("last", asdict(self.drift) if self.drift.ended else {}))
+        self.same_at: float = self._about("same at", self.last.ended)
+        if self.same_at > time.time():
+            self.same_at = 0.0
+        self.pause = 0.0
+
+    def _opened(self, file: Path) -> sqlite3.Connection:
+        try:
+            found = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+            found.executescript(SCHEMA + ASIDE)
+        except sqlite3.DatabaseError as e:
+            if isinstance(e, sqlite3.OperationalError):
+                raise PenstockError(f"{file} cannot be opened", got=e, fix="see its folder and the disk") from e
+            # A file that is broken is a file that is lost.
+            file.unlink()
+            found = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
+            found.executescript(SCHEMA + ASIDE)
+        # A crash of the machine may cost the file, never its truth: the journal is kept, only not waited for.
+        found.execute("PRAGMA journal_mode = WAL")
+        found.execute("PRAGMA synchronous = NORMAL")
+        return found
+
+    # The topic
+
+    def follow(self) -> bool:
+        """Read on in the topic for a moment; True when its end is reached."""
+        try:
+            ends = self._ends()
+            deadline = time.monotonic() + self.SLICE
+            self.pause = 0.0
+            while any(self._offsets.get(p, 0) < end for p, end in ends.items()):
+                batch = self._consumer.consume(10_000, 0.1)
+                self._take(batch)
+                if time.monotonic() > deadline:
+                    return False
+        except KafkaException as e:
+            raise BrokerError(
+                f"topic {self._topic} cannot be read to compare it", got=e.args[0], fix="nothing: it is tried again"
+            ) from e
+        return True
+
+    def _ends(self) -> dict[int, int]:
+        about = self._consumer.list_topics(self._topic, timeout=15).topics[self._topic]
+        starts, ends = {}, {}
+        for p in about.partitions:
+            place = TopicPartition(self._topic, p)
+            starts[p], ends[p] = self._consumer.get_watermark_offsets(place, timeout=15, cached=False)
+        known = {int(p): at for p, at in self._about("starts", {}).items()}
+        # Compaction leaves a topic's beginning where it is.
+        if any(start > known.get(p, 0) or ends[p] < self._offsets.get(p, 0) for p, start in starts.items()):
+            self._forget(starts)
+        if self._assigned != set(ends):
+            self._consumer.assign([TopicPartition(self._topic, p, self._offsets.setdefault(p, 0)) for p in ends])
+            self._assigned = set(ends)
+        return ends
+
+    def _forget(self, starts: dict[int, int]) -> None:
+        """Records were taken out of the topic, by retention, by hand or with a disk: all of it is read again."""
+        log.warning("topic %s has lost records; it is read again, from %s", self._topic, starts)
+        self._offsets, self._assigned = dict(starts), set()
+        with self._transaction():
+            self.db.execute("DELETE FROM topic")
+            self._tell("offsets", self._offsets)
+            self._tell("starts", starts)
+            self.again()
+
+    def _take(self, batch: Iterable[Any]) -> None:
+        latest: dict[bytes, bytes | None] = {}
+        for message in batch:
+            # Streams may read the topic by time: its beats are nobody's rows.
+            if message.error() is None and message.key() not in (None, BEAT_KEY):
+                value = message.value()
+                latest[message.key()] = None if value is None else digest(value)
+        for at in self._consumer.position([TopicPartition(self._topic, p) for p in self._assigned]):
+            if at.offset >= 0:
+                self._offsets[at.partition] = at.offset
+        with self._transaction():
+            self.db.executemany("DELETE FROM topic WHERE key = ?", [(k,) for k, d in latest.items() if d is None])
+            self.db.executemany(
+                "INSERT INTO topic VALUES (?, ?, 0) ON CONFLICT (key) DO UPDATE SET digest = excluded.digest",
+                [(k, d) for k, d in latest.items() if d is not None],
+            )
+            self._tell("offsets", self._offsets)
+
+    def digests(self, keys: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The digest of the last record of each of these keys; a key without one is left out."""
+        found: dict[bytes, bytes] = {}
+        for i in range(0, len(keys), 500):
+            some = keys[i : i + 500]
+            marks = ",".join("?" * len(some))
+            found.update(self.db.execute(f"SELECT key, digest FROM topic WHERE key IN ({marks})", some))
+        return found
+
+    # The comparison
+
+    def again(self) -> None:
+        """Begin a comparison from the start."""
+        self.scan += 1
+        self.scanned, self.behind, self.drift, self.allowed = False, None, Drift(), False
+        self._keep()
+
+    def found(self, *, missing: bool) -> None:
+        d = self.drift
+        self.drift = replace(d, missing=d.missing + missing, differing=d.differing + (not missing))
+
+    def compared(self, keys: Sequence[bytes], behind: tuple[Any, ...] | None) -> None:
+        """So many rows are compared. behind: the last one's key, None if there are no more."""
+        with self._transaction():
+            self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
+            self.behind, self.scanned = behind, behind is None
+            self.drift = replace(self.drift, rows=self.drift.rows + len(keys))
+            self._keep()
+        self.pause = len(keys) / self._rate
+
+    def unseen(self) -> list[bytes]:
+        """Keys of the topic that were neither met in the table nor looked up there, so many at a time."""
+        query = "SELECT key FROM topic WHERE scan NOT IN (?, ?) ORDER BY key LIMIT ?"
+        return self._few([key for (key,) in self.db.execute(query, (self.scan, -self.scan, self.FEW))])
+
+    def absent(self) -> list[bytes]:
+        """Keys of the topic that were looked up and are not in the table, so many at a time."""
+        query = "SELECT key FROM topic WHERE scan = ? ORDER BY key LIMIT ?"
+        return self._few([key for (key,) in self.db.execute(query, (-self.scan, self.FEW))])
+
+    def _few(self, keys: list[bytes]) -> list[bytes]:
+        """The first keys that one query takes, and one at least."""
+        size = list(accumulate(map(len, keys)))
+        return keys[: max(1, bisect_right(size, self.BYTES))]
+
+    def looked_up(self, keys: Iterable[bytes], absent: Iterable[bytes]) -> None:
+        """Some of these keys are not in the table; they keep their records until it is known how many there are."""
+        with self._transaction():
+            marks = dict.fromkeys(keys, self.scan) | dict.fromkeys(absent, -self.scan)
+            self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(scan, key) for key, scan in marks.items()])
+        self.pause = len(marks) / self._rate
+
+    def removes(self) -> tuple[int, int]:
+        """How many keys are not in the table, and how many keys the topic has."""
+        query = "SELECT COALESCE(SUM(scan = ?), 0), COUNT(*) FROM topic"
+        [found] = self.db.execute(query, (-self.scan,))
+        return int(found[0]), int(found[1])
+
+    def allow(self) -> None:
+        """Let the keys that are not in the table be removed, however many there are."""
+        self.allowed = True
+        self._keep()
+
+    def gone(self, keys: Sequence[bytes], gone: int) -> None:
+        """These keys were looked up in the table; so many of them were not there, and have their tombstones."""
+        with self._transaction():
+            self.db.executemany("UPDATE topic SET scan = ? WHERE key = ?", [(self.scan, k) for k in keys])
+            self.drift = replace(self.drift, extra=self.drift.extra + gone)
+            self._keep()
+        self.pause = len(keys) / self._rate
+
+    def finish(self, why: str) -> None:
+        """All is compared. why: it was begun."""
+        self.drift = self.last = replace(self.drift, ended=time.time(), why=why)
+        self.scan += 1
+        self.scanned, self.behind, self.allowed = False, None, False
+        self._tell("last", asdict(self.last))
+        self._keep()
+        self.same()
+
+    def same(self) -> None:
+        """Table and topic are the same now."""
+        self.same_at = time.time()
+        self._tell("same at", self.same_at)
+
+    # Keys as the database takes them
+
+    @staticmethod
+    def key_of(record: bytes, key: Sequence[str], types: Mapping[str, type]) -> tuple[Any, ...] | None:
+        """The key's columns of a record, None if no row of a table whose key has these types has such a key."""
+        try:
+            found = json.loads(record)
+            if list(found) != list(key):
+                return None
+            made = tuple(decode(found[name], types.get(name, str)) for name in key)
+            known = all(_is(value, types[name]) for name, value in zip(key, made, strict=True) if name in types)
+            return made if known and encode(key, [made]) == [record] else None
+        except (ValueError, TypeError, ArithmeticError, EncodingError, RecursionError):
+            return None
+
+    # The file
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self.db.execute("BEGIN")
+        try:
+            yield
+        except BaseException:
+            self.db.execute("ROLLBACK")
+            raise
+        self.db.execute("COMMIT")
+
+    def _keep(self) -> None:
+        self._tell("scan", self.scan)
+        self._tell("scanned", self.scanned)
+        self._tell("allowed", self.allowed)
+        self._tell("behind", write(self.behind))
+        self._tell("drift", asdict(self.drift))
+
+    def _tell(self, name: str, value: Any) -> None:
+        self.db.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", (name, json.dumps(value)))
+
+    def _about(self, name: str, default: Any) -> Any:
+        row = self.db.execute("SELECT value FROM about WHERE name = ?", (name,)).fetchone()
+        return default if row is None else json.loads(row[0])
+
+    def close(self) -> None:
+        self._consumer.close()
+        self.db.close()
+
+
+def _is(value: Any, kind: type) -> bool:
+    # Where values have types of their own, whole numbers stand beside others.
+    return type(value) is kind or ({type(value), kind} == {int, float})

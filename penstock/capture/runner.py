@@ -1,0 +1,263 @@
+"""One capture of a running driver: a thread that polls, what it tells the control database, what is asked of it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import asdict, replace
+
+from penstock.capture.checks.diagnostics import placed
+from penstock.capture.factory import Decision, PositionRefused, check_topic, open_poller
+from penstock.capture.polling.poller import Poller
+from penstock.capture.reconcile.digest_index import ASKED, TIMED
+from penstock.capture.reconcile.schedule import due
+from penstock.capture.source.base import READ_TIMEOUT
+from penstock.control import ProgressRow
+from penstock.control.repositories.captures import CaptureRow, Captures
+from penstock.errors import ControlError, LeaseLost, PenstockError
+from penstock.kafka.admin import Ends
+from penstock.model.capture import Capture
+
+log = logging.getLogger(__name__)
+
+# Seconds until a capture that failed is tried again.
+BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0)
+# Seconds between two looks at whether the topic is still the one that was opened.
+TOPIC_EVERY = 10.0
+# No step takes longer than a query may: then something hangs that has no limit of its own.
+SILENT = 2.0 * READ_TIMEOUT
+STOP = READ_TIMEOUT + 30.0
+
+
+class CaptureRun:
+    """Runs one capture in a thread of its own. figures: its row of progress, with what is known from before.
+
+    In that row, rows in are those that were new to it (some are read again at each poll), the dead ones were put aside,
+    the batch is a poll, the watermark the moment before which every commit is in the topic, and the state rows those
+    whose last value is remembered.
+    """
+
+    def __init__(self, capture: Capture, captures: Captures, bootstrap: str, figures: ProgressRow) -> None:
+        self.capture, self._captures, self._bootstrap, self.figures = capture, captures, bootstrap, figures
+        self.offsets: dict[str, dict[int, int]] = {}
+        self.row = CaptureRow(capture.name, fingerprint=capture.fingerprint)
+        self._thread: threading.Thread | None = None
+        self._stopping, self._asked = threading.Event(), threading.Event()
+        self._request: tuple[str, str] | None = None
+        # The request at work, and how many polls there were when it began.
+        self._begun, self._polls = "", 0
+        self._failures = 0
+        self._retry_at = 0.0
+        self._stepped_at = 0.0
+        self._rate = (time.monotonic(), figures.rows_in)
+        # When a poll began that has ended: what was committed until then is in the topic.
+        self._through = None if figures.behind_ms is None else time.monotonic() - figures.behind_ms / 1000
+        self._before = (figures.rows_in, figures.rows_out, figures.dead)
+
+    # Life, as the driver sees it
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None
+
+    @property
+    def active(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def tend(self) -> None:
+        """Start it if it does not run, and take in what is asked of it."""
+        if not self.active and time.monotonic() >= self._retry_at:
+            # One of its own: a thread that was told to stop and comes back late must find that it was.
+            self._stopping = threading.Event()
+            self.figures.state = "starting"
+            name, self._stepped_at = f"capture-{self.capture.name}", time.monotonic()
+            self._thread = threading.Thread(target=self._work, args=(self._stopping,), name=name, daemon=True)
+            self._thread.start()
+        try:
+            request = self._captures.requests().get(self.capture.name)
+        except ControlError:
+            return  # the driver says that the database is away
+        if request and not self._request:
+            self._request = request
+            self._asked.set()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._asked.set()
+        if self._thread is not None:
+            self._thread.join(STOP)
+            self._thread = None
+        self.figures.state, self.figures.rows_per_s = "stopped", 0.0
+
+    def writing_for(self) -> float:
+        """A write ends by itself: every call of its producer has a limit."""
+        return 0.0
+
+    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
+        """A capture reads no topic."""
+
+    def report(self) -> ProgressRow:
+        then, rows = self._rate
+        now = time.monotonic()
+        silent = now - self._stepped_at
+        if self.active and silent > SILENT and self.row.phase:
+            self.figures.state, self.figures.error = "failing", f"no query or write has ended for {silent:.0f} s"
+            self.figures.error_at = int(time.time() * 1000)
+        if now - then > 1:
+            self.figures.rows_per_s = (self.figures.rows_in - rows) / (now - then)
+            self._rate = (now, self.figures.rows_in)
+        if (through := self._through) is not None:
+            self.figures.behind_ms = int((now - through) * 1000)
+        try:
+            self._captures.report(self.row)
+        except Exception as e:  # its figures as a stream are reported all the same
+            log.warning("capture %s could not report: %s", self.capture.name, e)
+        return replace(self.figures)
+
+    # The thread
+
+    def _work(self, stopping: threading.Event) -> None:
+        decision: Decision = ""
+        while not stopping.is_set():
+            given, decision = decision, ""
+            try:
+                decision = self._opened(given, stopping)
+            except PositionRefused as e:
+                self._failed(e)
+                self.row.phase, self.row.why = "refused", str(e)
+                decision = self._decided(stopping)
+            except LeaseLost as e:
+                # Somebody else captures now. The driver sees whether it still owns this before it starts it again.
+                self._failed(e)
+                self._retry_at = time.monotonic() + BACKOFF[-1]
+                return
+            except PenstockError as e:
+                self._gave_up(e, stopping)
+            except Exception as e:
+                # What nobody thought of must show as a capture that fails, not as a thread that is gone.
+                log.exception("capture %s", self.capture.name)
+                self._gave_up(e, stopping)
+
+    def _gave_up(self, e: Exception, stopping: threading.Event) -> None:
+        self._failed(e)
+        self._answer(str(e))
+        stopping.wait(BACKOFF[min(self._failures, len(BACKOFF)) - 1])
+
+    def _opened(self, decision: Decision, stopping: threading.Event) -> Decision:
+        """Open it and work until it is stopped or to begin anew."""
+        with placed(self.capture):
+            poller = open_poller(self.capture, self._bootstrap, decision)
+            try:
+                return self._poll(poller, stopping)
+            finally:
+                self._before = (self.figures.rows_in, self.figures.rows_out, self.figures.dead)
+                poller.close()
+
+    def _poll(self, poller: Poller, stopping: threading.Event) -> Decision:
+        self.row.why = None
+        looked, opened = time.monotonic(), time.time()
+        while not stopping.is_set():
+            if self._request and self._request[1] != self._begun and self._begin(poller, self._request):
+                return "snapshot"
+            if time.monotonic() - looked > TOPIC_EVERY:
+                check_topic(self.capture, poller.position, self._bootstrap)
+                looked = time.monotonic()
+            name, every = self.capture.name, self.capture.reconcile
+            busy = (poller.position.reconcile and not poller.asked_at) or poller.position.snapshot
+            # One that waits for a decision looks again when it is time: what hid rows may have been mended.
+            compared = max(poller.reconcile.same_at, poller.asked_at)
+            if every and not busy and time.time() >= due(name, every, compared, opened):
+                poller.compare(poller.position.reconcile or TIMED)
+            began, polls = time.monotonic(), poller.figures.polls
+            wait = poller.step()
+            self._stepped_at = time.monotonic()
+            if polled := poller.figures.polls > polls:
+                self._through = began
+            self._note(poller, self._stepped_at - began if polled else None)
+            rests = not poller.position.reconcile and poller.position.snapshot is None
+            if self._request and self._request[1] == self._begun and poller.figures.polls > self._polls:
+                if rests:
+                    self._answer("")
+                elif poller.asks:
+                    self._answer(poller.asks)
+            self._asked.wait(wait)
+            self._asked.clear()
+        return ""
+
+    def _begin(self, poller: Poller, request: tuple[str, str]) -> bool:
+        """Begin what is asked; True if the capture must be opened anew for it."""
+        what, self._begun = request
+        self._polls = poller.figures.polls
+        if what == "snapshot":
+            self._polls = 0
+            return True
+        if what == "reconcile":
+            poller.compare(ASKED)
+        if what == "continue":
+            poller.go_on()
+        poller.poll_now()
+        return False
+
+    def _note(self, poller: Poller, took: float | None) -> None:
+        f, p, row = poller.figures, poller.position, self.row
+        self._failures = 0
+        row.phase, row.polls = "refused" if poller.asks else f.state, f.polls
+        row.why = poller.asks or (f.waits_for if f.state == "waiting" else None)
+        row.low = None if p.low is None else str(p.low)
+        row.snapshot_rows, row.snapshot_total = f.rows, f.total
+        row.oldest_at = None if f.oldest is None else int(f.oldest * 1000)
+        row.debt_until = None if p.debt is None else int(p.debt.until * 1000)
+        row.reconcile = p.reconcile or None
+        rows, first = len(poller.aside), poller.aside.first
+        row.aside = {"rows": rows, "first": first.decode(errors="replace")} if first is not None else None
+        if (drift := poller.reconcile.last).ended:
+            row.drift = {**asdict(drift), "explained": drift.explained}
+        mine = self.figures
+        mine.rows_in, mine.rows_out, mine.dead = (
+            before + now for before, now in zip(self._before, (f.fresh, f.written, f.aside), strict=True)
+        )
+        mine.state_rows = len(poller.seen)
+        if f.current is not None:
+            mine.watermark = int(f.current * 1000)
+        if took is not None:
+            mine.batch_id, mine.batch_at, mine.batch_ms = f.polls, int(time.time() * 1000), int(took * 1000)
+        mine.state = "idle" if f.state == "polling" and not mine.rows_per_s else "running"
+        if poller.asks:
+            # It polls on, and not all is done that is due.
+            if mine.error != poller.asks:
+                mine.error, mine.error_at = poller.asks, int(time.time() * 1000)
+            mine.state = "failing"
+
+    def _failed(self, e: Exception) -> None:
+        self._failures += 1
+        self.figures.state, self.figures.rows_per_s = "failing", 0.0
+        self.figures.error, self.figures.error_at = str(e), int(time.time() * 1000)
+        self.figures.restarts += 1
+        log.error("capture %s failed: %s", self.capture.name, e)
+
+    def _decided(self, stopping: threading.Event) -> Decision:
+        """Wait until somebody says what to do with a position that does not fit."""
+        while not stopping.is_set():
+            self._asked.wait(1.0)
+            self._asked.clear()
+            self._stepped_at = time.monotonic()
+            if self._request and self._request[1] == self._begun:
+                self._answer("refused: see why")
+            if self._request:
+                what, self._begun = self._request
+                self._polls = 0
+                if what in ("snapshot", "continue"):
+                    return "snapshot" if what == "snapshot" else "continue"
+                self._answer("refused: say first what is to become of its position, `snapshot` or `continue`")
+        return ""
+
+    def _answer(self, why_not: str) -> None:
+        request, self._request = self._request, None
+        if request:
+            try:
+                # Who asked looks at the figures next.
+                self._captures.report(self.row)
+                self._captures.answer(self.capture.name, request[1], why_not)
+            except ControlError as e:
+                log.warning("capture %s could not answer: %s", self.capture.name, e)

@@ -1,0 +1,1 @@
+"""The initial snapshot of a table, with parallel readers."""

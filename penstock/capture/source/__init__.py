@@ -1,0 +1,1 @@
+"""Databases that captures read: MariaDB and MySQL, PostgreSQL, SQLite."""

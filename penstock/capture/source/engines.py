@@ -1,0 +1,10 @@
+"""The engines that captures can read."""
+
+from __future__ import annotations
+
+from penstock.capture.source.base import Database
+from penstock.capture.source.mysql import MySQL
+from penstock.capture.source.postgres import PostgreSQL
+from penstock.capture.source.sqlite import SQLite
+
+ENGINES: dict[str, type[Database]] = {"mysql": MySQL, "postgres": PostgreSQL, "sqlite": SQLite}

@@ -1,0 +1,320 @@
+"""MariaDB and MySQL, as captures read them."""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import datetime
+from decimal import Decimal
+from math import isfinite
+from typing import Any, ClassVar
+from uuid import uuid4
+
+import pymysql
+from pymysql.constants import ER, FIELD_TYPE, FLAG
+from pymysql.converters import conversions
+from pymysql.cursors import SSCursor
+from sqlalchemy import Connection, text
+from sqlalchemy.exc import DBAPIError
+from sqlglot import exp
+
+from penstock.capture.checks.column_types import BINARY, TEXTS, MySQLColumn, Order, of_mysql
+from penstock.capture.polling.keyset_queries import Query
+from penstock.capture.source.base import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, Page, SourceError, by_index
+from penstock.capture.source.mysql_rows import rows_of
+from penstock.capture.source.open_transactions import Moment, Session
+
+log = logging.getLogger(__name__)
+# 2000-01-01, 2030-01-01, and the first again: what differs between those, somebody has changed.
+OTHER_TIMES = (946684800, 1893456000, 946684800)
+# Seconds after which InnoDB makes its list of transactions anew, and how often it is asked again for it.
+STALE, RETRIES = 0.15, 3
+# From here on InnoDB's numbers of transactions are none yet: places in memory, used again and again.
+NUMBERS = 1 << 48
+# Errors about a value: of collations that do not mix, and of texts and numbers that a type or a character set lacks.
+REFUSED = {
+    ER.CANT_AGGREGATE_2COLLATIONS,
+    ER.CANT_AGGREGATE_3COLLATIONS,
+    ER.CANT_AGGREGATE_NCOLLATIONS,
+    ER.TRUNCATED_WRONG_VALUE,
+    ER.TRUNCATED_WRONG_VALUE_FOR_FIELD,
+    ER.WARN_DATA_OUT_OF_RANGE,
+    ER.DATA_TOO_LONG,
+    ER.INVALID_CHARACTER_STRING,
+    # MySQL: a parameter that has no equivalent in the column's character set.
+    3854,
+    3988,
+}
+# Collations of MySQL and MariaDB by code point, without the rule that a text is as long as it needs to be.
+CODE_POINT = {"binary", "utf8mb4_0900_bin", *(f"{s}_nopad_bin" for s in ("utf8mb4", "utf8mb3", "utf8", "ascii"))}
+# Character sets each of whose values is another in UTF-8, and comes back from that as it was. Others have bytes that
+# are no character, which come as `?`, or two characters that are one in Unicode.
+WHOLE = {"utf8mb4", "utf8mb3", "utf8", "utf16", "utf16le", "utf32", "ucs2", "latin1", "latin2", "latin5", "latin7"}
+WHOLE |= {"binary", "cp850", "cp852", "cp866", "keybcs2", "koi8r", "koi8u", "macce", "macroman"}
+
+
+def _datetime(text: str) -> datetime | str:
+    """As PyMySQL's own, which takes five times as long; what is no time (`0000-00-00 00:00:00`) stays text."""
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        return text
+
+
+class MySQL(Database):
+    """MariaDB and MySQL."""
+
+    CLOCK = "SELECT UNIX_TIMESTAMP(SYSDATE(6))"
+    CODE_POINT = "give it the collation utf8mb4_nopad_bin, or utf8mb4_0900_bin in MySQL; a time or a number is better"
+    OPTIONS: ClassVar = {
+        "connect_args": {
+            "connect_timeout": CONNECT_TIMEOUT,
+            "read_timeout": READ_TIMEOUT,
+            "write_timeout": READ_TIMEOUT,
+            "charset": "utf8mb4",
+            "conv": conversions | {FIELD_TYPE.DATETIME: _datetime, FIELD_TYPE.TIMESTAMP: _datetime},
+        }
+    }
+    # A snapshot for each query, as all are transactions of their own. What a text without a column's collation is
+    # compared by is the vendor's choice.
+    SESSION: ClassVar = (
+        # A limit would cut the answers here too. A COMMIT that begins another transaction would let all later polls
+        # see what was there then.
+        "SET sql_select_limit = 18446744073709551615, completion_type = 0",
+        "COMMIT",
+        "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ",
+        "SET collation_connection = /*M!100000 utf8mb4_general_ci *//*!80000 utf8mb4_0900_ai_ci */",
+    )
+    # What else decides what a SELECT means, how many rows it gives, as of when, and what ends a session between two
+    # polls, or a query before READ_TIMEOUT does. Versions lack some.
+    VARIABLES: ClassVar = {
+        # Times that have a zone come in UTC.
+        "time_zone": "'+00:00'",
+        "sql_mode": "''",
+        "old_mode": "'UTF8_IS_UTF8MB3'",
+        "lc_time_names": "'en_US'",
+        "lc_messages": "'en_US'",
+        "default_week_format": "0",
+        "default_regex_flags": "''",
+        "div_precision_increment": "4",
+        "block_encryption_mode": "'aes-128-ecb'",
+        "windowing_use_high_precision": "ON",
+        "explain_format": "'TRADITIONAL'",
+        "sql_auto_is_null": "0",
+        "sql_big_selects": "1",
+        "group_concat_max_len": "4294967295",
+        # Else keys are put in order by their first thousand bytes alone.
+        "max_sort_length": "32768",
+        # Of versioned tables: what is there now.
+        "system_versioning_asof": "DEFAULT",
+        "wait_timeout": "28800",
+        "idle_transaction_timeout": "0",
+        "idle_readonly_transaction_timeout": "0",
+        "idle_write_transaction_timeout": "0",
+        "max_statement_time": "0",
+        "max_execution_time": "0",
+        "lock_wait_timeout": str(READ_TIMEOUT),
+        "net_read_timeout": str(READ_TIMEOUT),
+        "net_write_timeout": str(READ_TIMEOUT),
+    }
+    WHY_NOT: ClassVar = (
+        "the login lacks the privilege PROCESS, the server replays what others wrote (replica, Galera), or it has "
+        "another engine with transactions than InnoDB"
+    )
+    # Begun is when the statement began that touched the first row, or later: a row's CURRENT_TIMESTAMP may be earlier,
+    # so running statements count too. Both have whole seconds, rounded down. InnoDB says it in the local time of the
+    # server's machine, and of an hour that comes twice a year it may be the first. Our own query proves that the list
+    # is not one made earlier.
+    TRANSACTIONS = (
+        "SELECT COALESCE(trx_query LIKE :mark, 0), own, id, thread, UNIX_TIMESTAMP(IF("
+        "CONVERT_TZ(utc - INTERVAL 1 HOUR, '+00:00', 'SYSTEM') = trx_started, utc - INTERVAL 1 HOUR, utc))"
+        " FROM (SELECT trx_query, trx_started, CONVERT_TZ(trx_started, 'SYSTEM', '+00:00') AS utc, trx_id AS id,"
+        " trx_mysql_thread_id AS thread, trx_mysql_thread_id = CONNECTION_ID() AS own, trx_is_read_only AS ro"
+        " FROM information_schema.innodb_trx) t WHERE own OR NOT ro"
+    )
+    # Whatever is not known to write nothing counts, e.g. `Connect`, which events of the scheduler are, `Bulk_execute`.
+    STATEMENTS = (
+        "SELECT ID, UNIX_TIMESTAMP(SYSDATE()) - 1 - COALESCE(TIME, 0), USER = 'system user'"
+        " FROM information_schema.processlist WHERE ID <> CONNECTION_ID()"
+        " AND COMMAND NOT IN ('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID')"
+    )
+    GALERA = "SHOW GLOBAL VARIABLES WHERE Variable_name = 'wsrep_on' AND Value = 'ON'"
+    OTHERS = (
+        "SELECT ENGINE FROM information_schema.engines WHERE TRANSACTIONS = 'YES' AND SUPPORT IN ('YES', 'DEFAULT')"
+        " AND ENGINE NOT IN ('InnoDB', 'SEQUENCE')"
+    )
+
+    # Of a table and its partitions: nothing else that is told changes by a TRUNCATE or an exchange of partitions. In a
+    # name InnoDB keeps what is no letter as `@` and some characters.
+    KEPT = (
+        "SELECT i.TABLE_ID FROM information_schema./*M!100000 INNODB_SYS_TABLES *//*!80000 INNODB_TABLES */ AS i"
+        " JOIN (SELECT CONCAT(REGEXP_REPLACE(COALESCE(NULLIF(:schema, ''), DATABASE()), :odd, '@%'), '/',"
+        " REGEXP_REPLACE(:name, :odd, '@%')) AS pattern) AS p"
+        " WHERE i.NAME LIKE p.pattern OR i.NAME LIKE CONCAT(p.pattern, '#P#%') ORDER BY 1"
+    )
+
+    def connected(self, connection: Any, about: Any) -> None:
+        super().connected(connection, about)
+        with closing(connection.cursor()) as cursor:
+            names = ", ".join(f"'{name}'" for name in self.VARIABLES)
+            cursor.execute(f"SHOW SESSION VARIABLES WHERE Variable_name IN ({names})")
+            known = [name for name, _ in cursor.fetchall()]
+            cursor.execute(f"SET {', '.join(f'{name} = {self.VARIABLES[name]}' for name in known)}")
+
+    def tells(self, c: Connection) -> bool:
+        self._look.replays |= any(replays for *_, replays in c.execute(text(self.STATEMENTS)))
+        return self._shows(c) and not self._look.replays
+
+    def _shows(self, c: Connection) -> bool:
+        """Whether this login may see all transactions: asked once for each connection."""
+        if "shows" not in c.info:
+            others = (self.GALERA, self.OTHERS)
+            c.info["shows"] = self._may_look(c) and not any(c.execute(text(query)).all() for query in others)
+        return bool(c.info["shows"])
+
+    def _may_look(self, c: Connection) -> bool:
+        """Whether this login may look into InnoDB."""
+        if "looks" not in c.info:
+            try:
+                c.execute(text("SELECT COUNT(*) FROM information_schema.innodb_trx")).scalar_one()
+                c.info["looks"] = True
+            except DBAPIError as e:
+                if e.connection_invalidated:
+                    raise
+                c.info["looks"] = False
+        return bool(c.info["looks"])
+
+    def looked(self, c: Connection) -> Moment:
+        """InnoDB shows what it saw at the first of reads that follow closely, so a transaction of our own proves it."""
+        if not self._shows(c):
+            return self.counted(float(c.execute(text(self.CLOCK)).scalar_one()), (), tells=False)
+        c.execute(text("START TRANSACTION WITH CONSISTENT SNAPSHOT"))
+        try:
+            for attempt in range(RETRIES + 1):
+                time.sleep(STALE if attempt else 0.0)
+                now = float(c.execute(text(self.CLOCK)).scalar_one())
+                sessions = self.sessions(c)
+                if self._fresh:
+                    return self.counted(now, sessions, tells=not self._look.replays)
+        finally:
+            c.execute(text("COMMIT"))
+        log.warning("%s shows an old list of its transactions: others read it too often", self.place)
+        before = self._look.moment
+        return before if before.now else Moment(now, 0.0)
+
+    def sessions(self, c: Connection) -> list[Session]:
+        found, statements, mark = [], dict[int, float](), uuid4().hex
+        self._fresh = False
+        for who, began, replays in c.execute(text(self.STATEMENTS)):
+            if replays:
+                self._look.replays = True
+            else:
+                statements[int(who)] = float(began)
+        for ours, own, number, thread, shown in c.execute(text(self.TRANSACTIONS), {"mark": f"%{mark}%"}):
+            if own:
+                self._fresh = bool(ours)
+                continue
+            began = min(float(shown), statements.pop(int(thread), math.inf))
+            name = str(number) if 0 < int(number) < NUMBERS else ""
+            found.append(Session(began, str(thread) if thread else "", float(shown), name))
+        return found + [Session(began, str(who)) for who, began in statements.items()]
+
+    def page(self, query: Query, most: int | None = None) -> Page:
+        # PyMySQL's own reading of rows breaks a connection where a text cannot be read.
+        return super().page(query, sys.maxsize if most is None else most)
+
+    @contextmanager
+    def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
+        with closing(c.connection.cursor(SSCursor)) as cursor:
+            cursor.execute(*self.sent(query))
+            yield cursor, rows_of(cursor)
+
+    def server(self) -> str:
+        with self._connected() as c:
+            return str(c.execute(text("SELECT CONCAT(@@hostname, ':', @@port, ' ', @@server_id)")).scalar_one())
+
+    def about(self, cursor: Any) -> Iterator[MySQLColumn]:
+        for field in cursor._result.fields:
+            yield field.type_code, field.flags & (FLAG.ENUM | FLAG.SET), field.charsetnr
+
+    def order(self, about: MySQLColumn) -> Order:
+        return of_mysql(about)
+
+    def refuses(self, error: BaseException) -> bool:
+        return isinstance(error, pymysql.err.Error) and bool(error.args) and error.args[0] in REFUSED
+
+    def is_value(self, value: Any) -> bool:
+        # The driver writes them as names.
+        return not isinstance(value, float | Decimal) or isfinite(value)
+
+    def by_code_point(self, rows: str, column: str) -> bool:
+        with self._connected() as c:
+            query = f"SELECT COLLATION((SELECT q.{column} FROM {rows} AS q LIMIT 1))"
+            collation = str(c.execute(Query(query, {}).clause).scalar_one())
+        return collation in CODE_POINT
+
+    def at_other_times(self, query: Query) -> list[Page]:
+        pages = []
+        try:
+            for at in OTHER_TIMES:
+                try:
+                    self._do(f"SET timestamp = {at}")
+                except SourceError:
+                    return []  # `secure_timestamp` of MariaDB
+                pages.append(self.page(query))
+        finally:
+            self._do("SET timestamp = DEFAULT")
+        return pages
+
+    def _do(self, statement: str) -> None:
+        # There is one connection, and each page takes it.
+        with self._connected() as c:
+            c.execute(text(statement))
+
+    def other_text(self, rows: str, column: str) -> tuple[str, str] | None:
+        with self._connected() as c:
+            query = f"SELECT CHARSET((SELECT q.{column} FROM {rows} AS q LIMIT 1))"
+            name = str(c.execute(Query(query, {}).clause).scalar_one())
+        if name in WHOLE:
+            return None
+        back = f"CONVERT(CONVERT(q.{column} USING utf8mb4) USING {name})"
+        # MySQL makes NULL of what it cannot convert.
+        return name, f"NOT CAST({back} AS BINARY) <=> CAST(q.{column} AS BINARY)"
+
+    def unique(self, table: exp.Table) -> list[set[str]]:
+        query = text(
+            "SELECT INDEX_NAME, LOWER(COLUMN_NAME), NON_UNIQUE = 0 AND SUB_PART IS NULL AND NULLABLE = ''"
+            " FROM information_schema.statistics"
+            " WHERE TABLE_SCHEMA = COALESCE(NULLIF(:schema, ''), DATABASE()) AND TABLE_NAME = :name"
+        )
+        with self._connected() as c:
+            return by_index(c.execute(query, {"schema": table.db, "name": table.name}))
+
+    def kept_as(self, schema: str, table: str) -> list[int]:
+        with self._connected() as c:
+            if not self._may_look(c):
+                return []
+            given = {"schema": schema, "name": table, "odd": "[^A-Za-z0-9_]"}
+            return [int(number) for number in c.execute(text(self.KEPT), given).scalars()]
+
+    def plan(self, query: Query) -> list[tuple[str, str]]:
+        with self._connected() as c:
+            rows = c.execute(text(f"EXPLAIN {query.clause.text}"), dict(query.values)).mappings()
+            # Without a table nothing is read: the condition cannot be met.
+            return [(str(row["table"]), str(row["key"] or "")) for row in rows if row["table"]]
+
+    def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
+        for described, about in zip(cursor.description, cursor._result.fields, strict=True):
+            name, kind = str(described[0]), described[1]
+            if kind == FIELD_TYPE.FLOAT:
+                raise SourceError(
+                    "the server shows a column of type FLOAT with six digits, so its value would be lost",
+                    got=name,
+                    fix=f"select CAST({name} AS DOUBLE) AS {name}",
+                )
+            binary = " binary" if about.charsetnr == BINARY and kind in TEXTS else ""
+            yield name, f"{ZONED if kind == FIELD_TYPE.TIMESTAMP else kind}.{described[5]}{binary}"

@@ -1,0 +1,250 @@
+"""PostgreSQL, as captures read it."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from typing import Any, ClassVar
+
+import orjson
+from sqlalchemy import URL, Connection, text
+from sqlglot import exp
+
+from penstock.capture.checks.column_types import Order, of_postgres
+from penstock.capture.polling.keyset_queries import Query
+from penstock.capture.source.base import CONNECT_TIMEOUT, READ_TIMEOUT, ZONED, Database, by_index, weighed
+from penstock.capture.source.open_transactions import Moment, Session
+
+# PostgreSQL's number for a time with time zone.
+TIMESTAMPTZ = 1184
+# Rows that come at once where they come one by one.
+CHUNK = 10
+
+
+class PostgreSQL(Database):
+    CLOCK = "SELECT EXTRACT(EPOCH FROM clock_timestamp())"
+    CODE_POINT = 'give it the collation "C"; a time or a number is better'
+    OPTIONS: ClassVar = {
+        "connect_args": {
+            "connect_timeout": CONNECT_TIMEOUT,
+            # A connection that broke without a word must not look like a query that takes long.
+            "keepalives_idle": 10,
+            "keepalives_interval": 5,
+            "keepalives_count": 3,
+            "tcp_user_timeout": 30_000,
+            "client_encoding": "utf8",
+        }
+    }
+    # What decides how values are written as text, and how literals are read, whatever the server, the database and the
+    # login have for it.
+    SETTINGS: ClassVar = {
+        "timezone": "UTC",
+        "statement_timeout": str(READ_TIMEOUT * 1000),
+        "default_transaction_isolation": "read committed",
+        "default_transaction_deferrable": "off",
+        # Output, and in which order an input's day and month stand.
+        "datestyle": "ISO, MDY",
+        "intervalstyle": "postgres",
+        "extra_float_digits": "3",
+        "bytea_output": "hex",
+        "standard_conforming_strings": "on",
+        "transform_null_equals": "off",
+        # A policy that hides rows makes an error in place of a table that lacks them.
+        "row_security": "off",
+        # More than 0 leaves out rows by chance.
+        "gin_fuzzy_search_limit": "0",
+        "timezone_abbreviations": "Default",
+        "lc_numeric": "C",
+        "lc_time": "C",
+        "default_text_search_config": "pg_catalog.simple",
+        "xmlbinary": "base64",
+        "xmloption": "content",
+        # It would make other texts of the same view.
+        "quote_all_identifiers": "off",
+    }
+    # What ends a session that waits for its next poll, or a query before `statement_timeout` does: not every version
+    # has all of them.
+    LIMITS: ClassVar = (
+        "'idle_session_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout', 'lock_timeout'"
+    )
+    # Where names without a schema are looked for: what the connection itself says (`options=-csearch_path=...`) holds,
+    # what somebody gives its login meanwhile does not.
+    SEARCH_PATH = (
+        "SELECT set_config(name, '\"$user\", public', false) FROM pg_settings"
+        " WHERE name = 'search_path' AND source <> 'client'"
+    )
+    SESSION: ClassVar = (
+        "SELECT " + ", ".join(f"set_config('{k}', '{v}', false)" for k, v in SETTINGS.items()),
+        f"SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ({LIMITS})",
+        SEARCH_PATH,
+    )
+    WHY_NOT: ClassVar = (
+        "the login has no rights of pg_read_all_stats, the server is a standby or has a subscription, or a session has "
+        "track_activities off"
+    )
+    TELLS = (
+        "SELECT EXTRACT(EPOCH FROM clock_timestamp()), pg_has_role('pg_read_all_stats', 'USAGE')"
+        " AND NOT pg_is_in_recovery()"
+        # Its worker may be away, and comes back with what others wrote meanwhile.
+        " AND NOT EXISTS (SELECT FROM pg_subscription AS s JOIN pg_database AS d ON d.oid = s.subdbid"
+        " WHERE datname = current_database())"
+    )
+    # A procedure that commits begins a transaction each time, and `statement_timestamp()` stays that of its CALL: so a
+    # statement counts from its own start. A walsender's is as old as its replication. A prepared transaction does not
+    # say when it began, only when it was prepared. A standby's sessions only read.
+    SESSIONS = (
+        "SELECT EXTRACT(EPOCH FROM xact_start), EXTRACT(EPOCH FROM CASE WHEN backend_type <> 'walsender'"
+        " AND state IN ('active', 'fastpath function call') THEN query_start END), pid::text,"
+        " COALESCE(backend_xid::text, ''), state = 'disabled' OR query = '<insufficient privilege>'"
+        " FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND datid IS NOT NULL"
+        " AND backend_type IS DISTINCT FROM 'autovacuum worker' AND NOT pg_is_in_recovery()"
+        " UNION ALL SELECT EXTRACT(EPOCH FROM prepared), NULL, '', transaction::text, false FROM pg_prepared_xacts"
+    )
+    # What psycopg would turn into an object that says less: an interval's months become thirty days, JSON's numbers
+    # floats, and an address a class of its own; a time with a zone may be 24:00:00.
+    AS_TEXT = ("json", "jsonb", "interval", "inet", "cidr", "timetz")
+
+    # A standby that was promoted and a backup that was put back are on another timeline, and may lack what was read. So
+    # may a server that crashed, if commits are not waited for until they are on its disk.
+    SERVER = (
+        "SELECT system_identifier || CASE timeline_id WHEN 1 THEN '' ELSE ' timeline ' || timeline_id END"
+        " || CASE current_setting('synchronous_commit') WHEN 'off' THEN ' since ' || COALESCE((SELECT backend_start"
+        " FROM pg_stat_activity WHERE backend_type = 'checkpointer'), pg_postmaster_start_time()) ELSE '' END"
+        " FROM pg_control_system(), pg_control_checkpoint()"
+    )
+
+    def __init__(self, url: URL, delay: timedelta) -> None:
+        super().__init__(url, delay)
+        self._kinds: dict[int, Order] = {}
+        self._last: tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]] | None = None
+
+    def connected(self, connection: Any, about: Any) -> None:
+        from psycopg.types.string import TextLoader
+
+        from penstock.capture.source import postgres_datetimes, postgres_encodings
+
+        super().connected(connection, about)
+        for name in self.AS_TEXT:
+            connection.adapters.register_loader(name, TextLoader)
+        postgres_datetimes.register(connection)
+        postgres_encodings.register(connection, *self.AS_TEXT)
+
+    def tells(self, c: Connection) -> bool:
+        tells = bool(c.execute(text(self.TELLS)).one()[1])
+        self.sessions(c)
+        return tells and not self._hidden
+
+    def looked(self, c: Connection) -> Moment:
+        now, tells = c.execute(text(self.TELLS)).one()
+        sessions = self.sessions(c)
+        return self.counted(float(now), sessions, tells=bool(tells) and not self._hidden)
+
+    def sessions(self, c: Connection) -> list[Session]:
+        found = list[Session]()
+        # The list itself says of whom it does not tell: a right may go between two questions.
+        self._hidden = False
+        for shown, statement, who, number, hidden in c.execute(text(self.SESSIONS)):
+            self._hidden |= bool(hidden)
+            times = [float(at) for at in (shown, statement) if at is not None]
+            if times:
+                found.append(Session(min(times), who, None if shown is None else float(shown), number))
+        return found
+
+    @contextmanager
+    def streamed(self, c: Connection, query: Query, /) -> Iterator[tuple[Any, Iterator[tuple[Any, int]]]]:
+        cursor: Any = c.connection.cursor()
+        # What was not taken is cancelled when it is closed.
+        with closing(cursor.stream(*self.sent(query), size=CHUNK)) as rows:
+            yield cursor, weighed(rows)
+
+    def described(self, cursor: Any, query: Query) -> tuple[tuple[tuple[str, str], ...], tuple[Hashable, ...]]:
+        # The driver says nothing of rows that come one by one if there are none.
+        if cursor.description is not None:
+            self._last = super().described(cursor, query)
+        elif self._last is None:
+            page = self.page(query)
+            self._last = page.columns, page.about
+        return self._last
+
+    def server(self) -> str:
+        with self._connected() as c:
+            return str(c.execute(text(self.SERVER)).scalar_one())
+
+    def columns(self, cursor: Any) -> Iterator[tuple[str, str]]:
+        for d in cursor.description:
+            kind = ZONED if d.type_code == TIMESTAMPTZ else d.type_code
+            yield str(d.name), f"{kind} {d.precision or ''} {d.scale or ''}".strip()
+
+    def about(self, cursor: Any) -> Iterator[int]:
+        for d in cursor.description:
+            yield d.type_code
+
+    def order(self, about: int) -> Order:
+        if about not in self._kinds:
+            with self._connected() as c:
+                found = c.execute(text("SELECT oid, typname, typtype FROM pg_type")).all()
+                self._kinds = {int(oid): of_postgres(*map(str, about)) for oid, *about in found}
+        return self._kinds[about]
+
+    def cure(self, error: BaseException) -> str:
+        from psycopg import errors
+
+        if isinstance(error, errors.InsufficientPrivilege) and "row-level security" in str(error):
+            return "capture by a login with BYPASSRLS or the table's owner, and leave out rows by WHERE"
+        if isinstance(error, errors.UntranslatableCharacter | errors.CharacterNotInRepertoire):
+            return (
+                "mend the row that holds these bytes: they are no character of the database's encoding; or select "
+                "convert_to(column, getdatabaseencoding()) for the column"
+            )
+        return ""
+
+    def refuses(self, error: BaseException) -> bool:
+        from psycopg import DataError, errors
+
+        # Without a number: the driver itself refuses, e.g. a NUL in a text.
+        return isinstance(error, DataError | errors.ProgramLimitExceeded)
+
+    def by_code_point(self, rows: str, column: str) -> bool:
+        # As JSON: older servers lack some of a database's columns.
+        query = (
+            "SELECT CASE c.collname WHEN 'default' THEN (SELECT to_jsonb(d) ->> 'datlocprovider' = 'b' OR (datcollate"
+            " IN ('C', 'POSIX', 'C.UTF-8', 'C.utf8') AND COALESCE(to_jsonb(d) ->> 'datlocprovider', 'c') = 'c')"
+            " FROM pg_database AS d WHERE datname = current_database())"
+            " ELSE c.collname IN ('C', 'POSIX', 'ucs_basic', 'C.utf8', 'C.UTF-8', 'pg_c_utf8') END FROM pg_collation"
+            f" AS c WHERE c.oid = pg_collation_for((SELECT q.{column} FROM {rows} AS q LIMIT 0))::regcollation"
+        )
+        with self._connected() as c:
+            return bool(c.execute(Query(query, {}).clause).scalar())
+
+    def unique(self, table: exp.Table) -> list[set[str]]:
+        # The rows of a table's heirs are not in its indexes, those of its partitions are.
+        query = text(
+            "SELECT indexrelid, attname, attnotnull AND attcollation = indcollation[n] FROM pg_index AS i"
+            " JOIN pg_class AS t ON t.oid = indrelid CROSS JOIN generate_series(0, indnkeyatts - 1) AS n"
+            " JOIN pg_attribute AS a ON attrelid = indrelid AND attnum = indkey[n]"
+            " WHERE t.oid = to_regclass(:name) AND indisunique AND indisvalid AND indpred IS NULL AND indexprs IS NULL"
+            " AND (t.relkind = 'p' OR NOT t.relhassubclass)"
+        )
+        plain = exp.Table(this=table.this, db=table.args.get("db"), catalog=table.args.get("catalog"))
+        with self._connected() as c:
+            return by_index(c.execute(query, {"name": plain.sql("postgres")}))
+
+    def plan(self, query: Query) -> list[tuple[str, str]]:
+        with self._connected() as c:
+            [found] = c.execute(text(f"EXPLAIN (FORMAT JSON) {query.clause.text}"), dict(query.values)).scalars()
+        # As text: see AS_TEXT.
+        return list(_scans(orjson.loads(found)[0]["Plan"]))
+
+
+def _scans(node: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    if node["Node Type"] == "Bitmap Heap Scan":
+        # Its index, or one of them, is told below it.
+        yield node["Relation Name"], next((index for child in node["Plans"] for _, index in _scans(child)), "")
+        return
+    if "Scan" in node["Node Type"] and "Relation Name" in node:
+        yield node["Relation Name"], node.get("Index Name", "")
+    elif "Index Name" in node:
+        yield "", node["Index Name"]
+    for child in node.get("Plans", []):
+        yield from _scans(child)

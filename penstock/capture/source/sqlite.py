@@ -1,0 +1,78 @@
+"""SQLite, as captures read it."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from sqlalchemy import Connection, text
+from sqlglot import exp
+
+from penstock.capture.checks.column_types import OF_SQLITE, Order
+from penstock.capture.output.encode import text_of
+from penstock.capture.polling.keyset_queries import Query
+from penstock.capture.source.base import CONNECT_TIMEOUT, Database, by_index
+from penstock.capture.source.open_transactions import Session
+
+
+class SQLite(Database):
+    CLOCK = "SELECT (julianday('now') - 2440587.5) * 86400.0"
+    CODE_POINT = "declare the column without a collation"
+    OPTIONS: ClassVar = {"connect_args": {"timeout": CONNECT_TIMEOUT, "check_same_thread": False}}
+    WHY_NOT = "SQLite does not tell"
+
+    def connected(self, connection: Any, about: Any) -> None:
+        super().connected(connection, about)
+        # Nobody has looked whether a text is UTF-8.
+        connection.text_factory = text_of
+
+    def tells(self, _: Connection) -> bool:
+        return False
+
+    def sessions(self, _: Connection) -> list[Session]:
+        return []
+
+    def server(self) -> str:
+        return self.place
+
+    def order(self, _: None) -> Order:
+        return OF_SQLITE
+
+    def refuses(self, _: BaseException) -> bool:
+        return False
+
+    def by_code_point(self, rows: str, column: str) -> bool:
+        """SQLite does not tell a column's collation: what else is the same to it does."""
+        with self._connected() as c:
+            top = c.execute(Query(f"SELECT MAX(q.{column}) FROM {rows} AS q", {}).clause).scalar()
+            for other in {str(top).swapcase(), f"{top} "} - {top}:
+                same, literal = f"SELECT COUNT(*) FROM {rows} AS q WHERE q.{column} = ", exp.Literal.string(other)
+                found = c.execute(Query(f"{same}{literal.sql('sqlite')}", {}).clause).scalar_one()
+                plain = f"{same}{literal.sql('sqlite')} COLLATE BINARY"
+                if found != c.execute(Query(plain, {}).clause).scalar_one():
+                    return False
+        return True
+
+    def unique(self, table: exp.Table) -> list[set[str]]:
+        names = {"name": table.name, "schema": table.db or "main"}
+        # An index may have another collation than its column, if it was not made with the table.
+        query = text(
+            'SELECT l.name, lower(x.name), l."unique" AND NOT l.partial AND l.origin <> \'c\' AND t."notnull"'
+            " FROM pragma_index_list(:name, :schema) AS l JOIN pragma_index_xinfo(l.name, :schema) AS x"
+            " LEFT JOIN pragma_table_info(:name, :schema) AS t ON t.name = x.name WHERE x.key"
+        )
+        key = text("SELECT lower(name), upper(type) FROM pragma_table_info(:name, :schema) WHERE pk")
+        with self._connected() as c:
+            found, primary = by_index(c.execute(query, names)), c.execute(key, names).all()
+        return [*found, {primary[0][0]}] if len(primary) == 1 and primary[0][1] == "INTEGER" else found
+
+    def plan(self, query: Query) -> list[tuple[str, str]]:
+        with self._connected() as c:
+            rows = c.execute(text(f"EXPLAIN QUERY PLAN {query.clause.text}"), dict(query.values)).all()
+        found = []
+        for *_, detail in rows:
+            words = str(detail).split()
+            if words[0] in ("SCAN", "SEARCH"):
+                by_key = "PRIMARY" in words and "PRIMARY KEY"
+                index = next((words[i + 1] for i, w in enumerate(words[:-1]) if w == "INDEX"), "") or by_key or ""
+                found.append((words[1], index))
+        return found

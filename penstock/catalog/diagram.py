@@ -1,0 +1,58 @@
+"""The graph as text and as a Mermaid flowchart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from penstock.catalog.graph import Graph
+from penstock.model.declaration import Kind, Place
+
+SHAPES: Mapping[Kind, tuple[str, str]] = {
+    "topic": ("([", "])"),
+    "pattern": ("{{", "}}"),
+    "table": ("[(", ")]"),
+    "store": ("[(", ")]"),
+    "source": ("[(", ")]"),
+    "view": ("[/", "/]"),
+    "backfill": ("[[", "]]"),
+}
+BOX = ("[", "]")
+
+
+def text(graph: Graph) -> str:
+    """A tree from what nothing feeds to what feeds nothing, two spaces a step. What stands further up already is not
+    unfolded again."""
+    lines: list[str] = []
+    shown: set[Place] = set()
+    roots = [node for node in graph.nodes if not graph.sources[node]]
+    # Of a ring that nothing feeds, a topic is the best to begin with.
+    for root in (*roots, *sorted(graph.nodes, key=lambda node: node.kind != "topic")):
+        if root not in shown:
+            lines += _tree(graph, root, 0, shown)
+    return "\n".join(lines)
+
+
+def _tree(graph: Graph, node: Place, depth: int, shown: set[Place]) -> Iterator[str]:
+    again = node in shown and bool(graph.targets[node])
+    yield f"{'  ' * depth}{node.name} ({node.kind})" + (", see above" if again else "")
+    if node in shown:
+        return
+    shown.add(node)
+    for target in graph.targets[node]:
+        yield from _tree(graph, target, depth + 1, shown)
+
+
+def mermaid(graph: Graph) -> str:
+    """A flowchart from left to right; a dotted line leads from a topic to a pattern that matches it."""
+    ids = {node: f"n{number}" for number, node in enumerate(graph.nodes)}
+    lines = ["flowchart LR"]
+    for node, name in ids.items():
+        left, right = SHAPES.get(node.kind, BOX)
+        lines.append(f'  {name}{left}"{_escaped(node.name)}<br/>{node.kind}"{right}')
+    lines += [f"  {ids[e.source]} {'-.->' if e.matches else '-->'} {ids[e.target]}" for e in graph.edges]
+    return "\n".join(lines)
+
+
+def _escaped(name: str) -> str:
+    """A name in a quoted label: what Mermaid or HTML could take for their own is written by its number."""
+    return "".join(c if c.isalnum() or c in " -._:/" else f"#{ord(c)};" for c in name)

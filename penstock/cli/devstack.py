@@ -1,0 +1,241 @@
+"""`penstock up`, `status`, `logs`, `down`, `clean`, `doctor` and `migrate`: the platform on this machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.panel import Panel
+from rich.text import Text
+
+from penstock.catalog import readable
+from penstock.cli.output import clear_errors, console, count, echo, emit, state, table
+from penstock.cli.report import Steps
+from penstock.cli.streams import tail
+from penstock.control import DriverRow, connect
+from penstock.devstack import doctor as checks
+from penstock.devstack import resource_usage
+from penstock.devstack.platform import Platform, as_running
+from penstock.errors import ControlError, LocalError
+from penstock.monitoring.dashboard.model import Overview
+from penstock.monitoring.health import ill
+from penstock.monitoring.humanize import duration
+from penstock.settings import settings
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print data as JSON.")]
+MIB = 1024 * 1024
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands of this module to the command line."""
+    for command in (up, status, logs, down, clean, doctor, migrate):
+        app.command(command.__name__)(command)
+
+
+def up() -> None:
+    """Start the platform on this machine, or adopt what runs of it; ends with what runs where and the first figures.
+
+    PENSTOCK_STORES names the stores that are started with it: elasticsearch, mongodb, influxdb. The object store of the
+    archives always is, unless it is given elsewhere.
+    """
+    out = console()
+    with clear_errors():
+        platform = Platform()
+        view = platform.up(Steps(out))
+    _welcome(out, platform, view)
+
+
+def _welcome(out: Console, platform: Platform, view: Overview) -> None:
+    s, airflow = settings(), platform.airflow
+    # Where nobody looks on, this is kept in a log.
+    password = airflow.password if out.is_terminal else f"in {airflow.layout.password_file}"
+    grid = table(["", ""])
+    grid.show_header = False
+    for key, value in (
+        ("Airflow", f"{airflow.url}   sign in as {airflow.user} with the password {password}"),
+        ("Operator page", f"{airflow.url}/plugin/penstock   (in Airflow's navigation: Penstock)"),
+        ("Kafka", s.bootstrap),
+        *((p.label.removeprefix("the "), p.url) for p in platform.stores),
+        ("Topics", f"{len(readable()[0].topics)}, listed by `penstock topics`"),
+        ("Metrics", f"http://127.0.0.1:{s.metrics_port}/metrics"),
+        ("Data and logs", str(s.home)),
+    ):
+        grid.add_row(Text(key, style="bold"), Text(value))
+    out.print()
+    out.print(Panel(grid, title="Penstock is up", title_align="left", border_style="green", expand=False))
+    out.print()
+    _print_streams(out, view)
+    out.print()
+    out.print("Next: `make status`, `make logs`, `penstock streams list`, `make down`.", style="dim")
+
+
+def _print_streams(out: Console, view: Overview) -> None:
+    numbers = ["rows in", "rows out", "rows/s", "lag", "last batch"]
+    made = table(["stream", "app", "state", *numbers], right=numbers)
+    for stream in (s for app in view.apps for s in app.streams):
+        age = "-" if stream.batch_age_ms is None else f"{duration(stream.batch_age_ms)} ago"
+        made.add_row(
+            stream.name, stream.app, state(stream.state), count(stream.rows_in), count(stream.rows_out),
+            count(stream.rows_per_s), count(stream.lag), age,
+        )  # fmt: skip
+    out.print(made)
+
+
+def status(as_json: AsJson = False) -> None:
+    """What runs: parts with pid, port, age, CPU and memory; apps and streams. Exit code 1 unless all is well."""
+    platform = Platform(as_running(settings()))
+    view, rows, away = _control(platform)
+    used = resource_usage.parts(platform.parts, rows)
+    runs = all(p.state == "running" for p in used) and not away
+    wrong = ill(s for app in view.apps for s in app.streams) if view else {}
+    well = runs and not wrong
+    if as_json:
+        apps = [] if view is None else [asdict(app) for app in view.apps]
+        emit({"ok": well, "parts": [asdict(p) for p in used], "apps": apps, "control": away or "ok", "ill": wrong})
+        raise typer.Exit(0 if well else 1)
+    out = console()
+    out.print(_parts_table(used))
+    if view:
+        out.print()
+        _print_streams(out, view)
+    elif any(p.state == "running" for p in used):
+        out.print(Text(f"Nothing is known of the streams: {away}", style="yellow"))
+    if not any(p.state == "running" for p in used):
+        out.print("Nothing runs; `make up` starts it.")
+    elif not runs:
+        out.print("Not all parts run; `make up` starts what is missing.", style="yellow")
+    for name, why in wrong.items():
+        out.print(Text(f"{name}: {why}", style="red"))
+    raise typer.Exit(0 if well else 1)
+
+
+def _control(platform: Platform) -> tuple[Overview | None, list[DriverRow], str]:
+    try:
+        control = connect(platform.settings.control)
+        return platform.view(control), control.drivers(), ""
+    except ControlError as e:
+        return None, [], str(e)
+
+
+def _parts_table(used: list[resource_usage.PartUse]) -> Any:
+    numbers = ["pid", "up", "CPU", "memory"]
+    made = table(["part", "state", *numbers, "ports"], right=numbers)
+    colours = {"running": "green", "crashed": "red", "stopped": "bright_black"}
+    for p in used:
+        made.add_row(
+            p.name, Text(p.state, style=colours[p.state]), str(p.pid or "-"),
+            "-" if p.up is None else duration(int(p.up) * 1000),
+            "-" if p.cpu is None else f"{p.cpu:.1f} %",
+            "-" if p.memory is None else f"{p.memory // MIB} MiB", _ports(p.ports),
+        )  # fmt: skip
+    running = [p for p in used if p.state == "running"]
+    if running:
+        cpu, memory = sum(p.cpu or 0 for p in running), sum(p.memory or 0 for p in running)
+        made.add_section()
+        made.add_row("together", "", "", "", f"{cpu:.1f} %", f"{memory // MIB} MiB", "")
+    return made
+
+
+def _ports(ports: Mapping[str, int] | None) -> str:
+    return ", ".join(f"{port} ({use})" for use, port in (ports or {}).items())
+
+
+def logs(
+    part: Annotated[
+        list[str] | None, typer.Argument(help="Parts, as `penstock status` names them; all if none is given.")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines, until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="How many of the last lines of each.")] = 20,
+) -> None:
+    """The logs of the parts and of the drivers."""
+    with clear_errors():
+        chosen = _logs(part or [])
+    at: dict[str, int] = {}
+    for name, path in chosen.items():
+        at[name] = path.stat().st_size if path.exists() else 0
+        for line in tail(path, lines) if path.exists() else []:
+            echo(f"{name} | {line}" if len(chosen) > 1 else line)
+    while follow:
+        try:
+            time.sleep(0.5)
+            # A part that was started anew, or a new driver, has a new file.
+            for name, path in _logs(part or [], chosen).items():
+                start = at.get(name, 0) if chosen.get(name) == path else 0
+                at[name] = _emit_new(name if len(chosen) > 1 else "", path, start)
+                chosen[name] = path
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
+
+
+def _emit_new(name: str, path: Path, start: int) -> int:
+    """Print whole lines written since `start`; returns where the next begin."""
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        size = path.stat().st_size
+        file.seek(start if start <= size else 0)
+        fresh = file.read()
+        whole = fresh[: fresh.rfind(b"\n") + 1]
+        for line in whole.decode(errors="replace").split("\n")[:-1]:
+            echo(f"{name} | {line}" if name else line)
+        return file.tell() - len(fresh) + len(whole)
+    return 0
+
+
+def _logs(wanted: list[str], known: Mapping[str, Path] | None = None) -> dict[str, Path]:
+    """Log files by part; of each app the newest driver's."""
+    found = {part.name: part.log for part in Platform().parts}
+    for path in sorted(settings().logs.glob("driver-*-2*.log")):
+        found["driver-" + path.stem.removeprefix("driver-").rsplit("-", 1)[0]] = path
+    if lacking := [name for name in wanted if name not in found and name not in (known or {})]:
+        raise LocalError("there is no such part", got=", ".join(lacking), fix=f"take one of: {', '.join(found)}")
+    return {name: path for name, path in found.items() if not wanted or name in wanted}
+
+
+def down() -> None:
+    """Stop the platform, drivers included; its data stays."""
+    with clear_errors():
+        Platform(as_running(settings())).down(Steps(console()))
+
+
+def clean(yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False) -> None:
+    """Stop the platform and remove all its data. Downloads stay in the cache."""
+    if not yes:
+        typer.confirm(f"Remove {settings().home} with all records, checkpoints and logs?", abort=True)
+    with clear_errors():
+        Platform(as_running(settings())).clean(Steps(console()))
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check Java, ports, versions, jars, broker, database, disk and memory; says how to mend what fails."""
+    found = checks.examine(Platform())
+    failed = [check for check in found if check.state == "fail"]
+    if as_json:
+        emit({"ok": not failed, "checks": [asdict(check) for check in found]})
+        raise typer.Exit(1 if failed else 0)
+    out = console()
+    marks = {"ok": ("✓", "green"), "note": ("•", "yellow"), "fail": ("✗", "red")}
+    for check in found:
+        mark, colour = marks[check.state]
+        out.print(Text.assemble((f"{mark} ", colour), (f"{check.name}: ", "bold"), check.found))
+        if check.fix:
+            out.print(Text(f"    hint: {check.fix}", style=colour))
+    raise typer.Exit(1 if failed else 0)
+
+
+def migrate() -> None:
+    """Create what is missing in the control database, and enter what is declared."""
+    with clear_errors():
+        control = connect(settings().control)
+        control.migrate()
+        catalog, wrong = readable()
+        control.sync(catalog, forget=not wrong)
+    typer.echo("The control database has its tables, and knows what is declared.")
+    for mistake in wrong:
+        typer.echo(f"error: {mistake}", err=True)
+    if wrong:
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Records: decoding, validation and combining in columns, by DuckDB."""

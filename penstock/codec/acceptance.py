@@ -1,0 +1,50 @@
+"""Whether an input takes records, before they are sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.codec.columnar import BAD, KEPT, MORE_TYPE, RECORD_TYPE, Reading
+from penstock.codec.event_time import LAST
+from penstock.model.input import Input
+
+
+def refusals(given: Input, records: Sequence[tuple[bytes | None, bytes | None]]) -> list[str | None]:
+    """Decodes records by an input's schema as a stream would.
+
+    Args:
+        given: an input with a schema.
+        records: key and value of each record.
+
+    Returns:
+        For each record the reason why it would be a dead letter, or None. What only Spark can evaluate of the event
+        time is not checked.
+    """
+    reading = Reading.of(given, combine=False, keep=True)
+    now = int(time.time() * 1e6)
+    horizon = LAST if given.ahead is None else now + given.ahead // timedelta(microseconds=1)
+    size = len(records)
+    kinds = {field.name: field.type for field in (*RECORD_TYPE, *MORE_TYPE)}
+    columns: dict[str, pa.Array[Any]] = {
+        "key": pa.array([key for key, _ in records], kinds["key"]),
+        "value": pa.array([value for _, value in records], kinds["value"]),
+        "topic": pa.repeat(given.source, size),
+        "partition": pa.repeat(pa.scalar(0, kinds["partition"]), size),
+        "offset": pa.array(range(size), kinds["offset"]),
+        "timestamp": pa.repeat(pa.scalar(now, kinds["timestamp"]), size),
+        "headers": pa.nulls(size, kinds["headers"]),
+        "clock": pa.repeat(pa.scalar(horizon, pa.int64()), size),
+    }
+    sent = pa.record_batch({name: columns[name] for name in reading.sends})
+    found: list[str | None] = [None] * size
+    for batch in reading(iter([sent])):
+        record: Any
+        for bad, record in zip(batch[BAD].to_pylist(), batch[KEPT].to_pylist(), strict=True):
+            if bad:
+                found[record["offset"]] = record["reason"]
+    return found

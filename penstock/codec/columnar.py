@@ -1,0 +1,398 @@
+"""Records decoded and combined in columns: Arrow batches in, Arrow batches out, by DuckDB; no row is touched by Python.
+
+Runs in Spark's Python workers, and knows nothing of Spark. In: the columns of `Reading.sends`, of `key BINARY, value
+BINARY, topic STRING, partition INT, offset BIGINT, beat INT`, the partition of what has the key of heartbeats, and
+`clock BIGINT`: in epoch microseconds, the time of a raw record, else the latest event time that is allowed. Out: the
+columns of `Reading.layout`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec import event_time as times
+from penstock.codec import json_sql, rejection_reasons
+from penstock.codec.heartbeat import BEAT_KEY, Signer
+from penstock.errors import DeclarationError
+from penstock.model.input import Combiner, Input
+from penstock.model.schema import Field, Type, schema
+
+# What one query of DuckDB takes: with a tenth of it half the gain is lost, and more only takes memory.
+ROWS = 200_000
+BYTES = 32 * 1024 * 1024
+RAW = ("topic", "partition", "offset", "key", "value")
+RECORD = "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, reason STRING"
+# What is kept of a record beside that where the transform gets it whole; headers as JSON: Spark weighs a batch for each
+# row that it adds to it on its way to Python, a column of lists all over again, which cost more than all else together.
+MORE = "timestamp TIMESTAMP, headers STRING"
+IS_BEAT = "_beat_at IS NOT NULL"
+# A raw record has no fields that could be wrong.
+RAW_JUDGED = f"SELECT *, {IS_BEAT} AS _beat, false AS _bad, coalesce(_beat_at, _clock) AS _at FROM records_in"
+JUDGED = ("_at", "_beat", "_bad", "_row")
+EVENT_TIME, BEAT, BAD, KEPT = "event_time", "_beat", "_bad", "_record"
+
+ARROW: dict[str, pa.DataType] = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+RECORD_TYPE = pa.struct(
+    [
+        ("topic", ARROW["string"]),
+        ("partition", ARROW["int"]),
+        ("offset", ARROW["bigint"]),
+        ("key", ARROW["binary"]),
+        ("value", ARROW["binary"]),
+        ("reason", ARROW["string"]),
+    ]
+)
+MORE_TYPE = pa.struct([("timestamp", ARROW["timestamp"]), ("headers", ARROW["string"])])
+OWN = pa.schema([(EVENT_TIME, ARROW["timestamp"]), (BEAT, pa.bool_()), (BAD, pa.bool_())])
+
+
+def arrow(of: Type) -> pa.DataType:
+    """A type as Spark exchanges it."""
+    match of.kind:
+        case "array":
+            assert of.element
+            return pa.list_(pa.field("element", arrow(of.element)))
+        case "map":
+            assert of.element
+            return pa.map_(pa.string(), arrow(of.element))
+        case "struct":
+            return pa.struct([(f.name, arrow(f.type)) for f in of.fields])
+    return ARROW[of.kind]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How an input with a schema, or a combiner of raw records, is read: what a worker needs of its declaration.
+
+    ddl: its schema, empty for raw records. combine: groups what was decoded, if it is wanted. keep: with each row the
+    record it was, else only with those that are none. signer: tells beats; without it there are none. whole: the
+    record is kept with each row, its time and headers too. tombstones: a record without a value is one, of NULLs.
+    """
+
+    topic: str
+    what: str
+    ddl: str
+    event_time: str
+    combine: Combiner | None
+    keep: bool
+    signer: Signer | None = None
+    whole: bool = False
+    tombstones: bool = False
+
+    @classmethod
+    def of(cls, given: Input, *, combine: bool, keep: bool, signer: Signer | None = None) -> Reading:
+        topic, combiner = given.topic.name if given.topic else "", given.combine if combine else None
+        what, tombstones = f"input {given.source}", given.tombstones == "keep"
+        keep |= given.record
+        return cls(topic, what, given.schema, given.event_time, combiner, keep, signer, given.record, tombstones)
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return schema(self.ddl, self.what) if self.ddl else ()
+
+    @property
+    def timed(self) -> bool:
+        """Whether the event time is told here; else Spark evaluates it, and may find more bad records."""
+        return self.micros is not None
+
+    @property
+    def micros(self) -> str | None:
+        """The event time in SQL of DuckDB, epoch microseconds, NULL where there is none; None if only Spark can."""
+        own = "epoch_us(_timestamp)"
+        if self.whole and self.event_time.strip().lower() == "record.timestamp":
+            return times.within(own)
+        found = times.micros(self.event_time, self.fields)
+        own = times.nearest(own)
+        return f"CASE WHEN _value IS NULL THEN {own} ELSE {found} END" if found and self.tombstones else found
+
+    @property
+    def sends(self) -> tuple[str, ...]:
+        """What of a record is sent here; of raw ones what their combiner speaks of: each column has its price."""
+        topic = () if self.topic else ("topic",)
+        if self.ddl or not self.combine:
+            more = ("timestamp", "headers") if self.whole else ()
+            return ("key", "value", "partition", "offset", "clock", *topic, *more)
+        return (
+            "value",
+            "clock",
+            "beat",
+            *topic,
+            *(n for n in ("key", "partition", "offset") if n in self.combine.reads),
+        )
+
+    @property
+    def columns(self) -> tuple[Field, ...]:
+        """What the transform gets beside the event time."""
+        if self.combine:
+            return schema(self.combine.schema, f"the combiner of {self.what}", of_json=False)
+        return self.fields
+
+    @cached_property
+    def layout(self) -> pa.Schema:
+        rows = [pa.field(f.name, arrow(f.type)) for f in self.columns]
+        more = MORE_TYPE if self.whole else ()
+        return pa.schema([*rows, *OWN, pa.field(KEPT, pa.struct([*RECORD_TYPE, *more]))])
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Decode and combine; the order of records is not kept."""
+        sql = _queries(self)
+        for table in gathered(batches):
+            yield from sql.run(table)
+
+
+def gathered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Batches put together until they are worth a query."""
+    held: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        held.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= ROWS or size >= BYTES:
+            yield pa.Table.from_batches(held)
+            held, rows, size = [], 0, 0
+    if rows:
+        yield pa.Table.from_batches(held)
+
+
+@cache
+def connection() -> duckdb.DuckDBPyConnection:
+    """The process's DuckDB, in memory and alone: Spark runs a worker for each core already."""
+    made = duckdb.connect(
+        config={"threads": 1, "enable_external_access": False, "preserve_insertion_order": False, "memory_limit": "1GB"}
+    )
+    made.execute("SET timezone = 'UTC'")
+    return made
+
+
+@cache
+def _queries(reading: Reading) -> Queries:
+    return Queries(reading)
+
+
+class Queries:
+    """The SQL of one reading, made once.
+
+    A batch is decoded to what the next query needs and no more; records that are kept as they came, the bad ones
+    above all, are few, and are decoded once more with all that belongs to them.
+    """
+
+    def __init__(self, reading: Reading) -> None:
+        self._layout, self._topic, self._what = reading.layout, reading.topic, reading.what
+        self._signer = reading.signer
+        self._lists = {f.name for f in reading.columns if reading.combine and f.type.kind == "array"}
+        self._con = connection()
+        names = [json_sql.name(f.name) for f in reading.fields]
+        at = "make_timestamptz(_at) AS event_time"
+        # What is decoded is put down before it is looked at twice; raw records are all there already.
+        self._decoded, source = "", f"({RAW_JUDGED})"
+        if reading.ddl:
+            self._decoded, source = f"SELECT {', '.join([*names, *JUDGED])} FROM ({_judged(reading)})", "decoded"
+        else:
+            assert reading.combine, "raw records that are not combined need no reading"
+            sent = [name for name in RAW if name in reading.sends or name == "topic"]
+            names = [*(f'_{name} AS "{name}"' for name in sent), "_text AS text"]
+        if reading.combine:
+            given = ", ".join(
+                f"{json_sql.name(f.name)}::{json_sql.kind(f.type)} AS {json_sql.name(f.name)}" for f in reading.columns
+            )
+            records = f"WITH records AS (SELECT {', '.join(names)}, {at} FROM {source} WHERE NOT _beat AND NOT _bad) "
+            combined = f"({_alone(reading.combine.sql)})"
+            self._parts = f"{records} SELECT * FROM {combined}"
+            self._good = f"{records} SELECT {given}, event_time, false AS _beat, false AS _bad FROM {combined}"
+        else:
+            self._good = f"SELECT {', '.join(names)}, {at}, _beat, _bad FROM {source} WHERE NOT _bad"
+        self._combines = reading.combine is not None
+        # Spark may find bad what looks good here, where it is Spark that knows the event time.
+        self._all = reading.keep or (bool(reading.ddl) and not reading.timed)
+        if reading.ddl:
+            packed = ", ".join(f'"{name}" := _{name}' for name in RAW)
+            more = "".join(f', "{field.name}" := _{field.name}' for field in (MORE_TYPE if reading.whole else ()))
+            said = rejection_reasons.reason(reading.fields, reading.event_time, tombstones=reading.tombstones)
+            why = f"CASE WHEN _bad THEN {said} END"
+            # Of a combiner's columns a record by itself has none.
+            own = "" if reading.combine else f"{', '.join(names)}, "
+            self._whole = (
+                f"SELECT {own}{at}, _beat, _bad, struct_pack({packed}, reason := {why}{more}) AS _record "
+                f"FROM ({_judged(reading)})"
+            )
+        else:
+            self._whole = f"SELECT {at}, _beat, _bad FROM {source}"
+
+    def tried(self, sends: pa.Table) -> dict[str, str]:
+        """The types of what the combiner's query gives, by name in small letters; duckdb.Error if it is none.
+
+        sends: the columns of `Reading.sends`, without a row.
+        """
+        tables = {"records_in": self._named(sends)}
+        if self._decoded:
+            tables = {"decoded": self._asked(self._decoded, **tables)}
+        self._asked(self._good, **tables)
+        kinds = self._asked(f"DESCRIBE {self._parts}", **tables)
+        names = (str(name).lower() for name in kinds["column_name"].to_pylist())
+        return dict(zip(names, map(str, kinds["column_type"].to_pylist()), strict=True))
+
+    def run(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        """The rows of raw records; those of some large ones by halves: the parser takes 16 times their size."""
+        try:
+            # All of them before the first is given: a half must not give them again.
+            yield from list(self._made(table))
+        except duckdb.OutOfMemoryException:
+            if table.num_rows == 1:
+                raise
+            half = table.num_rows // 2
+            yield from self.run(table.slice(0, half))
+            yield from self.run(table.slice(half))
+
+    def _made(self, table: pa.Table) -> Iterator[pa.RecordBatch]:
+        given = self._named(table)
+        if self._all:
+            yield from self._rows(self._whole, records_in=given)
+            return
+        if self._decoded:
+            decoded = self._query(self._decoded, records_in=given)
+            apart = pc.or_(decoded["_beat"], decoded["_bad"]) if self._combines else decoded["_bad"]
+            rows, tables = decoded["_row"].filter(apart), {"decoded": decoded}
+        else:
+            # A combiner is not given beats, and raw records are never bad.
+            rows, tables = given["_row"].filter(pc.is_valid(given["_beat_at"])), {"records_in": given}
+        if len(rows) < len(given):
+            yield from self._rows(self._good, **tables)
+        if len(rows):
+            yield from self._rows(self._whole, records_in=given.take(rows))
+
+    def _named(self, table: pa.Table) -> pa.Table:
+        """The source's columns under names that no field may have, and the value as text."""
+        sent = [name for name in table.column_names if name != "beat"]
+        named = table.select(sent).rename_columns([f"_{name}" for name in sent])
+        named = named.append_column("_beat_at", self._beats(table))
+        if self._topic:
+            # One topic is not sent with every record.
+            named = named.append_column("_topic", pa.repeat(self._topic, len(table)))
+        named = named.append_column("_row", pa.array(np.arange(len(table))))
+        return named.append_column("_text", texts(table["value"]))
+
+    def _beats(self, table: pa.Table) -> pa.Array[Any]:
+        """The times of the beats that are proven, in epoch microseconds; NULL for all other records."""
+        sent = "beat" in table.column_names
+        keyed = pc.is_valid(table["beat"]) if sent else pc.equal(table["key"], pa.scalar(BEAT_KEY))
+        rows = pc.indices_nonzero(keyed).to_numpy()
+        if self._signer is None or not len(rows):
+            return pa.nulls(len(table), pa.int64())
+        at, none = np.zeros(len(table), np.int64), np.ones(len(table), np.bool_)
+        record: dict[str, Any]
+        for row, record in zip(rows, table.take(rows).to_pylist(), strict=True):
+            topic, partition = self._topic or record["topic"], record["beat" if sent else "partition"]
+            found = self._signer.time(topic, partition, record["value"])
+            if found is not None:
+                at[row], none[row] = found * 1000, False
+        return pa.array(at, mask=none)
+
+    def _rows(self, sql: str, **tables: pa.Table) -> Iterator[pa.RecordBatch]:
+        found = self._query(sql, **tables)
+        if not found.num_rows:
+            return
+        have = set(found.column_names)
+        if timeless := found[EVENT_TIME].null_count if self._combines else 0:
+            bad = pc.sum(found[BAD]).as_py() or 0
+            if timeless > bad:
+                raise DeclarationError(
+                    f"the combiner of {self._what} gives rows without event_time",
+                    got=f"{timeless - bad} rows",
+                    fix="give the greatest of each group: max(event_time) AS event_time",
+                )
+        for name in self._lists & have:
+            if holes := pc.list_flatten(found[name]).null_count:
+                raise DeclarationError(
+                    f"the combiner of {self._what} gives lists that hold NULL",
+                    got=f"{holes} in its column {name}",
+                    fix="leave them out with FILTER (WHERE ... IS NOT NULL)",
+                )
+        columns = [
+            found[field.name].cast(field.type) if field.name in have else pa.nulls(found.num_rows, field.type)
+            for field in self._layout
+        ]
+        yield from pa.Table.from_arrays(columns, schema=self._layout).to_batches()
+
+    def _asked(self, sql: str, **tables: pa.Table) -> pa.Table:
+        for name, table in tables.items():
+            self._con.register(name, table)
+        try:
+            found: pa.Table = self._con.sql(sql).to_arrow_table()
+            return found
+        finally:
+            for name in tables:
+                self._con.unregister(name)
+
+    def _query(self, sql: str, **tables: pa.Table) -> pa.Table:
+        try:
+            return self._asked(sql, **tables)
+        except duckdb.ConversionException as e:
+            raise DeclarationError(
+                f"the combiner of {self._what} gives values that their declared type cannot hold",
+                got=str(e).splitlines()[0],
+                fix="declare a wider type",
+            ) from e
+        except (duckdb.OutOfRangeException, duckdb.InvalidInputException) as e:
+            raise DeclarationError(
+                f"the combiner of {self._what} fails on these records",
+                got=str(e).splitlines()[0],
+                fix="let its query take every value of the input's types, with try_cast or a wider type",
+            ) from e
+
+
+def _alone(sql: str) -> str:
+    """A query that stands in another: a comment at its end must not swallow what follows."""
+    return f"{sql.rstrip().removesuffix(';')}\n"
+
+
+def _judged(reading: Reading) -> str:
+    """Each record with its fields' values, event time and verdict; all else of it beside them."""
+    fields = reading.fields
+    none = ["_k IS NULL", *(json_sql.amiss("_k", f, json_sql.name(f.name), "_text") for f in fields)]
+    at = reading.micros
+    timeless = ["_at IS NULL", "_at > _clock"] if at is not None else []
+    bad = " OR ".join([*none, *timeless])
+    if reading.tombstones:
+        bad = f"CASE WHEN _value IS NULL THEN {' OR '.join(timeless) or 'false'} ELSE {bad} END"
+    values = ", ".join(f"{json_sql.value_in('_k', f, '_text')} AS {json_sql.name(f.name)}" for f in fields)
+    return (
+        f"SELECT *, NOT _beat AND ({bad}) AS _bad FROM ("
+        f"SELECT *, CASE WHEN _beat THEN _beat_at ELSE {at or 'NULL::BIGINT'} END AS _at FROM ("
+        f"SELECT *, {values} FROM ("
+        f"SELECT *, {IS_BEAT} AS _beat, {json_sql.record('_text', fields)} AS _k FROM records_in)))"
+    )
+
+
+def texts(values: pa.ChunkedArray[Any]) -> pa.ChunkedArray[Any]:
+    """Values as text; NULL for one that is no UTF-8."""
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.chunked_array([pa.array([_text(v) for v in values.to_pylist()], pa.string())])
+
+
+def _text(value: bytes | None) -> str | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,1 @@
+"""Reads and writes of the control database, one module per concern."""

@@ -1,0 +1,53 @@
+"""Who did what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, insert, select
+
+from penstock.control import tables as s
+from penstock.control.database import Database
+from penstock.control.rows import Actor
+
+
+class Actions(Database):
+    """The record of what operators and supervisors did."""
+
+    def record(self, actor: Actor, verb: str, target: str, detail: str = "", request: str = "") -> None:
+        """Record what was done; under the id of a request only once."""
+        with self.begin() as c:
+            if not is_recorded(c, request):
+                record_action(c, actor, verb, target, detail, request)
+
+    def recorded(self, request: str) -> bool:
+        """Whether what a request asked for was done."""
+        with self.begin() as c:
+            return is_recorded(c, request)
+
+    def actions(self, limit: int = 50) -> list[Mapping[str, Any]]:
+        """What was done, newest first: at, actor, source, verb, target, detail."""
+        query = select(s.action).order_by(s.action.c.id.desc()).limit(limit)
+        with self.begin() as c:
+            return [dict(row) for row in c.execute(query).mappings()]
+
+
+def is_recorded(c: Connection, request: str) -> bool:
+    """Whether an action is recorded under the id of a request; not if that is empty."""
+    query = select(s.action.c.id).where(s.action.c.request == request).limit(1)
+    return bool(request) and c.execute(query).first() is not None
+
+
+def record_action(c: Connection, actor: Actor, verb: str, target: str, detail: str, request: str = "") -> None:
+    c.execute(
+        insert(s.action).values(
+            at=s.now_ms(),
+            actor=actor.name,
+            source=actor.source,
+            verb=verb,
+            target=target,
+            detail=detail or None,
+            request=request or None,
+        )
+    )

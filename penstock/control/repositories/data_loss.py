@@ -1,0 +1,166 @@
+"""Records of inputs that are gone before a stream was done with them: what was found, accepted and passed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Literal, Protocol
+
+from sqlalchemy import delete, select, update
+
+from penstock.control import tables as s
+from penstock.control.database import Database, insert_if_new, rows
+from penstock.control.repositories.actions import record_action
+from penstock.control.rows import Actor
+
+# Removed before they were read; the log's end lies before what was read or planned; another topic of the same name;
+# no topic of the name; and of the topic of marks: batches that ended and have none.
+What = Literal["removed", "cut", "made again", "deleted", "unmarked"]
+WHOLE = -1
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Offsets of one partition, `start` to `end` (not included), that are not there, or a whole topic (WHOLE).
+
+    records: that the stream has not read, at most so many; None if nobody can know. topic_id: the topic's that is
+    there now.
+    """
+
+    topic: str
+    what: What
+    partition: int = WHOLE
+    start: int = 0
+    end: int = 0
+    records: int | None = None
+    topic_id: str = ""
+
+    @property
+    def place(self) -> str:
+        return self.topic if self.partition == WHOLE else f"{self.topic}[{self.partition}]"
+
+    def __str__(self) -> str:
+        if self.what == "removed":
+            return f"{self.place}: offsets {self.start} to {self.end - 1} were removed before they were read"
+        if self.what == "cut":
+            return (
+                f"{self.place}: its log was cut at offset {self.start}, and had been read or planned up to {self.end}"
+            )
+        if self.what == "made again":
+            return f"{self.topic}: it was deleted and made again; nobody knows what of the old one was not read"
+        if self.what == "unmarked":
+            return (
+                f"{self.topic}: it has no mark of batches up to {self.end - 1}; what they wrote may be lost, or twice"
+            )
+        return f"{self.topic}: it was deleted; nobody knows what of it was not read"
+
+
+@dataclass(frozen=True)
+class GapRow:
+    """A gap of a stream. Times are epoch ms; accepted_by: who let the stream go on, or `its declaration`."""
+
+    id: str
+    name: str
+    topic: str
+    what: What
+    partition: int
+    start: int
+    end: int
+    records: int | None
+    topic_id: str
+    found_at: int
+    accepted_at: int | None
+    accepted_by: str | None
+    passed_at: int | None
+
+    @property
+    def gap(self) -> Gap:
+        return Gap(self.topic, self.what, self.partition, self.start, self.end, self.records, self.topic_id)
+
+
+class Book(Protocol):
+    """Where the gaps of a driver's streams are written down."""
+
+    def gaps_found(self, name: str, gaps: Sequence[Gap]) -> set[Gap]:
+        """Say what a stream stands before, instead of what it said before; which of it was accepted."""
+
+    def gaps_passed(self, name: str, gaps: Sequence[Gap]) -> None:
+        """Say that a stream went on behind gaps."""
+
+
+@dataclass
+class Memory:
+    """A book of one process, for streams without a control database."""
+
+    asked: dict[str, list[Gap]] = field(default_factory=dict)
+    accepted: set[tuple[str, Gap]] = field(default_factory=set)
+    gone: dict[str, list[Gap]] = field(default_factory=dict)
+
+    def gaps_found(self, name: str, gaps: Sequence[Gap]) -> set[Gap]:
+        self.asked[name] = list(gaps)
+        return {gap for gap in gaps if (name, gap) in self.accepted or gap in self.gone.get(name, ())}
+
+    def gaps_passed(self, name: str, gaps: Sequence[Gap]) -> None:
+        known = self.gone.setdefault(name, [])
+        known += [gap for gap in gaps if gap not in known]
+
+
+class Gaps(Database):
+    """The gaps of all streams."""
+
+    def gaps_found(self, name: str, gaps: Sequence[Gap]) -> set[Gap]:
+        by_id = {_id(name, gap): gap for gap in gaps}
+        t = s.gap
+        with self.begin() as c:
+            open_ = (t.c.name == name) & t.c.passed_at.is_(None)
+            c.execute(delete(t).where(open_, t.c.id.not_in(list(by_id))))
+            for key, gap in by_id.items():
+                insert_if_new(c, t, id=key, name=name, found_at=s.now_ms(), **asdict(gap))
+            known = select(t.c.id).where(t.c.name == name, t.c.accepted_at.is_not(None))
+            return {by_id[key] for key in c.execute(known).scalars() if key in by_id}
+
+    def gaps_passed(self, name: str, gaps: Sequence[Gap]) -> None:
+        t = s.gap
+        with self.begin() as c:
+            for gap in gaps:
+                key = _id(name, gap)
+                insert_if_new(c, t, id=key, name=name, found_at=s.now_ms(), **asdict(gap))
+                mine = (t.c.id == key) & t.c.accepted_at.is_(None)
+                c.execute(update(t).where(mine).values(accepted_at=s.now_ms(), accepted_by="its declaration"))
+                c.execute(update(t).where(t.c.id == key, t.c.passed_at.is_(None)).values(passed_at=s.now_ms()))
+
+    def gaps_accept(self, name: str, actor: Actor, detail: str = "") -> list[Gap]:
+        """Accept exactly the gaps that a stream stands before; those."""
+        t = s.gap
+        with self.begin() as c:
+            standing = (t.c.name == name) & t.c.accepted_at.is_(None)
+            found = rows(GapRow, c.execute(select(t).where(standing).order_by(t.c.topic, t.c.partition)).mappings())
+            for row in found:
+                c.execute(update(t).where(t.c.id == row.id).values(accepted_at=s.now_ms(), accepted_by=actor.name))
+            if found:
+                said = "; ".join(str(row.gap) for row in found)
+                record_action(c, actor, "go-on", name, f"{detail}: {said}" if detail else said)
+        return [row.gap for row in found]
+
+    def gaps(self, name: str | None = None) -> list[GapRow]:
+        """All gaps, of one stream or of all, newest first."""
+        query = select(s.gap).order_by(s.gap.c.found_at.desc(), s.gap.c.topic, s.gap.c.partition)
+        if name is not None:
+            query = query.where(s.gap.c.name == name)
+        with self.begin() as c:
+            return rows(GapRow, c.execute(query).mappings())
+
+
+def lost(found: Sequence[GapRow]) -> Mapping[str, int]:
+    """By stream, how many records it went on without, at most."""
+    counted: dict[str, int] = {}
+    for row in found:
+        if row.passed_at is not None:
+            counted[row.name] = counted.get(row.name, 0) + (row.records or 0)
+    return counted
+
+
+def _id(name: str, gap: Gap) -> str:
+    said = "\n".join(map(str, (name, gap.topic, gap.what, gap.partition, gap.start, gap.end, gap.topic_id)))
+    return hashlib.sha256(said.encode()).hexdigest()[:32]

@@ -1,0 +1,79 @@
+"""What instances of the views say of themselves in the control database."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypedDict
+
+from sqlalchemy import delete, select, update
+
+from penstock.control import tables as s
+from penstock.control.client import Control
+from penstock.control.database import bounded, rows, upsert
+
+# Of a figure, as Prometheus has it: its name, its labels, its value.
+Sample = tuple[str, Mapping[str, Any], float]
+
+
+class Holds(TypedDict):
+    """count: partitions of the view's topic; loaded: those that the instance can answer for."""
+
+    count: int
+    loaded: list[int]
+
+
+@dataclass(frozen=True)
+class InstanceRow:
+    """name: its app; url: how it is reached; beat_at: epoch ms by the database's clock; holds: by view."""
+
+    name: str
+    number: int
+    incarnation: str
+    url: str
+    beat_at: int = 0
+    holds: Mapping[str, Holds] = field(default_factory=dict)
+
+
+class Instances:
+    """The views' part of the control database."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    def report(self, row: InstanceRow) -> tuple[int, list[InstanceRow]]:
+        """Say what an instance is and holds; the database's clock, and all instances."""
+        values = {"number": row.number, "incarnation": row.incarnation, "url": row.url, "holds": dict(row.holds)}
+        with self._control.begin() as c:
+            upsert(c, s.view_instance, row.name, **values, beat_at=s.now_ms())
+        return self.read()
+
+    def read(self) -> tuple[int, list[InstanceRow]]:
+        """The database's clock, and all instances that were ever heard of and have not left, by number."""
+        columns = [s.view_instance.c[f.name] for f in fields(InstanceRow)]
+        query = select(*columns).order_by(s.view_instance.c.number)
+        with self._control.begin() as c:
+            now = int(c.execute(select(s.now_ms())).scalar_one())
+            return now, rows(InstanceRow, c.execute(query).mappings())
+
+    def report_asked(self, name: str, samples: Sequence[Sample]) -> None:
+        """Keep what an instance, which has reported before, has counted of its requests."""
+        t = s.view_instance
+        with self._control.begin() as c:
+            asked = bounded(t, {"asked": [list(sample) for sample in samples]})
+            c.execute(update(t).where(t.c.name == name).values(**asked))
+
+    def asked(self, within_ms: int) -> dict[str, list[Sample]]:
+        """By instance, what those have counted that were heard of within so many ms."""
+        t = s.view_instance.c
+        query = select(t.name, t.asked).where(t.beat_at >= s.now_ms() - within_ms, t.asked.is_not(None))
+        with self._control.begin() as c:
+            return {
+                name: [(of, labels, value) for of, labels, value in found or ()] for name, found in c.execute(query)
+            }
+
+    def leave(self, row: InstanceRow) -> None:
+        """Forget an instance that leaves in order."""
+        t = s.view_instance.c
+        with self._control.begin() as c:
+            c.execute(delete(s.view_instance).where(t.name == row.name, t.incarnation == row.incarnation))

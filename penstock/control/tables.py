@@ -1,0 +1,302 @@
+"""The tables of the control database. Every time is epoch milliseconds UTC by the database's own clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+)
+from sqlalchemy.engine import Dialect
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
+from sqlalchemy.types import TypeEngine
+
+metadata = MetaData()
+
+LONGEST = 4000
+"""Characters that are kept of a text."""
+
+
+class Told(TypeDecorator[str]):
+    """What a person, a file or a server said, as a column of every database takes it: see `bounded_text`."""
+
+    impl = Text
+    cache_ok = True
+
+    def __init__(self, length: int | None = None) -> None:
+        super().__init__()
+        self.length = length
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        return dialect.type_descriptor(String(self.length) if self.length else Text())
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else bounded_text(value, self.length)
+
+
+def bounded_text(value: str, length: int | None = None) -> str:
+    """A text cut to what is kept of it, without what a server refuses."""
+    # PostgreSQL takes no NUL, and no server half of a surrogate pair.
+    return value[: length or LONGEST].replace("\0", "").encode(errors="replace").decode()
+
+
+BigId = BigInteger().with_variant(Integer, "sqlite")
+
+
+class now_ms(FunctionElement[int]):  # noqa: N801
+    """The database's clock: processes on several hosts compare times by it, never by their own."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+@compiles(now_ms, "sqlite")
+def _now_sqlite(*_: Any, **__: Any) -> str:
+    return "CAST((julianday('now') - 2440587.5) * 86400000 AS INTEGER)"
+
+
+@compiles(now_ms, "mysql")
+@compiles(now_ms, "mariadb")
+def _now_mysql(*_: Any, **__: Any) -> str:
+    return "CAST(UNIX_TIMESTAMP(NOW(3)) * 1000 AS SIGNED)"
+
+
+@compiles(now_ms, "postgresql")
+def _now_postgresql(*_: Any, **__: Any) -> str:
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) * 1000 AS BIGINT)"
+
+
+def _name(**kwargs: Any) -> Column[str]:
+    return Column("name", String(120), **kwargs)
+
+
+app = Table(
+    "app",
+    metadata,
+    _name(primary_key=True),
+    # Raised by every release; a driver launched under a lower number drains and is replaced.
+    Column("release_seq", Integer, nullable=False, default=0),
+    # The driver that may run; set by compare-and-set, so that of two launches one wins.
+    Column("incarnation", String(32)),
+    Column("restarts", Integer, nullable=False, default=0),
+    # When a release was refused that its driver needs; nothing once one is accepted or another driver is launched.
+    Column("refused_at", BigInteger),
+    Column("refused", Told),  # why
+)
+
+stream = Table(
+    "stream",
+    metadata,
+    _name(primary_key=True),
+    Column("app", String(120), nullable=False, index=True),
+    Column("desired", String(3), nullable=False),  # on | off
+    Column("changed_at", BigInteger),  # when it was declared or its desired state changed
+)
+
+driver = Table(
+    "driver",
+    metadata,
+    Column("incarnation", String(32), primary_key=True),
+    Column("app", String(120), nullable=False, index=True),
+    Column("host", Told(255), nullable=False),
+    Column("pid", Integer),  # leader of the driver's session
+    Column("pid_started", Double),  # its start time: a pid alone may be somebody else's by now
+    Column("release_seq", Integer, nullable=False),
+    Column("spec_hash", String(64), nullable=False),
+    Column("owner", Told(500), nullable=False),  # task instance that answers for it, or who started it by hand
+    Column("state", String(10), nullable=False),  # launching | queued | running | draining | ended
+    Column("launched_at", BigInteger, nullable=False),
+    Column("beat_at", BigInteger, nullable=False),  # last sign of life
+    Column("ended_at", BigInteger),
+    Column("reason", Told),  # why it ended, or what it waits for
+    Column("end_code", String(10)),  # the same as a code: see rows.EndCode
+    Column("log", Told(500), nullable=False),
+    # Of a driver that a cluster runs: the cluster's master, and what that calls it.
+    Column("master", String(500)),
+    Column("submission", String(120)),
+)
+
+lease = Table(
+    "lease",
+    metadata,
+    _name(primary_key=True),  # the stream whose checkpoint it guards
+    Column("holder", String(32), nullable=False),  # incarnation
+    Column("epoch", BigInteger, nullable=False),  # raised at each change of holder
+    Column("expires_at", BigInteger, nullable=False),
+)
+
+progress = Table(
+    "progress",
+    metadata,
+    _name(primary_key=True),  # stream
+    Column("app", String(120), nullable=False, index=True),
+    Column("incarnation", String(32), nullable=False),
+    Column("state", String(10), nullable=False),  # see penstock.monitoring.dashboard.states
+    Column("reported_at", BigInteger, nullable=False),
+    Column("batch_id", BigInteger),
+    Column("batch_at", BigInteger),  # when the last batch was committed
+    Column("batch_ms", Integer),  # how long it took
+    Column("rows_per_s", Double, nullable=False, default=0.0),
+    Column("rows_in", BigInteger, nullable=False, default=0),  # since the stream was first started
+    Column("rows_out", BigInteger, nullable=False, default=0),
+    Column("late", BigInteger, nullable=False, default=0),
+    Column("dead", BigInteger, nullable=False, default=0),
+    Column("watermark", BigInteger),
+    Column("state_rows", BigInteger),
+    Column("state_bytes", BigInteger),
+    Column("lag", BigInteger),
+    Column("behind_ms", BigInteger),  # at the report: since all that then lay in its inputs was read and written
+    Column("topics", JSON, nullable=False),  # of each: lag, offsets and open transactions by partition
+    Column("restarts", Integer, nullable=False, default=0),
+    Column("store", JSON),  # of a sink: see rows.ProgressRow
+    Column("error", Text),
+    Column("error_at", BigInteger),
+)
+
+history = Table(
+    "progress_history",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    _name(nullable=False),
+    Column("at", BigInteger, nullable=False),
+    Column("rows_per_s", Double, nullable=False),
+    Column("batch_ms", Integer),
+    Column("batch_age_ms", BigInteger),
+    Column("lag", BigInteger),
+    Column("watermark_age_ms", BigInteger),
+    Column("state_rows", BigInteger),
+    Column("state_bytes", BigInteger),
+    Column("rows_in", BigInteger, nullable=False),
+    Column("rows_out", BigInteger, nullable=False),
+    Column("late", BigInteger, nullable=False),
+    Column("dead", BigInteger, nullable=False),
+    Column("restarts", Integer, nullable=False),
+    Index("ix_history_name_at", "name", "at"),
+    Index("ix_history_at", "at"),
+)
+
+action = Table(
+    "action",
+    metadata,
+    Column("id", BigId, primary_key=True, autoincrement=True),
+    Column("at", BigInteger, nullable=False),
+    Column("actor", Told(200), nullable=False),  # a person, or `supervisor`
+    Column("source", String(20), nullable=False),  # cli | airflow | page | supervisor
+    Column("verb", String(20), nullable=False),  # start | stop | release | launch | kill | end ...
+    Column("target", Told(120), nullable=False),  # stream or app
+    Column("detail", Told),
+    Column("request", String(32)),  # what asked for it, so that it is not done again
+    Index("ix_action_at", "at"),
+    Index("ix_action_request", "request"),
+)
+
+beat = Table(
+    "beat",
+    metadata,
+    _name(primary_key=True),  # topic
+    Column("at", BigInteger, nullable=False),  # clock time the last beat carried
+    Column("partitions", Integer, nullable=False),
+    Column("sender", Told(255), nullable=False),
+)
+
+# Topics whose heartbeats are held, because a stream that feeds them is behind.
+hold = Table(
+    "hold",
+    metadata,
+    _name(primary_key=True),  # topic
+    Column("at", BigInteger),  # clock time up to which beats may go; nothing if none may
+    Column("why", Told, nullable=False),
+)
+
+gap = Table(
+    "gap",
+    metadata,
+    Column("id", String(32), primary_key=True),  # digest of what follows, so that a gap is told and accepted once
+    _name(nullable=False, index=True),  # stream
+    Column("topic", String(249), nullable=False),
+    Column("what", String(12), nullable=False),  # removed | cut | made again | deleted | unmarked
+    Column("partition", Integer, nullable=False),  # -1 for the whole topic
+    Column("start", BigInteger, nullable=False),  # offsets; the end is not part of it
+    Column("end", BigInteger, nullable=False),
+    Column("records", BigInteger),  # not read, at most; nothing if nobody can know
+    Column("topic_id", String(40), nullable=False, default=""),
+    Column("found_at", BigInteger, nullable=False),
+    Column("accepted_at", BigInteger),
+    Column("accepted_by", Told(200)),  # a person, or its declaration
+    Column("passed_at", BigInteger),  # when the stream went on behind it
+)
+
+capture = Table(
+    "capture",
+    metadata,
+    _name(primary_key=True),
+    Column("reported_at", BigInteger, nullable=False, default=0),
+    Column("phase", String(12), nullable=False, default=""),  # waiting | snapshot | polling | reconciling | refused
+    Column("why", Text),  # what it waits for, or why it was refused
+    Column("fingerprint", String(16), nullable=False, default=""),
+    Column("low", Text),  # the cursor the next poll reads from, for people
+    Column("polls", BigInteger, nullable=False, default=0),
+    Column("snapshot_rows", BigInteger, nullable=False, default=0),
+    Column("snapshot_total", BigInteger, nullable=False, default=0),
+    Column("oldest_at", BigInteger),  # when the oldest transaction open in the captured database began
+    Column("debt_until", BigInteger),  # transactions that began before this are no longer waited for
+    Column("reconcile", Text),  # why table and topic are being compared, empty if they are not
+    Column("drift", JSON),  # what the last comparison found: missing, differing, extra, rows, ended, why, explained
+    Column("aside", JSON),  # rows put aside now: rows, first
+    # What somebody asked for, and what came of it.
+    Column("asked", String(12)),  # poll | snapshot | reconcile | continue
+    Column("asked_id", String(32)),
+    Column("answered_id", String(32)),
+    Column("answer", Text),  # empty if it was done, else why not
+)
+
+# Instances of the views, and what of which view each can answer for.
+view_instance = Table(
+    "view_instance",
+    metadata,
+    _name(primary_key=True),  # its app
+    Column("number", Integer, nullable=False),
+    Column("incarnation", String(32), nullable=False),
+    Column("url", String(500), nullable=False),
+    Column("beat_at", BigInteger, nullable=False),
+    Column("holds", JSON, nullable=False),  # by view: its topic's number of partitions, and those that are loaded
+    Column("asked", JSON),  # what it has counted of its requests, as Prometheus has it: [name, labels, value]
+)
+
+backfill_run = Table(
+    "backfill_run",
+    metadata,
+    Column("run", String(500), primary_key=True),  # name, interval and target
+    _name(nullable=False),  # backfill
+    Column("begin", BigInteger),  # of the interval, which is of event time
+    Column("end", BigInteger),
+    Column("target", String(249), nullable=False),
+    Column("dry", Boolean, nullable=False),
+    Column("state", String(10), nullable=False),  # see backfills.RunState
+    Column("why", Told, nullable=False),
+    Column("files", BigInteger, nullable=False),
+    Column("files_done", BigInteger, nullable=False),
+    Column("rows", BigInteger, nullable=False),
+    Column("rows_done", BigInteger, nullable=False),
+    Column("rate", Double, nullable=False),
+    Column("left_ms", BigInteger),
+    Column("verified", Text, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("owner", Told(500), nullable=False),
+    Column("started_at", BigInteger, nullable=False),  # when it was last begun
+    Column("reported_at", BigInteger, nullable=False),
+    Column("ended_at", BigInteger),
+    Index("ix_backfill_run_reported_at", "reported_at"),
+)

@@ -1,1 +1,0 @@
-"""What is declared: topics, inputs, outputs, promises, streams, captures. Needs neither Spark nor a broker."""

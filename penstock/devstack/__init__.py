@@ -1,0 +1,1 @@
+"""The development stack: embedded servers for one machine."""

@@ -1,0 +1,325 @@
+"""Looks for what keeps the platform from working, and says how to mend it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlparse
+from uuid import uuid4
+
+import psutil
+from sqlalchemy import inspect
+
+from penstock.catalog import readable
+from penstock.control import connect, tables
+from penstock.devstack.platform import GIB, NEEDED_DISK, Platform
+from penstock.engine import executor_check
+from penstock.engine.checkpoint import s3a
+from penstock.engine.session import bytes_of
+from penstock.errors import PenstockError
+from penstock.host import process
+from penstock.java import aot_cache, jars, runtime
+from penstock.kafka.admin import describe_topics
+from penstock.settings import Placement, Settings, misspelt, settings
+from penstock.supervision import launch
+
+State = Literal["ok", "note", "fail"]
+NEEDED_MEMORY = 6 * GIB
+UNUSED = "it does not run: `make up` starts it"
+
+
+@dataclass(frozen=True)
+class Check:
+    """name: what was looked at; found: what was met; fix: how to mend it, where something is to be mended."""
+
+    name: str
+    state: State
+    found: str
+    fix: str = ""
+
+
+def examine(platform: Platform) -> list[Check]:
+    """Every check; none of them leaves anything changed."""
+    checks: list[tuple[str, Callable[[Platform], Iterator[Check]]]] = [
+        ("Java", _java),
+        ("Spark", _spark),
+        ("Jars", _jars),
+        ("Disk", _disk),
+        ("Memory", _memory),
+        ("Ports", _ports),
+        ("Declarations", _declarations),
+        ("Settings", _settings),
+        ("Broker", _broker),
+        ("Control database", _control),
+        ("Stores", _stores),
+        ("Checkpoints", _checkpoints),
+        ("Spark cluster", _placed),
+        ("Executors", _executors),
+        ("Airflow", _airflow),
+    ]
+    found: list[Check] = []
+    for name, check in checks:
+        try:
+            found.extend(check(platform))
+        except PenstockError as e:
+            got = f"; got: {e.got}" if e.got is not None else ""
+            found.append(Check(name, "fail", f"{e.what}{got}", e.fix or "see the message"))
+    return found
+
+
+def _java(_: Platform) -> Iterator[Check]:
+    found = runtime.find()
+    place = f"Java {found.version} from {found.source}, {found.home}"
+    if found.note:
+        yield Check(
+            "Java", "note", f"{place}, because {found.note}", "set JAVA_HOME to a Java 17, 21 or 25, or leave it unset"
+        )
+    else:
+        yield Check("Java", "ok", place)
+    if found.version < aot_cache.SINCE:
+        fix = f"unset JAVA_HOME, or set it to a Java {aot_cache.SINCE}: drivers then start in half the time"
+        yield Check("Start of drivers", "note", f"Java {found.version} keeps no cache for it", fix)
+    elif aot_cache.missing():
+        yield Check("Start of drivers", "note", "there is no cache for it yet", "`make up` makes one")
+    else:
+        yield Check("Start of drivers", "ok", f"cached in {aot_cache.place()}")
+
+
+def _spark(_: Platform) -> Iterator[Check]:
+    """Two packages hold Spark's Python files, and one of them the jars: all must be of one version."""
+    folder = jars.pyspark_folder()
+    versions = {"pyspark": _version("pyspark"), "pyspark-client": _version("pyspark-client")}
+    said = re.search(r"""__version__.*?=\s*['"]([^'"]+)""", (folder / "version.py").read_text())
+    versions["Python files"] = said[1] if said else "none"
+    core = next((folder / "jars").glob("spark-core_*.jar"), None)
+    versions["jars"] = core.stem.rpartition("-")[2] if core else "none"
+    given = ", ".join(f"{name} {v}" for name, v in versions.items())
+    if len(set(versions.values())) == 1:
+        yield Check("Spark", "ok", f"one version: {versions['jars']}")
+    else:
+        yield Check("Spark", "fail", f"not of one version: {given}", "make the environment again: `make env-clean env`")
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "none"
+
+
+def _jars(platform: Platform) -> Iterator[Check]:
+    stores = [part.name for part in platform.stores if part.name in jars.SETS]
+    client = ("s3a",) if s3a.is_far(settings().checkpoint_root) else ()
+    for name in (*(("broker",) if platform.brokers else ()), "connector", *client, *stores):
+        lacking = jars.missing(name)
+        if lacking:
+            yield Check(f"Jars of {name}", "fail", f"{len(lacking)} not fetched: {lacking[0]} …", "`make up` fetches")
+        else:
+            yield Check(f"Jars of {name}", "ok", f"{len(jars.SETS[name].coordinates)} in {jars.place(name)}")
+
+
+def _disk(_: Platform) -> Iterator[Check]:
+    for name, place in (("data", settings().home), ("downloads", settings().cache)):
+        there = next(p for p in (place, *place.parents) if p.exists())
+        free = shutil.disk_usage(there).free
+        said = f"{free / GIB:.1f} GiB free for {name} in {place}"
+        if free < NEEDED_DISK:
+            variable = "PENSTOCK_HOME" if name == "data" else "PENSTOCK_CACHE"
+            yield Check("Disk", "fail", said, f"make room for {NEEDED_DISK / GIB:.0f} GiB, or choose {variable}")
+        else:
+            yield Check("Disk", "ok", said)
+
+
+def _memory(platform: Platform) -> Iterator[Check]:
+    memory = psutil.virtual_memory()
+    runs = any(part.running() for part in platform.parts)
+    said = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
+    if memory.total < NEEDED_MEMORY or (not runs and memory.available < NEEDED_MEMORY / 2):
+        yield Check("Memory", "fail", said, "end other programs, or lower PENSTOCK_DRIVER_MEMORY")
+    else:
+        yield Check("Memory", "ok", said)
+
+
+def _ports(platform: Platform) -> Iterator[Check]:
+    for part in platform.parts:
+        record = part.record if part.running() else None
+        for use, port in part.ports.items():
+            name = f"Port {port}"
+            if record and record.ports.get(use) == port:
+                yield Check(name, "ok", f"held by {part.label}")
+            elif who := process.holder(port):
+                fix = f"stop that process, or choose another port by {part.variable}"
+                yield Check(name, "fail", f"wanted by {part.label}, held by {who}", fix)
+            else:
+                yield Check(name, "ok", f"free for {part.label}")
+
+
+def _declarations(_: Platform) -> Iterator[Check]:
+    catalog, wrong = readable()
+    for mistake in wrong:
+        yield Check("Declarations", "fail", str(mistake), "mend the file; `penstock catalog` reads all of them again")
+    found = f"{len(catalog.streams)} streams in {len(catalog.apps)} apps, {len(catalog.topics)} topics"
+    if not wrong:
+        yield Check("Declarations", "ok", found)
+
+
+def _settings(_: Platform) -> Iterator[Check]:
+    # Those of a system are known once its declarations are read.
+    readable()
+    wrong = misspelt()
+    for name, meant in wrong.items():
+        yield Check("Settings", "note", f"{name} is no setting and changes nothing", f"did you mean {meant}?")
+    if not wrong:
+        yield Check("Settings", "ok", "no variable is misspelt")
+
+
+def _broker(platform: Platform) -> Iterator[Check]:
+    gone = [part for part in platform.brokers if not part.running()]
+    if gone:
+        which = f" ({len(gone)} of {len(platform.brokers)})" if len(platform.brokers) > 1 else ""
+        yield Check("Broker", "fail", f"no broker at {', '.join(part.bootstrap for part in gone)}{which}", UNUSED)
+        return
+    states = describe_topics(readable()[0].topics.values(), settings().bootstrap)
+    drifted = [state.declared.name for state in states if not state.as_declared]
+    if drifted:
+        found = f"topics not as declared: {', '.join(drifted)}"
+        yield Check("Broker", "fail", found, "`penstock topics --apply`")
+    else:
+        yield Check("Broker", "ok", f"answers at {settings().bootstrap}; {len(states)} topics are as declared")
+
+
+def _control(platform: Platform) -> Iterator[Check]:
+    if platform.mariadb and not platform.mariadb.running():
+        yield Check("Control database", "fail", "MariaDB is not there", UNUSED)
+        return
+    control = connect(settings().control)
+    control.now()
+    lacking = sorted(set(tables.metadata.tables) - set(inspect(control.engine).get_table_names()))
+    if lacking:
+        yield Check("Control database", "fail", f"tables missing: {', '.join(lacking)}", "`penstock migrate`")
+    else:
+        yield Check("Control database", "ok", f"answers; all {len(tables.metadata.tables)} tables are there")
+
+
+def _stores(platform: Platform) -> Iterator[Check]:
+    for part in platform.stores:
+        label = part.label.removeprefix("the ")
+        if not part.running():
+            yield Check(label, "fail", f"{part.label} is not there", UNUSED)
+        elif not part.ready():
+            yield Check(label, "fail", f"{part.label} runs, but does not answer", f"see {part.log}")
+        else:
+            yield Check(label, "ok", f"answers at 127.0.0.1:{next(iter(part.ports.values()))}")
+
+
+def _checkpoints(_: Platform) -> Iterator[Check]:
+    """Whether what every stream needs can be written where it is wanted."""
+    root = settings().checkpoint_root
+    place = urlparse(root)
+    if s3a.is_far(root):
+        store, name = s3a.store(root), f"penstock-doctor-{uuid4().hex}"
+        store.put(name, name.encode())
+        try:
+            same = store.get(name) == name.encode()
+        finally:
+            store.delete(name)
+        if same:
+            yield Check("Checkpoints", "ok", f"{root} can be written, read and deleted from")
+        else:
+            yield Check("Checkpoints", "fail", f"{root} gives back other than was put", "see to the object store")
+        return
+    if place.scheme not in ("", "file"):
+        yield Check("Checkpoints", "note", f"whether {root} can be written shows when a stream starts")
+        return
+    folder = Path(place.path)
+    there = next(p for p in (folder, *folder.parents) if p.exists())
+    if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
+        yield Check("Checkpoints", "ok", f"{folder} can be written")
+    else:
+        fix = "mount it, or give its rights, or choose another place by PENSTOCK_CHECKPOINTS"
+        yield Check("Checkpoints", "fail", f"{there} is no folder that can be written", fix)
+
+
+def _placed(platform: Platform) -> Iterator[Check]:
+    """Master and workers, and whether all apps together find the cores and the memory that they ask for."""
+    if platform.spark is None:
+        return
+    gone = [part.label for part in platform.placed if not part.running()]
+    ill = [part for part in platform.placed if part.label not in gone and not part.ready()]
+    if gone:
+        yield Check("Spark cluster", "fail", f"not running: {', '.join(gone)}", UNUSED)
+        return
+    if ill:
+        logs = ", ".join(str(part.log) for part in ill)
+        found = f"running, but not ready: {', '.join(part.label for part in ill)}"
+        yield Check("Spark cluster", "fail", found, f"see {logs}")
+        return
+    asked, s = [settings().placed(app) for app in readable()[0].apps if launch.plain(app, "") is None], settings()
+    in_cluster = s.deploy == "cluster"
+    cores = sum(one.cores or 0 for one in asked) + len(asked) * in_cluster
+    offered = s.workers * s.worker_cores
+    whose = "apps and their drivers" if in_cluster else "apps"
+    found = f"{s.own_master} with {s.workers} workers; {len(asked)} {whose} ask for {cores} of {offered} cores"
+    if _fit(asked, s):
+        yield Check("Spark cluster", "ok", found)
+        return
+    found += f", which with their memory do not fit into workers of {s.worker_cores} cores and {s.worker_memory}"
+    fix = "raise PENSTOCK_WORKER_CORES or _MEMORY, or lower PENSTOCK_APP_CORES or PENSTOCK_EXECUTOR_MEMORY: an app for "
+    yield Check("Spark cluster", "fail", found, fix + "which nothing is left is queued")
+
+
+def _executors(platform: Platform) -> Iterator[Check]:
+    """One executor is asked for and tried, where there is a cluster to ask; that takes a quarter of a minute."""
+    master = settings().spark_master
+    if master.startswith("local") or not all(part.running() for part in (*platform.brokers, *platform.placed)):
+        return
+    found = executor_check.examine()
+    if found.lacking:
+        fix = "ask again when there is room, or mend what is said"
+        yield Check("Executors", "note", f"could not be tried: {found.lacking}", fix)
+    elif found.wrong:
+        fix = (
+            "PENSTOCK_EXECUTOR_PYTHON is its Python there, with what requirements.txt names; Penstock and jobs/ are on "
+            "its PYTHONPATH; workers reach this host and the brokers; its stderr, on its worker's page, says more"
+        )
+        yield Check("Executors", "fail", f"{settings().worker_python} of {master}: {found.wrong}", fix)
+    else:
+        read = f"read {found.records} records" if found.records else "found no record to read yet"
+        yield Check("Executors", "ok", f"{found.python} on {found.host} runs this code and {read}")
+
+
+def _fit(asked: Sequence[Placement], s: Settings) -> bool:
+    """Whether workers take all executors, and drivers that live there, the largest first."""
+    left = [[s.worker_cores, bytes_of(s.worker_memory)] for _ in range(s.workers)]
+    executors = [
+        (one.executor_cores or 1, bytes_of(one.memory or ""))
+        for one in asked
+        for _ in range((one.cores or 0) // (one.executor_cores or 1))
+    ]
+    drivers = [(1, bytes_of(s.driver_memory))] * (len(asked) if s.deploy == "cluster" else 0)
+    for cores, memory in sorted(executors + drivers, reverse=True):
+        place = next((one for one in left if one[0] >= cores and one[1] >= memory), None)
+        if place is None:
+            return False
+        place[0] -= cores
+        place[1] -= memory
+    return True
+
+
+def _airflow(platform: Platform) -> Iterator[Check]:
+    parts = platform.airflow.parts
+    gone = [part.label for part in parts if not part.running()]
+    ill = [part.label for part in parts if part.label not in gone and not part.ready()]
+    if gone:
+        yield Check("Airflow", "fail", f"not running: {', '.join(gone)}", "`make up` starts them")
+    elif ill:
+        fix = f"see the logs in {settings().logs}; `make down up` starts them anew"
+        yield Check("Airflow", "fail", f"running, but not healthy: {', '.join(ill)}", fix)
+    else:
+        yield Check("Airflow", "ok", f"healthy at {platform.airflow.url}")

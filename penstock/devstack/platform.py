@@ -1,0 +1,400 @@
+"""The whole platform on one machine: brings it up in steps that may be repeated, and takes it down again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import psutil
+
+from penstock.catalog import BrokenFile, Catalog, of_app, survey
+from penstock.control import Actor, Control, connect
+from penstock.devstack.demo_database import Demo
+from penstock.devstack.servers import mariadb_binaries, stores
+from penstock.devstack.servers.airflow import Airflow, ApiServer
+from penstock.devstack.servers.base import Part, stop_together
+from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
+from penstock.devstack.servers.spark import Cluster, Master
+from penstock.engine.checkpoint import s3a
+from penstock.errors import ControlError, LocalError, PenstockError, ReleaseRefused
+from penstock.host import process
+from penstock.host.files import locked, private
+from penstock.java import aot_cache, jars, runtime
+from penstock.kafka.admin import ensure_topics
+from penstock.monitoring.dashboard.model import Overview
+from penstock.monitoring.dashboard.overview import overview
+from penstock.monitoring.dashboard.snapshot import read
+from penstock.monitoring.dashboard.states import Limits
+from penstock.monitoring.health import FAILING, by_state
+from penstock.settings import CLUSTER_MARK, Settings, settings
+from penstock.supervision import backends, launch
+from penstock.supervision.release import release
+
+GIB = 1024**3
+NEEDED_DISK = 3 * GIB
+DRAIN = 15.0
+"""Seconds drivers get to end their batch when the platform goes down."""
+FIRST_FIGURES = 240.0
+"""Seconds until every wanted stream must have reported."""
+GIVEN_UP = 45.0
+"""Seconds after which streams that fail are no longer waited for, if all others run."""
+FRESH_MS = 60_000
+"""Age of a last batch up to which it counts as of now."""
+
+
+class Step(Protocol):
+    """Where a step tells how far it is."""
+
+    def tick(self, done: int, total: int) -> None:
+        """Bytes so far, of about so many."""
+
+    def say(self, text: str) -> None:
+        """What is going on, or what came out."""
+
+
+class Report(Protocol):
+    """Shows the steps to somebody."""
+
+    def step(self, title: str) -> AbstractContextManager[Step]: ...
+
+
+class Meter(Part):
+    """Measures the platform; a process of its own."""
+
+    name: str = "meter"
+    label: str = "the meter"
+    variable: ClassVar[str] = "PENSTOCK_METRICS_PORT"
+
+    def __init__(self, home: Path | None = None, port: int | None = None) -> None:
+        super().__init__(home or settings().home)
+        self.port = port or settings().metrics_port
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        return {"metrics": self.port}
+
+    def command(self) -> list[str]:
+        return [sys.executable, "-m", "penstock", "meter"]
+
+    def environment(self) -> dict[str, str]:
+        return {**launch.environment(), "PENSTOCK_HOME": str(self.home), "PENSTOCK_METRICS_PORT": str(self.port)}
+
+    def ready(self) -> bool:
+        return process.listens(self.port)
+
+
+def as_running(given: Settings) -> Settings:
+    """Settings with the ports on which parts of this home run now, whatever the environment says today."""
+    ports: dict[str, int] = {}
+    for name, use, option in (
+        (Broker.name, "kafka", "kafka_port"),
+        (f"{Broker.name}-1", "kafka", "kafka_port"),
+        (Master.name, "spark", "spark_port"),
+        (MariaDB.name, "mysql", "mariadb_port"),
+        (ApiServer.name, "http", "airflow_port"),
+        (Meter.name, "metrics", "metrics_port"),
+    ):
+        record = process.read(given.home / "run", name)
+        if record and record.process() and use in record.ports:
+            ports[option] = record.ports[use]
+    for name in stores.KINDS:
+        record = process.read(given.home / "run", name)
+        if record and record.process() and record.ports:
+            ports[f"{name}_port"] = next(iter(record.ports.values()))
+    found = given.model_copy(update=ports)
+    ours = given.spark_master == given.own_master
+    return found.model_copy(update={"spark_master": found.own_master}) if ours else found
+
+
+def _brokers(s: Settings) -> list[Broker]:
+    return Brokers(s.home, s.broker_ports).parts if s.cluster else [Broker(s.home, s.kafka_port)]
+
+
+class Platform:
+    """The parts of this machine's platform. A broker or database named in the settings is used as it is."""
+
+    def __init__(self, given: Settings | None = None) -> None:
+        self.settings = s = given or settings()
+        self.brokers = [] if s.kafka_bootstrap else _brokers(s)
+        # A master elsewhere may be given even so.
+        own = s.cluster and s.spark_master == s.own_master
+        self.spark = Cluster(s.home, s.spark_port) if own else None
+        self.mariadb = None if s.control_url.get_secret_value() else MariaDB(s.home, s.mariadb_port)
+        self.stores = stores.chosen(s)
+        self.airflow = Airflow(s.home, s.airflow_port, s.project)
+        self.meter = Meter(s.home, s.metrics_port)
+        # What of the declarations cannot run now, and the streams that are not waited for because of it.
+        self._amiss: list[PenstockError] = []
+        self._left_out: set[str] = set()
+
+    @property
+    def parts(self) -> list[Part]:
+        """In the order in which they start."""
+        return [*self.stored, *self.stores, *self.placed, *self.airflow.parts, self.meter]
+
+    @property
+    def stored(self) -> list[Part]:
+        """What keeps the platform's own data: the brokers and the control database."""
+        return [*self.brokers, *([self.mariadb] if self.mariadb else [])]
+
+    @property
+    def placed(self) -> list[Part]:
+        """What runs the tasks of drivers: Spark's master and workers."""
+        return [*self.spark.parts] if self.spark else []
+
+    # Up
+
+    def up(self, report: Report) -> Overview:
+        """Start what does not run, and wait for the first figures. Safe to repeat, and after a start cut off.
+
+        LocalError says what stands in the way, and the way out.
+        """
+        private(self.settings.home)
+        with self._alone():
+            with report.step("Checking this machine") as step:
+                self._keep_to_it()
+                step.say(self._check())
+            if self.settings.cluster:
+                (self.settings.home / CLUSTER_MARK).touch()
+            self._fetch(report)
+            self._train(report)
+            self._start_stores(report)
+            with report.step("Creating tables and topics as declared") as step:
+                step.say(self._declare(*survey(self.settings.project, combiners=False)))
+            if self.placed:
+                self._start_all(report, self.placed, "Starting the Spark cluster")
+            self._start_all(report, self.airflow.parts, "Starting Airflow")
+            self._start_all(report, [self.meter], "Starting the meter")
+            with report.step("Waiting for the first figures of the streams") as step:
+                view = self._first_figures(connect(self.settings.control), step)
+            if self._amiss:
+                raise LocalError(
+                    "not all that is declared runs",
+                    got="; ".join(map(str, self._amiss)),
+                    fix="mend it, then `make up` again; all else runs",
+                )
+            return view
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Two starts or stops at once would undo each other's work."""
+        with locked(self.settings.home / "run" / "up.lock"):
+            yield
+
+    def _check(self) -> str:
+        for place in (self.settings.home, self.settings.cache):
+            place.mkdir(parents=True, exist_ok=True)
+            free = shutil.disk_usage(place).free
+            if free < NEEDED_DISK:
+                raise LocalError(
+                    f"the disk of {place} is nearly full",
+                    got=f"{free / GIB:.1f} GiB free, {NEEDED_DISK / GIB:.0f} are needed",
+                    fix="make room, or choose other places: PENSTOCK_HOME for data, PENSTOCK_CACHE for downloads",
+                )
+        found = runtime.find()
+        for part in self.parts:
+            if not part.running():
+                part.ports_free()
+        note = f" ({found.note})" if found.note else ""
+        return f"Java {found.version} from {found.source}{note}"
+
+    def _keep_to_it(self) -> None:
+        """Data of one broker is not that of three: LocalError if the home was first started in the other way."""
+        s, mark = self.settings, self.settings.home / CLUSTER_MARK
+        marked, one = mark.exists(), (s.home / "kafka" / "data" / "meta.properties").exists()
+        if s.cluster and one:
+            raise LocalError(
+                "the data of this home lies on one broker, and a cluster has three",
+                got=f"PENSTOCK_CLUSTER is set, and {s.home} holds records and checkpoints of one broker",
+                fix="choose another place by PENSTOCK_HOME, or give the data up: `make clean`",
+            )
+        if marked and not s.cluster:
+            raise LocalError(
+                "the data of this home lies on the brokers of a cluster",
+                got=f"PENSTOCK_CLUSTER is off, and {mark} is there",
+                fix="leave PENSTOCK_CLUSTER out, choose another place by PENSTOCK_HOME, or give it up: `make clean`",
+            )
+
+    def _fetch(self, report: Report) -> None:
+        wanted: list[tuple[str, str]] = [("connector", "Spark's Kafka connector")]
+        if self.brokers:
+            wanted.insert(0, ("broker", "Kafka"))
+        if s3a.is_far(settings().checkpoint_root):
+            wanted.append(("s3a", "Spark's client of object stores"))
+        for name, label in wanted:
+            if jars.missing(name):
+                with report.step(f"Fetching {label}") as step:
+                    jars.ensure(name, step.tick)
+        if s3a.is_far(settings().checkpoint_root):
+            s3a.libraries()
+        if self.mariadb and not self.mariadb.running():
+            with report.step("Looking for MariaDB") as step:
+                step.say(f"from {mariadb_binaries.find(step.tick).source}")
+        for part in self.stores:
+            if part.name in jars.SETS and jars.missing(part.name):
+                with report.step(f"Fetching {part.label.removeprefix('the ')}") as step:
+                    jars.ensure(part.name, step.tick)
+
+    def _train(self, report: Report) -> None:
+        if not aot_cache.missing():
+            return
+        with report.step("Preparing a fast start of drivers, once: one minute or two") as step:
+            try:
+                aot_cache.ensure(step.say)
+                step.say("")
+            except LocalError as e:
+                step.say(f"left out: {e}")
+
+    def _start_stores(self, report: Report) -> None:
+        for parts in (self.stored, self.stores):
+            if parts:
+                self._start_all(report, parts, f"Starting {' and '.join(p.label.removeprefix('the ') for p in parts)}")
+
+    def _start_all(self, report: Report, parts: Sequence[Part], title: str) -> None:
+        with report.step(title) as step:
+            started = [part for part in parts if part.start()]
+            for part in parts:
+                step.say(f"waiting for {part.label}")
+                part.wait()
+            runs = "they run already" if len(parts) > 1 else "it runs already"
+            some = f"started {len(started)} of {len(parts)}, the others run already"
+            step.say("" if len(started) == len(parts) else some if started else runs)
+
+    def _declare(self, catalog: Catalog, wrong: Sequence[BrokenFile]) -> str:
+        control = connect(self.settings.control)
+        control.migrate()
+        before = control.desired()
+        control.sync(catalog, forget=not wrong)
+        if self.mariadb:
+            Demo(self.mariadb.url_of("demo"), self.settings.project / "sql" / "tables").create()
+        done = ensure_topics(catalog.topics.values(), self.settings.bootstrap)
+        # What is new finds its tables and topics.
+        taken = self._take_up(control, control.desired().keys() - before.keys())
+        said = f"{len(catalog.topics)} topics" + (f", {len(done)} created or changed" if done else "")
+        said += f"; released for what is new: {', '.join(taken)}" if taken else ""
+        said += "".join(f"; wrong: {mistake}" for mistake in wrong)
+        self._amiss += wrong
+        # What is new in an app of which a file is wrong may not start.
+        ill = (app.name for app in control.apps() if of_app(app.name, catalog, wrong))
+        self._left_out.update(control.desired().keys() - catalog.supervised.keys(), *map(control.desired, ill))
+        return said
+
+    def _take_up(self, control: Control, new: Set[str]) -> list[str]:
+        """Release the apps whose running drivers do not know a stream or capture that is new; their names."""
+        taken = []
+        for app in control.apps():
+            fresh = sorted(new & control.desired(app.name).keys())
+            driver = control.driver(app.incarnation) if app.incarnation else None
+            if not fresh or driver is None or not backends.alive(driver):
+                continue
+            try:
+                release(control, app.name, Actor("make up", "cli"), f"new: {', '.join(fresh)}")
+                taken.append(app.name)
+            except ReleaseRefused as e:
+                self._amiss.append(e)
+                self._left_out |= set(fresh)
+        return taken
+
+    def _first_figures(self, control: Control, step: Step) -> Overview:
+        """Wait until every wanted stream runs and the first of them has read something."""
+        deadline, well_at = time.monotonic() + FIRST_FIGURES, time.monotonic()
+        while True:
+            view = self.view(control)
+            streams = [s for app in view.apps for s in app.streams if s.name not in self._left_out]
+            wanted = [s for s in streams if s.desired == "on"]
+            waiting = [s for s in wanted if s.state not in ("running", "idle")]
+            reading = [s for s in wanted if s.rows_in and s.batch_age_ms is not None and s.batch_age_ms < FRESH_MS]
+            if not waiting and (reading or not wanted):
+                step.say(f"{len(wanted)} streams, {sum(s.rows_in for s in wanted):,} records read")
+                return view
+            if not waiting or any(s.state not in FAILING for s in waiting):
+                well_at = time.monotonic()
+            if waiting and (time.monotonic() > deadline or time.monotonic() - well_at > GIVEN_UP):
+                raise LocalError(
+                    "not every stream runs",
+                    got="; ".join(f"{s.name} is {s.state}" + (f": {s.why}" if s.why else "") for s in waiting),
+                    fix="look at `penstock streams logs <stream>` and at the DAGs in Airflow; the platform stays up",
+                )
+            if time.monotonic() > deadline:
+                step.say("all streams run, none has read a record yet")
+                return view
+            step.say(by_state(waiting) or "the first batches")
+            time.sleep(1)
+
+    def view(self, control: Control) -> Overview:
+        return overview(read(control), Limits.of(self.settings))
+
+    # Down
+
+    def down(self, report: Report) -> None:
+        """Stop everything, drivers included; data stays."""
+        if not self.settings.home.exists():
+            return
+        with self._alone():
+            with report.step("Stopping Airflow and the meter") as step:
+                # First, or it would launch again what is drained next.
+                ran = [self.airflow.stop(), self.meter.stop()]
+                step.say("" if any(ran) else "they did not run")
+            with report.step("Draining the streams") as step:
+                step.say(self._stop_drivers(step.say))
+            # The streams' stores last of all: whoever drains still writes to them.
+            if self.spark:
+                with report.step("Stopping the Spark cluster") as step:
+                    step.say("" if self.spark.stop() else "it did not run")
+            with report.step("Stopping Kafka, MariaDB and the stores") as step:
+                # Brokers at once: the last of a quorum has nobody to hand over to.
+                ran = [stop_together(self.brokers)]
+                ran += [part.stop() for part in (self.mariadb, *self.stores) if part]
+                ran += [process.stop_recorded(self.settings.home / "run")]
+                step.say("" if any(ran) else "they did not run")
+
+    def _stop_drivers(self, say: Callable[[str], None]) -> str:
+        control = connect(self.settings.control)
+        try:
+            rows = [row for row in control.drivers() if backends.alive(row)]
+        except ControlError:
+            rows = []  # without the database none can drain; what runs is found below
+        for row in rows:
+            with suppress(ControlError):
+                control.driver_asked(row.incarnation)
+            backends.terminate(row)
+        if rows:
+            say(f"{len(rows)} drivers end their batches")
+            process.wait_for(lambda: not any(backends.alive(row) for row in rows), DRAIN, 0.2)
+        killed = [row for row in rows if backends.alive(row) and backends.kill(row)]
+        for row in rows:
+            with suppress(ControlError):
+                control.driver_ended(row.incarnation, "the platform was taken down", "asked")
+        strays = self._strays()
+        for leader in strays:
+            process.kill_session(leader)
+        if not rows and not strays:
+            return "none ran"
+        drained = len(rows) - len(killed)
+        return f"{drained} drained" + (f", {len(killed) + len(strays)} killed" if killed or strays else "")
+
+    def _strays(self) -> set[int]:
+        """Leaders of sessions that run a driver of this home, though the database does not say so."""
+        found = set()
+        for one in psutil.process_iter():
+            with suppress(psutil.Error, OSError):
+                ours = one.environ().get("PENSTOCK_HOME") == str(self.settings.home)
+                if ours and launch.INCARNATION in one.cmdline():
+                    found.add(os.getsid(one.pid))
+        return found - {os.getsid(0)}
+
+    def clean(self, report: Report) -> None:
+        """Take it down and remove its data; downloads stay in the cache."""
+        home = self.settings.home.resolve()
+        if home in (Path.home(), Path("/"), self.settings.project) or home in self.settings.project.parents:
+            raise LocalError("this folder is not Penstock's alone, so it is not removed", got=home)
+        self.down(report)
+        if home.exists():
+            with report.step(f"Removing {home}"):
+                shutil.rmtree(home)

@@ -1,0 +1,87 @@
+"""What runs, and what it uses."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+import psutil
+
+from penstock.control import DriverRow
+from penstock.devstack.servers.base import Part
+from penstock.host import process
+from penstock.supervision import processes as drivers
+
+SAMPLE = 0.5
+
+
+@dataclass(frozen=True)
+class PartUse:
+    """A part as it is now. cpu: percent of one core; memory: bytes, shared ones counted by share; up: seconds."""
+
+    name: str
+    state: str  # running | stopped | crashed
+    pid: int | None = None
+    ports: dict[str, int] | None = None
+    up: float | None = None
+    cpu: float | None = None
+    memory: int | None = None
+
+
+def parts(which: list[Part], rows: list[DriverRow], seconds: float = SAMPLE) -> list[PartUse]:
+    """Every part, and every driver as `driver-<app>`; takes so many seconds to see what each uses."""
+    found = {part.name: (part, process.members(record) if (record := part.record) else []) for part in which}
+    sessions = {f"driver-{row.app}": (row, processes(row)) for row in rows}
+    everyone = [p for _, members in [*found.values(), *sessions.values()] for p in members]
+    before = {p.pid: _cpu(p) for p in everyone}
+    began = time.monotonic()
+    time.sleep(seconds if everyone else 0)
+    took = time.monotonic() - began
+
+    def use(name: str, pid: int | None, members: list[psutil.Process], ports: dict[str, int]) -> PartUse:
+        cpu = sum(max(0.0, _cpu(p) - before[p.pid]) for p in members)
+        leader = next((p for p in members if p.pid == pid), members[0])
+        return PartUse(
+            name, "running", pid, ports, _up(leader), round(100 * cpu / took, 1), sum(memory(p) for p in members)
+        )
+
+    out = []
+    for part, members in found.values():
+        record, alive = part.record, part.running()
+        if alive and record and members:
+            out.append(use(part.name, alive.pid, members, dict(record.ports)))
+        else:
+            out.append(PartUse(part.name, "crashed" if record else "stopped", ports=dict(part.ports)))
+    out += [use(name, row.pid, members, {}) for name, (row, members) in sessions.items() if members]
+    return out
+
+
+def processes(row: DriverRow) -> list[psutil.Process]:
+    """Every process of a driver that is there."""
+    found = []
+    for member in drivers.members(row):
+        with suppress(psutil.Error):
+            found.append(psutil.Process(member.pid))
+    return found
+
+
+def _cpu(one: psutil.Process) -> float:
+    with suppress(psutil.Error):
+        times = one.cpu_times()
+        # Children that ended count too: Airflow's are many and short.
+        return float(times.user + times.system + times.children_user + times.children_system)
+    return 0.0
+
+
+def memory(one: psutil.Process) -> int:
+    """Proportional set size in bytes, where the system tells it; 0 for a process that ended."""
+    with suppress(psutil.Error):
+        return int(getattr(one.memory_full_info(), "pss", 0) or one.memory_info().rss)
+    return 0
+
+
+def _up(one: psutil.Process) -> float:
+    with suppress(psutil.Error):
+        return max(0.0, time.time() - one.create_time())
+    return 0.0

@@ -1,0 +1,1 @@
+"""Embedded servers: broker, databases, stores, Spark, Airflow."""

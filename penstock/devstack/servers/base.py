@@ -1,0 +1,212 @@
+"""What every embedded part has in common: start, wait until it serves, stop, and be known again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar
+
+import psutil
+
+from penstock.devstack.lifecycle import Lifecycle
+from penstock.errors import LocalError
+from penstock.host import files, process
+from penstock.host.process import Record
+
+
+class Part(Lifecycle):
+    """One process of the platform. home: where its data, logs and records are kept."""
+
+    name: str
+    label: str
+    variable: ClassVar[str] = ""
+    """The environment variable that chooses its port."""
+    patience: ClassVar[float] = 60.0
+    """Seconds it may take until it serves."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+
+    @property
+    def run(self) -> Path:
+        return self.home / "run"
+
+    @property
+    def log(self) -> Path:
+        return self.home / "logs" / f"{self.name}.log"
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        """Ports it listens on, by what each is for; they follow the one that `variable` sets."""
+        return {}
+
+    @abstractmethod
+    def command(self) -> list[str]: ...
+
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether it serves."""
+
+    def environment(self) -> dict[str, str]:
+        return {}
+
+    def prepare(self) -> None:
+        """Lay out data and settings; idempotent, and safe after an attempt that was cut off."""
+
+    @property
+    def record(self) -> Record | None:
+        return process.read(self.run, self.name)
+
+    def running(self) -> psutil.Process | None:
+        """The process, if it runs."""
+        process.reap()
+        record = self.record
+        return record.process() if record else None
+
+    def start(self) -> bool:
+        if self.running():
+            self._same_ports()
+            return False
+        if (record := self.record) is not None:
+            process.stop(record, patience=5)  # what a crashed leader left behind
+        self.ports_free()
+        files.private(self.home)
+        with files.owner_only():
+            self.prepare()
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            if self.log.exists() and self.log.stat().st_size > 10 * 1024 * 1024:
+                self.log.rename(self.log.with_suffix(".log.1"))
+            process.spawn(
+                self.name,
+                self.command(),
+                run=self.run,
+                log=self.log,
+                env=self.environment(),
+                cwd=self.home,
+                ports=self.ports,
+            )
+        return True
+
+    def wait(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
+        def settled() -> bool:
+            tick()
+            return not self.running() or self.ready()
+
+        limit = self.patience if seconds is None else seconds
+        if process.wait_for(settled, limit) and self.running():
+            return
+        raise LocalError(
+            f"{self.label} ended while it started" if not self.running() else f"{self.label} does not serve",
+            got=process.tail(self.log) or f"nothing in {self.log}",
+            fix=f"read {self.log}; `make down`, then `make up` again",
+        )
+
+    def stop(self) -> bool:
+        """Stop it and everything it started in its session; True if it ran. Its data stays."""
+        record = self.record
+        ran = self.running() is not None
+        if record:
+            process.stop(record)
+            process.forget(self.run, self.name)
+        return ran
+
+    def kill(self) -> None:
+        """SIGKILL it, as a crash would."""
+        if record := self.record:
+            process.kill(record)
+
+    def pause(self) -> None:
+        """SIGSTOP it."""
+        if found := self.running():
+            found.suspend()
+
+    def resume(self) -> None:
+        if found := self.running():
+            found.resume()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+        self.wait()
+
+    def _same_ports(self) -> None:
+        record = self.record
+        for use, wanted in self.ports.items():
+            had = record.ports.get(use, wanted) if record else wanted
+            if had != wanted:
+                raise LocalError(
+                    f"{self.label} runs already, on another port",
+                    got=f"it listens on {had}, wanted is {wanted}",
+                    fix=f"set {self.variable}={had}, or `make down` first",
+                )
+
+    def ports_free(self) -> None:
+        """LocalError if somebody else has one of its ports."""
+        for port in self.ports.values():
+            # What was killed a moment ago may still be giving its port back.
+            for _ in range(20):
+                if not (who := process.holder(port)):
+                    break
+                time.sleep(0.1)
+            else:
+                takes = " (it takes that one and the next)" if len(self.ports) > 1 else ""
+                raise LocalError(
+                    f"port {port}, which {self.label} wants, is taken",
+                    got=who,
+                    fix=f"stop that process, or choose another port: {self.variable}=<port> make up{takes}",
+                )
+
+
+class Group(Lifecycle):
+    """Several parts that are one thing to whoever uses it; each may be killed and started alone."""
+
+    @property
+    @abstractmethod
+    def parts(self) -> Sequence[Part]:
+        """In the order in which they start."""
+
+    def start(self) -> bool:
+        started = [part.start() for part in self.parts]
+        return any(started)
+
+    def wait(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
+        for part in self.parts:
+            part.wait(seconds, tick)
+
+    def stop(self) -> bool:
+        """Stop everything at once; True if something ran."""
+        return stop_together(self.parts)
+
+
+class Store(Part):
+    """A part that streams write to."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where it is, without a password."""
+
+
+def stop_together(parts: Sequence[Part], patience: float = 15.0) -> bool:
+    """Stop several at once: one that waits for another gets no longer than all; True if something ran."""
+    ran = any(part.running() for part in parts)
+    process.stop_all([r for part in parts if (r := part.record)], patience=patience)
+    for part in parts:
+        process.forget(part.run, part.name)
+    return ran
+
+
+def owner_option() -> list[str]:
+    """MariaDB refuses to run as root unless it is told that this is meant."""
+    return ["--user=root"] if hasattr(os, "geteuid") and os.geteuid() == 0 else []
+
+
+def quietly(check: Callable[[], object], *errors: type[BaseException]) -> bool:
+    """Whether a check passes; the given errors mean that it does not."""
+    with contextlib.suppress(*errors):
+        return bool(check())
+    return False

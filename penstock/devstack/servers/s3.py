@@ -1,0 +1,80 @@
+"""The embedded object store: s3proxy from Maven Central, its objects in files.
+
+It speaks S3 to one access key, and refuses whoever does not know the secret, which lies in the home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+import httpx
+
+from penstock.devstack.servers.base import Store, quietly
+from penstock.host import secret_file
+from penstock.java import jars, runtime
+from penstock.object_store.endpoint import ACCESS_KEY, PART, SECRET
+from penstock.settings import settings
+
+CONFIG = """s3proxy.endpoint=http://127.0.0.1:{port}
+s3proxy.authorization=aws-v2-or-v4
+s3proxy.identity={access_key}
+s3proxy.credential={secret}
+jclouds.provider=filesystem-nio2
+jclouds.filesystem.basedir={data}
+"""
+# Its own would print every request.
+LOGBACK = """<configuration>
+<appender name="out" class="ch.qos.logback.core.ConsoleAppender">
+<encoder><pattern>%d{ISO8601} %p %m%n</pattern></encoder></appender>
+<root level="WARN"><appender-ref ref="out"/></root>
+</configuration>
+"""
+
+
+class S3(Store):
+    """A private object store on loopback."""
+
+    name: str = PART
+    label: str = "the object store"
+    variable: ClassVar[str] = "PENSTOCK_S3_PORT"
+
+    def __init__(self, home: Path | None = None, *, port: int, heap: str = "192m") -> None:
+        super().__init__(home or settings().home)
+        self.port = port
+        self.heap = heap
+        self.folder = self.home / "s3"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def secret_key(self) -> str:
+        """The secret of this home's store; one is made where there is none."""
+        return secret_file.kept(self.home / SECRET).hex()
+
+    @property
+    def ports(self) -> Mapping[str, int]:
+        return {"http": self.port}
+
+    def prepare(self) -> None:
+        data = self.folder / "data"
+        data.mkdir(parents=True, exist_ok=True)
+        (self.folder / "s3proxy.conf").write_text(
+            CONFIG.format(port=self.port, access_key=ACCESS_KEY, secret=self.secret_key, data=data)
+        )
+        (self.folder / "logback.xml").write_text(LOGBACK)
+
+    def command(self) -> list[str]:
+        return [
+            runtime.find().command, f"-Xmx{self.heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1",
+            "-XX:+ExitOnOutOfMemoryError", "-XX:-UsePerfData", "-Dfile.encoding=UTF-8",
+            f"-Dlogback.configurationFile={self.folder / 'logback.xml'}", "-cp", jars.classpath("s3"),
+            "org.gaul.s3proxy.Main", "--properties", str(self.folder / "s3proxy.conf"),
+        ]  # fmt: skip
+
+    def ready(self) -> bool:
+        # Who brings no key is refused: that is an answer.
+        return quietly(lambda: httpx.get(self.url, timeout=3).status_code == httpx.codes.FORBIDDEN, httpx.HTTPError)

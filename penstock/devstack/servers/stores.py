@@ -1,0 +1,53 @@
+"""The stores of sinks and archives as parts of this machine's platform.
+
+The object store of the archives always is one, unless it is given elsewhere; the others are if they are asked for, or
+run already.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pkgutil import resolve_name
+
+from penstock.devstack.servers.base import Store
+from penstock.errors import LocalError
+from penstock.host import process
+from penstock.object_store import endpoint
+from penstock.settings import Settings
+
+# By the name of the store, which is also the part's and that of its settings.
+KINDS: Mapping[str, str] = {
+    "elasticsearch": "penstock.devstack.servers.elasticsearch:Elasticsearch",
+    "mongodb": "penstock.devstack.servers.mongodb:MongoDB",
+    "influxdb": "penstock.devstack.servers.influxdb:InfluxDB",
+    "s3": "penstock.devstack.servers.s3:S3",
+}
+
+
+def chosen(given: Settings) -> list[Store]:
+    """The parts, in order of start. LocalError if what is asked for is none of them, or lies elsewhere."""
+    wanted = given.stores.replace(",", " ").lower().split()
+    if strange := [name for name in wanted if name not in KINDS]:
+        raise LocalError(
+            "this is no store that runs here", got=strange[0], fix=f"STORES takes some of: {' '.join(KINDS)}"
+        )
+    for name in wanted:
+        if variable := _elsewhere(given, name):
+            raise LocalError(
+                f"{name} is asked for here, and is given elsewhere",
+                got=f"STORES={given.stores} and {variable}",
+                fix=f"leave {name} out of STORES, or unset {variable}",
+            )
+    if not _elsewhere(given, endpoint.PART):
+        wanted.append(endpoint.PART)
+    there = [name for name in KINDS if name in wanted or process.read(given.home / "run", name)]
+    return [resolve_name(KINDS[name])(given.home, port=getattr(given, f"{name}_port")) for name in there]
+
+
+def _elsewhere(given: Settings, name: str) -> str:
+    """The variable that says where a store is; empty if there is none."""
+    if getattr(given, f"{name}_url").get_secret_value():
+        return f"PENSTOCK_{name.upper()}_URL"
+    connection = f"AIRFLOW_CONN_{name.upper()}"
+    return connection if os.environ.get(connection, "").strip() else ""

@@ -1,0 +1,1 @@
+"""Simulated devices and agents with known expected output."""

@@ -1,0 +1,1 @@
+"""Checkpoints: layout, durability, ownership, recovery against the commit marker."""

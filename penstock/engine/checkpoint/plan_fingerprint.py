@@ -1,0 +1,207 @@
+"""What a stream keeps in state, as lines that two releases are compared by: Spark goes on with the state of another
+aggregate or window if only its types are the same.
+
+The lines lie in the checkpoint. `python -m penstock.engine.checkpoint.plan_fingerprint APP` compares those of
+all streams of an app, as the code now is, without a broker; with --accept it lets the next start take other lines.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pyspark
+
+from penstock import catalog
+from penstock.engine.checkpoint.recovery import REBUILD
+from penstock.engine.jvm import bridge
+from penstock.engine.jvm.hadoop_fs import Folder
+from penstock.engine.query import source, spark_limits
+from penstock.engine.session import open_session, session_for
+from penstock.engine.state import fold as folding
+from penstock.engine.state import restore_rules
+from penstock.errors import Blocked, PenstockError
+from penstock.host.child_output import output, tell
+from penstock.settings import settings
+from penstock.tables import topic_reader
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.engine.operations.reset import Reset
+    from penstock.engine.query.source import Place
+    from penstock.engine.state.fold import Place as FoldPlace
+    from penstock.model.stream import Stream
+
+KNOWN, ACCEPTED = "plan.json", "plan-accepted.json"
+
+
+def rows(
+    spark: SparkSession,
+    stream: Stream,
+    bootstrap: str,
+    tables: dict[str, DataFrame],
+    without: Collection[Place] = (),
+    reset: Reset | None = None,
+    *,
+    begun: bool = True,
+    most: int = 0,
+) -> DataFrame:
+    """The frame that a stream's transform gives, of all but some records. DeclarationError if it is not what the
+    stream promises. most: records of a batch, 0 for no limit."""
+    frames = {
+        name: source.stream(spark, stream, name, bootstrap, without, reset=reset, begun=begun, most=most)
+        for name in stream.sources
+    }
+    if stream.tables:
+        # Spark would broadcast a table: it takes it for small, and broadcasts before the table is up to date.
+        spark.conf.set("spark.sql.autoBroadcastJoinThreshold", -1)
+        # So a join hashes the batch and not the table.
+        frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
+    with folding.noted() as place:
+        found = stream.transform(**frames, **tables)
+    spark_limits.is_frame(stream, found)
+    spark_limits.check(stream, [*bridge.stateful_steps(found), *(spark_limits.FOLD for _ in place.folds)])
+    spark_limits.timers_fit(stream, [fold.name for fold in place.folds.values() if fold.due])
+    spark_limits.clocks_fit(stream, bridge.clocks(found))
+    spark_limits.times_fit(stream, bridge.untimed_groups(found), bridge.own_watermarks(found))
+    spark_limits.windows_fit(stream, bridge.windows(found))
+    if any(fold.restored for fold in place.folds.values()):
+        restore_rules.restoring(stream, found, place)
+    return found
+
+
+def restores(stream: Stream, spark: SparkSession, bootstrap: str) -> bool:
+    """Whether the state of a stream can be made anew of its topics."""
+    try:
+        with folding.noted() as place:
+            rows(spark, stream, bootstrap, empty(stream, spark))
+    except Exception:
+        # A transform may raise anything, and why the stream stands is another matter.
+        return False
+    return place.rebuilds
+
+
+def empty(stream: Stream, spark: SparkSession) -> dict[str, DataFrame]:
+    """The tables of a stream, without rows."""
+    return {name: spark.createDataFrame([], topic_reader.ddl(table.fields)) for name, table in stream.tables.items()}
+
+
+def lines(stream: Stream, given: DataFrame, place: FoldPlace | None = None) -> list[str]:
+    """What the checkpoint of a stream holds, given what `rows` made: its state, and which share of a topic it read.
+    place: of its folds.
+
+    With another share it would go on behind records that another stream has not written yet.
+    """
+    shares = [(one.source, *one.share) for one in stream.sources.values() if one.share != (1, 1)]
+    folds = folding.lines(stream, place) if place else []
+    return [*bridge.kept(given), *folds, *(f"share {n} of {of} of {source}" for source, n, of in shares)]
+
+
+class Plan:
+    """The lines of one stream's checkpoint, at `path`."""
+
+    def __init__(self, spark: SparkSession, stream: str, path: str) -> None:
+        self._stream, self._folder = stream, Folder(spark, path)
+        self._reset = Folder(spark, f"{path}.reset")
+
+    def check(self, lines: list[str], *, anew: bool = False, restores: bool = False) -> None:
+        """Blocked if a checkpoint with batches has the state of another plan, and nobody accepted this one.
+
+        lines: what `lines` says of it. anew: whatever was accepted before. restores: whether its topics hold it.
+        """
+        if self._reset.names("."):
+            return  # the next start begins anew
+        known = self._lines(KNOWN)
+        accepted = None if anew else self._lines(ACCEPTED)
+        if known is not None and lines not in (known, accepted) and self._folder.names("commits"):
+            raise Blocked(
+                f"stream {self._stream} has state of other code, and this code would misread it",
+                got=_difference(known, lines),
+                fix="take the old code back; or give the stream a new name; or stop it and "
+                + (f"{REBUILD.format(name=self._stream)}; or " if restores else "")
+                + "begin anew from a time, "
+                f"`penstock streams reset {self._stream} --to TIME`, or with all that its topics still hold, "
+                "`--to earliest`, release and start it; or if the old state fits all the same, here and in all "
+                "streams of its app: "
+                f"`penstock streams release {self._stream} --accept-state`. "
+                "Rows of windows that are closed can be computed again from an archive, if a backfill does that: "
+                "`penstock backfill list`",
+            )
+
+    def keep(self, lines: list[str]) -> None:
+        """Say that the state is from now on that of this plan."""
+        if self._lines(KNOWN) != lines:
+            self._write(KNOWN, lines)
+        # What the next release is to bring stays, if this is a restart before it.
+        if self._lines(ACCEPTED) == lines:
+            self._folder.delete(ACCEPTED)
+
+    def accept(self, lines: list[str]) -> None:
+        """Let the next start go on with the state there is."""
+        try:
+            self.check(lines, anew=True)
+        except Blocked:
+            self._write(ACCEPTED, lines)
+
+    def _write(self, name: str, lines: list[str]) -> None:
+        self._folder.replace(name, orjson.dumps({"spark": pyspark.__version__, "state": lines}).decode())
+
+    def _lines(self, name: str) -> list[str] | None:
+        """None if there are none to be read, or none of this version of Spark: each words plans in its own way."""
+        try:
+            read: dict[str, Any] = orjson.loads(self._folder.read_if_whole(name) or "")
+        except orjson.JSONDecodeError:
+            return None
+        lines: list[str] = read["state"]
+        return lines if read["spark"] == pyspark.__version__ else None
+
+
+def _difference(known: list[str], now: list[str]) -> str:
+    gone, new = ([line for line in one if line not in other] for one, other in ((known, now), (now, known)))
+    if not gone and not new:
+        return f"another order: was {', '.join(known)}; is {', '.join(now)}"
+    return f"was {', '.join(gone) or 'without'}; is {', '.join(new) or 'without'}"
+
+
+def refused(app: str, *, accept: bool) -> list[str]:
+    """Why streams of an app cannot go on with the code as it is, a text each."""
+    found, _ = catalog.survey(first=app, combiners=False)
+    base = open_session("plans")
+    said: list[str] = []
+    accepted: list[tuple[Plan, list[str]]] = []
+    for name in (one.name for one in found.app(app)):
+        stream = found.stream(name)
+        spark = session_for(base, stream)
+        try:
+            path = f"{settings().checkpoint_root.rstrip('/')}/{name}"
+            with folding.at(stream, path) as place:
+                made = rows(spark, stream, settings().bootstrap, empty(stream, spark))
+            now = lines(stream, made, place)
+            plan = Plan(spark, name, path)
+            if accept:
+                accepted.append((plan, now))
+            else:
+                plan.check(now, anew=True, restores=place.rebuilds)
+        except PenstockError as e:
+            said.append(str(e))
+        except Exception as e:
+            # A transform may raise anything; the other streams are looked at all the same.
+            said.append(f"stream {name}: {type(e).__name__}: {str(e).strip().partition(chr(10))[0]}")
+    # All or none: what is refused is not half accepted.
+    for plan, now in [] if said else accepted:
+        plan.accept(now)
+    bridge.end(base)
+    return said
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description="Compare the state of an app's streams with the code as it is.")
+    parser.add_argument("app")
+    parser.add_argument("--accept", action="store_true")
+    given = parser.parse_args()
+    out = output()
+    tell(out, {"refused": refused(given.app, accept=given.accept)})

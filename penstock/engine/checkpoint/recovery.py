@@ -1,0 +1,320 @@
+"""A checkpoint beside the mark of what is written, before a query starts from it.
+
+The mark holds the plan of the last batch that is written and of the one before, as Spark's offset log had them. So what
+a crash took of the last log files is put back, and a checkpoint that is not what wrote the mark is found out: by its
+offsets, never by the number of a batch alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from penstock.engine.checkpoint.offset_log import Plan, commit, watermark_of
+from penstock.engine.jvm import bridge
+from penstock.errors import Blocked
+
+if TYPE_CHECKING:
+    from penstock.engine.jvm.hadoop_fs import Folder
+    from penstock.model.output import Mark
+
+# Spark's words, and where it reads state. A store that another thread has not yet left is not damaged.
+STATE = re.compile(
+    r"CANNOT_LOAD_STATE_STORE(?!\.UNRELEASED)|STATEFUL_OPERATOR_MISSING_STATE|StateSchemaCompatibilityChecker"
+)
+CONDITION = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]")
+# A file of Spark's state: its version is one more than the batch that made it.
+VERSION = re.compile(r"(\d+)\.(?:changelog|zip|delta|snapshot)")
+OF_A_BATCH = "FOREACH_BATCH_USER_FUNCTION_ERROR"
+REBUILD = "make its state anew of what its topics hold with `penstock streams rebuild {name}`"
+RESET = "`penstock streams reset {name} --to ...` says where to begin instead; `--dry-run` shows what that means"
+
+
+class Unmarked(Blocked):
+    """Batches ended that no mark tells of. ended: the last."""
+
+    def __init__(self, what: str, *, got: str, fix: str, ended: int) -> None:
+        super().__init__(what, got=got, fix=fix)
+        self.ended = ended
+
+
+class Recovery:
+    """One look at a checkpoint. said: what was mended, a sentence each.
+
+    mark: of the last batch that is written. stateful: whether the state must have taken in each batch. anew: whether it
+    was asked to begin anew: then the mark may be of what it was before. restores: whether its topics hold its state.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        folder: Folder,
+        mark: Mark,
+        *,
+        stateful: bool,
+        anew: bool = False,
+        restores: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._name, self._folder, self._mark, self._stateful, self._anew = name, folder, mark, stateful, anew
+        self._restores = restores
+        self._plans = {n: plan for n, text in mark.plans.items() if (plan := Plan.read(text))}
+        self._texts: dict[str, str | None] = {}
+        self.said: list[str] = []
+
+    def run(self) -> list[str]:
+        """Mend what can be mended for certain; Blocked, and nothing of it changed any more, where that cannot be."""
+        planned, done = self._folder.numbers("offsets"), self._folder.numbers("commits")
+        self._start_offsets()
+        if self._identified(planned, done):
+            top = self._top(planned)
+            self._behind(top)
+            top = self._ahead(top)
+            self._commits(top)
+            self._same(top)
+        self._emptied()
+        self._unfinished()
+        return self.said
+
+    def _identified(self, planned: list[int], done: list[int]) -> bool:
+        """Whether the mark is of the checkpoint's query; one that has written nothing yet need not have a mark."""
+        text = self._read("metadata")
+        query = _id(text)
+        gone = query is None and not (planned or done or self._anew) and bool(self._mark.query)
+        if gone and self._stateful:
+            raise Blocked(
+                f"the checkpoint of stream {self._name} is not there, though it wrote up to batch {self._mark.batch}",
+                got=f"{self._folder.path} is empty",
+                fix="see that its disk is mounted and that PENSTOCK_CHECKPOINTS names it, or put the folder back; "
+                f"where it is lost, {ways(self._name, restores=self._restores())}",
+            )
+        if query is None and (planned or done or gone) and self._mark.query:
+            query = self._mark.query
+            self._put("metadata", json.dumps({"id": query}), "the query's id is that of its mark")
+        elif query is None and done:
+            raise self._damaged("metadata")
+        elif query is None and text is not None:
+            self._remove("metadata", "a query that has written nothing gets another id")
+        if query == self._mark.query:
+            return True
+        if not done and (self._anew or not self._mark.query):
+            for n in planned:
+                if not self._plan(n):
+                    self._remove(f"offsets/{n}", f"batch {n}, of which nothing is written, is planned anew")
+            return False
+        if not self._mark.query:
+            raise self._unmarked(
+                "has a checkpoint and no mark of what is written: the topic of marks was emptied, or it is another's",
+                f"the last batch that ended is {done[-1]}",
+                done[-1],
+            )
+        raise self._doubt(
+            "has a checkpoint of another query than the one that wrote last",
+            f"query {query}, and {self._mark.query} wrote up to batch {self._mark.batch}",
+        )
+
+    def _top(self, planned: list[int]) -> int:
+        """The last batch whose plan can be read, or is in the mark."""
+        while planned:
+            last = planned[-1]
+            if self._plan(last):
+                return last
+            if last in self._plans:
+                self._put(f"offsets/{last}", self._plans[last].text, f"the plan of batch {last} is that of its mark")
+                return last
+            if last <= self._mark.batch or self._read(f"commits/{last}") is not None:
+                raise self._damaged(f"offsets/{last}")
+            self._remove(f"offsets/{last}", f"batch {last}, of which nothing is written, is planned anew")
+            planned.pop()
+        return -1
+
+    def _behind(self, top: int) -> None:
+        ended = top if self._commit(top) is not None else top - 1
+        if ended > self._mark.batch:
+            raise self._unmarked(
+                "has batches in its checkpoint whose output has no mark: the topic of marks lost them, and perhaps the "
+                "topics of its output did as well",
+                _between(self._plans.get(self._mark.batch), self._plan(ended)),
+                ended,
+            )
+
+    def _ahead(self, top: int) -> int:
+        """The last plan once those of written batches are in the log that it lacks."""
+        last = self._mark.batch
+        if top >= last or (top == last - 1 and self._plan(top) and self._commit(top) is None):
+            # In the latter case the batch on top is run first, for its state.
+            return top
+        # Without state there is nothing to run a written batch again for.
+        runs_again = self._stateful or last not in self._plans
+        if runs_again and top + 1 in self._plans and (top < 0 or self._commit(top) is not None):
+            text = self._plans[top + 1].text
+            self._put(f"offsets/{top + 1}", text, f"the plan of batch {top + 1}, which is written, is that of its mark")
+            return top + 1
+        if self._stateful or last not in self._plans:
+            raise self._doubt(
+                "has an older checkpoint than the one that wrote last, and its state lacks what was read since",
+                _between(self._plan(top), self._plans.get(last)),
+            )
+        plan = self._plans[last]
+        self._put(f"offsets/{last}", plan.text, f"it goes on behind batch {last}, which is written")
+        self._put(f"commits/{last}", commit(plan.watermark_ms), "")
+        return last
+
+    def _commits(self, top: int) -> None:
+        """A batch was planned, so the one before had ended; the last one is run again if that is not certain."""
+        plan = self._plan(top)
+        if plan and top > 0 and self._commit(top - 1) is None:
+            self._put(f"commits/{top - 1}", commit(plan.watermark_ms), f"batch {top - 1} had ended")
+        for n in self._folder.numbers("commits"):
+            if n > top or (n == top and self._commit(n) is None):
+                self._remove(f"commits/{n}", f"batch {n} is run again")
+
+    def _same(self, top: int) -> None:
+        """What the log says of written batches must be what the mark says; Spark reads the last two."""
+        for n in range(max(0, top - 1), top + 1):
+            plan, written = self._plan(n), self._plans.get(n)
+            if plan and (written is None or written.sources == plan.sources):
+                continue
+            if written is None:
+                raise self._damaged(f"offsets/{n}")
+            if plan and self._commit(n) is not None:
+                raise self._doubt(
+                    "has other offsets in its checkpoint than were written under the same number",
+                    f"batch {n}: {_between(plan, written)}",
+                )
+            self._put(f"offsets/{n}", written.text, f"the plan of batch {n}, which is written, is that of its mark")
+
+    def _emptied(self) -> None:
+        """Where no batch is planned, what one has begun to write goes: Spark starts in no folder that has any of it."""
+        if self._folder.numbers("offsets") or self._folder.numbers("commits"):
+            return
+        for name in ("offsets", "commits", "state"):
+            if self._folder.names(name):
+                self._folder.clear(name)
+                self._say(name, "what the first batch had begun is removed")
+
+    def _unfinished(self) -> None:
+        """What batches that did not end have written of their state goes, for they run again: Spark never puts a file
+        in the place of one that is there, and a power cut may have left that one in part."""
+        ended = max(self._folder.numbers("commits"), default=-1)
+        names = [(name, VERSION.fullmatch(name.rpartition("/")[2])) for name in self._folder.below("state")]
+        if left := [name for name, found in names if found and int(found[1]) > ended + 1]:
+            for name in left:
+                self._folder.delete(name)
+            self._say("state", f"what was written of it behind batch {ended} is removed, and written again")
+
+    def _start_offsets(self) -> None:
+        """Where each source began is asked again: it is needed for the first batch alone."""
+        for source in self._folder.names("sources"):
+            name = f"sources/{source}/0"
+            text = self._read(name)
+            if text is not None and "{" not in text:
+                self._remove(name, "where its source began was lost")
+
+    def _plan(self, n: int) -> Plan | None:
+        if n < 0:
+            return None
+        plan = Plan.read(self._read(f"offsets/{n}") or "")
+        known = next(iter(self._plans.values()), plan)
+        # Whole lines may be cut off too.
+        return plan if plan and known and len(plan.sources) == len(known.sources) else None
+
+    def _commit(self, n: int) -> int | None:
+        return watermark_of(self._read(f"commits/{n}") or "") if n >= 0 else None
+
+    def _read(self, name: str) -> str | None:
+        """The text of a file; empty if it is damaged, None if it is not there."""
+        if name not in self._texts:
+            self._texts[name] = self._folder.read_if_whole(name)
+        return self._texts[name]
+
+    def _put(self, name: str, text: str, said: str) -> None:
+        self._folder.replace(name, text)
+        self._texts[name] = text
+        self._say(name, said)
+
+    def _remove(self, name: str, said: str) -> None:
+        self._folder.delete(name)
+        self._texts[name] = None
+        self._say(name, said)
+
+    def _say(self, name: str, said: str) -> None:
+        if said:
+            self.said.append(f"{name}: {said}")
+
+    def _damaged(self, file: str) -> Blocked:
+        return damaged(self._name, f"{self._folder.path}/{file}", restores=self._restores())
+
+    def _unmarked(self, what: str, got: str, ended: int) -> Blocked:
+        for n in range(max(0, ended - 1), ended + 1):
+            if not self._plan(n):
+                return self._damaged(f"offsets/{n}")
+        fix = f"`penstock streams go-on {self._name}` goes on from the checkpoint; what it wrote may be lost, or twice"
+        return Unmarked(f"stream {self._name} {what}", got=got, fix=fix, ended=ended)
+
+    def _doubt(self, what: str, got: str) -> Blocked:
+        return Blocked(f"stream {self._name} {what}", got=got, fix=ways(self._name, restores=self._restores()))
+
+
+def unreadable_state(error: BaseException) -> bool:
+    """Whether a batch failed because its state cannot be read.
+
+    Of each cause Spark's own condition counts, which comes first: behind it may stand a record's words.
+    """
+    firsts = (CONDITION.search(text) for _, text in bridge.causes(error))
+    return any(first and STATE.match(first[1]) for first in firsts)
+
+
+def unreadable_at_start(error: BaseException | None) -> bool:
+    """Whether a query failed, before it had a batch, because its state cannot be read."""
+    said = _with_stacks(error)
+    return OF_A_BATCH not in said and bool(STATE.search(said))
+
+
+def _with_stacks(cause: BaseException | None) -> str:
+    """All that an error says, with the stacks of the JVM below it."""
+    said = []
+    while cause is not None:
+        said += [str(cause), str(getattr(cause, "_stackTrace", ""))]
+        cause = getattr(cause, "_cause", None)
+    return "\n".join(said)
+
+
+def ways(name: str, *, restores: bool) -> str:
+    """What goes on without the state there was."""
+    stopped = f"stop it and {REBUILD.format(name=name)}; or " if restores else ""
+    return stopped + RESET.format(name=name)
+
+
+def damaged(name: str, what: str, *, restores: bool = False) -> Blocked:
+    """A checkpoint that cannot be mended."""
+    return Blocked(
+        f"the checkpoint of stream {name} is damaged",
+        got=what,
+        fix="nothing, if the disk is full or away: it is tried again. Else put the folder back as it was, if there is "
+        f"a copy; or {ways(name, restores=restores)}",
+    )
+
+
+def _id(text: str | None) -> str | None:
+    try:
+        found = json.loads(text or "")
+    except ValueError:
+        return None
+    return str(found["id"]) if isinstance(found, dict) and "id" in found else None
+
+
+def _between(old: Plan | None, newer: Plan | None) -> str:
+    """The offsets that are in doubt, by partition, the last one included."""
+    if newer is None:
+        return "nothing is known of its offsets"
+    said = []
+    for topic, parts in newer.ends.items():
+        before = old.ends.get(topic, {}) if old else {}
+        for p, at in parts.items():
+            first, end = sorted((before.get(p, 0), at))
+            if first < end:
+                said.append(f"{topic}[{p}] {first} to {end - 1}")
+    shown = ", ".join(said[:20]) + (f" and {len(said) - 20} more partitions" if len(said) > 20 else "")
+    return f"in doubt are offsets {shown}" if said else "the same offsets, of other partitions"

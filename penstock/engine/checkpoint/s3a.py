@@ -1,0 +1,101 @@
+"""Checkpoints in an object store, which Spark reaches by Hadoop's client S3A.
+
+An entry of Spark's logs is one conditional write, `If-None-Match: *`: of two drivers that plan or end a batch of one
+number the store takes the first, whoever looked before. Nothing is renamed there, as that would copy each file.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from urllib.parse import urlparse
+
+from penstock.errors import SettingError
+from penstock.host.files import publish
+from penstock.java import jars
+from penstock.java.compiler import compiled
+from penstock.object_store.bucket import Store, checked
+from penstock.object_store.endpoint import AWS, Endpoint, endpoint
+
+SCHEME, HADOOP = "s3a", "spark.hadoop.fs.s3a."
+# What writes the files of a checkpoint.
+WRITER = "penstock.ConditionalCheckpointFileManager"
+# Spark looks through the text of an error by a pattern that takes a frame for each letter, and these texts are long.
+JAVA_OPTIONS = ("-Xss16m",)
+MANAGER = Path(__file__).parent / "java" / f"{WRITER.rpartition('.')[2]}.java"
+
+
+def is_far(path: str) -> bool:
+    """Whether a path lies in an object store."""
+    return urlparse(path).scheme == SCHEME
+
+
+def reached(path: str) -> Endpoint:
+    """How the object store of a path is reached; SettingError if nobody has said so."""
+    found = endpoint()
+    if found is None:
+        raise SettingError(
+            "checkpoints lie in an object store, and nobody has said where that is",
+            got=f"PENSTOCK_CHECKPOINTS={path}",
+            fix="set PENSTOCK_S3_URL, PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, or start the one here: "
+            "`make up`",
+        )
+    checked(found)
+    return found
+
+
+def store(path: str) -> Store:
+    """What lies below a path, by a client that needs no Spark."""
+    given = urlparse(path)
+    return Store(reached(path), given.netloc, given.path.strip("/"))
+
+
+def libraries() -> list[Path]:
+    """The jars that it takes: the client, and what writes checkpoints by it; fetched and compiled if need be."""
+    spark = sorted((jars.pyspark_folder() / "jars").glob("*.jar"))
+    names = ("spark-sql_", "spark-core_", "spark-common-utils_", "hadoop-client-api-", "scala-library-")
+    classes = compiled(MANAGER, [jar for jar in spark if jar.name.startswith(names)])
+    target = classes.with_name(f"{classes.name}-jar")
+    with publish(target) as fresh:
+        if fresh:
+            with zipfile.ZipFile(fresh / f"{MANAGER.stem}.jar", "w") as out:
+                for file in classes.rglob("*.class"):
+                    out.write(file, file.relative_to(classes))
+    return [*jars.jars_of("s3a"), target / f"{MANAGER.stem}.jar"]
+
+
+def conf(path: str) -> dict[str, str]:
+    """How Spark reaches an object store with checkpoints below a path. It may hold secrets.
+
+    SettingError or SinkError if it is not said how that is reached.
+    """
+    at = reached(path)
+    told = {
+        "endpoint.region": at.region,
+        "create.conditional.enabled": "true",
+        "audit.enabled": "false",
+        # The default needs one library more, which reads columns of large files ahead.
+        "input.stream.type": "classic",
+        # What is uploaded lies here meanwhile, and goes with the JVM's other temporary files.
+        "buffer.dir": "${java.io.tmpdir}/s3a",
+        # A stream that fails is tried again: it is to say so within seconds, not within minutes.
+        "connection.establish.timeout": "15s",
+        "connection.timeout": "20s",
+        "attempts.maximum": "2",
+        "retry.limit": "4",
+    }
+    if at.url != AWS:
+        told |= {
+            "endpoint": at.url,
+            "path.style.access": "true",
+            "connection.ssl.enabled": str(at.url.startswith("https:")).lower(),
+        }
+    if at.access_key:
+        told |= {
+            "access.key": at.access_key,
+            "secret.key": at.secret_key,
+            "aws.credentials.provider": "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider",
+        }
+    else:
+        told["aws.credentials.provider"] = "software.amazon.awssdk.auth.credentials.DefaultCredentialsProvider"
+    return {f"{HADOOP}{name}": value for name, value in told.items()}

@@ -1,0 +1,1 @@
+"""The commit of a batch: delivery to every output, dead letters, late records."""

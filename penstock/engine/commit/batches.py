@@ -1,0 +1,400 @@
+"""A stream's batches on their way out: rows to the outputs, dead letters and late records beside them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from penstock.control.repositories.data_loss import Gap
+from penstock.engine.checkpoint import plan_fingerprint
+from penstock.engine.checkpoint.offset_log import Plan
+from penstock.engine.checkpoint.recovery import Unmarked
+from penstock.engine.commit.async_writer import counted
+from penstock.engine.commit.delivery import Giving, Store, joined
+from penstock.engine.commit.reject_budget import Untaken
+from penstock.engine.commit.rejected import Rejects
+from penstock.engine.faults.batch_splitting import Portions, full
+from penstock.engine.faults.data_loss import Inputs
+from penstock.engine.faults.poison import Quarantine
+from penstock.engine.jvm.bridge import Execution, turn
+from penstock.engine.operations.reset import Reset, take_up
+from penstock.engine.query.encode import encoded, split
+from penstock.engine.query.upstream import Feeds, opened
+from penstock.engine.query.watermark import Watermark
+from penstock.engine.state.fold import folds_of
+from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError
+from penstock.kafka.admin import admin, partitions, topic_ids
+from penstock.model.output import NOTHING, Beside, Mark, Output, Owner
+from penstock.model.topic import ASIDE, COMMITS
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+    from penstock.control.repositories.data_loss import Book
+    from penstock.engine.checkpoint.layout import Batch, Checkpoint
+    from penstock.engine.query.source import Place
+    from penstock.engine.query.tables import Tables
+    from penstock.model.stream import Stream
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a batch came to. dead and late: records, kept or counted; offsets: the next ones of its inputs."""
+
+    rows: int
+    dead: int
+    late: int
+    offsets: dict[str, dict[int, int]]
+
+
+class Batches:
+    """Writes the batches of one stream, each to every store once or over itself.
+
+    Stores without marks come first: so once a store with marks has a batch, all before it have it too. done: is told
+    of each batch written; stands: why the stream stands still, a Wait where it is a store that asks for it, and None
+    once it goes on. fed_by: the streams that write what it reads; None for all whose marks say so.
+    """
+
+    def __init__(
+        self,
+        stream: Stream,
+        spark: SparkSession,
+        bootstrap: str,
+        checkpoint: Checkpoint,
+        tables: Tables,
+        book: Book,
+        done: Callable[[Written], None],
+        stands: Callable[[Exception | None], None],
+        fed_by: Collection[str] | None = None,
+    ) -> None:
+        self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
+        self._checkpoint, self._tables, self._done = checkpoint, tables, done
+        self._stores: list[Store] = []
+        self._past: Counter[str] = Counter()
+        # Counts never fall: else rates over them would be of what was never written.
+        self._counting = threading.Lock()
+        self._rejects: Rejects
+        self._book, self._inputs = book, Inputs(stream, bootstrap, checkpoint, book)
+        self._watermark: Watermark
+        self._fed_by = fed_by
+        self._feeds: Feeds | None = None
+        self.folds = folds_of(stream.name, spark, checkpoint.path)
+        self.portions = Portions(stream, spark, bootstrap, checkpoint)
+        self._quarantine = Quarantine(stream, spark, bootstrap, self._made, checkpoint.path, stands)
+        # Held while a batch is written: a stop waits for it, so that no transaction is cut.
+        self._writing = threading.Lock()
+        self._stopping = threading.Event()
+        self._untaken = Untaken(stream)
+        self._giving = Giving(stream, bootstrap, self._stopping, stands, self._untaken)
+        self._begun: float | None = None
+        # A batch whose output had no answer, to be counted once it is known to be written: query, number, figures.
+        self._unanswered: tuple[str, int, Written] | None = None
+        self.given: int | None = None
+        """The number of the batch that Spark gave last since it was opened."""
+        self.reset: Reset | None = None
+        """What it began anew with."""
+        self.blocked: Blocked | None = None
+        """Why the present query may not go on: Spark hands on no more than the error's text."""
+
+    @property
+    def committed(self) -> Mark:
+        """The mark of the last batch that is written."""
+        return max((store.mark for store in self._stores), key=lambda mark: mark.batch, default=NOTHING)
+
+    @property
+    def left_out(self) -> Collection[Place]:
+        """Places of records that make their batch fail: the query is not to read them."""
+        return self._quarantine.left_out
+
+    def writing_for(self) -> float:
+        """See `Giving`."""
+        return self._giving.writing_for()
+
+    def busy_for(self) -> float:
+        """Seconds since Spark gave the present batch; 0 if there is none."""
+        begun = self._begun
+        return 0.0 if begun is None else time.monotonic() - begun
+
+    def open(self) -> None:
+        """Open the stores, which fences earlier writers of the same stream, and find what is written."""
+        self._stopping.clear()
+        self.given = None
+        self.blocked = None
+        by_store: dict[Hashable, list[Output]] = {}
+        outputs = [*self._stream.outputs.values(), *self._stream.beside.values()]
+        # Where there is no other topic, this one's writer keeps the mark: it tells a topic deleted and made again.
+        outputs.append(Beside(ASIDE))
+        for output in sorted(outputs, key=lambda o: o.delivery == "exactly once"):
+            by_store.setdefault(output.store, []).append(output)
+        owner = Owner(self._stream.name, self._stream.group, self._bootstrap)
+        for shared in by_store.values():
+            self._stores.append(Store(shared, self._giving.opened(shared, owner), NOTHING))
+        self._topics_exist()
+        for store in self._stores:
+            store.mark = store.writer.committed()
+            if any(output.name in self._stream.beside for output in store.outputs):
+                self._tables.settle(store.mark)
+        reset = take_up(self._checkpoint, self.committed)
+        self.reset = reset and reset.of(topic_ids(admin(self._bootstrap), reset.ids, self._bootstrap))
+        self._fits()
+        ids = self._mend()
+        self._quarantine.left_out |= self.portions.open(self.committed)
+        self._quarantine.damage = self.portions.passes or self._quarantine.damage
+        self._rejects = Rejects(self._stream, self._spark, self._bootstrap, self.left_out, self.reset)
+        self._rejects.kept.ids = ids
+        self._quarantine.reset = self.reset
+        self._pass_damage()
+        planned = self._checkpoint.planned()
+        self._feeds = opened(self._stream, self._bootstrap, self._fed_by, planned.batch_id if planned else -1)
+        time = self.committed.time if self.committed.query == self._checkpoint.query else None
+        self._watermark = Watermark(self._stream, self.portions, self._feeds, time or 0)
+
+    def settle(self, timeout: float) -> None:
+        """Let no further batch begin, and wait for the present one."""
+        # Spark's stop waits for the callback: that must find the flag, not a lock held here.
+        self._stopping.set()
+        if self._writing.acquire(timeout=timeout):
+            self._writing.release()
+
+    def close(self) -> None:
+        with self._counting:
+            stores, self._stores = self._stores, []
+            self._past = sum((counted(store.writer) for store in stores), self._past)
+        for store in stores:
+            store.writer.close()
+        feeds, self._feeds = self._feeds, None
+        if feeds:
+            feeds.close()
+
+    @property
+    def stored(self) -> dict[str, Any] | None:
+        """Of a sink: its place, and what its writers have counted, also those that are closed."""
+        outputs = [output for output in self._stream.outputs.values() if output.delivery != "exactly once"]
+        if not outputs:
+            return None
+        with self._counting:
+            counts = sum((counted(store.writer) for store in self._stores), self._past)
+        return {
+            "place": ", ".join(output.name for output in outputs),
+            "aside": [output.aside.name for output in outputs],
+            **counts,
+            "waits": self._giving.waits,
+            "answered_at": self._giving.answered_at,
+        }
+
+    def _made(self, frames: dict[str, DataFrame]) -> DataFrame:
+        """The encoded rows of some frames of the inputs: a batch, run apart from its query."""
+        if self._stream.tables:
+            frames = {name: frame.hint("shuffle_hash") for name, frame in frames.items()}
+        return encoded(self._stream, self._stream.transform(**frames, **self._tables.frames(self._spark)))
+
+    def write(self, frame: DataFrame, batch_id: int) -> None:
+        """Write one batch of the encoded rows; Spark calls it."""
+        self._begun = time.monotonic()
+        try:
+            self._write(frame, batch_id)
+        except Exception as e:
+            self.blocked = e if isinstance(e, Blocked) else None
+            self.portions.short |= full(e)
+            raise
+        finally:
+            self._begun = None
+
+    def _write(self, frame: DataFrame, batch_id: int) -> None:
+        with self._writing, turn(self._spark):
+            if not self._stores or self._stopping.is_set():
+                raise LeaseLost(f"stream {self._stream.name} is being stopped")
+            self.given = batch_id
+            query = self._query()
+            self._tables.advance(str(query.id), batch_id, self._stopping.is_set)
+            if self._feeds:
+                self._feeds.begin()
+            batch, stopping = self._checkpoint.batch(batch_id), self._stopping.is_set
+            todo = self._todo(str(query.id), batch)
+            self.folds.begin(batch)
+            if not todo:
+                # Its output is out already; the rows are consumed all the same, so that the state is committed.
+                self._quarantine.watch(batch, frame.write.format("noop").mode("append").save, stopping, written=True)
+                self.folds.keep(batch)
+                self._watermark.settle(batch, Execution.last(query))
+                self._checkpoint.sync()
+                if self._unanswered and self._unanswered[:2] == (str(query.id), batch_id):
+                    self._done(self._unanswered[2])
+                self._unanswered = None
+                log.info("stream %s: batch %d was written before the restart", self._stream.name, batch_id)
+                return
+            ids = self._rejects.kept.ids = self._inputs.before(batch, self.committed, str(query.id))
+            written = len(todo) < len(self._stores)
+            rows = split(self._stream, self._quarantine.watch(batch, frame.toArrow, stopping, written=written))
+            self.folds.keep(batch)
+            come = self._watermark.settle(batch, Execution.last(query))
+            fed = self._feeds.fed if self._feeds else ()
+            rejects = self._rejects.of(batch, Execution.last(query), late=self.folds.late(batch), fed=fed)
+            rejects += self._quarantine.letters(batch, self._rejects.kept)
+            self._inputs.after(batch)
+            # Nobody takes them where the store that does has this batch already.
+            takes = any(output.name in self._stream.beside for store in todo for output in store.outputs)
+            of_tables, dead, first = self._tables.dead() if takes else ({}, 0, "")
+            known = self.committed.offsets
+            of_marks = self._tables.offsets if takes else {t: known[t] for t in self._tables.ids if t in known}
+            writes = tuple(topic.name for topic in self._stream.written)
+            mark = Mark(
+                str(query.id), batch_id, {**batch.ends, **of_marks}, {**ids, **self._tables.ids}, batch.plans,
+                self._checkpoint.copy, batch.starts, writes, come, self._stream.promise.due is not None,
+            )  # fmt: skip
+            self._checkpoint.sync()
+            beside = joined(rejects.rows, of_tables)
+            self._untaken.begin()
+            taken, refused = sum(table.num_rows for table in rows.values()), 0
+            written_so = Written(taken, rejects.dead + dead, rejects.late, batch.ends)
+            self._unanswered = (str(query.id), batch_id, written_so)
+            for store in todo:
+                refused += self._giving.give(store, rows, beside, mark, self._rejects.kept)
+                store.mark = mark
+            if takes:
+                self._tables.written()
+            self._unanswered = None
+            taken = sum(table.num_rows for table in rows.values())
+            self._untaken.written(taken)
+            self._done(replace(written_so, rows=taken, dead=rejects.dead + dead + refused))
+            if rejects.dead or dead:
+                log.warning(
+                    "stream %s: %d records of batch %d are put aside, the first: %s",
+                    self._stream.name, rejects.dead + dead, batch_id, rejects.first or first,
+                )  # fmt: skip
+
+    def _todo(self, query: str, batch: Batch) -> list[Store]:
+        """The stores that may not have the batch yet."""
+        for place, store in reversed(list(enumerate(self._stores))):
+            if store.mark.query == query and self._has(store.mark, batch):
+                return self._stores[place + 1 :]
+        return self._stores
+
+    def _has(self, mark: Mark, batch: Batch) -> bool:
+        """Whether a batch is written. PenstockError if it neither is the one behind the mark nor one that is written.
+
+        The number alone does not tell: a log that lost its end plans other records under the same one.
+        """
+        plan = Plan.read(mark.plans.get(batch.batch_id, ""))
+        if plan and plan.sources == batch.plan.sources:
+            return True
+        before = Plan.read(mark.plans.get(mark.batch, ""))
+        if mark.batch == batch.batch_id - 1 and (
+            before is None or (batch.before and before.sources == batch.before.sources)
+        ):
+            return False
+        # Versions before 0.3 kept no plans.
+        bare = not mark.plans and mark.batch == batch.batch_id
+        if bare and all(mark.offsets.get(topic) == parts for topic, parts in batch.ends.items()):
+            return True
+        raise PenstockError(
+            f"stream {self._stream.name}: batch {batch.batch_id} was planned with other offsets than are written",
+            got=f"the mark is of batch {mark.batch}",
+            fix="nothing: the query starts again from what its mark says",
+        )
+
+    def _topics_exist(self) -> None:
+        """Say which topic is missing, instead of a source that waits for it or an output that is made by chance."""
+        there = partitions(admin(self._bootstrap), self._bootstrap)
+        wanted = {topic.name for topic in self._stream.topics()}
+        if missing := sorted(wanted - there.keys()):
+            if deleted := self._inputs.deleted(missing):
+                raise deleted
+            raise DeclarationError(
+                f"stream {self._stream.name} needs topics the broker does not have",
+                got=", ".join(missing),
+                fix=self._stream.creates,
+            )
+
+    def _fits(self) -> None:
+        """See that the checkpoint is that of the mark; one without a mark is marked once somebody has accepted it."""
+        stateful, name = self._stream.stateful_steps > 0, self._stream.name
+        try:
+            self._checkpoint.fits(
+                self.committed,
+                stateful=stateful,
+                restores=lambda: plan_fingerprint.restores(self._stream, self._spark, self._bootstrap),
+            )
+        except Unmarked as e:
+            query = self._checkpoint.query
+            gap = Gap(COMMITS.name, "unmarked", start=self.committed.batch + 1, end=e.ended + 1, topic_id=query)
+            if gap not in self._book.gaps_found(name, [gap]):
+                raise
+            ends, _ = self._checkpoint.waiting()
+            mark = Mark(query, e.ended, ends, {}, self._checkpoint.batch(e.ended).plans, self._checkpoint.copy)
+            for store in self._stores:
+                if store.marked:
+                    store.writer.write({}, mark)
+                    store.mark = mark
+            self._book.gaps_passed(name, [gap])
+            self._checkpoint.fits(mark, stateful=stateful)
+
+    def _mend(self) -> Mapping[str, str]:
+        """Let reading go on behind gaps that may be passed, and return the broker's ids of the topics that are there.
+
+        Offsets go into the marks first, and what a mark says of another topic goes last: to die in between leaves what
+        shows the gap once more.
+        """
+        mended = self._inputs.at_start(self.committed)
+        if mended.gone or mended.logs:
+            self._quarantine.forget(mended)
+            # Meanwhile the mark holds no plans: it would say that the log is another's.
+            self._remark(lambda mark: replace(mended.within(mark), plans={}))
+            self._checkpoint.rebase(
+                lambda topic, partition, at: None if topic in mended.gone else mended.offset(topic, partition, at)
+            )
+            self._checkpoint.sync()
+            self._remark(lambda mark: replace(mark, plans=self._checkpoint.batch(mark.batch).plans))
+        self._remark(mended.without)
+        return mended.ids
+
+    def _remark(self, change: Callable[[Mark], Mark]) -> None:
+        query = self._checkpoint.query
+        for store in self._stores:
+            if query and store.mark.query == query and (fresh := change(store.mark)) != store.mark:
+                store.writer.write({}, fresh)
+                store.mark = fresh
+
+    def _pass_damage(self) -> None:
+        """Let reading go on behind what is broken in the log, which is put aside with the mark that says so.
+
+        A batch that begins before it first ends there.
+        """
+        found, batch = self._quarantine.damage, self._checkpoint.planned()
+        self._quarantine.damage = None
+        if found is None or batch is None:
+            return
+        start = batch.starts.get(found.topic, {}).get(found.partition)
+        if start is None or start < found.offsets.start:
+            self.portions.end(batch, found.topic, found.partition, found.offsets.start)
+            return
+        query, ids = self._checkpoint.query, self._rejects.kept.ids
+        beside = found.letters(self._stream, self._rejects.kept, self._bootstrap)
+        for store in self._stores:
+            if not store.marked:
+                continue
+            mine = store.mark.query == query
+            mark = store.mark if mine else Mark(query, -1, batch.starts, ids, checkpoint=self._checkpoint.copy)
+            # As if it had died behind this, it finds that it has passed.
+            if (fresh := replace(found.passed(mark), plans={})).offsets != mark.offsets:
+                self._giving.give(store, {}, beside.rows, fresh, self._rejects.kept)
+                store.mark = fresh
+        self._checkpoint.rebase(found.behind)
+        self._checkpoint.sync()
+        self._remark(lambda mark: replace(mark, plans=self._plans(mark.batch)))
+        self._done(Written(0, beside.dead, 0, self._checkpoint.waiting()[0]))
+
+    def _plans(self, batch_id: int) -> dict[int, str]:
+        return self._checkpoint.batch(batch_id).plans if batch_id >= 0 else {}
+
+    def _query(self) -> StreamingQuery:
+        # The callback may run before the query's start() has returned.
+        return next(query for query in self._spark.streams.active if query.name == self._stream.name)

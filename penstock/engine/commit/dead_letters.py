@@ -1,0 +1,87 @@
+"""Rows that an output can never take, as they are put aside: as the records they were made of, where they say which."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.engine.commit.rejected import KEPT, origin
+from penstock.kafka.admin import admin, first_offsets
+from penstock.kafka.dead_letters import PREFIX, Origin, between, consumer
+from penstock.kafka.record_lookup import Whole, whole
+
+if TYPE_CHECKING:
+    from confluent_kafka import Consumer, Message
+
+    from penstock.engine.commit.dead_letter_index import Kept
+
+PLACE = ("topic", "partition", "offset")
+
+
+def letters(
+    rows: pa.Table, why: Mapping[int, str], stream: str, output: str, bootstrap: str, kept: Kept, target: str
+) -> pa.Table:
+    """The letters of refused rows, by row number. target: the topic they go to; a record whose letter lies there
+    already has none."""
+    if not set(PLACE) <= set(rows.column_names):
+        return _of_rows(rows.take(list(why)), list(why.values()), stream, output)
+    places = rows.select(PLACE).take(list(why)).to_pylist()
+    reasons: dict[Origin, list[str]] = {}
+    for place, reason in zip(places, why.values(), strict=True):
+        if not kept.has(place, target):
+            reasons.setdefault(Origin(**place), []).append(reason)
+    found = dict(_records(reasons, bootstrap))
+    made = [_of_record(place, said, found.get(place), stream, output, kept.ids) for place, said in reasons.items()]
+    return pa.Table.from_pylist(made, schema=KEPT)
+
+
+def _of_rows(rows: pa.Table, why: list[str], stream: str, output: str) -> pa.Table:
+    """Of rows with `key` and `value` and no record."""
+    said = [{"output": output, "stream": stream, "reason": reason} for reason in why]
+    headers = [[(f"{PREFIX}{name}", text.encode()) for name, text in one.items()] for one in said]
+    key, value = (rows[name].cast(pa.binary()) for name in ("key", "value"))
+    kept = pa.chunked_array([pa.array(headers, KEPT.field("headers").type)])
+    return pa.Table.from_arrays([key, value, kept], schema=KEPT)
+
+
+def _of_record(
+    place: Origin, reasons: list[str], record: Whole | None, stream: str, output: str, ids: Mapping[str, str]
+) -> dict[str, Any]:
+    """One letter, however many rows were made of the record; the record's own headers come first."""
+    reason = reasons[0] if len(reasons) == 1 else f"{reasons[0]} (and {len(reasons) - 1} more of its rows)"
+    said = [*origin(place._asdict(), stream, "reason", reason, ids), (f"{PREFIX}output", output.encode())]
+    if record is None:
+        # It was there when the batch was read: compaction or retention has taken it since.
+        return {"key": None, "value": None, "headers": [*said, (f"{PREFIX}cut", b"key, value")]}
+    headers = [*record.headers, *said, (f"{PREFIX}timestamp", str(record.timestamp).encode())]
+    return {"key": record.key, "value": record.value, "headers": headers}
+
+
+def _records(places: Iterable[Origin], bootstrap: str) -> Iterator[tuple[Origin, Whole]]:
+    """The records of some places, those that are still there."""
+    parts: dict[tuple[str, int], set[int]] = {}
+    for topic, partition, offset in places:
+        parts.setdefault((topic, partition), set()).add(offset)
+    if not parts:
+        return
+    first = first_offsets(admin(bootstrap), parts, bootstrap)
+    with consumer(bootstrap) as reader:
+        for part, offsets in parts.items():
+            # They lie in one batch: to read what is between is quicker than to seek each. What was removed meanwhile
+            # would end the reading, so what is missing then is sought.
+            spans = [(max(min(offsets), first.get(part, 0)), max(offsets) + 1)]
+            for message in _read(reader, part, spans):
+                if message.offset() in offsets:
+                    offsets.discard(message.offset() or 0)
+                    found = whole(message)
+                    yield found.place, found
+            for message in _read(reader, part, [(offset, offset + 1) for offset in offsets]):
+                found = whole(message)
+                yield found.place, found
+
+
+def _read(reader: Consumer, part: tuple[str, int], spans: Iterable[tuple[int, int]]) -> Iterator[Message]:
+    for start, end in spans:
+        yield from between(reader, *part, start, end)

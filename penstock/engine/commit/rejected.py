@@ -1,0 +1,187 @@
+"""Records of a batch that do not reach the transform: what is no record is a dead letter, what is late is counted.
+
+A good batch pays for neither: Spark counts both while it runs, and only a batch that has some is looked at again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.codec import columnar
+from penstock.engine.commit.dead_letter_index import Kept
+from penstock.engine.query import decode, source
+from penstock.kafka.dead_letters import PREFIX
+from penstock.model.topic import ASIDE
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+    from penstock.engine.checkpoint.layout import Batch
+    from penstock.engine.checkpoint.offset_log import Ends
+    from penstock.engine.jvm.bridge import Execution
+    from penstock.engine.operations.reset import Reset
+    from penstock.model.input import Input
+    from penstock.model.stream import Stream
+
+KEPT = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("headers", pa.map_(pa.string(), pa.binary()))])
+
+
+@dataclass
+class Found:
+    """dead, late: how many; first: why the first dead one is; rows: what is kept, by topic."""
+
+    dead: int = 0
+    late: int = 0
+    first: str = ""
+    kept: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def __add__(self, more: Found) -> Found:
+        kept = {topic: list(rows) for topic, rows in self.kept.items()}
+        for topic, rows in more.kept.items():
+            kept.setdefault(topic, []).extend(rows)
+        return Found(self.dead + more.dead, self.late + more.late, self.first or more.first, kept)
+
+    @property
+    def rows(self) -> dict[str, pa.Table]:
+        return {topic: pa.Table.from_pylist(rows, schema=KEPT) for topic, rows in self.kept.items()}
+
+
+class Rejects:
+    """Finds the dead letters and the late records of one run of a query."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        spark: SparkSession,
+        bootstrap: str,
+        left_out: Collection[source.Place],
+        reset: Reset | None = None,
+    ) -> None:
+        self._stream, self._spark, self._bootstrap = stream, spark, bootstrap
+        self._left_out, self._reset = left_out, reset
+        self.kept = Kept(stream, bootstrap, reset)
+        self._late_places: list[tuple[int, ...]] | None = None
+
+    def of(self, batch: Batch, execution: Execution, *, late: bool = False, fed: Collection[str] = ()) -> Found:
+        """What of a batch does not reach its output. late: whether something came too late that Spark knows not of.
+        fed: the inputs whose records other streams write."""
+        found = Found()
+        self._dead(batch, execution, found)
+        self._late(batch, execution, found, fed, known=late)
+        return found
+
+    def _dead(self, batch: Batch, execution: Execution, found: Found) -> None:
+        """Only a batch with more of them than were held is read a second time."""
+        # Two inputs may read one topic.
+        known: set[tuple[str, int, int]] = set()
+        for name, given in self._stream.sources.items():
+            metric = execution.observed(f"bad_{name}") if given.schema else None
+            count, held = decode.bad(metric) if metric is not None else (0, None)
+            if not count:
+                continue
+            target = given.rejected.name if given.rejected else ""
+            for record in self._again(given, batch) if held is None else held:
+                place = (record["topic"], record["partition"], record["offset"])
+                if place in known or self.kept.has(record, target):
+                    continue
+                known.add(place)
+                found.dead += 1
+                found.first = found.first or record["reason"]
+                if target:
+                    self._keep(found, record, target, "reason", record["reason"])
+
+    def _again(self, given: Input, batch: Batch) -> Iterator[dict[str, Any]]:
+        again = source.batch(self._spark, given, self._bootstrap, batch, self._left_out)
+        rows = decode.rejected(again, given, clock(batch))
+        return (row.asDict() for row in rows.toLocalIterator())
+
+    def _late(self, batch: Batch, execution: Execution, found: Found, fed: Collection[str], *, known: bool) -> None:
+        """Spark drops groups and counts those, so the batch is read again for the records.
+
+        What lies below the floor of a reset is late too, if it was not looked at before that.
+        """
+        if self._late_places is None:
+            # A query's plan keeps its shape, and to walk all of it each time costs a hundred calls to the JVM.
+            self._late_places = execution.late_places()
+        if not (known or execution.late(self._late_places)):
+            if not self._old(execution):
+                return
+            batch = self._unseen(batch)
+        promise, micros = self._stream.promise, timedelta(microseconds=1)
+        size, phase = promise.length // micros, promise.ends // micros
+        # Times are finer than the watermark: a record of the same millisecond may lie behind it.
+        at, passed = F.unix_micros(columnar.EVENT_TIME), batch.watermark_ms * 1000
+        end = at + size - F.pmod(at - phase, F.lit(size)) if size else at + promise.taken_for // micros
+        upto = F.lit(passed)
+        if self._reset and self._reset.floor is not None:
+            seen = source.before(self._reset.below, f"{columnar.KEPT}.")
+            upto = F.when(seen, upto).otherwise(max(passed, self._reset.floor * 1000))
+        for name, given in self._stream.sources.items():
+            again = source.batch(self._spark, given, self._bootstrap, batch, self._left_out)
+            rows = decode.decoded(again, given, clock(batch), keep="all", combine=False)
+            late = decode.without_beats(rows.where(~F.col(columnar.BAD))).where(end <= upto)
+            if given.late == "count" or (given.late is None and name not in fed):
+                found.late += late.count()
+                continue
+            target = self._stream.late_topic if given.late else ASIDE.name
+            late = late.select(f"{columnar.KEPT}.*", F.floor((upto - end) / 1000).alias("late_ms"))
+            for row in late.toLocalIterator():
+                if self.kept.has(row.asDict(), target):
+                    continue
+                found.late += 1
+                self._keep(found, row.asDict(), target, "late-ms", str(row.late_ms))
+                if not given.late:
+                    why = f"it came {row.late_ms} ms after its windows had closed"
+                    found.kept[target][-1]["headers"].append((f"{PREFIX}reason", why.encode()))
+
+    def _old(self, execution: Execution) -> bool:
+        """Whether records of the batch lay below the floor of a reset."""
+        names = (f"old_{name}{part}" for name in self._stream.sources for part in ("", "_gone"))
+        metrics = map(execution.observed, names)
+        return any(metric.getLong(0) for metric in metrics if metric is not None)
+
+    def _unseen(self, batch: Batch) -> Batch:
+        """What of a batch was not looked at before the reset, which may let it read all that there is."""
+        starts: Ends = {}
+        for topic, parts in batch.starts.items():
+            ends, seen = batch.ends.get(topic, {}), self._reset.below.get(topic, {}) if self._reset else {}
+            starts[topic] = {p: max(at, min(seen.get(p, 0), ends.get(p, 0))) for p, at in parts.items()}
+        return replace(batch, starts=starts)
+
+    def _keep(self, found: Found, record: dict[str, Any], topic: str, header: str, text: str) -> None:
+        """A record of the input as it came; headers say whence, and one thing more."""
+        found.kept.setdefault(topic, []).append(
+            {
+                "key": record["key"],
+                "value": record["value"],
+                "headers": origin(record, self._stream.name, header, text, self.kept.ids),
+            }
+        )
+
+
+def origin(
+    record: Mapping[str, Any], stream: str, header: str, text: str, ids: Mapping[str, str]
+) -> list[tuple[str, bytes]]:
+    """Headers of a record that is kept: whence it came, which stream kept it, and one thing more. ids: the broker's of
+    topics, as far as they are known."""
+    said = {
+        "topic": record["topic"],
+        "partition": str(record["partition"]),
+        "offset": str(record["offset"]),
+        "stream": stream,
+        header: text,
+    }
+    if topic_id := ids.get(record["topic"]):
+        said["topic-id"] = topic_id
+    return [(f"penstock.{name}", what.encode()) for name, what in said.items()]
+
+
+def clock(batch: Batch) -> Column:
+    """The time of a batch."""
+    return F.timestamp_millis(F.lit(batch.at_ms))

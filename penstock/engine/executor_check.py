@@ -1,0 +1,114 @@
+"""Whether an executor of a cluster has what batches need: Python, its libraries, this code, connector and brokers.
+
+An app of its own asks for one executor as other apps do, and runs on it what no batch can do without. What it finds is
+a line of JSON, the last one of its output.
+
+    python -m penstock.engine.executor_check
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from penstock.engine.executor_wait import Executors
+from penstock.engine.session import open_session
+from penstock.kafka.admin import admin, end_offsets, first_offsets
+from penstock.model.topic import COMMITS
+from penstock.settings import settings
+from penstock.supervision import launch
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+APP = "doctor"
+# Seconds until an executor is there, and all of it at most.
+WAIT, WHOLE = 20.0, 150.0
+SHOWN = 600
+
+
+@dataclass(frozen=True)
+class Found:
+    """python: the one that ran, on that host; records: that were read; lacking: why it was not tried; wrong: what."""
+
+    python: str = ""
+    host: str = ""
+    records: int = 0
+    lacking: str = ""
+    wrong: str = ""
+
+
+def examine() -> Found:
+    """Try it, in a process of its own; seconds, for its JVM must start."""
+    cores = str(settings().executor_cores)
+    try:
+        told = launch.told(
+            ["penstock.engine.executor_check"], WHOLE, PENSTOCK_APP_CORES=cores, PENSTOCK_DRIVER_MEMORY="512m"
+        )
+    except subprocess.TimeoutExpired:
+        return Found(wrong=f"no answer within {WHOLE:g} s")
+    except subprocess.CalledProcessError as e:
+        return Found(wrong=_short(e.stderr.decode(errors="replace")) or f"it ended with {e.returncode}")
+    return Found(**told)
+
+
+def tried(spark: SparkSession) -> Found:
+    executors = Executors(spark, APP)
+    deadline = time.monotonic() + WAIT
+    while executors.lacking is not None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    executors.close()
+    if executors.lacking is not None:
+        return Found(lacking=executors.lacking or "the executor that was started does not come")
+    try:
+        ran = spark.range(1, numPartitions=1).mapInArrow(_there, "host string, python string").first()
+        assert ran
+        return Found(python=ran.python, host=ran.host, records=_read(spark))
+    except Exception as e:  # whatever a foreign host lacks, it is told
+        return Found(wrong=_short(str(e)))
+
+
+def _there(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import socket
+
+    import pyarrow as pa
+
+    import penstock.engine.query.decode  # noqa: F401  # as what is sent by streams does
+
+    for batch in batches:
+        given = {"host": [socket.gethostname()] * len(batch), "python": [sys.executable] * len(batch)}
+        yield pa.RecordBatch.from_pydict(given)
+
+
+def _read(spark: SparkSession) -> int:
+    """Records of one partition of the marks, if there are any."""
+    from penstock.engine.query.source import all_of  # the doctor itself needs no Spark
+
+    bootstrap = settings().bootstrap
+    client, places = admin(bootstrap), [(COMMITS.name, p) for p in range(COMMITS.partitions)]
+    firsts, ends = first_offsets(client, places, bootstrap), end_offsets(client, places, bootstrap)
+    full = [place for place in places if place in firsts and firsts[place] < ends.get(place, 0)]
+    if not full:
+        return 0
+    (topic, one), lasts = full[0], {p: ends.get((t, p), 0) for t, p in places}
+    starts = lasts | {one: firsts[topic, one]}
+    return all_of(spark, topic, bootstrap, {topic: starts}, {topic: lasts}).count()
+
+
+def _short(said: str) -> str:
+    """The line of an error that says what it was: the last cause."""
+    causes = re.findall(r"^(?:Caused by: )?((?:[\w.$]+)?(?:Exception|Error)\b.*)$", said, re.MULTILINE)
+    return (causes[-1] if causes else said.strip())[-SHOWN:]
+
+
+if __name__ == "__main__":
+    session = open_session(APP)
+    print(json.dumps(asdict(tried(session))), flush=True)
+    session.stop()

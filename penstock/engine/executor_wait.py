@@ -1,0 +1,99 @@
+"""What an app still lacks of what it asks of a cluster, in words."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+
+from penstock.engine.jvm import bridge
+from penstock.settings import Placement, settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 1.0
+# So many looks an executor that was started may take until it is there.
+STARTING = 60
+
+
+class Executors:
+    """Looks after the executors of a driver's app: whether it has any, and if not, what it waits for."""
+
+    def __init__(self, spark: SparkSession, app: str) -> None:
+        self._spark, self._asked = spark, settings().placed(app)
+        self._master = str(spark.sparkContext.master)
+        self._id = str(spark.sparkContext.applicationId)
+        self._end = threading.Event()
+        self.lacking: str | None = None
+        """None if there are any; empty if they are on their way; else what is waited for."""
+        if not self._master.startswith("local"):
+            self.lacking = ""
+            # A thread of its own: a master that hangs answers after minutes.
+            threading.Thread(target=self._watch, name="executors", daemon=True).start()
+
+    def close(self) -> None:
+        self._end.set()
+
+    def _watch(self) -> None:
+        coming = 0
+        while not self._end.is_set():
+            try:
+                if bridge.executors(self._spark):
+                    self.lacking, coming = None, 0
+                else:
+                    # What was said before holds until the master has answered.
+                    self.lacking = self.lacking or ""
+                    missing = self._missing()
+                    coming = 0 if missing else coming + 1
+                    never = f"{asks(self._asked)}; they are started and end, or do not reach the driver: see their logs"
+                    self.lacking = missing if coming < STARTING else never
+            except Exception as e:  # no answer, or one of another Spark's: whatever it is, the look goes on
+                if self._end.is_set():
+                    return
+                said = f"{asks(self._asked)}; {self._master} does not say what is free"
+                if said != self.lacking:
+                    log.warning("%s: %s", said, e)
+                self.lacking = said
+            self._end.wait(LOOK_EVERY)
+
+    def _missing(self) -> str:
+        import httpx  # most drivers compute themselves and need no client
+
+        # Of several masters, one of which leads, the first is asked.
+        asked, place = asks(self._asked), urlparse(self._master.split(",")[0])
+        if place.scheme != "spark" or not place.hostname or not place.port:
+            return f"{asked} of {self._master}"
+        workers = []
+        for page in bridge.worker_pages(self._spark, place.hostname, place.port):
+            try:
+                workers.append(httpx.get(f"{page}/json/", timeout=5).json())
+            except (httpx.HTTPError, ValueError):
+                return f"{asked}; worker {page} of {self._master} does not say what is free"
+        if any(one["appid"] == self._id for worker in workers for one in worker["executors"]):
+            return ""
+        return f"{asked}; {self._master} has {free(workers, self._asked)}"
+
+
+def asks(asked: Placement) -> str:
+    """What is waited for."""
+    each = asked.executor_cores or 1
+    return f"waits for executors: {asked.cores} cores, {each} with {asked.memory} each"
+
+
+def free(workers: Sequence[dict[str, object]], asked: Placement) -> str:
+    """What workers have left, as their pages tell it, memory in MiB; and the way out, if none will ever do."""
+    if not workers:
+        return "no live workers"
+    left = [
+        (int(str(w["cores"])) - int(str(w["coresused"])), int(str(w["memory"])) - int(str(w["memoryused"])))
+        for w in workers
+    ]
+    said = ", ".join(f"{cores} cores and {memory} MiB free" for cores, memory in left)
+    largest = max(int(str(w["cores"])) for w in workers)
+    never = f": no worker has {asked.executor_cores} cores at all" if largest < (asked.executor_cores or 1) else ""
+    return f"{len(workers)} workers with {said}{never}"

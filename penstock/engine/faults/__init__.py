@@ -1,0 +1,1 @@
+"""What happens when a batch fails: poison records, data loss, corrupt offsets, memory."""

@@ -1,0 +1,111 @@
+"""Parts of a batch: the records that make it fail are found by running it on ever smaller ones."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from penstock.engine.query.source import Place
+
+if TYPE_CHECKING:
+    from penstock.engine.checkpoint.layout import Batch
+
+# Whether a run over the first n records fails, some of them left out: why, or nothing.
+Fails = Callable[[int, frozenset[int]], str]
+
+
+class Unclear(Exception):
+    """What fails does so without a record, or not each time."""
+
+
+class Blameless(Unclear):
+    """What fails does so without any record: of what is remembered alone."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """total: how many records there are. What fails with the first n is taken to fail with more.
+
+    So a record is found that fails by itself, or with those before it, as the last one of a sum that is too large.
+    """
+
+    total: int
+    fails: Fails
+
+    def found(self, most: int) -> tuple[dict[int, str], bool]:
+        """The records without which all others pass, with the reason; and whether that is all of them, or `most`.
+
+        Nothing if all pass. Unclear if no record is to blame, Blameless, with the reason, if there need be none.
+        """
+        found: dict[int, str] = {}
+        passes = 0
+        while self.fails(self.total, frozenset(found)):
+            if not found and (why := self.fails(0, frozenset())):
+                raise Blameless(why)
+            if len(found) == most:
+                return found, False
+            at, why = self._next(passes, frozenset(found))
+            found[at], passes = why, at + 1
+        return found, True
+
+    def _next(self, passes: int, without: frozenset[int]) -> tuple[int, str]:
+        """The record behind those that pass with which it fails first: bad ones often lie side by side."""
+        step = 1
+        while not self.fails(high := min(passes + step, self.total), without):
+            if high == self.total:
+                raise Unclear("it does not fail each time")
+            passes, step = high, step * 2
+        while high - passes > 1:
+            middle = (passes + high) // 2
+            if self.fails(middle, without):
+                high = middle
+            else:
+                passes = middle
+        # Once more, so that a fault of the moment does not put a good record aside.
+        why = self.fails(high, without)
+        if not why or self.fails(passes, without):
+            raise Unclear("it does not fail each time")
+        return passes, why
+
+
+@dataclass(frozen=True)
+class Order:
+    """The records of a batch in a row, partition behind partition, by their offsets."""
+
+    parts: list[tuple[str, int, int, int]]
+    """topic, partition, first offset, next offset"""
+
+    def __len__(self) -> int:
+        return sum(end - start for _, _, start, end in self.parts)
+
+    def place(self, number: int) -> Place:
+        ends = list(accumulate(end - start for _, _, start, end in self.parts))
+        which = bisect_right(ends, number)
+        topic, partition, _, end = self.parts[which]
+        return Place(topic, partition, end - (ends[which] - number))
+
+    def first(self, count: int, of: Batch) -> Batch:
+        """The batch as if it held only the first records."""
+        starts: dict[str, dict[int, int]] = {}
+        ends: dict[str, dict[int, int]] = {}
+        for topic, partition, start, end in self.parts:
+            taken = min(count, end - start)
+            starts.setdefault(topic, {})[partition] = start
+            ends.setdefault(topic, {})[partition] = start + taken
+            count -= taken
+        return replace(of, starts=starts, ends=ends)
+
+
+def around(places: list[Place], batch: Batch) -> Batch:
+    """The batch as if it held no more than lies between the places."""
+    starts: dict[str, dict[int, int]] = {}
+    ends: dict[str, dict[int, int]] = {}
+    for topic, parts in batch.ends.items():
+        for partition, end in parts.items():
+            offsets = [p.offset for p in places if (p.topic, p.partition) == (topic, partition)]
+            starts.setdefault(topic, {})[partition] = min(offsets, default=end)
+            ends.setdefault(topic, {})[partition] = max(offsets, default=end - 1) + 1
+    return replace(batch, starts=starts, ends=ends)

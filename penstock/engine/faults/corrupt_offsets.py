@@ -1,0 +1,54 @@
+"""Offsets that cannot be read: reading goes on behind them, and what they held is put aside."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.engine.commit.rejected import Found, origin
+from penstock.kafka.log_corruption import left_of
+from penstock.model.output import Mark
+from penstock.model.topic import ASIDE
+
+if TYPE_CHECKING:
+    from penstock.engine.commit.dead_letter_index import Kept
+    from penstock.model.stream import Stream
+
+
+@dataclass(frozen=True)
+class Damage:
+    """Offsets of one partition that are never read, and why: what says so of each of their records."""
+
+    topic: str
+    partition: int
+    offsets: range
+    why: str
+
+    def behind(self, topic: str, partition: int, at: int) -> int:
+        """An offset; if it is one of these, the first behind them."""
+        mine = (topic, partition) == (self.topic, self.partition) and at in self.offsets
+        return self.offsets.stop if mine else at
+
+    def passed(self, mark: Mark) -> Mark:
+        """The mark of one who has gone on behind them."""
+        offsets = {t: {p: self.behind(t, p, at) for p, at in parts.items()} for t, parts in mark.offsets.items()}
+        return replace(mark, offsets=offsets)
+
+    def letters(self, stream: Stream, kept: Kept, bootstrap: str) -> Found:
+        """One for each offset, with what is left of its record."""
+        left = left_of(self.topic, self.partition, self.offsets, bootstrap)
+        found = Found(first=self.why)
+        given = next(one for one in stream.sources.values() if one.reads(self.topic))
+        target = given.rejected or (None if given.schema else ASIDE)
+        for offset in self.offsets:
+            place = {"topic": self.topic, "partition": self.partition, "offset": offset}
+            if kept.has(place, target.name if target else ""):
+                continue
+            found.dead += 1
+            if target:
+                key, value = left.get(offset, (None, None))
+                headers = origin(place, stream.name, "reason", self.why, kept.ids)
+                if offset not in left:
+                    headers.append(("penstock.cut", b"key, value"))
+                found.kept.setdefault(target.name, []).append({"key": key, "value": value, "headers": headers})
+        return found

@@ -1,0 +1,241 @@
+"""Whether what a stream reads next is there: the topics and offsets of every input, at each start and in each batch.
+
+Spark itself goes on in silence wherever records are missing (`failOnDataLoss=false`): it cannot tell a topic that was
+made again, and of what it does tell nothing says how to go on. Here every gap is found, told, counted, and passed only
+as the input declares: by itself, or once somebody has accepted exactly this gap.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from penstock.control.repositories.data_loss import Book, Gap
+from penstock.errors import Blocked, BrokerError, ControlError, DeclarationError
+from penstock.kafka.admin import PATIENCE, admin, first_offsets, log_ends, topic_ids
+from penstock.model.output import Mark
+
+if TYPE_CHECKING:
+    from penstock.engine.checkpoint.layout import Batch, Checkpoint
+    from penstock.engine.checkpoint.offset_log import Ends
+    from penstock.model.input import Input
+    from penstock.model.stream import Stream
+
+log = logging.getLogger(__name__)
+
+SHOWN = 5
+Logs = Mapping[tuple[str, int], tuple[int, int]]
+Ids = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class There:
+    """What the broker has. ids: by topic, of those that exist; logs: first offset and end by topic and partition."""
+
+    ids: Ids
+    logs: Logs
+
+
+@dataclass(frozen=True)
+class Mended:
+    """What must change before a query goes on behind gaps. gone: topics that are as if new, or no more; logs: within
+    which reading goes on, by topic and partition; ids: of all topics that are there."""
+
+    gone: frozenset[str]
+    logs: Logs
+    ids: Ids
+
+    def offset(self, topic: str, partition: int, at: int) -> int:
+        first, end = self.logs.get((topic, partition), (at, at))
+        return min(max(at, first), end)
+
+    def within(self, mark: Mark) -> Mark:
+        """A mark whose offsets are those at which reading goes on."""
+        offsets = {t: {p: self.offset(t, p, at) for p, at in parts.items()} for t, parts in mark.offsets.items()}
+        return replace(mark, offsets=offsets)
+
+    def without(self, mark: Mark) -> Mark:
+        """A mark that says nothing of topics that are others now."""
+        stays = {t for t in mark.offsets if t not in mark.ids or mark.ids[t] == self.ids.get(t)} - self.gone
+        offsets = {t: parts for t, parts in mark.offsets.items() if t in stays}
+        return replace(mark, offsets=offsets, ids={t: i for t, i in mark.ids.items() if t in stays})
+
+
+class Inputs:
+    """Watches over the inputs of one stream. book: where gaps are written down and accepted."""
+
+    def __init__(self, stream: Stream, bootstrap: str, checkpoint: Checkpoint, book: Book) -> None:
+        self._stream, self._bootstrap, self._checkpoint, self._book = stream, bootstrap, checkpoint, book
+        self._starts: Ends = {}
+        self._ids: Ids = {}
+
+    def deleted(self, topics: Collection[str]) -> Blocked | None:
+        """What to say if one of these topics, which are not there, was read before."""
+        starts, _ = self._checkpoint.waiting()
+        gone = [f"{t}, read up to offset {_said(starts[t])}" for t in sorted(starts.keys() & set(topics))]
+        if not gone:
+            return None
+        return Blocked(
+            f"stream {self._stream.name} waits for topics that were deleted",
+            got="; ".join(gone),
+            fix=f"{self._stream.creates}; "
+            f"`penstock streams go-on {self._stream.name}` then reads them from their first records",
+        )
+
+    def at_start(self, mark: Mark) -> Mended:
+        """How to go on behind the gaps before what is read next, if all may be passed; else Blocked."""
+        starts, ends = self._checkpoint.waiting()
+        known = mark.ids if mark.query == self._checkpoint.query else {}
+        # A topic that the checkpoint has forgotten may still stand in the mark.
+        there, gaps = self._look(starts, ends, known, [topic for topic in known if self._readers(topic)])
+        self._decide(gaps, at_start=True)
+        self._passed(gaps)
+        gone = frozenset(gap.topic for gap in gaps if gap.what in ("made again", "deleted"))
+        places = [(gap.topic, gap.partition) for gap in gaps if gap.what in ("removed", "cut")]
+        tables = {table.source for table in self._stream.tables.values()}
+        ids = {**{t: i for t, i in mark.ids.items() if t in tables}, **there.ids}
+        return Mended(gone, {place: there.logs[place] for place in places}, ids)
+
+    def before(self, batch: Batch, mark: Mark, query: str) -> dict[str, str]:
+        """Look before a batch of a query is read; the ids of its topics. DeclarationError if it must start anew."""
+        # A mark of another query says nothing of what this one read.
+        self._starts, self._ids = batch.starts, mark.ids if mark.query == query else {}
+        return self._pass(batch)
+
+    def after(self, batch: Batch) -> None:
+        """Look again once it is read: what was removed meanwhile may not be in it."""
+        self._pass(batch)
+
+    def _pass(self, batch: Batch) -> dict[str, str]:
+        there, found = self._look(*_read(self._starts, batch.ends), self._ids)
+        gaps = [_within(gap, batch.ends) for gap in found]
+        if gaps:
+            self._decide(gaps)
+        changed = [gap for gap in gaps if gap.what != "removed" and gap.topic in batch.ends]
+        if changed:
+            raise DeclarationError(
+                f"stream {self._stream.name} reads topics that are not what they were",
+                got=_list(changed),
+                fix="nothing: it starts again with what is there",
+            )
+        self._passed(gaps)
+        self._starts = {topic: dict(parts) for topic, parts in self._starts.items() if topic in there.ids}
+        for gap in gaps:
+            if gap.what == "removed":
+                self._starts.setdefault(gap.topic, {})[gap.partition] = gap.end
+        self._ids = there.ids
+        return {topic: there.ids[topic] for topic in batch.ends if topic in there.ids}
+
+    def _look(self, starts: Ends, ends: Ends, known: Ids, more: Iterable[str] = ()) -> tuple[There, list[Gap]]:
+        """What is not there, and who does not answer, is asked for a while: brokers start slowly, and topics too."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            there, silent = self._there(starts, ends, known, more)
+            gaps = list(_gaps(starts, ends, known, there))
+            late = time.monotonic() > deadline
+            if silent and late:
+                raise BrokerError(
+                    f"stream {self._stream.name}: partitions of its inputs do not answer",
+                    got=", ".join(sorted(f"{topic}[{p}]" for topic, p in silent)[:SHOWN]),
+                    fix="nothing, if the broker comes back: it is tried again",
+                )
+            if late or not (silent or any(gap.what in ("cut", "deleted") for gap in gaps)):
+                return there, gaps
+            time.sleep(0.2)
+
+    def _there(self, starts: Ends, ends: Ends, known: Ids, more: Iterable[str]) -> tuple[There, set[tuple[str, int]]]:
+        """What the broker has, and partitions that do not answer."""
+        client, at = admin(self._bootstrap), self._bootstrap
+        places = {(topic, p) for offsets in (starts, ends) for topic, parts in offsets.items() for p in parts}
+        firsts, lasts = first_offsets(client, places, at), log_ends(client, places, at)
+        # Last: so offsets of a topic that was just made again are not taken for those of the old one.
+        ids = topic_ids(client, {*starts, *ends, *more}, at)
+        same = {(t, p) for t, p in places if t in ids and known.get(t, ids[t]) == ids[t]}
+        answered = same & firsts.keys() & lasts.keys()
+        return There(ids, {place: (firsts[place], lasts[place]) for place in answered}), same - answered
+
+    def _decide(self, gaps: list[Gap], *, at_start: bool = False) -> None:
+        """Blocked if there is a gap to ask for that was not accepted. at_start: also end what was asked before."""
+        needed = {gap for gap in gaps if gap.what == "deleted" and any(i.topic for i in self._readers(gap.topic))}
+        asked = [g for g in gaps if g not in needed and any(i.stops_at_gap for i in self._readers(g.topic))]
+        accepted: set[Gap] = set()
+        if asked or at_start:
+            try:
+                accepted = self._book.gaps_found(self._stream.name, asked)
+            except ControlError as e:
+                log.warning("gaps of stream %s cannot be told or accepted: %s", self._stream.name, e)
+        if needed and (blocked := self.deleted([gap.topic for gap in needed])):
+            raise blocked
+        if unanswered := [gap for gap in asked if gap not in accepted]:
+            raise Blocked(
+                f"stream {self._stream.name} does not find all that it was to read",
+                got=_list(unanswered),
+                fix=f"`penstock streams go-on {self._stream.name}` goes on with what is there",
+            )
+
+    def _passed(self, gaps: list[Gap]) -> None:
+        for gap in gaps:
+            log.warning("stream %s goes on behind a gap: %s", self._stream.name, gap)
+        if gaps:
+            try:
+                self._book.gaps_passed(self._stream.name, gaps)
+            except ControlError as e:
+                log.warning("gaps of stream %s cannot be counted: %s", self._stream.name, e)
+
+    def _readers(self, topic: str) -> list[Input]:
+        return [given for given in self._stream.sources.values() if given.reads(topic)]
+
+
+def _gaps(starts: Ends, ends: Ends, known: Ids, there: There) -> Iterator[Gap]:
+    """What is not there of the offsets from `starts`, of which `ends` are to be read next."""
+    for topic in sorted(starts.keys() | ends.keys()):
+        now = there.ids.get(topic)
+        if now is None:
+            yield Gap(topic, "deleted", topic_id=known.get(topic, ""))
+            continue
+        # Also where it is only planned: its offsets are those of the topic before.
+        if known.get(topic, now) != now:
+            yield Gap(topic, "made again", topic_id=now)
+            continue
+        begun, wanted = starts.get(topic), ends.get(topic, {})
+        for partition in sorted((begun or {}).keys() | wanted.keys()):
+            if (topic, partition) not in there.logs:
+                continue
+            first, end = there.logs[topic, partition]
+            # A partition is read from its beginning if it came later, a topic from what it has.
+            at = first if begun is None else begun.get(partition, 0)
+            upto = max(at, wanted.get(partition, at))
+            if first > at:
+                yield Gap(topic, "removed", partition, at, first, first - at, now)
+            if end < upto:
+                yield Gap(topic, "cut", partition, end, upto, max(0, upto - max(at, end)), now)
+
+
+def _read(starts: Ends, ends: Ends) -> tuple[Ends, Ends]:
+    """All topics of a batch, and of their partitions those that it reads: a thousand others may be idle."""
+    wanted = {(t, p) for t, parts in ends.items() for p, end in parts.items() if starts.get(t, {}).get(p) != end}
+
+    def narrow(offsets: Ends) -> Ends:
+        return {t: {p: at for p, at in parts.items() if (t, p) in wanted} for t, parts in offsets.items()}
+
+    return narrow(starts), narrow(ends)
+
+
+def _within(gap: Gap, ends: Ends) -> Gap:
+    """Of a gap what concerns a batch: the rest is found by the next."""
+    end = ends.get(gap.topic, {}).get(gap.partition)
+    if gap.what != "removed" or end is None or not gap.start < end < gap.end:
+        return gap
+    return replace(gap, end=end, records=end - gap.start)
+
+
+def _said(parts: Mapping[int, int]) -> str:
+    return ", ".join(f"{at} of [{p}]" for p, at in sorted(parts.items()))
+
+
+def _list(gaps: list[Gap]) -> str:
+    more = f"; and {len(gaps) - SHOWN} more" if len(gaps) > SHOWN else ""
+    return "; ".join(map(str, gaps[:SHOWN])) + more

@@ -1,0 +1,94 @@
+"""A batch run with a stream's state, as its query runs it, but over a copy of its checkpoint and without output."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+from uuid import uuid4
+
+from pyspark.errors import StreamingQueryException
+
+from penstock.errors import LeaseLost
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from penstock.model.stream import Stream
+
+
+class Tried(Exception):
+    """Ends a trial."""
+
+
+@contextmanager
+def copied(checkpoint: str) -> Iterator[Path | None]:
+    """A copy of a checkpoint for the time of a search; None if it is not on a disk of this machine's."""
+    place = urlparse(checkpoint)
+    if place.scheme not in ("", "file"):
+        yield None
+        return
+    copy = Path(f"{place.path}.trial")
+    shutil.rmtree(copy, ignore_errors=True)
+    try:
+        shutil.copytree(place.path, copy, copy_function=_copied)
+        # Spark stops a query when another of its id starts.
+        (copy / ".metadata.crc").unlink(missing_ok=True)
+        (copy / "metadata").write_text(json.dumps({"id": str(uuid4())}))
+        yield copy
+    finally:
+        shutil.rmtree(copy, ignore_errors=True)
+
+
+def _copied(source: str, target: str) -> None:
+    """Tables of RocksDB and of folds are large and never change, so both may have the same."""
+    if source.endswith((".sst", ".arrow")):
+        with suppress(OSError):
+            os.link(source, target)
+            return
+    shutil.copy2(source, target)
+
+
+@dataclass
+class Trial:
+    """One run of the batch that was planned and not committed. error: why it failed, None if it passed."""
+
+    stream: Stream
+    checkpoint: Path
+    stopped: Callable[[], bool]
+    error: Exception | None = None
+    _ran: bool = field(default=False, init=False)
+
+    def run(self, rows: DataFrame) -> None:
+        """Run it on the encoded rows of a streaming query; LeaseLost if the stream is stopped meanwhile."""
+        query = (
+            rows.writeStream.queryName(f"{self.stream.name} on trial")
+            .outputMode(self.stream.promise.mode)
+            .option("checkpointLocation", str(self.checkpoint))
+            .foreachBatch(self._batch)
+            .start()
+        )
+        try:
+            while not query.awaitTermination(1):
+                if self.stopped():
+                    raise LeaseLost(f"stream {self.stream.name} is being stopped")
+        except StreamingQueryException as e:
+            # It ends by an error in any case, so that the batch is not committed.
+            if not self._ran:
+                self.error = e
+        finally:
+            query.stop()
+
+    def _batch(self, frame: DataFrame, batch_id: int) -> None:
+        try:
+            frame.write.format("noop").mode("append").save()
+        except Exception as e:
+            self.error = e
+        self._ran = True
+        raise Tried(f"batch {batch_id} was tried and is not to be committed")

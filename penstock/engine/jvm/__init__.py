@@ -1,0 +1,1 @@
+"""Access to the JVM of Spark; no other module touches it."""

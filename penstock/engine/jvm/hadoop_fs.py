@@ -1,0 +1,151 @@
+"""Files on any file system that Hadoop knows, through Spark's JVM."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from py4j.java_gateway import is_instance_of
+from py4j.protocol import Py4JJavaError
+
+from penstock.engine.checkpoint.s3a import is_far, store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+# Requests to an object store that go out at once.
+AT_ONCE = 8
+
+
+class Folder:
+    """A folder on any file system that Hadoop knows; on a disk what is written keeps Hadoop's checksum beside it.
+
+    In an object store a file is there whole or not at all, and nothing is renamed: that would be a copy.
+    """
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        jvm: Any = spark._jvm
+        self.path = path
+        self._spark = spark
+        self._jvm = jvm
+        self._gateway: Any = spark.sparkContext._gateway
+        self._folder = jvm.org.apache.hadoop.fs.Path(path)
+        self._fs = self._folder.getFileSystem(spark._jsc.hadoopConfiguration())
+        self._far = is_far(path)
+
+    def exists(self) -> bool:
+        return bool(self._fs.exists(self._folder))
+
+    def move(self, to: str) -> None:
+        """Let the folder take a place beside it, whatever is there; in an object store it is copied, then deleted."""
+        place = self._jvm.org.apache.hadoop.fs.Path(to)
+        self._fs.delete(place, True)
+        if self._far:
+            self._copy(to)
+            self.remove()
+        elif not self._fs.rename(self._folder, place):
+            raise OSError(f"{self._folder.toString()} could not be moved to {to}")
+
+    def _copy(self, to: str) -> None:
+        # Hadoop's client would copy folders that are empty too, and a store that keeps objects in files has no ETag
+        # of those.
+        parent, _, name = self.path.rpartition("/")
+        beside, target = store(parent), to.rpartition("/")[2]
+        keys = [one.key for one in beside.objects(name)]
+        with ThreadPoolExecutor(AT_ONCE, "copies") as pool:
+            for _ in pool.map(lambda key: beside.copy(key, f"{target}{key.removeprefix(name)}"), keys):
+                pass
+
+    def names(self, name: str) -> list[str]:
+        """What lies in a folder below this one; nothing if it is not there."""
+        if not self._fs.exists(self._at(name)):
+            return []
+        return [status.getPath().getName() for status in self._fs.listStatus(self._at(name))]
+
+    def below(self, name: str) -> list[str]:
+        """All files in a folder below this one and in those below it; nothing if it is not there."""
+        if not self._fs.exists(self._at(name)):
+            return []
+        root, files, found = self._fs.makeQualified(self._folder).toUri(), self._fs.listFiles(self._at(name), True), []
+        while files.hasNext():
+            found.append(str(root.relativize(files.next().getPath().toUri()).getPath()))
+        return found
+
+    def numbers(self, name: str) -> list[int]:
+        """Those of the entries of a log that lies in a folder below this one, in order."""
+        return sorted(int(entry) for entry in self.names(name) if entry.isdecimal())
+
+    def read(self, name: str) -> str:
+        stream = self._fs.open(self._at(name))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def read_if_whole(self, name: str) -> str | None:
+        """The text of a file; empty if its checksum is not that of the file, None if there is none."""
+        if not self._far and not self._fs.exists(self._at(name)):
+            return None
+        try:
+            return self.read(name)
+        except Py4JJavaError as e:
+            if self._far and is_instance_of(self._gateway, e.java_exception, "java.io.FileNotFoundException"):
+                return None
+            # A store that does not answer says nothing of a file.
+            if self._far or not is_instance_of(self._gateway, e.java_exception, "java.io.IOException"):
+                raise
+            return ""
+
+    def remove(self) -> None:
+        """Delete the folder with all that is in it."""
+        self._fs.delete(self._folder, True)
+
+    def delete(self, name: str) -> None:
+        self._fs.delete(self._at(name), False)
+
+    def clear(self, name: str) -> None:
+        """Delete a folder below this one with all that is in it."""
+        self._fs.delete(self._at(name), True)
+
+    def replace(self, name: str, text: str) -> None:
+        """Put a text in the place of a file, whole or not at all."""
+        fresh = self._at(name if self._far else f"{name}.fresh")
+        out = self._fs.create(fresh, True)
+        try:
+            out.write(text.encode())
+        finally:
+            out.close()
+        if self._far:
+            return
+        rename = self._jvm.org.apache.hadoop.fs.Options.Rename
+        how = self._gateway.new_array(rename, 1)
+        how[0] = rename.OVERWRITE
+        self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(self._fs.getUri()).rename(
+            self._fs.makeQualified(fresh), self._fs.makeQualified(self._at(name)), how
+        )
+
+    def create(self, name: str, text: str) -> bool:
+        """Put a text where there is no file, as Spark does with entries of its logs; whether there was none."""
+        try:
+            out = self._manager.createAtomic(self._at(name), False)
+            try:
+                out.write(text.encode())
+                out.close()
+            finally:
+                out.cancel()
+        except Py4JJavaError as e:
+            if is_instance_of(self._gateway, e.java_exception, "org.apache.hadoop.fs.FileAlreadyExistsException"):
+                return False
+            raise
+        return True
+
+    @cached_property
+    def _manager(self) -> Any:
+        session: Any = self._spark._jsparkSession
+        managers = self._jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
+        return managers.create(self._folder, session.sessionState().newHadoopConf())
+
+    def _at(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._folder, name)

@@ -1,0 +1,1 @@
+"""Operations on a stopped stream: reset, rebuild, recompute, replay."""

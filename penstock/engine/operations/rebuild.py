@@ -1,0 +1,360 @@
+"""A fold's checkpoint made anew: the state that the stream's own output holds, or its inputs, behind the batch that its
+mark tells of.
+
+It is put together in a folder of its own, `<stream>.rebuilding`, and takes the place of a reset that waits when it is
+whole and on the disk: the next start takes it up, as it does any reset, and sets aside what is there. So whatever dies
+before leaves all as it was.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import urlparse
+
+import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from penstock.codec.columnar import gathered
+from penstock.engine.checkpoint import ownership, s3a
+from penstock.engine.checkpoint import plan_fingerprint as plans
+from penstock.engine.checkpoint.layout import RESET
+from penstock.engine.checkpoint.offset_log import Plan, commit
+from penstock.engine.error_text import root_message
+from penstock.engine.jvm.hadoop_fs import Folder
+from penstock.engine.operations.rebuild_from_inputs import Rereading, reread
+from penstock.engine.operations.reset import Reset
+from penstock.engine.progress.stage_log import told
+from penstock.engine.query import source
+from penstock.engine.state import fold as folding
+from penstock.engine.state import fold_query, keyed_store
+from penstock.engine.state.keyed_store import HASH, Damaged
+from penstock.engine.state.restore_query import SENDS, Restoring, each_once
+from penstock.engine.state.restore_rules import ANEW, restoring, sole
+from penstock.errors import BrokerError, PenstockError
+from penstock.kafka.admin import admin, first_offsets, partitions, setting, topic_ids
+from penstock.kafka.commit_marker import mark_of, settled
+from penstock.model.schema import quoted
+from penstock.tables.topic_snapshot import read_in_time
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.engine.checkpoint.offset_log import Ends
+    from penstock.engine.state.fold import Place as FoldPlace
+    from penstock.kafka.commit_marker import Place
+    from penstock.model.fold import Fold
+    from penstock.model.output import Mark
+    from penstock.model.stream import Stream
+
+log = logging.getLogger(__name__)
+
+# Records that a worker holds at once.
+PIECE = 250_000
+LAID = "part INT, keys BIGINT, bytes BIGINT"
+
+
+class Size(NamedTuple):
+    keys: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Rebuilt:
+    """before: of the state that was there, None if there is none that can be read. ends: the next offsets of the
+    inputs, which it goes on from. folder: where it waits for the stream's start."""
+
+    before: Size | None
+    after: Size
+    records: int
+    seconds: float
+    batch: int
+    ends: Ends
+    folder: str
+
+
+@dataclass(frozen=True)
+class Laying:
+    """What a worker does with the rows of one part, which come sorted by hash and key."""
+
+    fold: Fold
+    layout: pa.Schema
+    folder: str
+    batch: int
+    watermark: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        first = next(batches, None)
+        if first is None or not first.num_rows:
+            return
+        part = first[folding.PART][0].as_py()
+        made = keyed_store.laid(Path(self.folder, str(part)), self.layout, self.batch, self._kept(first, batches))
+        size = sum(file.size for file in made.files)
+        yield pa.RecordBatch.from_pydict({"part": pa.array([part], pa.int32()), "keys": [made.keys], "bytes": [size]})
+
+    def _kept(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+        def every() -> Iterator[pa.RecordBatch]:
+            yield first
+            yield from rest
+
+        for table in each_once((one.drop_columns([folding.PART]) for one in gathered(every())), self.fold.key):
+            rows = table.select(self.layout.names).cast(self.layout)
+            yield keyed_store.in_order(fold_query.ended(self.fold, rows, self.watermark))
+
+
+def rebuild(stream: Stream, spark: SparkSession, bootstrap: str, root: str, stopped: Callable[[], None]) -> Rebuilt:
+    """Make the state of a stream's fold anew from its output, or its inputs; its next start goes on with it.
+
+    spark: a session for the stream. stopped: raises unless the stream is stopped. PenstockError, and nothing is
+    changed, where it cannot be done.
+    """
+    began = time.monotonic()
+    stopped()
+    checkpoint = f"{root.rstrip('/')}/{stream.name}"
+    if s3a.is_far(checkpoint):
+        raise PenstockError(
+            f"the state of stream {stream.name} cannot be rebuilt in an object store",
+            got=checkpoint,
+            fix=f"put the folder back from a version or backup of the bucket; or begin anew: "
+            f"`penstock streams reset {stream.name} --to earliest`",
+        )
+    with folding.at(stream, checkpoint) as place:
+        rows = plans.rows(spark, stream, bootstrap, plans.empty(stream, spark))
+    fold, lines = sole(stream, place), plans.lines(stream, rows, place)
+    how = restoring(stream, rows, place) if fold.restored else None
+    home = Path(urlparse(checkpoint).path)
+    with _alone(stream.name, home) as folder:
+        _no_reset_waits(stream.name, home)
+        mark = mark_of(stream.name, bootstrap)
+        plan = _plan(stream, mark)
+        # Of its batch, as the log has it of the one before.
+        older = Plan.read(mark.plans.get(mark.batch - 1, ""))
+        watermark = older.watermark_ms if older else 0
+        before = _size(home / "folds" / fold.name)
+        laying = Laying(
+            fold,
+            fold_query.layout(fold, to_arrow_schema(place.keys[fold.name], timezone="UTC")),
+            f"{folder}/folds/{fold.name}",
+            mark.batch,
+            watermark,
+        )
+        if how:
+            found, records = _restored(stream, spark, bootstrap, how, laying, place)
+        else:
+            reading = Rereading(fold, watermark)
+            with reread(stream, spark, bootstrap, reading, mark, plan, f"{folder}/tables") as (frame, records):
+                found = _laid(stream, frame, fold.key, reading, laying, place, records)
+            shutil.rmtree(folder / "tables", ignore_errors=True)
+        after = Size(sum(one.keys for one in found), sum(one.bytes for one in found))
+        known = {str(one.part): [mark.batch] for one in found}
+        Path(laying.folder).mkdir(parents=True, exist_ok=True)
+        come = plan.watermark_ms
+        said = {"batch": mark.batch, "watermark": come, "time": come, "parts": known, "first": mark.batch}
+        keyed_store.put(Path(laying.folder, folding.NOW), json.dumps(said))
+        _log(spark, folder, checkpoint, mark)
+        ids = {**topic_ids(admin(bootstrap), plan.ends, bootstrap), **mark.ids}
+        asked = Reset(plan.ends, ids={topic: ids[topic] for topic in plan.ends if topic in ids}, rebuilt=True)
+        Folder(spark, str(folder)).replace(RESET, asked.text())
+        plans.Plan(spark, stream.name, str(folder)).keep(lines)
+        if (now := mark_of(stream.name, bootstrap)) != mark:
+            raise PenstockError(
+                f"stream {stream.name} has written meanwhile",
+                got=f"batch {now.batch}, and batch {mark.batch} before",
+                fix="see that no driver runs it, and try again",
+            )
+        stopped()
+        _takes_its_place(folder, Path(f"{home}.reset"))
+    log.info("stream %s: %s keys, %s bytes of state", stream.name, f"{after.keys:,}", f"{after.bytes:,}")
+    return Rebuilt(before, after, records, time.monotonic() - began, mark.batch, plan.ends, f"{home}.reset")
+
+
+class _Made(NamedTuple):
+    part: int
+    keys: int
+    bytes: int
+
+
+def _restored(
+    stream: Stream, spark: SparkSession, bootstrap: str, how: Restoring, laying: Laying, place: FoldPlace
+) -> tuple[list[_Made], int]:
+    """What an output holds, laid; and how many records were read."""
+    # What belongs to the mark lies before these; that nothing lies behind it is seen at the end.
+    began, ends = int(time.time() * 1000), _ends(how.topic, bootstrap)
+    starts = first_offsets(admin(bootstrap), ends, bootstrap)
+    records = sum(end - starts[place] for place, end in ends.items())
+    frame = source.all_of(spark, how.topic, bootstrap, _by_topic(starts), _by_topic(ends)).select(*SENDS)
+    made = _laid(stream, frame, ("key",), how, laying, place, records)
+    read_in_time(how.topic, began, bootstrap, "output", "rebuild it again")
+    return made, records
+
+
+def _laid(
+    stream: Stream,
+    frame: DataFrame,
+    key: Sequence[str],
+    states: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]],
+    laying: Laying,
+    place: FoldPlace,
+    records: int,
+) -> list[_Made]:
+    """Lay the states that are made of all rows of a key. key: the columns that say whose a row is."""
+    fold, spark = laying.fold, frame.sparkSession
+    log.info("stream %s: up to %s records are read", stream.name, f"{records:,}")
+    columns = [f"{quoted(f.name)} {f.dataType.simpleString()}" for f in place.keys[fold.name].fields]
+    columns += [f"{quoted(f.name)} {f.type.ddl}" for f in fold.kept]
+    count = max(-(-records // PIECE), int(spark.conf.get("spark.sql.shuffle.partitions") or 1))
+    state = frame.repartition(count, *key).mapInArrow(states, ", ".join(columns))
+    rows = folding.parted(fold, state).sortWithinPartitions(HASH, *fold.key)
+    try:
+        with told(spark, stream.name):
+            return [_Made(*one) for one in rows.mapInArrow(laying, LAID).collect()]
+    except (PySparkException, Py4JJavaError) as e:
+        of = ", ".join(stream.targets if fold.restored else (one.source for one in stream.sources.values()))
+        raise PenstockError(
+            f"the state of fold {fold.name} cannot be made of {of}",
+            got=root_message(e).removeprefix("penstock.engine.state.restore_query.Unreadable: "),
+            fix="write that key anew, or a tombstone of it, where a record is named; else see `restored` of the fold"
+            if fold.restored
+            else ANEW.format(name=stream.name),
+        ) from e
+
+
+@contextmanager
+def _alone(stream: str, home: Path) -> Iterator[Path]:
+    """An empty folder to put a checkpoint together in, for nobody else meanwhile; it is gone then, or has moved."""
+    folder = Path(f"{home}.rebuilding")
+    folder.mkdir(parents=True, exist_ok=True)
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Another may have ended, and moved it, in between.
+            folder.stat()
+        except (BlockingIOError, FileNotFoundError) as e:
+            fix = "wait for it, or end it and try again"
+            raise PenstockError(f"the state of stream {stream} is being rebuilt already", got=folder, fix=fix) from e
+        # What one that was killed has left.
+        for path in folder.iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os.close(lock)
+
+
+def _no_reset_waits(stream: str, home: Path) -> None:
+    path = Path(f"{home}.reset", RESET)
+    try:
+        waits = path.exists() and not Reset.read(path.read_text()).rebuilt
+    except (ValueError, TypeError, KeyError):
+        waits = True
+    if waits:
+        raise PenstockError(
+            f"stream {stream} was reset, and has not begun anew yet",
+            got=path.parent,
+            fix=f"`penstock streams start {stream}`; or remove that folder, if it is not to begin anew",
+        )
+
+
+def _ends(topic: str, bootstrap: str) -> dict[Place, int]:
+    """Where an output ends, with nothing open in it; PenstockError if it does not hold the newest of each key."""
+    count = partitions(admin(bootstrap), bootstrap).get(topic)
+    if count is None:
+        raise BrokerError(f"topic {topic} is not there", fix="its records are gone: reset the stream instead")
+    if (policy := setting(topic, "cleanup.policy", bootstrap)) != "compact":
+        raise PenstockError(
+            f"topic {topic} may lack keys that were written",
+            got=f"cleanup.policy={policy}",
+            fix="reset the stream; for the next time, let it be compact alone: `penstock topics --apply`",
+        )
+    return settled([(topic, p) for p in range(count)], bootstrap, f"topic {topic}")
+
+
+def _by_topic(offsets: dict[Place, int]) -> Ends:
+    found: Ends = {}
+    for (topic, partition), at in offsets.items():
+        found.setdefault(topic, {})[partition] = at
+    return found
+
+
+def _plan(stream: Stream, mark: Mark) -> Plan:
+    """Of the last batch that is written; PenstockError if a stream's query cannot go on behind it."""
+    anew = ANEW.format(name=stream.name)
+    if mark.batch < 0:
+        raise PenstockError(
+            f"stream {stream.name} has written nothing that its state could be of",
+            got="no mark of it in the topic of marks",
+            fix=f"start it: it begins at the beginning; or, if that topic lost its records, {anew}",
+        )
+    plan = Plan.read(mark.plans.get(mark.batch, ""))
+    if plan is None or (mark.batch > 0 and Plan.read(mark.plans.get(mark.batch - 1, "")) is None):
+        raise PenstockError(
+            f"the mark of stream {stream.name} does not say from where it goes on",
+            got=f"batch {mark.batch}, with the plans of {', '.join(map(str, mark.plans)) or 'none'}",
+            fix=anew,
+        )
+    there = set(plan.ends)
+    strange = sorted(topic for topic in there if not any(given.reads(topic) for given in stream.sources.values()))
+    unread = [one.topic.name for one in stream.sources.values() if one.topic and one.topic.name not in there]
+    if strange or (unread and None not in plan.sources):
+        raise PenstockError(
+            f"stream {stream.name} has other inputs than when it wrote last",
+            got=f"now {', '.join(one.source for one in stream.sources.values())}; then {', '.join(sorted(there))}",
+            fix=f"rebuild it with the inputs it had; or {anew}",
+        )
+    return plan
+
+
+def _size(folder: Path) -> Size | None:
+    try:
+        now = list(keyed_store.newest(folder))
+        for part in keyed_store.parts(folder):
+            for version in keyed_store.versions(part)[-1:]:
+                keyed_store.whole(part, keyed_store.Manifest.read(part / f"{version}.json").files)
+    except (Damaged, OSError):
+        return None
+    return Size(sum(one.keys for one in now), sum(f.size for one in now for f in one.files)) if now else None
+
+
+def _log(spark: SparkSession, folder: Path, checkpoint: str, mark: Mark) -> None:
+    """Write the log of a query that ended with the batch of its mark."""
+    made = Folder(spark, str(folder))
+    made.replace("metadata", json.dumps({"id": mark.query}))
+    plans = {n: plan for n, text in mark.plans.items() if (plan := Plan.read(text))}
+    for batch, plan in plans.items():
+        made.replace(f"offsets/{batch}", plan.text)
+        # Of the last one Spark alone knew how far it moved time: what it read moves it no further until the next.
+        made.replace(f"commits/{batch}", commit(plans.get(batch + 1, plan).watermark_ms))
+    ownership.begun(made, checkpoint, mark)
+
+
+def _takes_its_place(folder: Path, target: Path) -> None:
+    """Move a folder once all of it is on the disk."""
+    for here, below, files in os.walk(folder):
+        for path in [*(Path(here, name) for name in (*files, *below)), Path(here)]:
+            _sync(path)
+    if target.exists():
+        shutil.rmtree(target)
+    folder.rename(target)
+    _sync(target.parent)
+
+
+def _sync(path: Path) -> None:
+    at = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(at)
+    finally:
+        os.close(at)

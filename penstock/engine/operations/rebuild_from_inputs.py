@@ -1,0 +1,139 @@
+"""A fold's state out of the stream's inputs: what they still hold before its mark, all of it folded at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.engine.query import decode, source
+from penstock.engine.query.tables import Tables
+from penstock.engine.state import fold as folding
+from penstock.engine.state import fold_query
+from penstock.engine.state.keyed_store import HASH
+from penstock.engine.state.restore_rules import ANEW
+from penstock.errors import DeclarationError, PenstockError
+from penstock.kafka.admin import Removed, admin, first_offsets, offsets_at, partitions, removed_from, setting, topic_ids
+from penstock.model.output_mode import millis
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.engine.checkpoint.offset_log import Ends, Plan
+    from penstock.kafka.commit_marker import Place
+    from penstock.model.fold import Fold
+    from penstock.model.output import Mark
+    from penstock.model.stream import Stream
+
+
+@dataclass(frozen=True)
+class Rereading:
+    """Called with batches that hold all rows of some keys, it gives the state of those: the key and what is kept.
+
+    watermark: epoch ms, of the batch that the state is to lie behind.
+    """
+
+    fold: Fold
+    watermark: int
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if held := list(batches):
+            rows = pa.Table.from_batches(held).combine_chunks()
+            none = fold_query.layout(self.fold, rows.schema).empty_table()
+            found = fold_query.folded(self.fold, rows, lambda _: none, self.watermark, late=False)
+            yield from found.kept.drop_columns([HASH]).to_batches()
+
+
+@contextmanager
+def reread(
+    stream: Stream, spark: SparkSession, bootstrap: str, how: Rereading, mark: Mark, plan: Plan, folder: str
+) -> Iterator[tuple[DataFrame, int]]:
+    """What a stream's fold is given for all records before its mark, and how many records there are at most.
+
+    The tables are as they are now. folder: for them, as long as the frame is used. PenstockError if records are gone
+    that the state may be of.
+    """
+    if parted := [name for name, one in stream.sources.items() if one.parted]:
+        raise DeclarationError(
+            f"the state of stream {stream.name} cannot be made of its inputs: it reads tombstones as rows",
+            got=f"tombstones='keep' of {', '.join(parted)}",
+            fix=ANEW.format(name=stream.name),
+        )
+    starts = _starts(stream, bootstrap, how, mark, plan)
+    tables = Tables(stream, folder, bootstrap, lambda *_: None)
+    try:
+        tables.load()
+        frames = {}
+        for name, given in stream.sources.items():
+            begins = {topic: parts for topic, parts in starts.items() if given.reads(topic)}
+            # Partitions that the mark does not name were not read.
+            ends = {t: {p: plan.ends.get(t, {}).get(p, at) for p, at in parts.items()} for t, parts in begins.items()}
+            raw = source.between(spark, given, bootstrap, begins, ends, whole=True)
+            rows = decode.decoded(raw, given, None)
+            bad = Observation()
+            frames[name] = decode.without_beats((decode.good if given.schema else decode.raw)(rows, given, bad))
+        with folding.noted() as place:
+            stream.transform(**frames, **tables.frames(spark))
+        found = place.frames[how.fold.name]
+        count = sum(max(0, end - starts[t][p]) for t, parts in plan.ends.items() for p, end in parts.items())
+        yield found.withColumn(HASH, F.xxhash64(*how.fold.key)), count
+    finally:
+        tables.close()
+
+
+def _starts(stream: Stream, bootstrap: str, how: Rereading, mark: Mark, plan: Plan) -> Ends:
+    """The first offsets of all partitions of the inputs."""
+    assert how.fold.reads_back is not None
+    client, anew = admin(bootstrap), ANEW.format(name=stream.name)
+    counts = {
+        t: n for t, n in partitions(client, bootstrap).items() if any(i.reads(t) for i in stream.sources.values())
+    }
+    ids = topic_ids(client, counts, bootstrap)
+    other = [t for t in plan.ends if t not in counts or mark.ids.get(t, ids.get(t)) != ids.get(t)]
+    if other:
+        raise PenstockError(
+            f"stream {stream.name} has read another topic than there is now",
+            got=f"{', '.join(sorted(other))}: deleted, or made again",
+            fix=anew,
+        )
+    firsts = first_offsets(client, [(t, p) for t, n in counts.items() for p in range(n)], bootstrap)
+    since = how.watermark - millis(how.fold.reads_back)
+    if gone := sorted(_gone(stream, bootstrap, firsts, plan, since)):
+        raise PenstockError(
+            f"the inputs of stream {stream.name} do not hold all that its state is of",
+            got=f"records of {gone[0][0]}[{gone[0][1]}] are removed that may be later than {since}, epoch ms",
+            fix=f"{anew}; for the next time, keep them for longer",
+        )
+    found: Ends = {}
+    for (topic, partition), at in firsts.items():
+        found.setdefault(topic, {})[partition] = at
+    return found
+
+
+def _gone(stream: Stream, bootstrap: str, firsts: Mapping[Place, int], plan: Plan, since: int) -> Iterator[Place]:
+    """Partitions whose first records are removed, of which some may be of a time behind `since`, epoch ms."""
+    cut = {place: at for place, at in firsts.items() if at}
+    # Compaction leaves the newest of each key, and the offsets of what it took away.
+    cut = {place: at for place, at in cut.items() if "delete" in setting(place[0], "cleanup.policy", bootstrap)}
+    ahead = {t: [i.ahead for i in stream.sources.values() if i.reads(t)] for t, _ in cut}
+    # A record's event time lies no further behind its own timestamp than that.
+    wanted = {(t, p): since - max(millis(a) for a in ahead[t] if a is not None) for t, p in cut}
+    removed = {topic: removed_from(topic, bootstrap) for topic, _ in cut}
+    for place, at in offsets_at(admin(bootstrap), {p: max(0, ms) for p, ms in wanted.items()}, bootstrap).items():
+        # What is left of it may all be older.
+        older = cut[place] < plan.ends.get(place[0], {}).get(place[1], 0) if at is None else at > cut[place]
+        if not older or not before(removed[place[0]], wanted[place]):
+            yield place
+
+
+def before(removed: Removed, at: int) -> bool:
+    """Whether what was removed from a topic is older than a time, epoch ms, if the first record that is left is: where
+    timestamps do not rise with offsets, that tells nothing of what the broker removed by itself."""
+    return removed.rising or not (removed.by_size or (removed.until or 0) > at)

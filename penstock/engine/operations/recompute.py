@@ -1,0 +1,354 @@
+"""A stream's windows computed again from records that were kept: its own decoding, transform and encoding, as a batch.
+
+What was too late for the stream is in time here: there is no watermark. A window is given if all of it lies in the
+interval asked for, so whoever keeps rows by key may write it over what the stream wrote.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.codec import columnar
+from penstock.codec.columnar import BAD, BEAT, EVENT_TIME
+from penstock.engine.checkpoint import plan_fingerprint
+from penstock.engine.error_text import root_message
+from penstock.engine.jvm import bridge
+from penstock.engine.progress.stage_log import told
+from penstock.engine.query import decode as records
+from penstock.engine.query.decode import HEADERS
+from penstock.engine.query.encode import encoded
+from penstock.engine.session import session_for
+from penstock.errors import DeclarationError, PenstockError
+from penstock.model.input import WHOLE, Input
+from penstock.model.output import TopicOutput
+from penstock.model.output_mode import Final, Updates
+from penstock.model.stream import Stream
+from penstock.settings import settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+log = logging.getLogger(__name__)
+
+EPOCH, MICRO = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
+RECORD = {
+    "topic": "string", "partition": "int", "offset": "bigint", "key": "binary", "value": "binary",
+    "timestamp": "timestamp", "headers": HEADERS,
+}  # fmt: skip
+# Of packed records to each task: what it groups must find room, and what does not is written to the disk.
+TASK_BYTES = 32 << 20
+# A row may be a megabyte, and thousands of them are held at once unless this is said: bytes and rows.
+GROUP_BYTES, ROWS = 16 << 20, 128
+BOUNDED = {
+    "spark.sql.parquet.columnarReaderBatchSize": ROWS,
+    "spark.sql.execution.arrow.maxBytesPerBatch": 2 * GROUP_BYTES,
+}
+# A row group of a file is in the JVM's memory as a whole: one of more bytes is cut into smaller ones before.
+LARGE = 64 << 20
+SECOND = 1_000_000
+WINDOW = ": struct<start:timestamp,end:timestamp>"
+
+
+@dataclass
+class Counts:
+    """What a recompute read. records: of the files; bad: by stream, records that it cannot read, where there are some;
+    reason: why the first of them is bad."""
+
+    records: int = 0
+    bad: dict[str, int] = field(default_factory=dict)
+    reason: str = ""
+
+
+def fits(streams: Sequence[Stream], topic: str = "") -> None:
+    """DeclarationError if a chain cannot be computed again, as far as declarations tell. topic: what it is to read.
+
+    Each stream reads one topic or pattern and no table, whole; promises `Updates` or `Final` of windows, in one step;
+    and writes one topic, by key. Each next one reads the topic of the one before, with a schema; its windows are some
+    whole windows of that one. Windows that overlap, and streams of a pattern that do not group by topic, are refused by
+    `recomputed`, for only the plan tells.
+    """
+    if not streams:
+        raise DeclarationError("a recompute has no stream", fix="name the stream whose rows are wanted")
+    for stream in streams:
+        _one_fits(stream)
+    first = _input(streams[0])
+    if topic and not first.reads(topic):
+        raise _refused(streams[0], "does not read what is archived", f"{first.source}, not {topic}", "name its archive")
+    for before, stream in pairwise(streams):
+        given, output = _input(stream), _output(before)
+        if given.topic is None or given.topic.name != output.topic.name:
+            got = f"{stream.name} reads {given.source}, {before.name} writes {output.name}"
+            raise _refused(stream, f"does not read what {before.name} writes", got, "name the streams in order")
+        if not given.schema or given.record:
+            got = "record=True" if given.record else "no schema"
+            fix = "read values only: by then nobody knows the places and times that its records had"
+            raise _refused(stream, f"reads more of {output.name} than its values", got, fix)
+        one, other = before.promise, stream.promise
+        if other.length % one.length or (other.ends - one.ends) % one.length:
+            got = f"windows of {other.length} of windows of {one.length}"
+            raise _refused(stream, f"has windows that cut those of {before.name}", got, "take whole windows of it")
+
+
+def within(streams: Sequence[Stream], start: datetime, end: datetime) -> tuple[datetime, datetime]:
+    """The part of an interval that windows of a chain fill, in UTC; nothing of it is left where both are the same.
+
+    It takes the records of just that time: of what the chain's first stream takes for their event time.
+    """
+    if start.tzinfo is None or end.tzinfo is None:
+        raise DeclarationError("an interval has a time without a zone", got=f"{start} to {end}", fix="say UTC")
+    promise = streams[-1].promise
+    first = -((promise.ends - (max(start, EPOCH) - EPOCH)) // promise.length)
+    last = (end - EPOCH - promise.ends) // promise.length
+    low, high = (EPOCH + promise.ends + n * promise.length for n in (first, last))
+    return low, max(low, high)
+
+
+def recomputed(
+    spark: SparkSession,
+    streams: Sequence[Stream],
+    parquet: Sequence[str],
+    *,
+    start: datetime,
+    end: datetime,
+    counts: Counts | None = None,
+    folder: str | None = None,
+    by_hours: bool = False,
+) -> Iterator[pa.Table]:
+    """The rows of a chain's last stream, made of archived records: `key BINARY, value BINARY`, as its topic takes them.
+
+    streams: the first reads what is archived, each next one what the one before writes. parquet: files of this machine
+    with an archive's columns, which hold every record of the interval once; more records do no harm. start, end: the
+    windows of the last stream that lie in there as a whole are given, once each and in no order; see `within`. It is
+    the event time that the first stream gives a record that says which window it is in: the archive's own is not asked.
+    counts: is told what was read, before the first rows are given. folder: where temporary files lie. by_hours: whether
+    the files were chosen by the archive's event time; then the first stream's must be the same, to the second, unless
+    it goes by the records' own timestamps: there would be records of the interval in other files.
+
+    What a stream cannot read is counted and left out. A record lies too far ahead if its event time is later than its
+    own timestamp, or the present time if that is earlier, by more than the input's `ahead`: when the stream read it
+    nobody knows, and one that keeps up reads it as it comes. So a record that lies ahead is refused here too, however
+    long ago that was. Rows come in tables of a bounded size, and nothing is held in memory as a whole.
+
+    DeclarationError if the streams or files do not fit, where rows of a stream have an event time outside their window,
+    and where the archive's is another one, before anything is given.
+    """
+    fits(streams)
+    low, high = within(streams, start, end)
+    if low == high or not parquet:
+        return
+    if not (master := str(spark.sparkContext.master)).startswith("local"):
+        fix = "PENSTOCK_SPARK_MASTER=local[2], or as many cores as there are"
+        raise DeclarationError("files of one machine are computed there", got=master, fix=fix)
+    with TemporaryDirectory(prefix="penstock-recompute-", dir=folder) as made:
+        stage = _Stage(low, high, counts if counts is not None else Counts())
+        paths = list(_cut(dict.fromkeys(str(Path(one).absolute()) for one in parquet), Path(made)))
+        for number, stream in enumerate(streams):
+            target = f"{made}/{number}"
+            try:
+                with told(spark, stream.name):
+                    if by_hours and number == 0 and not _input(stream).by_own_time:
+                        _times_agree(session_for(spark, stream), stream, paths)
+                    stage.run(spark, stream, paths, target, archived=number == 0)
+            except PenstockError:
+                raise
+            except Exception as e:
+                raise PenstockError(
+                    f"stream {stream.name} could not be computed again",
+                    got=root_message(e),
+                    fix="see the log; a record that makes the transform fail is put aside by the stream, and not here",
+                ) from e
+            paths = sorted(map(str, Path(target).glob("*.parquet")))
+        for rows in columnar.gathered(_read(paths)):
+            if rows["key"].null_count and _output(streams[-1]).topic.compacts:
+                got = f"{rows['key'].null_count} of {rows.num_rows} rows"
+                raise _refused(streams[-1], "makes rows without a key", got, "see which column of it may be NULL")
+            yield rows.replace_schema_metadata(None)
+
+
+class _Stage:
+    """One stream of a chain after the other, on files. low, high: the interval, of whole windows."""
+
+    def __init__(self, low: datetime, high: datetime, counts: Counts) -> None:
+        self._low, self._high, self._counts = low, high, counts
+        self._bounds: tuple[int, int] | None = None
+
+    def run(self, spark: SparkSession, stream: Stream, paths: Sequence[str], target: str, *, archived: bool) -> None:
+        """Write the encoded rows of a stream. paths: of records as archived, or of rows that the one before encoded."""
+        session = session_for(spark, stream)
+        size = sum(Path(path).stat().st_size for path in paths)
+        parts = max(stream.shuffle_partitions, -(-size // TASK_BYTES))
+        for name, value in {**BOUNDED, "spark.sql.shuffle.partitions": parts}.items():
+            session.conf.set(name, value)
+        _plan_fits(session, stream)
+        [(name, given)] = stream.sources.items()
+        read, bad, times = Observation(), Observation(), Observation()
+        source = _archived(session, paths) if archived else _sent(session, paths, given.source)
+        strange = ~F.col("topic").rlike(f"^(?:{given.pattern})$") if given.pattern else F.col("topic") != given.source
+        source = source.observe(read, F.count(F.lit(1)).alias("n"), F.max(F.when(strange, F.col("topic"))).alias("not"))
+        # What a stream before has just made was written now.
+        rows = records.decoded(source, given, None if archived else F.current_timestamp())
+        rows = records.without_beats((records.good if given.schema else records.raw)(rows, given, bad))
+        if archived:
+            rows = rows.where((F.col(EVENT_TIME) >= F.lit(self._low)) & (F.col(EVENT_TIME) < F.lit(self._high)))
+        micros = F.unix_micros(EVENT_TIME)
+        rows = rows.observe(times, F.min(micros).alias("first"), F.max(micros).alias("last"))
+        made = encoded(stream, stream.transform(**{name: rows}))
+        made.write.option("parquet.block.size", GROUP_BYTES).parquet(target)
+        self._tell(stream, read.get, bad.get, archived=archived)
+        self._times_fit(stream, times.get)
+
+    def _tell(self, stream: Stream, read: dict[str, Any], bad: dict[str, Any], *, archived: bool) -> None:
+        if read["not"] is not None:
+            raise _refused(stream, "does not read what is archived", f"topic {read['not']}", "name its archive")
+        if archived:
+            self._counts.records = read["n"]
+        if count := bad.get("n", 0):
+            some = json.loads(bad["some"] or "[]")
+            reason = str(some[0]["reason"]) if some else "one of them is too large to be shown"
+            self._counts.bad[stream.name] = count
+            self._counts.reason = self._counts.reason or reason
+            log.warning("stream %s: %d records are left out, the first: %s", stream.name, count, reason)
+
+    def _times_fit(self, stream: Stream, found: dict[str, Any]) -> None:
+        """See that the rows of the stream before lie in windows that had records, and note those of this one."""
+        first, last = found["first"], found["last"]
+        if first is None:
+            return
+        if self._bounds and not (self._bounds[0] <= first and last < self._bounds[1]):
+            at = [str(EPOCH + n * MICRO) for n in (first, last, *self._bounds)]
+            raise _refused(
+                stream,
+                "reads rows whose event time lies outside the window that they are of",
+                f"{at[0]} to {at[1]}, of windows from {at[2]} to {at[3]}",
+                "let their event time be the start of their window, or any time in it",
+            )
+        size, phase = stream.promise.length // MICRO, stream.promise.ends // MICRO
+        self._bounds = first - (first - phase) % size, last - (last - phase) % size + size
+
+
+def _archived(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """Records as Kafka's source gives them; DeclarationError if the files have other columns."""
+    found = spark.read.parquet(*(f"file://{path}" for path in paths))
+    kinds = {f.name: f.dataType.simpleString() for f in found.schema.fields}
+    if wrong := [f"{name} {kinds.get(name, 'is missing')}" for name, kind in RECORD.items() if kinds.get(name) != kind]:
+        raise DeclarationError("a file has not an archive's columns", got=", ".join(wrong), fix="see docs/archives.md")
+    return found.select(*RECORD)
+
+
+def _times_agree(spark: SparkSession, stream: Stream, paths: Sequence[str]) -> None:
+    """DeclarationError if a good record has another event time by the stream than by its archive."""
+    given = replace(_input(stream), record=True, combine=None)
+    # The archive's goes along as a header, which no event time is made of.
+    kept = F.unix_micros(EVENT_TIME).cast("string").cast("binary")
+    header = F.array(F.struct(F.lit("archived").alias("key"), kept.alias("value")))
+    source = spark.read.parquet(*(f"file://{path}" for path in paths)).withColumn("headers", header)
+    rows = records.decoded(source.select(*RECORD), given, None)
+    said = F.col(f"{WHOLE}.headers")[0].value.cast("string").cast("bigint")
+    off = F.abs(F.unix_micros(EVENT_TIME) - said)
+    # Of a time that no folder is named after the archive takes the record's own.
+    usable = ~F.col(BAD) & (F.col(EVENT_TIME) >= F.lit(EPOCH))
+    shown = F.struct(*(F.col(f"{WHOLE}.{name}").alias(name) for name in ("topic", "partition", "offset")), EVENT_TIME)
+    found = rows.where(~F.col(BEAT) & usable & (off >= SECOND)).agg(F.count(F.lit(1)), F.max_by(shown, off), F.max(off))
+    [(count, one, most)] = found.collect()
+    if count:
+        raise _refused(
+            stream,
+            "goes by another event time than the archive, so records of its windows may lie in any hour",
+            f"{count} records, {one.topic}[{one.partition}]@{one.offset} by {most / SECOND:,.0f} s",
+            "declare the archive with the event time of the stream",
+        )
+
+
+def _sent(spark: SparkSession, paths: Sequence[str], topic: str) -> DataFrame:
+    """Encoded rows as records of a topic."""
+    made = {
+        "topic": F.lit(topic), "partition": F.lit(0), "offset": F.monotonically_increasing_id(),
+        "timestamp": F.current_timestamp(), "headers": F.lit(None).cast(HEADERS),
+    }  # fmt: skip
+    found = spark.read.schema("key BINARY, value BINARY").parquet(*(f"file://{path}" for path in paths))
+    return found.select(*(made.get(name, F.col(name)).alias(name) for name in RECORD))
+
+
+def _cut(paths: Iterable[str], folder: Path) -> Iterator[str]:
+    """The files, or a copy with small row groups of one whose are large."""
+    for number, path in enumerate(paths):
+        with pq.ParquetFile(path) as file:
+            groups = (file.metadata.row_group(n).total_byte_size for n in range(file.num_row_groups))
+            if max(groups, default=0) <= LARGE:
+                yield path
+                continue
+            copy = str(folder / f"cut-{number}.parquet")
+            with pq.ParquetWriter(copy, file.schema_arrow, compression="zstd") as writer:
+                for rows in columnar.gathered(file.iter_batches(ROWS)):
+                    writer.write_table(rows)
+            yield copy
+
+
+def _read(paths: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    for path in paths:
+        with pq.ParquetFile(path) as file:
+            yield from file.iter_batches(ROWS)
+
+
+def _plan_fits(spark: SparkSession, stream: Stream) -> None:
+    """DeclarationError if a stream is not what it promises, or its groups are not of one window each."""
+    found = plan_fingerprint.rows(spark, stream, settings().bootstrap, {})
+    by = [line.partition(": by ")[2] for line in bridge.kept(found) if ": by " in line]
+    windows = bridge.windows(found)
+    if not windows or not any(line.endswith(WINDOW) for line in by):
+        fix = 'group by F.window("event_time", ...)'
+        raise _refused(stream, "does not group by windows of event time", ", ".join(by), fix)
+    if overlap := [one for one in windows if one.length != one.slide]:
+        got = f"windows of {overlap[0].length}, one every {overlap[0].slide}"
+        raise _refused(stream, "groups by windows that overlap", got, "take windows one behind the other")
+    if _input(stream).pattern and "topic: string" not in by:
+        fix = "group by the column topic as well"
+        raise _refused(stream, "puts records of several topics together, and one is archived", ", ".join(by), fix)
+
+
+def _one_fits(stream: Stream) -> None:
+    if not isinstance(stream, Stream):
+        raise DeclarationError("this is no stream", got=repr(stream), fix="give declared streams, in order")
+    if stream.tables:
+        got, fix = ", ".join(stream.tables), "nothing: what its tables held then is not kept"
+        raise _refused(stream, "joins tables", got, fix)
+    if len(stream.sources) != 1:
+        raise _refused(stream, "reads more than one input", ", ".join(stream.sources), "archive a topic that has both")
+    if _input(stream).share != (1, 1):
+        fix = "take a stream that reads all of it"
+        raise _refused(stream, "reads a share of its topic", f"share={_input(stream).share}", fix)
+    promise = stream.promise
+    if not isinstance(promise, Updates | Final) or not promise.length or stream.stateful_steps != 1:
+        got = f"{type(promise).__name__}, {stream.stateful_steps} stateful steps"
+        fix = "take one that promises Updates or Final of windows, in one step"
+        raise _refused(stream, "does not count by windows alone", got, fix)
+    if not (isinstance(stream.output, TopicOutput) and stream.output.keyed):
+        fix = "give it one TopicOutput with a key: its rows then take the place of those that are there"
+        raise _refused(stream, "does not write one topic by key", ", ".join(stream.targets), fix)
+
+
+def _input(stream: Stream) -> Input:
+    [given] = stream.sources.values()
+    return given
+
+
+def _output(stream: Stream) -> TopicOutput:
+    assert isinstance(stream.output, TopicOutput)
+    return stream.output
+
+
+def _refused(stream: Stream, what: str, got: object, fix: str) -> DeclarationError:
+    return DeclarationError(f"stream {stream.name} cannot be computed again: it {what}", got=got, fix=fix)

@@ -1,0 +1,270 @@
+"""What a reset of a stream would read again, what becomes of its output, and what cannot be kept right.
+
+A record's event time is taken to lie no further behind its own timestamp than its input's `ahead` says. What was
+removed is taken to be no newer than what the topic now removes for its age, nor than the first record that is left by
+more than what the promise allows; where it was removed for its size, nobody knows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from penstock.codec.event_time import LAST
+from penstock.engine.checkpoint import offset_log
+from penstock.engine.checkpoint import plan_fingerprint as plans
+from penstock.engine.jvm import bridge
+from penstock.engine.operations.reset import Reset
+from penstock.errors import BrokerError, DeclarationError
+from penstock.kafka.admin import (
+    Removed,
+    admin,
+    end_offsets,
+    first_offsets,
+    offsets_at,
+    partitions,
+    removed_from,
+    setting,
+    topic_ids,
+)
+from penstock.kafka.commit_marker import mark_of
+from penstock.kafka.replay import replayed
+from penstock.model.output_mode import Each, Final, Updates, millis
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.engine.checkpoint.layout import Checkpoint
+    from penstock.engine.checkpoint.offset_log import Ends
+    from penstock.kafka.dead_letters import Origin
+    from penstock.model.output import Mark
+    from penstock.model.stream import Stream
+
+Place = tuple[str, int]
+To = Literal["earliest", "latest"] | int | Mapping[Place, int]
+"""Where to: epoch ms, or offsets of some partitions; others stay where they are."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One partition. next: the offset that would be read next without a reset."""
+
+    topic: str
+    partition: int
+    first: int
+    end: int
+    next: int
+    start: int
+
+
+@dataclass
+class Plan:
+    """notes: what becomes of the output; against: why it would not be right afterwards."""
+
+    reset: Reset
+    parts: list[Part]
+    notes: list[str] = field(default_factory=list)
+    against: list[str] = field(default_factory=list)
+
+    @property
+    def again(self) -> int:
+        return sum(max(0, part.next - part.start) for part in self.parts)
+
+    @property
+    def skipped(self) -> int:
+        return sum(max(0, part.start - part.next) for part in self.parts)
+
+
+def planned(stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Checkpoint, to: To) -> Plan:
+    """What a reset would do; nothing is changed. spark: a session for the stream, which does not run."""
+    client = admin(bootstrap)
+    there = partitions(client, bootstrap)
+    counts = {topic: n for topic, n in there.items() if any(given.reads(topic) for given in stream.sources.values())}
+    places = [(topic, p) for topic, count in counts.items() for p in range(count)]
+    firsts, ends = first_offsets(client, places, bootstrap), end_offsets(client, places, bootstrap)
+    if silent := sorted(set(places) - (firsts.keys() & ends.keys())):
+        raise BrokerError("partitions do not answer", got=_places(silent), fix="try again when they do")
+    starts = _starts(stream, bootstrap, {place: (firsts[place], ends[place]) for place in places}, to)
+    ids, mark, text = topic_ids(client, counts, bootstrap), mark_of(stream.name, bootstrap), checkpoint.reset_in_force()
+    before = None if text is None else Reset.read(text)
+    read = _read(checkpoint, mark, before, ids)
+    parts = []
+    for t, p in places:
+        at = min(max(read.get(t, {}).get(p, 0), firsts[t, p]), ends[t, p])
+        parts.append(Part(t, p, firsts[t, p], ends[t, p], at, starts.get((t, p), at)))
+    offsets: Ends = {}
+    for part in parts:
+        offsets.setdefault(part.topic, {})[part.partition] = part.start
+    plan = Plan(Reset(offsets, None, ids, emitted=_emitted(checkpoint, mark, before)), parts)
+    if compacted := [topic for topic in counts if "compact" in setting(topic, "cleanup.policy", bootstrap)]:
+        plan.against.append(f"{', '.join(compacted)}: compaction has taken records away that were read before")
+    _twice(stream, plan, replayed(bootstrap))
+    removed = {topic: removed_from(topic, bootstrap) for topic in {part.topic for part in parts if part.first}}
+    all_left = {part.topic for part in parts if part.first and part.start == part.first}
+    by_size = sorted(topic for topic in all_left if removed[topic].by_size and not removed[topic].rising)
+    if by_size and not isinstance(stream.promise, Each):
+        plan.against.append(
+            f"{', '.join(by_size)}: records were removed for their size, and nothing tells of which time they were, as "
+            "timestamps need not rise"
+        )
+    floor = _floor(stream, bootstrap, parts, to if isinstance(to, int) else None, removed)
+    _judge(stream, plan, _windows(stream, spark, bootstrap), floor)
+    return plan
+
+
+def _read(checkpoint: Checkpoint, mark: Mark, before: Reset | None, ids: Mapping[str, str]) -> Ends:
+    """The next offsets behind what is written. before: the reset that is in force."""
+    read, _ = checkpoint.waiting()
+    if not checkpoint.wrote(mark):
+        if before is None or checkpoint.begun:
+            return read
+        begun = {t: parts for t, parts in before.starts.items() if before.ids.get(t) == ids.get(t)}
+        return {t: {**begun.get(t, {}), **read.get(t, {})} for t in begun.keys() | read.keys()}
+    found: Ends = {}
+    for topic, now in ids.items():
+        if mark.ids.get(topic, now) == now:
+            behind, done = read.get(topic, {}), mark.offsets.get(topic, {})
+            found[topic] = {p: max(behind.get(p, 0), done.get(p, 0)) for p in behind.keys() | done.keys()}
+    return found
+
+
+def _emitted(checkpoint: Checkpoint, mark: Mark, before: Reset | None) -> int:
+    """The latest watermark, epoch ms, of batches that are written; 0 for none."""
+    plans = [plan for text in mark.plans.values() if (plan := offset_log.Plan.read(text))]
+    found = [plan.watermark_ms for plan in plans] + ([before.emitted] if before else [])
+    if not (plans and checkpoint.wrote(mark)):
+        found.append(checkpoint.watermark())
+    return max(found, default=0)
+
+
+def _twice(stream: Stream, plan: Plan, replayed: Iterable[tuple[Origin, str]]) -> None:
+    """Say how many records are read again of which a replay has put another copy into the topic. replayed: with the id
+    of their topic, empty where it is not known."""
+    again = {(part.topic, part.partition): range(part.start, part.next) for part in plan.parts}
+    ids = plan.reset.ids
+    mine = {origin for origin, topic_id in replayed if topic_id in ("", ids.get(origin.topic, topic_id))}
+    if count := sum(origin.offset in again.get(origin[:2], ()) for origin in mine):
+        over = isinstance(stream.promise, Each) and all(output.keyed for output in stream.outputs.values())
+        said = f"{count:,} of the records that are read again were put aside and replayed"
+        (plan.notes if over else plan.against).append(f"{said}, so each of them is there twice")
+
+
+def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]], to: To) -> dict[Place, int]:
+    if to == "earliest":
+        return {place: first for place, (first, _) in logs.items()}
+    if to == "latest":
+        return {place: end for place, (_, end) in logs.items()}
+    if isinstance(to, int):
+        wanted = {place: max(0, to - _ahead(stream, place[0])) for place in logs}
+        found = offsets_at(admin(bootstrap), wanted, bootstrap)
+        return {place: logs[place][1] if at is None else max(at, logs[place][0]) for place, at in found.items()}
+    assert isinstance(to, Mapping)
+    for place, at in to.items():
+        first, end = logs.get(place, (0, -1))
+        if not first <= at <= end:
+            raise DeclarationError(
+                f"stream {stream.name} cannot begin there",
+                got=f"{_places([place])}={at}",
+                fix="; ".join(f"{_places([p])}={a} to {b}" for p, (a, b) in sorted(logs.items())),
+            )
+    return dict(to)
+
+
+def _ahead(stream: Stream, topic: str) -> int:
+    """How far, in ms, the event time of a topic's records may lie behind their own timestamps."""
+    if isinstance(stream.promise, Each):
+        return 0
+    ahead = (given.ahead for given in stream.sources.values() if given.reads(topic))
+    return max(millis(length) for length in ahead if length is not None)
+
+
+def _floor(
+    stream: Stream, bootstrap: str, parts: list[Part], at: int | None, removed: Mapping[str, Removed]
+) -> int | None:
+    """From when on, epoch ms, all records are read; None if all are, whatever their time. at: the time asked for.
+    removed: of topics whose records are not all there."""
+    now = int(time.time() * 1000)
+    # Records before the start; where the log does not begin with its first record, also those that were removed.
+    before = {part: max(part.start, part.first + 1 if part.first else 0) for part in parts if part.start}
+    if at is not None:
+        before = {part: to for part, to in before.items() if part.start == part.first}
+    found = [] if at is None or not any(part.start for part in parts) else [at]
+    newest = _newest(bootstrap, {(p.topic, p.partition): to for p, to in before.items() if p.first < p.end}, now)
+    for part in before:
+        upto = newest.get((part.topic, part.partition), now)
+        if part.first:
+            # In whatever order they were.
+            upto = max(upto, removed[part.topic].until or 0)
+        late = millis(stream.promise.delay) if part.start == part.first else 0
+        found.append(upto + _ahead(stream, part.topic) + late)
+    return max(found, default=None)
+
+
+def _newest(bootstrap: str, upto: Mapping[Place, int], now: int) -> dict[Place, int]:
+    """Behind the newest timestamp, epoch ms but at most now, of the records before an offset of each partition."""
+    low, high = dict.fromkeys(upto, 0), dict.fromkeys(upto, now)
+    while asked := {place: (low[place] + high[place]) // 2 for place in upto if low[place] < high[place]}:
+        for place, at in offsets_at(admin(bootstrap), asked, bootstrap).items():
+            if at is None or at >= upto[place]:
+                high[place] = asked[place]
+            else:
+                low[place] = asked[place] + 1
+    return high
+
+
+def _windows(stream: Stream, spark: SparkSession, bootstrap: str) -> list[bridge.Windows]:
+    return bridge.windows(plans.rows(spark, stream, bootstrap, plans.empty(stream, spark)))
+
+
+def _judge(stream: Stream, plan: Plan, windows: list[bridge.Windows], floor: int | None) -> None:
+    """Set the floor of a plan, and say what becomes of the output."""
+    promise, kept = stream.promise, ", ".join(o.name for o in stream.outputs.values() if not o.keyed)
+    if plan.skipped:
+        plan.notes.append(f"{plan.skipped:,} records are never read")
+    if isinstance(promise, Each):
+        if plan.again and kept:
+            plan.against.append(f"{plan.again:,} records give their rows once more; {kept} would hold them twice")
+        elif plan.again:
+            plan.notes.append("rows of records that are read again are written over themselves")
+        return
+    told = isinstance(promise, Updates | Final) and promise.length and stream.stateful_steps == 1
+    if not (told and windows and all(one.length == one.slide for one in windows)):
+        if floor is not None:
+            plan.against.append("what it counts is not of windows one behind the other, so rows would come with less")
+        elif plan.again and kept:
+            plan.against.append(f"all rows come once more; {kept} would hold them twice")
+        return
+    size, phase = millis(promise.length), millis(promise.ends)
+    emitted = plan.reset.emitted
+    unfinished = emitted - (emitted - phase) % size if emitted else None
+    if floor is not None:
+        floor += (phase - floor) % size
+    if isinstance(promise, Final) and kept and unfinished is not None:
+        floor = max(floor or 0, unfinished)
+    plan.reset = replace(plan.reset, floor=floor)
+    if floor is not None:
+        plan.notes.append(f"windows that begin before {said(floor)} are left as they are")
+        if unfinished is not None and unfinished < floor:
+            rest = "are never emitted" if isinstance(promise, Final) else "stay as they were when it stopped"
+            plan.notes.append(f"of these, the windows that were open, from {said(unfinished)} on, {rest}")
+    if plan.again:
+        plan.notes.append(
+            "later windows are emitted again once they close, under the same keys and with all of their records"
+            if isinstance(promise, Final) and not kept
+            else "windows that were emitted are not emitted again"
+            if isinstance(promise, Final)
+            else "later windows are counted anew in one batch, and written over what is there"
+        )
+
+
+def said(ms: int) -> str:
+    """A time for people, UTC; the last of the calendar for what lies behind it."""
+    at = datetime.fromtimestamp(min(ms, LAST // 1000) / 1000, UTC)
+    return at.isoformat(sep=" ", timespec="seconds").replace("+00:00", "Z")
+
+
+def _places(places: Iterable[Place]) -> str:
+    return ", ".join(f"{topic}:{partition}" for topic, partition in places)

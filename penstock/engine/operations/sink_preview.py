@@ -1,0 +1,106 @@
+"""Records once more through a sink, apart from its stream: decoded, transformed and encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.codec import columnar
+from penstock.codec.columnar import ARROW
+from penstock.engine.commit.dead_letters import PLACE
+from penstock.engine.error_text import root_message
+from penstock.engine.query import decode
+from penstock.errors import DeclarationError, PenstockError
+from penstock.kafka.dead_letters import Origin
+from penstock.model.output import JSON, Output
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.kafka.record_lookup import Whole
+    from penstock.model.stream import Stream
+
+HEADERS = pa.list_(pa.struct([("key", ARROW["string"]), ("value", ARROW["binary"])]))
+# Of an encoded row, beside what the writer gets: the document as text.
+SHOWN = "_document"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of some records. rows: encoded, of all of them; wrong: why a record makes none, by its place."""
+
+    rows: pa.Table
+    wrong: dict[Origin, str] = field(default_factory=dict)
+
+    def of(self, place: Origin) -> pa.Table:
+        """The rows of one record, as the writer gets them."""
+        mine = [Origin(**one) == place for one in self.rows.select(PLACE).to_pylist()]
+        return self.rows.filter(pa.array(mine, pa.bool_())).drop_columns([SHOWN])
+
+
+def sink_of(stream: Stream) -> Output:
+    """The output of a sink of documents; DeclarationError if a stream is none."""
+    output = stream.output
+    if not isinstance(output, Output) or output.delivery != "upsert" or stream.tables:
+        raise DeclarationError(
+            f"stream {stream.name} is no sink of documents", got=", ".join(stream.targets), fix="name one of sql/sinks/"
+        )
+    return output
+
+
+def made(spark: SparkSession, stream: Stream, given: Sequence[Whole]) -> Made:
+    """What a sink makes of records. One that makes the transform fail is tried by itself, and says why."""
+    try:
+        return _made(spark, stream, given)
+    except PenstockError:
+        raise
+    except Exception as e:
+        if len(given) == 1:
+            return Made(_none(spark, stream), {given[0].place: f"the transform fails: {root_message(e)}"})
+    half = len(given) // 2
+    parts = [made(spark, stream, given[:half]), made(spark, stream, given[half:])]
+    return Made(pa.concat_tables([part.rows for part in parts]), parts[0].wrong | parts[1].wrong)
+
+
+def _none(spark: SparkSession, stream: Stream) -> pa.Table:
+    return _made(spark, stream, []).rows
+
+
+def _made(spark: SparkSession, stream: Stream, given: Sequence[Whole]) -> Made:
+    frames: dict[str, DataFrame] = {}
+    wrong: dict[Origin, str] = {}
+    for name, one in stream.sources.items():
+        source = spark.createDataFrame(_table([record for record in given if one.reads(record.place.topic)]))
+        rows = decode.decoded(source, one, F.current_timestamp())
+        if one.schema:
+            kept = rows.where(columnar.BAD).select(f"{columnar.KEPT}.*")
+            wrong |= {Origin(row.topic, row.partition, row.offset): row.reason for row in kept.collect()}
+        frames[name] = decode.without_beats(rows.where(~F.col(columnar.BAD)).drop(columnar.BAD, columnar.KEPT))
+    found = stream.transform(**frames)
+    shown = F.to_json("doc", JSON) if "doc" in found.columns else F.lit(None).cast("string")
+    encoded = found.select(*sink_of(stream).columns(), shown.cast("binary").alias(SHOWN))
+    return Made(decode.nullable(encoded).toArrow(), wrong)
+
+
+def _table(given: Sequence[Whole]) -> pa.Table:
+    """Records as Spark's source has them."""
+    rows: list[dict[str, Any]] = [
+        {
+            **one.place._asdict(),
+            "key": one.key,
+            "value": one.value,
+            "timestamp": one.timestamp * 1000,
+            "headers": [{"key": name, "value": text} for name, text in one.headers] or None,
+        }
+        for one in given
+    ]
+    kinds = {f.name: f.type for f in columnar.RECORD_TYPE if f.name in columnar.RAW}
+    plain = pa.schema([*kinds.items(), ("timestamp", pa.int64()), ("headers", HEADERS)])
+    found = pa.Table.from_pylist(rows, schema=plain)
+    return found.set_column(
+        found.schema.get_field_index("timestamp"), "timestamp", found["timestamp"].cast(ARROW["timestamp"])
+    )

@@ -1,0 +1,130 @@
+"""What a sink put aside, given to its store once more: each record once, and nobody else reads it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.engine.operations.sink_preview import Made, made, sink_of
+from penstock.errors import Refused, Wait
+from penstock.kafka.admin import admin, ensure_topics, topic_ids
+from penstock.kafka.dead_letters import Letter, consumer
+from penstock.kafka.limits import Message
+from penstock.kafka.record_lookup import told_of
+from penstock.kafka.replay import REPLAYS, note, noted
+from penstock.kafka.transactions import TransactionalWriter
+from penstock.model.output import NOTHING, Output, Owner, Writer, open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from penstock.kafka.record_lookup import Whole
+    from penstock.model.stream import Stream
+
+# A store that asks to wait is asked so often, and so long after at most.
+TRIES, LONGEST_WAIT = 5, 30.0
+WRITTEN, OLDER = "written", "older than what the store has"
+EARLIER = "replayed before: if the store has lost it since, --again writes it once more"
+GONE = "gone: its topic has it no longer, and its copy is not whole"
+NONE = "makes no document"
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What became of one record. ended: whether it need not be sent again."""
+
+    letter: Letter
+    said: str
+    ended: bool = True
+
+
+def replay(
+    spark: SparkSession, stream: Stream, chosen: Collection[Letter], bootstrap: str, *, again: bool = False
+) -> list[Replayed]:
+    """Give records that letters tell of to the store of a sink once more, in order of their places.
+
+    again: also those that were replayed before. Wait if the store goes on asking for it; what was written by then is
+    noted.
+    """
+    first = {_note(stream, one): one for one in sorted(chosen, key=lambda one: bool(one.cut), reverse=True)}
+    if not first:
+        return []
+    ensure_topics([REPLAYS], bootstrap)
+    # From here on an earlier replay of this sink that is still at work can note no more.
+    name, group = f"letters of {stream.name}", f"penstock.replay.{stream.name}"
+    notes = TransactionalWriter(name, group, bootstrap, REPLAYS, "replay")
+    try:
+        with consumer(bootstrap) as reader:
+            done = set() if again else noted(reader, bootstrap)
+            ids = topic_ids(admin(bootstrap), {one.origin.topic for one in chosen if one.origin}, bootstrap)
+            records = {which: told_of(one, reader, ids) for which, one in first.items() if which not in done}
+        found = _made(spark, stream, records)
+        output = sink_of(stream)
+        with _opened(output, Owner(stream.name, stream.group, bootstrap)) as writer:
+            ended = []
+            for which, letter in sorted(first.items(), key=lambda one: one[1].origin or ("", 0, 0)):
+                if which in done:
+                    ended.append(Replayed(letter, EARLIER))
+                    continue
+                ended.append(_one(letter, records[which], found.get(which), output, writer))
+                if ended[-1].ended:
+                    notes.commit([Message(REPLAYS.name, which, b"{}")], b"{}")
+    finally:
+        notes.close()
+    return ended
+
+
+def _note(stream: Stream, letter: Letter) -> bytes:
+    # With a blank before the place it is none of those that go to the topic itself.
+    return f"sink {stream.name}: ".encode() + note(letter)
+
+
+@contextmanager
+def _opened(output: Output, owner: Owner) -> Iterator[Writer]:
+    writer = open_store([output], owner)
+    try:
+        yield writer
+    finally:
+        writer.close()
+
+
+def _made(spark: SparkSession, stream: Stream, records: Mapping[bytes, Whole | None]) -> dict[bytes, Made]:
+    """What the sink makes of records, by their notes: of a topic that was made again two may have lain in one place."""
+    found: dict[bytes, Made] = {}
+    rest = {which: one for which, one in records.items() if one is not None}
+    while rest:
+        by_place = {one.place: which for which, one in rest.items()}
+        together = made(spark, stream, [rest.pop(which) for which in by_place.values()])
+        found |= dict.fromkeys(by_place.values(), together)
+    return found
+
+
+def _one(letter: Letter, record: Whole | None, found: Made | None, output: Output, writer: Writer) -> Replayed:
+    if record is None or found is None:
+        return Replayed(letter, GONE, ended=False)
+    if why := found.wrong.get(record.place):
+        return Replayed(letter, f"refused again: {why}", ended=False)
+    rows = found.of(record.place)
+    if not rows.num_rows:
+        return Replayed(letter, NONE, ended=False)
+    before = _conflicts(writer)
+    for last in (*[False] * (TRIES - 1), True):
+        try:
+            writer.write({output.name: rows}, NOTHING)
+        except Refused as e:
+            return Replayed(letter, f"refused again: {next(iter(e.rows[output.name].values()))}", ended=False)
+        except Wait as e:
+            if last:
+                raise
+            time.sleep(min(e.seconds, LONGEST_WAIT))
+        else:
+            break
+    return Replayed(letter, OLDER if _conflicts(writer) - before >= rows.num_rows else WRITTEN)
+
+
+def _conflicts(writer: Writer) -> int:
+    """How many rows the store had newer versions of, if the writer counts them."""
+    return int(getattr(getattr(writer, "figures", None), "conflicts", 0))

@@ -1,0 +1,1 @@
+"""From a stream declaration to a running Spark query."""

@@ -1,0 +1,258 @@
+"""From Kafka's records to the frame a transform reads; the same on a stream, on a range of offsets and in a test.
+
+Works on the source's columns `key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT,
+timestamp TIMESTAMP`, and `headers` where an input wants the record itself.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import ArrayType, DataType, StructType
+
+from penstock.codec.columnar import BAD, BEAT, EVENT_TIME, KEPT, MORE, RAW, RECORD, Reading
+from penstock.codec.combiner_check import tried
+from penstock.codec.event_time import FIRST, LAST
+from penstock.codec.heartbeat import BEAT_KEY, Signer, signer
+from penstock.errors import DeclarationError
+from penstock.model.checks.volatile_expressions import DAYLESS, moment_of, texts_of
+from penstock.model.input import WHOLE
+from penstock.model.schema import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, Observation, SparkSession
+
+    from penstock.model.input import Input
+
+# Bad records of a batch that are held in memory, each of so many bytes at most; beyond, the batch is read again.
+BAD_HELD = 10_000
+BAD_BYTES = 2_000
+OWN = ("timestamp", "headers")
+HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def decoded(
+    source: DataFrame, given: Input, now: Column | None, *, keep: Literal["bad", "all"] = "bad", combine: bool = True
+) -> DataFrame:
+    """Rows of an input: its columns, `event_time TIMESTAMP`, `_beat BOOLEAN`, `_bad BOOLEAN`, `_record STRUCT`.
+
+    now: TIMESTAMP of the batch; None takes each record's own timestamp for it, if that has come. A bad row is no record
+    of the schema, has no event time, or lies too far in the future; a beat carries its time in its value. `_record` is
+    the record as it came, with the reason why it is bad; keep: whether good rows have it too. combine: whether the
+    input's combiner is applied, if it has one. An input that wants it has `record STRUCT` beside them.
+    """
+    horizon = _horizon(given, now, "timestamp")
+    ours = signer()
+    reading = Reading.of(given, combine=combine, keep=keep == "all", signer=ours)
+    if now is None and given.schema and not reading.timed:
+        # Spark judges the time of what was decoded, and needs the record's own for it.
+        reading = replace(reading, whole=True)
+    if not given.schema and not reading.combine:
+        return _raw(source, given, F.timestamp_micros(horizon), ours)
+    if reading.combine:
+        tried(given)
+    clock = horizon if given.schema else F.least(F.unix_micros(_own()), horizon)
+    made = {"clock": clock, "beat": F.when(_keyed(), F.col("partition")), "headers": F.to_json("headers")}
+    sent = source.select(*(made.get(name, F.col(name)).alias(name) for name in reading.sends))
+    rows = sent.mapInArrow(reading, layout(reading))
+    if given.record:
+        back = {"headers": F.from_json(F.col(f"{KEPT}.headers"), HEADERS)}
+        whole = (back.get(name, F.col(f"{KEPT}.{name}")).alias(name) for name in (*RAW, *OWN))
+        rows = rows.withColumn(WHOLE, F.struct(*whole))
+    rows = rows if reading.timed else _timed(rows, given, _horizon(given, now, f"{KEPT}.timestamp"))
+    return _with_time(rows) if given.record else rows
+
+
+def _horizon(given: Input, now: Column | None, own: str) -> Column:
+    """The latest event time that is believed, epoch microseconds. own: where the record's timestamp is found."""
+    if given.ahead is None:
+        return F.lit(LAST)
+    at = F.least(own, F.current_timestamp()) if now is None else now
+    return F.unix_micros(at) + given.ahead // timedelta(microseconds=1)
+
+
+def _told(rows: DataFrame, expression: str) -> Column:
+    """TIMESTAMP: an event time of rows as it is declared; NULL where Spark cannot evaluate it, it is no time of the
+    calendar, or it would be of today, because a text says no day."""
+    time = F.coalesce(F.expr(expression), F.lit(None).cast("timestamp"))
+    # NULL where the sum fails, or what is in it: Spark has no other function that takes a failure of any expression.
+    tried = F.try_add(time, F.expr("INTERVAL '0' SECOND"))
+    found = F.when(F.unix_micros(tried).between(FIRST, LAST), tried)
+    for text in texts_of(rows.select(F.expr(expression))):
+        found = F.when(~F.coalesce(text.rlike(DAYLESS), F.lit(False)), found)
+    return found
+
+
+def _own(place: str = "timestamp") -> Column:
+    """TIMESTAMP: the record's own time, the nearest of the calendar. place: where it is found."""
+    micros = F.unix_micros(place)
+    return F.timestamp_micros(F.when(micros < FIRST, FIRST).when(micros > LAST, LAST).otherwise(micros))
+
+
+def _with_time(rows: DataFrame) -> DataFrame:
+    """Rows whose record has its event time too."""
+    return rows.withColumn(WHOLE, F.col(WHOLE).withField(EVENT_TIME, F.col(EVENT_TIME)))
+
+
+def _raw(source: DataFrame, given: Input, horizon: Column, ours: Signer) -> DataFrame:
+    """Records as they are, by their own time where the expression gives none; one too far in the future is capped."""
+    whole = [F.struct(*RAW, *OWN).alias(WHOLE)] if given.record else []
+    rows = source.select(*RAW, "timestamp", *whole, _beat_at(source.sparkSession, ours).alias(BEAT))
+    _steady(rows, given)
+    own = F.least(F.coalesce(_told(rows, given.event_time), _own()), horizon)
+    time = F.coalesce(F.timestamp_millis(BEAT), own).alias(EVENT_TIME)
+    beat = F.col(BEAT).isNotNull().alias(BEAT)
+    made = (time, beat, F.lit(False).alias(BAD), F.struct(*RAW).alias(KEPT))
+    found = rows.select(*RAW, "timestamp", *made, *([WHOLE] if given.record else []))
+    return _with_time(found) if given.record else found
+
+
+def _beat_at(spark: SparkSession, ours: Signer) -> Column:
+    """BIGINT: the epoch ms of a beat that is proven to be ours, NULL for all other records.
+
+    Spark has no HMAC, so it is made of two hashes. A plan is shown in logs and errors: the secret lies in a table, of
+    which a plan shows the columns and not the rows.
+    """
+    pads = spark.createDataFrame(pa.table({name: [pad] for name, pad in zip("io", ours.pads, strict=True)}))
+    inner, outer = (pads.select(name).scalar() for name in pads.columns)
+    value = F.col("value").cast("string")
+    at = F.regexp_extract(value, '^\\{"heartbeat":([0-9]{1,15}),', 1)
+    said = F.concat_ws(" ", "topic", F.col("partition").cast("string"), at).cast("binary")
+    proof = F.sha2(F.concat(outer, F.unhex(F.sha2(F.concat(inner, said), 256))), 256)
+    proven = value == F.concat(F.lit('{"heartbeat":'), at, F.lit(',"proof":"'), proof, F.lit('"}'))
+    return F.when(_keyed() & proven, at.try_cast("bigint"))
+
+
+def _keyed() -> Column:
+    return F.coalesce(F.col("key") == F.lit(BEAT_KEY), F.lit(False))
+
+
+def layout(reading: Reading) -> StructType:
+    """The columns of a reading. Lists of a combiner hold no NULL: so Spark sorts them as plain numbers."""
+    rows = [f"{quoted(f.name)} {f.type.ddl}" for f in reading.columns]
+    parts = [*RECORD.split(", "), *(MORE.split(", ") if reading.whole else ())]
+    kept = ", ".join(part.replace(" ", ": ", 1) for part in parts)
+    own = f"{EVENT_TIME} TIMESTAMP, {BEAT} BOOLEAN, {BAD} BOOLEAN, {KEPT} STRUCT<{kept}>"
+    made = DataType.fromDDL(", ".join([*rows, own]))
+    assert isinstance(made, StructType)
+    for field in made.fields if reading.combine else ():
+        if isinstance(field.dataType, ArrayType):
+            field.dataType.containsNull = False
+    return made
+
+
+def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
+    """Rows whose event time is an expression that only Spark evaluates."""
+    _steady(rows, given)
+    time = F.when(F.col(BEAT), F.col(EVENT_TIME))
+    if given.tombstones == "keep":
+        time = time.when(F.col(f"{WHOLE}.value").isNull(), _own(f"{WHOLE}.timestamp"))
+    time = time.when(~F.col(BAD), _told(rows, given.event_time))
+    rows = rows.withColumn(EVENT_TIME, time)
+    none, ahead = F.col(EVENT_TIME).isNull(), F.unix_micros(EVENT_TIME) > horizon
+    why = F.when(F.col(BAD), F.col(KEPT).reason)
+    why = why.when(none, F.lit(f"no event time: {given.event_time} gives none"))
+    why = why.when(ahead, F.concat(F.lit("the event time lies in the future: "), F.col(EVENT_TIME).cast("string")))
+    bad = ~F.col(BEAT) & (F.col(BAD) | none | ahead)
+    return rows.withColumns({BAD: bad, KEPT: F.col(KEPT).withField("reason", F.when(bad, why))})
+
+
+def _steady(rows: DataFrame, given: Input) -> None:
+    """DeclarationError if a record that is read again has another event time."""
+    if not given.by_own_time and (moment := moment_of(rows.select(F.expr(given.event_time)))):
+        raise DeclarationError(
+            f"input {given.source}: its event time is another each time that it is asked",
+            got=moment,
+            fix="take a field, or the record's own timestamp",
+        )
+
+
+def good(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:
+    """The good rows of an input; an observed metric counts the bad ones and holds some: see `bad`."""
+    record = F.col(KEPT)
+    size = sum((F.coalesce(F.octet_length(record[name]), F.lit(0)) for name in ("key", "value")), F.lit(0))
+    shown = F.struct(*(record[name].alias(name) for name in (*RAW, "reason")))
+    # Ordered by offset because the function wants an order.
+    at = F.when(F.col(BAD) & (size <= BAD_BYTES), record.offset)
+    some = F.call_function("min_by", shown, at, F.lit(BAD_HELD))
+    # As text: the way of a metric's rows to Python is slow.
+    watched = rows.observe(metric, F.count_if(BAD).alias("n"), F.to_json(some).alias("some"), *_counted(given))
+    return watched.where(~F.col(BAD)).drop(KEPT, BAD)
+
+
+def raw(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:
+    """The rows of an input without a schema, all of them good; an observed metric counts the beats."""
+    return rows.observe(metric, *_counted(given)).drop(KEPT, BAD)
+
+
+def parted(alive: DataFrame, gone: DataFrame) -> DataFrame:
+    """Rows of records with values and of tombstones, so that Spark can tell: it runs nothing of those that a filter by
+    `record.value` leaves out."""
+    some, none = F.coalesce(f"{WHOLE}.value", F.expr("X''")), F.lit(None).cast("binary")
+    one, other = (
+        rows.withColumn(WHOLE, F.col(WHOLE).withField("value", value)) for rows, value in ((alive, some), (gone, none))
+    )
+    return one.union(other)
+
+
+def tombstones(source: DataFrame, like: DataFrame, metric: str) -> DataFrame:
+    """The records without a value, as rows of some columns: NULL in each but `event_time` and `record`."""
+    time, whole = _own(), F.struct(*RAW, *OWN, _own().alias(EVENT_TIME))
+    made = {EVENT_TIME: time, WHOLE: whole}
+    found = source.where("value IS NULL").select(
+        *(made.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in like.schema.fields)
+    )
+    return found.observe(metric, F.count_if(F.lit(False)).alias("beats"), F.count(F.lit(1)).alias("rows"))
+
+
+def _counted(given: Input) -> list[Column]:
+    """How many records are beats, the time of the latest and, where each row is one, how many there are: Spark itself
+    counts what it read, once for each branch of its plan, and a sink's has one of its own for tombstones."""
+    rows = [F.count(F.lit(1)).alias("values" if given.parted else "rows")] if given.record else []
+    latest = F.max(F.when(F.col(BEAT), F.unix_millis(EVENT_TIME))).alias("beat_at")
+    return [F.count_if(BEAT).alias("beats"), latest, *rows]
+
+
+def bad(metric: Any) -> tuple[int, list[dict[str, Any]] | None]:
+    """From the metric of `good`, a row of the JVM: how many records were bad, and all of them with the reason.
+
+    None instead of the records if they are more than BAD_HELD, or large.
+    """
+    if not (count := int(metric.getLong(0))):
+        return 0, None
+    some: list[dict[str, Any]] = json.loads(metric.getString(1) or "[]")
+    if len(some) < count:
+        return count, None
+    for record in some:
+        for name in ("key", "value"):
+            record[name] = b64decode(record[name]) if record.get(name) is not None else None
+    return count, some
+
+
+def nullable(rows: DataFrame) -> DataFrame:
+    """Rows that say of no field that it is never NULL: Arrow takes no NULL for a struct that has such fields."""
+    layout = rows.schema.json().replace('"nullable":false', '"nullable":true')
+    return rows.to(StructType.fromJson(json.loads(layout)))
+
+
+def without_beats(rows: DataFrame) -> DataFrame:
+    """Drop heartbeats behind the watermark.
+
+    A filter that does not name the event time is pushed below the watermark, and the beat would never count. The same
+    holds of the transform's own filters and of those that Spark infers from a join: a condition that Spark cannot
+    foresee holds them back.
+    """
+    wanted = F.when(F.col(BEAT), F.lit(None)).otherwise(F.col(EVENT_TIME)).isNotNull()
+    return rows.where(wanted & (F.spark_partition_id() >= 0)).drop(BEAT)
+
+
+def rejected(source: DataFrame, given: Input, now: Column) -> DataFrame:
+    """The bad records of a range of offsets: the columns of RECORD. It is for a batch that holds many."""
+    rows = decoded(source, given, now, combine=False).where(F.col(BAD))
+    return rows.select(f"{KEPT}.*")

@@ -1,0 +1,58 @@
+"""A transform's rows as the outputs take them; where there are several, each row says which it is for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.engine.query import decode
+from penstock.errors import Blocked, DeclarationError
+from penstock.model.stream import TAG
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from penstock.model.stream import Stream
+
+
+def encoded(stream: Stream, rows: DataFrame) -> DataFrame:
+    """The transform's rows as the outputs take them: of several outputs a struct each, NULL but for the row's."""
+    outputs = stream.outputs
+    if "" in outputs:
+        found = rows.select(*outputs[""].columns())
+        # Documents go as they are, and may have a NULL where the fields of a struct are never NULL.
+        return decode.nullable(found) if outputs[""].delivery == "upsert" else found
+    if TAG not in (name.lower() for name in rows.columns):
+        raise DeclarationError(
+            f"stream {stream.name}: the transform's rows do not say which output they are for",
+            got=f"columns {', '.join(rows.columns)}",
+            fix=f"give each a column {TAG} with one of: {', '.join(outputs)}",
+        )
+    structs = [
+        F.when(F.col(TAG) == tag, F.struct(*output.columns())).alias(f"_{number}")
+        for number, (tag, output) in enumerate(outputs.items())
+    ]
+    return decode.nullable(rows.select(F.col(TAG).alias("_tag"), *structs))
+
+
+def split(stream: Stream, rows: pa.Table) -> dict[str, pa.Table]:
+    """Encoded rows by the name of the output they are for."""
+    outputs = stream.outputs
+    if "" in outputs:
+        return {outputs[""].name: rows}
+    tags = rows["_tag"]
+    if stray := set(tags.unique().to_pylist()) - outputs.keys():
+        raise Blocked(
+            f"stream {stream.name}: rows for an output that is not declared",
+            got=f"{TAG} = {', '.join(map(repr, sorted(stray, key=str)[:10]))}",
+            fix=f"let the transform give one of: {', '.join(outputs)}; and release app {stream.app}: it goes "
+            "on with this batch, and nothing is lost",
+        )
+    found = {}
+    for number, (tag, output) in enumerate(outputs.items()):
+        mine = rows.filter(pc.equal(tags, pa.scalar(tag))).select([f"_{number}"]).flatten()
+        found[output.name] = mine.rename_columns([name.removeprefix(f"_{number}.") for name in mine.column_names])
+    return found

@@ -1,0 +1,222 @@
+"""The records of an input from Kafka: as a stream, or once more for the offsets of a batch."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, NamedTuple
+
+from pyspark.sql import functions as F  # noqa: N812
+
+from penstock.codec import columnar
+from penstock.engine.query import decode
+from penstock.errors import BrokerError
+from penstock.kafka.admin import admin, first_offsets, partitions, topic_ids
+from penstock.kafka.client import spark_connection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from penstock.engine.checkpoint.layout import Batch
+    from penstock.engine.checkpoint.offset_log import Ends
+    from penstock.engine.operations.reset import Reset
+    from penstock.model.input import Input
+    from penstock.model.stream import Stream
+
+EARLIEST = -2
+
+
+class Place(NamedTuple):
+    """Of one record."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+def stream(
+    spark: SparkSession,
+    of: Stream,
+    name: str,
+    bootstrap: str,
+    without: Collection[Place] = (),
+    upto: Ends | None = None,
+    reset: Reset | None = None,
+    *,
+    begun: bool = True,
+    most: int = 0,
+) -> DataFrame:
+    """What the transform gets for the input of this name: good rows, with the watermark on their event time.
+
+    The observed metric `bad_<name>` holds the bad ones; `beats` in it, or in `beats_<name>` of a raw input, how many
+    of the records were heartbeats, and `rows` how many there are, where the input has the record, or `values` if its
+    tombstones go apart, which `gone_<name>` counts; `old_<name>` and `old_<name>_gone` how many good rows lay below
+    the floor of a reset.
+
+    without: places of records that it is not to get; upto: next offsets, if it is to get only those before.
+    most: records of a batch, 0 for no limit. begun: whether it has read before; what a reset lets it read again is one
+    batch, for parts of a window would take the place of all of it.
+    """
+    given = of.sources[name]
+    reader = spark.readStream.format("kafka").options(**_options(given, bootstrap))
+    if most and (begun or reset is None):
+        reader = reader.option("maxOffsetsPerTrigger", most)
+    starts = "earliest" if begun or reset is None else json.dumps(_starts(given, bootstrap, reset))
+    reader = reader.option("startingOffsets", starts).option("groupIdPrefix", f"{of.group}-reader")
+    raw = left_out(_share(reader.load(), given), without)
+    raw = raw if upto is None else raw.where(before(upto))
+    alive = raw.where("value IS NOT NULL") if given.parted else raw
+    rows = decode.decoded(alive, given, F.current_timestamp())
+    rows = decode.good(rows, given, f"bad_{name}") if given.schema else decode.raw(rows, given, f"beats_{name}")
+    delay = f"{of.promise.delay.total_seconds()} seconds"
+    found = decode.without_beats(_new(rows, name, reset).withWatermark(columnar.EVENT_TIME, delay))
+    if alive is raw:
+        return found
+    gone = decode.tombstones(raw, rows.drop(columnar.BEAT), f"gone_{name}")
+    return decode.parted(found, _new(gone, f"{name}_gone", reset))
+
+
+def _new(rows: DataFrame, name: str, reset: Reset | None) -> DataFrame:
+    """Rows without those below the floor of a reset, which are counted."""
+    if reset is None or reset.floor is None:
+        return rows
+    beat = F.col(columnar.BEAT) if columnar.BEAT in rows.columns else F.lit(False)
+    return above(rows.observe(f"old_{name}", F.count_if(~_above(reset.floor) & ~beat).alias("n")), reset)
+
+
+def _starts(given: Input, bootstrap: str, reset: Reset) -> Ends:
+    """For each partition that there is now where a reset lets it begin."""
+    client = admin(bootstrap)
+    counts = {t: n for t, n in partitions(client, bootstrap).items() if given.reads(t)}
+    ids = topic_ids(client, counts, bootstrap)
+    same = {t for t in counts if reset.ids.get(t) == ids.get(t)}
+    return {
+        t: {p: reset.starts.get(t, {}).get(p, EARLIEST) if t in same else EARLIEST for p in range(n)}
+        for t, n in counts.items()
+    }
+
+
+def batch(spark: SparkSession, given: Input, bootstrap: str, of: Batch, without: Collection[Place] = ()) -> DataFrame:
+    """The raw records that a batch took from an input."""
+    ends = read(given, of)
+    starts = {t: {p: of.starts.get(t, {}).get(p, EARLIEST) for p in parts} for t, parts in ends.items()}
+    return left_out(between(spark, given, bootstrap, starts, ends), without)
+
+
+def between(
+    spark: SparkSession, given: Input, bootstrap: str, starts: Ends, ends: Ends, *, whole: bool = False
+) -> DataFrame:
+    """The raw records of an input from some offsets up to others. whole: whether it fails if some are gone."""
+    reader = spark.read.format("kafka").options(**_options(given, bootstrap))
+    reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
+    reader = reader.option("failOnDataLoss", "true") if whole else reader
+    return _share(reader.load(), given)
+
+
+def _share(rows: DataFrame, given: Input) -> DataFrame:
+    """The records that are an input's, where it shares its topic."""
+    n, of = given.share
+    return rows if of == 1 else rows.where(F.col("partition") % of == n - 1)
+
+
+def left_out(rows: DataFrame, places: Collection[Place]) -> DataFrame:
+    """Records without those at some places."""
+    return rows.where(~at(places)) if places else rows
+
+
+def above(rows: DataFrame, reset: Reset | None) -> DataFrame:
+    """Rows without those below the floor of a reset."""
+    return rows if reset is None or reset.floor is None else rows.where(_above(reset.floor))
+
+
+def _above(floor: int) -> Column:
+    return F.unix_millis(columnar.EVENT_TIME) >= floor
+
+
+def before(ends: Ends, record: str = "") -> Column:
+    """Whether a record lies before the ends. record: of what struct its place is, with a dot; of none if empty."""
+    topics, places, offsets = (F.col(f"{record}{name}") for name in ("topic", "partition", "offset"))
+    parts = (
+        (topics == topic) & (places == partition) & (offsets < end)
+        for topic, parts in ends.items()
+        for partition, end in parts.items()
+    )
+    return reduce(or_, parts, F.lit(False))
+
+
+def at(places: Collection[Place]) -> Column:
+    """Whether a record lies at one of the places, one at least."""
+    offsets: dict[tuple[str, int], list[int]] = {}
+    for place in places:
+        offsets.setdefault((place.topic, place.partition), []).append(place.offset)
+    parts = (
+        (F.col("topic") == topic) & (F.col("partition") == partition) & F.col("offset").isin(found)
+        for (topic, partition), found in offsets.items()
+    )
+    return reduce(or_, parts)
+
+
+def read(given: Input, of: Batch) -> Ends:
+    """The ends of a batch in the topics of one input."""
+    topics = [given.topic.name] if given.topic else [t for t in of.ends if re.fullmatch(given.pattern, t)]
+    return {topic: of.ends.get(topic, {}) for topic in topics}
+
+
+def begins(of: Stream, written: Mapping[str, Mapping[int, int]], bootstrap: str) -> dict[str, dict[int, int]]:
+    """Next offsets of all inputs before the first batch: those that are written, else those of the first records.
+
+    Nothing of a topic that the broker does not tell.
+    """
+    try:
+        there = partitions(admin(bootstrap), bootstrap)
+        given = of.sources.values()
+        mine = {t for t in there if any(t == i.topic.name if i.topic else re.fullmatch(i.pattern, t) for i in given)}
+        wanted = {(t, p) for t in mine for p in range(there[t]) if p not in written.get(t, {})}
+        first = first_offsets(admin(bootstrap), wanted, bootstrap)
+    except BrokerError:
+        return {}
+    found: dict[str, dict[int, int]] = {t: dict(written.get(t, {})) for t in mine}
+    for (topic, partition), offset in first.items():
+        found[topic][partition] = offset
+    return found
+
+
+def all_of(spark: SparkSession, topic: str, bootstrap: str, starts: Ends, ends: Ends) -> DataFrame:
+    """The raw records of a topic's offsets."""
+    options = {**_settings(bootstrap), "subscribe": topic, "failOnDataLoss": "true"}
+    reader = spark.read.format("kafka").options(**options)
+    reader = reader.option("startingOffsets", json.dumps(starts)).option("endingOffsets", json.dumps(ends))
+    return reader.load()
+
+
+def _settings(bootstrap: str) -> dict[str, str]:
+    return {
+        **spark_connection(bootstrap),
+        "kafka.isolation.level": "read_committed",
+        # Spark asks the broker twice for the ends of a partition behind each poll, and what was fetched meanwhile is
+        # thrown away: so let a poll be large. A short wait lets an idle topic's beat through at once.
+        "kafka.max.poll.records": "25000",
+        "kafka.max.partition.fetch.bytes": str(2 * 1024 * 1024),
+        "kafka.fetch.max.wait.ms": "10",
+        # What was asked of a leader that died is asked again of nobody else before its time is over: a minute, unless
+        # told. New leaders are there after seven seconds.
+        "kafka.request.timeout.ms": "10000",
+        "kafka.default.api.timeout.ms": "10000",
+        # Gaps are found and told by penstock.engine.faults.data_loss.
+        "failOnDataLoss": "false",
+    }
+
+
+def _options(given: Input, bootstrap: str) -> dict[str, str]:
+    options = _settings(bootstrap)
+    if given.record:
+        options["includeHeaders"] = "true"
+    if given.topic:
+        return {**options, "subscribe": given.topic.name}
+    # Spark looks for the pattern anywhere in a name unless it is anchored.
+    return {**options, "subscribePattern": f"^(?:{given.pattern})$"}

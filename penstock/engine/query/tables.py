@@ -1,0 +1,248 @@
+"""The tables of a stream: loaded before its query starts, then brought up to date before each batch.
+
+A batch that is run again gets each table as it was the first time. Records of a table's topic that are none are dead
+letters; they wait in the table's folder until a batch's transaction has them, which the offsets in its mark tell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlparse
+
+import pyarrow as pa
+
+from penstock.engine.commit.rejected import KEPT, origin
+from penstock.errors import DeclarationError
+from penstock.settings import settings
+from penstock.tables.table_store import ROWS, Damaged, Manifest, Rows, TableFiles
+from penstock.tables.topic_reader import TableFeed, ddl
+from penstock.tables.topic_snapshot import Now, look, made_again, missed, read_in_time, same_count
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from penstock.model.input import Table
+    from penstock.model.output import Mark
+    from penstock.model.stream import Stream
+
+log = logging.getLogger(__name__)
+
+Ends = dict[int, int]
+# Next offsets of tables that are being read, by topic, and the ends they are read to, by topic and partition.
+Told = Callable[[dict[str, Ends], dict[tuple[str, int], int]], None]
+
+
+def folder_of(root: str, stream: str) -> Path:
+    """Where a stream's tables are: beside its checkpoint, or at home if that is not on a disk of this machine's."""
+    place = urlparse(root)
+    if place.scheme in ("", "file"):
+        return Path(place.path) / f"{stream}.tables"
+    if not settings().spark_master.startswith("local"):
+        raise DeclarationError(
+            f"stream {stream} has tables, which Spark's workers read from a folder that all of them see",
+            got=f"checkpoints in {root}, workers of {settings().spark_master}",
+            fix="let PENSTOCK_CHECKPOINTS be a folder that is mounted everywhere, or run the app on a local master",
+        )
+    known = hashlib.sha256(root.encode()).hexdigest()[:12]
+    return settings().home / "tables" / known / f"{stream}.tables"
+
+
+class KeptTable:
+    """One table of a stream: its folder and what feeds it."""
+
+    def __init__(self, table: Table, stream: str, folder: Path, bootstrap: str) -> None:
+        self._table, self._stream, self._bootstrap = table, stream, bootstrap
+        self._files = TableFiles(folder)
+        self._feed: TableFeed | None = None
+        # Dead letters of offsets below these are written.
+        self._written: Ends = {}
+        self._taking = 0
+        self.offsets: Ends = {}
+        """Those below which all dead letters are written once the last given ones are."""
+
+    @property
+    def topic(self) -> str:
+        return self._table.source
+
+    @property
+    def id(self) -> str:
+        return self._files.manifest.topic
+
+    @property
+    def next(self) -> Ends:
+        return dict(self._files.manifest.next)
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The rows as they are when a batch is executed: the plan holds the folder, not what is in it."""
+        # A task costs some 20 ms of CPU, and the exchanges behind it more: no more of them than can work at once.
+        count = min(len(self.next), spark.sparkContext.defaultParallelism)
+        rows = Rows(str(self._files.folder), count)
+        return spark.range(0, count, 1, count).mapInArrow(rows, ddl(self._table.fields))
+
+    def open(self) -> Now | None:
+        """Take up what is kept, or begin anew; the topic now, if it must be read to its end before it is used."""
+        now = look(self.topic, self._bootstrap)
+        try:
+            self._files.open()
+        except Damaged as e:
+            self._anew(now, str(e) if self._files.folder.exists() else "")
+        if self._files.manifest.stream != self._stream:
+            self._anew(now, f"its folder is of stream {self._files.manifest.stream}")
+        if self._files.manifest.schema != self._table.schema:
+            self._anew(now, "its schema is another")
+        self._same(now)
+        self._feed = TableFeed(self._table, self._bootstrap, self.next)
+        return None if self._files.manifest.loaded else now
+
+    def catch_up(self, now: Now, stopped: Callable[[], bool], told: Callable[[], None]) -> None:
+        """Take in what there is up to the ends."""
+        assert self._feed is not None
+        for taken in self._feed.to(now.ends, stopped):
+            if taken.next != self.next:
+                self._files.append(taken.rows, taken.dead, taken.next)
+            told()
+        if not self._files.manifest.whole:
+            read_in_time(self.topic, self._files.manifest.at, self._bootstrap)
+        if not self._files.manifest.loaded:
+            self._files.loaded(now.at)
+
+    def advance(self, query: str, batch: int, stopped: Callable[[], bool], told: Callable[[Ends], None]) -> None:
+        """Make the table that of a batch: as the topic is now, or as it was if the batch had it before."""
+        manifest = self._files.manifest
+        if (manifest.query, manifest.batch) == (query, batch):
+            return
+        now = look(self.topic, self._bootstrap)
+        if self._same(now):
+            self.close()
+            self._feed = TableFeed(self._table, self._bootstrap, self.next)
+        self.catch_up(now, stopped, lambda: told(now.ends))
+        self._files.ready(query, batch, now.at)
+
+    def settle(self, mark: Mark) -> None:
+        """Learn from the mark of the last batch which dead letters are written."""
+        same = mark.ids.get(self.topic) == self.id
+        self._written = dict(mark.offsets.get(self.topic, {})) if same else {}
+
+    def dead(self, stream: str) -> list[dict[str, object]]:
+        """The oldest dead letters that no batch has written yet, as their topic takes them; `reason` beside."""
+        found: list[dict[str, object]] = []
+        self._taking, self.offsets = 0, self.next
+        before, ids = self.offsets, {self.topic: self.id}
+        for table, following in self._files.dead():
+            if len(found) >= ROWS:
+                # Others go with the next batch: a transaction is not without end.
+                self.offsets = before
+                break
+            self._taking, before = self._taking + 1, dict(following)
+            found += [
+                {**row, "headers": origin({**row, "topic": self.topic}, stream, "reason", row["reason"], ids)}
+                for row in table.sort_by([("partition", "ascending"), ("offset", "ascending")]).to_pylist()
+                if row["offset"] >= self._written.get(row["partition"], 0)
+            ]
+        return found
+
+    def written(self) -> None:
+        """A batch has written the dead letters that were given last."""
+        self._files.without_dead(self._taking)
+        self._taking, self._written = 0, self.offsets
+
+    def close(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
+            self._feed = None
+
+    def _same(self, now: Now) -> bool:
+        """Begin anew if what was read cannot be read on; whether it was so."""
+        manifest = self._files.manifest
+        if made_again(manifest.topic, manifest.next, now):
+            self._anew(now, "it was deleted and made again")
+            # What the mark says is of the topic that was.
+            self._written = {}
+            return True
+        same_count(self.topic, manifest.next, now)
+        if why := missed(self.topic, manifest.next, manifest.at, now, self._bootstrap, whole=manifest.whole):
+            self._anew(now, why)
+        return bool(why)
+
+    def _anew(self, now: Now, why: str) -> None:
+        if why:
+            log.warning("table %s is read from its topic's beginning: %s", self.topic, why)
+        self._files.begin(Manifest(self._stream, self._table.schema, now.id, now.at, now.starts))
+
+
+class Tables:
+    """All tables of one stream; of a stream without any each call does nothing. told: how far loading is."""
+
+    def __init__(self, stream: Stream, root: str, bootstrap: str, told: Told) -> None:
+        self._stream, self._told = stream, told
+        self._kept: dict[str, KeptTable] = {}
+        self._stopped = False
+        if stream.tables:
+            folder = folder_of(root, stream.name)
+            self._kept = {n: KeptTable(t, stream.name, folder / n, bootstrap) for n, t in stream.tables.items()}
+
+    def load(self) -> None:
+        """Read each table to the end that its topic has now, unless it once was; LeaseLost if it is stopped."""
+        self.close()
+        self._stopped = False
+        since = time.monotonic()
+        opened = {name: kept.open() for name, kept in self._kept.items()}
+        waiting = {name: now for name, now in opened.items() if now is not None}
+        ends = {name: now.ends for name, now in waiting.items()}
+        self._tell(ends)
+        for name, now in waiting.items():
+            self._kept[name].catch_up(now, lambda: self._stopped, lambda: self._tell(ends))
+        if waiting:
+            log.info("stream %s: tables are loaded, in %.1f s", self._stream.name, time.monotonic() - since)
+
+    def stop(self) -> None:
+        """End what is being read."""
+        self._stopped = True
+
+    def frames(self, spark: SparkSession) -> dict[str, DataFrame]:
+        return {name: kept.frame(spark) for name, kept in self._kept.items()}
+
+    def advance(self, query: str, batch: int, stopped: Callable[[], bool]) -> None:
+        """Bring all tables up to date for a batch, or leave them as they were when it was run before."""
+        for name, kept in self._kept.items():
+            kept.advance(query, batch, stopped, lambda ends, name=name: self._tell({name: ends}))  # type: ignore[misc]
+
+    def settle(self, mark: Mark) -> None:
+        """mark: of the last batch in the store that takes dead letters."""
+        for kept in self._kept.values():
+            kept.settle(mark)
+
+    def dead(self) -> tuple[dict[str, pa.Table], int, str]:
+        """Dead letters by topic, how many, and why the first one is."""
+        found = {t.rejected.name: self._kept[name].dead(self._stream.name) for name, t in self._stream.tables.items()}
+        rows = {topic: pa.Table.from_pylist(r, schema=KEPT) for topic, r in found.items() if r}
+        every = [row for r in found.values() for row in r]
+        return rows, len(every), str(every[0]["reason"]) if every else ""
+
+    def written(self) -> None:
+        for kept in self._kept.values():
+            kept.written()
+
+    @property
+    def offsets(self) -> dict[str, Ends]:
+        """For the mark: below which offsets of each table's topic no dead letter waits any more."""
+        return {kept.topic: kept.offsets for kept in self._kept.values()}
+
+    @property
+    def ids(self) -> dict[str, str]:
+        return {kept.topic: kept.id for kept in self._kept.values()}
+
+    def close(self) -> None:
+        for kept in self._kept.values():
+            kept.close()
+
+    def _tell(self, ends: dict[str, Ends]) -> None:
+        reading = {self._kept[name]: of for name, of in ends.items() if of}
+        if reading:
+            offsets = {kept.topic: kept.next for kept in reading}
+            self._told(offsets, {(kept.topic, p): end for kept, of in reading.items() for p, end in of.items()})

@@ -1,0 +1,195 @@
+"""How far in event time the streams are whose rows a stream reads.
+
+While one of them reads a backlog in pieces its time stands still, and what it writes is out of the order of time. So
+rows that a stream wrote move the time of its readers no further than it has come itself, as the mark of its last
+transaction says. That was read before the batch was planned: so the batch has all rows of earlier transactions.
+
+A stream that has read all that its inputs hold, and has written nothing since, holds nobody; unless it waits for the
+clock: it may have windows open, and beats move its time.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from confluent_kafka import KafkaException
+
+from penstock.engine.checkpoint.offset_log import Ends, Plan
+from penstock.errors import PenstockError
+from penstock.kafka.admin import admin, end_offsets
+from penstock.kafka.commit_marker import Marks
+
+if TYPE_CHECKING:
+    from penstock.model.input import Input
+    from penstock.model.stream import Stream
+
+log = logging.getLogger(__name__)
+
+# Epoch ms: no time is later, and none is earlier.
+FREE, HELD = 1 << 62, 0
+
+
+@dataclass(frozen=True)
+class Fed:
+    """A stream's last transaction. writes: topics; time: how far it has come, epoch ms; ends: next offsets of its
+    inputs, none if rows may come without records. rests: whether it was the last one before as well, and its inputs
+    held nothing more."""
+
+    batch: tuple[str, int]
+    writes: tuple[str, ...]
+    time: int
+    ends: Ends
+    rests: bool = False
+
+    @classmethod
+    def read(cls, value: bytes) -> Fed | None:
+        """By its mark; None if that does not say how far it has come, as those of earlier versions."""
+        try:
+            found = json.loads(value)
+            plan = Plan.read(found["plans"].get(str(found["batch"]), ""))
+            said = (found["query"], int(found["batch"])), tuple(found["writes"]), int(found["time"])
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return None
+        return cls(*said, plan.ends if plan and not found.get("waits") else {})
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was known of streams at a time, by name. whole: whether no other may have written before."""
+
+    fed: Mapping[str, Fed]
+    whole: bool = True
+
+
+NOTHING = Look({}, whole=False)
+
+
+def limit(given: Input, before: Look, after: Look) -> int:
+    """How far the rows of an input may move time, epoch ms. before, after: looks around the planning of a batch."""
+
+    def feeding(look: Look) -> dict[str, Fed]:
+        return {name: one for name, one in look.fed.items() if any(map(given.reads, one.writes))}
+
+    known, now = feeding(before), feeding(after)
+    if not after.whole or now.keys() - known.keys():
+        # Rows of the batch may be of a stream of which nothing was known before.
+        return HELD
+    held = (one.time for name, one in known.items() if not (one.rests and now.get(name, one).batch == one.batch))
+    return min(held, default=FREE)
+
+
+class Looking(Protocol):
+    """Looks at streams."""
+
+    def __call__(self, before: Look, /) -> Look:
+        """What is known of them now. before: what was known at the last look."""
+
+    def close(self) -> None: ...
+
+
+class Feeds:
+    """What feeds the inputs of one run of a query."""
+
+    def __init__(self, stream: Stream, look: Looking) -> None:
+        self._stream, self._look = stream, look
+        self._pool = ThreadPoolExecutor(1, f"feeds of {stream.name}")
+        self._before, self._planned = NOTHING, -1
+        self._after: Future[Look] | None = None
+        self.fed: Collection[str] = ()
+        """The inputs whose records other streams write, as far as is known."""
+
+    def open(self, planned: int) -> None:
+        """Look before the query starts. planned: the last batch that is planned already, -1 for none."""
+        self._before, self._planned = self._looked(NOTHING), planned
+
+    def begin(self) -> None:
+        """Look again, now that a batch is planned, while it is computed."""
+        self._after = self._pool.submit(self._looked, self._before)
+
+    def limits(self, batch_id: int, inputs: Iterable[str]) -> dict[str, int]:
+        """How far the rows of each input may move time, epoch ms, in the batch that has begun."""
+        assert self._after is not None
+        after = self._after.result()
+        before = self._before if batch_id > self._planned else NOTHING
+        self._before, self._planned = after, batch_id
+        written = {topic for one in after.fed.values() for topic in one.writes}
+        self.fed = [name for name, given in self._stream.sources.items() if any(map(given.reads, written))]
+        return {name: limit(self._stream.sources[name], before, after) for name in inputs}
+
+    def _looked(self, before: Look) -> Look:
+        try:
+            return self._look(before)
+        except (PenstockError, KafkaException) as e:
+            log.warning("stream %s does not know how far those are that feed it: %s", self._stream.name, e)
+            return NOTHING
+
+    def close(self) -> None:
+        """Give back what looks were taken with, behind the last one: a broker that is away holds up nobody."""
+        self._pool.submit(self._look.close)
+        self._pool.shutdown(wait=False)
+
+
+class Looks:
+    """Looks at the marks of streams. names: whose; None for all that write what is read."""
+
+    def __init__(self, stream: Stream, bootstrap: str, names: Collection[str] | None) -> None:
+        self._stream, self._bootstrap = stream, bootstrap
+        self._marks = Marks(bootstrap, names)
+        self._read: dict[str, tuple[bytes, Fed | None]] = {}
+
+    def __call__(self, before: Look) -> Look:
+        marks = self._marks.read()
+        self._read = {
+            name: self._read[name] if self._read.get(name, (b"",))[0] is value else (value, Fed.read(value))
+            for name, value in marks.items()
+        }
+        mine = self._stream.follows
+        fed = {n: f for n, (_, f) in self._read.items() if f and n != self._stream.name and any(map(mine, f.writes))}
+        same = {name for name, one in fed.items() if name in before.fed and before.fed[name].batch == one.batch}
+        return Look(self._resting(fed, same), whole=not self._marks.undecided)
+
+    def _resting(self, fed: Mapping[str, Fed], same: Collection[str]) -> dict[str, Fed]:
+        """Those streams, and which of the same ones have read all that their inputs hold."""
+        places = {(t, p) for name in same for t, parts in fed[name].ends.items() for p in parts}
+        ends = end_offsets(admin(self._bootstrap), places, self._bootstrap) if places else {}
+
+        def rests(one: Fed) -> bool:
+            read = [at >= ends.get((t, p), at) for t, parts in one.ends.items() for p, at in parts.items()]
+            return bool(read) and all(read)
+
+        return {name: replace(one, rests=name in same and rests(one)) for name, one in fed.items()}
+
+    def close(self) -> None:
+        self._marks.close()
+
+
+def feeding(stream: Stream) -> tuple[str, ...]:
+    """The inputs of a stream whose time other streams may hold. A record's own time is when it was written, and what
+    goes by that alone is moved by no order of reading."""
+    if stream.kind == "sink":
+        return ()
+    found = stream.sources.items()
+    return tuple(
+        name for name, i in found if not i.by_own_time or (i.topic is not None and not stream.promise.drops_late)
+    )
+
+
+def opened(stream: Stream, bootstrap: str, names: Collection[str] | None, planned: int) -> Feeds | None:
+    """What feeds a stream, looked at before its query starts; None if nothing of it can be fed.
+
+    Args:
+        stream: the reader.
+        bootstrap: the brokers.
+        names: the streams that write what it reads; None for all whose marks say so.
+        planned: the last batch that is planned already, -1 for none.
+    """
+    if not feeding(stream) or (names is not None and not names):
+        return None
+    found = Feeds(stream, Looks(stream, bootstrap, names))
+    found.open(planned)
+    return found

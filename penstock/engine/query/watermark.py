@@ -1,0 +1,87 @@
+"""How far a batch moves the watermark: never beyond its own clock, not at all while a backlog is read in pieces, and by
+rows of other streams no further than those have come."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.engine.query import source
+from penstock.engine.query.upstream import FREE, feeding
+
+if TYPE_CHECKING:
+    from penstock.engine.checkpoint.layout import Batch
+    from penstock.engine.faults.batch_splitting import Portions
+    from penstock.engine.jvm.bridge import Execution
+    from penstock.engine.query.upstream import Feeds
+    from penstock.model.stream import Stream
+
+
+class Watermark:
+    """Of one run of a query. time: how far an earlier run had come, epoch ms.
+
+    A record that lies ahead of the clock keeps its own time and its window, but moves the watermark as if it came from
+    now: so one fast clock takes nothing of the grace that all others have. A batch that `max_records` or
+    a lack of memory cut short does not move it: what waits may be older than what was read, and must not become late by
+    the order of reading. It is moved by the first batch that reads to the end of all partitions. Rows that another
+    stream wrote move it no further than that one has come (`penstock.engine.query.upstream`). Beats count in full
+    for a stream that waits for the clock: they are held where they are sent.
+    """
+
+    def __init__(self, stream: Stream, portions: Portions, feeds: Feeds | None = None, time: int = 0) -> None:
+        self._stream, self._portions, self._feeds, self._time = stream, portions, feeds, time
+        # Where the plan notes event times, and of which input.
+        self._places: list[tuple[tuple[int, ...], str]] | None = None
+
+    def settle(self, batch: Batch, execution: Execution) -> int | None:
+        """Move it. To be called when a batch has been computed and has not ended yet.
+
+        How far in event time the stream had come before the batch, epoch ms, None if it cannot say: none of its rows,
+        nor of later ones, is older, except by as much as records come late to its inputs.
+        """
+        if self._places is None:
+            # A query's plan keeps its shape, and to walk all of it each time costs a hundred calls to the JVM.
+            self._places = [(place, self._input(place, execution)) for place in execution.time_places()]
+        limits = self._feeds.limits(batch.batch_id, feeding(self._stream)) if self._feeds else {}
+        cut = self._cut(batch) or self._portions.cuts(batch)
+        latest = [None if cut else self._latest(name, limits, batch, execution) for _, name in self._places]
+        moved = execution.hold_time([place for place, _ in self._places], latest)
+        if not self._places:
+            return None
+        if self._stream.promise.drops_late:
+            return batch.watermark_ms
+        had = min([self._time, *limits.values()])
+        self._time = max([self._time, *(at for at in moved if at is not None)])
+        return had
+
+    def _input(self, place: tuple[int, ...], execution: Execution) -> str:
+        found = execution.metrics_below(place)
+        return next((name for name in self._stream.sources if self._metric(name) in found), "")
+
+    def _metric(self, name: str) -> str:
+        return f"bad_{name}" if self._stream.sources[name].schema else f"beats_{name}"
+
+    def _latest(self, name: str, limits: dict[str, int], batch: Batch, execution: Execution) -> int | None:
+        """Behind which time no record of an input moves the watermark."""
+        upto = FREE if not name or self._stream.sources[name].by_own_time else limits.get(name, FREE)
+        if upto >= batch.at_ms:
+            return batch.at_ms
+        if self._stream.promise.due and (metric := execution.observed(self._metric(name))) is not None:
+            upto = max(upto, metric.getAs("beat_at") or 0)
+        return min(batch.at_ms, upto) or None
+
+    def _cut(self, batch: Batch) -> bool:
+        """Whether more may wait in an input than the batch took of it.
+
+        Spark rounds each partition's share down. What it took of a partition that is new to it is not known here: that
+        counts as all there is, for to hold the watermark once more than needed does no harm.
+        """
+        limit = self._portions.most
+        for given in self._stream.sources.values() if limit else ():
+            parts = [
+                end - batch.starts.get(topic, {}).get(partition, 0)
+                for topic, ends in source.read(given, batch).items()
+                for partition, end in ends.items()
+            ]
+            if sum(parts) > limit - len(parts):
+                return True
+        return False

@@ -1,0 +1,44 @@
+"""Spark's own authentication and encryption, where its processes are not all on one host."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from penstock.host import secret_file
+from penstock.settings import settings
+from penstock.supervision import launch
+
+
+def secured(master: str, home: Path | None = None) -> dict[str, str]:
+    """Spark settings that let nobody else speak with a driver's executors; none for a local master.
+
+    They belong in a file, never on a command line: those of a standalone cluster hold its secret. All its daemons need
+    the same ones, in the file that `--properties-file` names; YARN and Kubernetes make a secret for each application.
+    home: where the secret lies that is not given; that of the settings if None.
+    """
+    if master.startswith("local"):
+        return {}
+    found = {
+        "spark.authenticate": "true",
+        # Of AES-GCM with keys that each connection agrees on.
+        "spark.network.crypto.enabled": "true",
+        "spark.network.crypto.cipher": "AES/GCM/NoPadding",
+        # Without it a server still takes SASL, whose ciphers are old.
+        "spark.network.crypto.saslFallback": "false",
+        # What is shuffled and spilled to a worker's disk.
+        "spark.io.encryption.enabled": "true",
+    }
+    if master.startswith("spark://"):
+        given = settings().spark_secret.get_secret_value()
+        found["spark.authenticate.secret"] = given or secret_file.kept((home or settings().home) / "spark.secret").hex()
+    return found
+
+
+def main() -> None:
+    """Print the settings for a master, as a file for `--properties-file` has them."""
+    print(launch.escaped(secured(sys.argv[1])), end="")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Keyed state of folds, in Arrow files beside the checkpoint."""

@@ -1,0 +1,220 @@
+"""One fold of one part's rows, by DuckDB: Arrow tables in, Arrow tables out; no row is touched by Python."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec.columnar import EVENT_TIME, arrow, connection
+from penstock.engine.state.keyed_store import HASH, Hashes
+from penstock.errors import DeclarationError, PenstockError
+from penstock.model.fold import Fold
+from penstock.model.schema import Field
+
+# What is folded at once; more is cut by key.
+ROWS = 500_000
+# Beyond so many pieces it is not the number of rows that memory does not hold.
+PIECES = 4096
+
+
+class Known(Protocol):
+    """Where the state is found."""
+
+    def __call__(self, hashes: Hashes) -> pa.Table: ...
+
+
+class Folded(NamedTuple):
+    """What one fold came to. rows: for the transform. kept, gone: the state of all hashes of the records: rows, and
+    hashes that have none any more; was: how many keys had a state; late: rows that were left out."""
+
+    rows: pa.Table
+    kept: pa.Table
+    gone: Hashes
+    was: int
+    late: int
+
+
+def layout(fold: Fold, records: pa.Schema) -> pa.Schema:
+    """The columns of a fold's state: `_hash BIGINT`, the key and what is kept."""
+    key = [records.field(name).with_nullable(True) for name in fold.key]
+    return pa.schema([pa.field(HASH, pa.int64()), *key, *_arrow(fold.kept)])
+
+
+def given(fold: Fold) -> pa.Schema:
+    """The columns of its rows."""
+    return pa.schema(_arrow(fold.given))
+
+
+def _arrow(fields: tuple[Field, ...]) -> list[pa.Field[pa.DataType]]:
+    return [pa.field(f.name, arrow(f.type)) for f in fields]
+
+
+def folded(
+    fold: Fold,
+    records: pa.Table,
+    known: Known,
+    watermark: int,
+    *,
+    late: bool,
+    due: pa.Table | None = None,
+    time: int | None = None,
+) -> Folded:
+    """Fold rows, their columns beside `_hash`, into what is known of their keys.
+
+    watermark: epoch ms; late: whether rows behind it are left out; due: state that is folded whether its keys have
+    records or not; time: how far time has come, epoch ms, the watermark if it is not said. PenstockError if a row has
+    no key; DeclarationError if the fold's queries cannot be run on such rows.
+    """
+    for name in fold.key:
+        if holes := records[name].null_count:
+            raise PenstockError(
+                f"fold {fold.name} is given rows without their key",
+                got=f"{holes} rows whose {name} is NULL",
+                fix="leave them out before, or give them one",
+            )
+    count = len(records)
+    if late:
+        # Times are finer than the watermark: a record of the same millisecond lies behind it.
+        passed = pa.scalar(watermark * 1000, pa.timestamp("us", "UTC"))
+        records = records.filter(pc.greater(records[EVENT_TIME], passed))
+    due = layout(fold, records.schema).empty_table() if due is None else due
+    time = watermark if time is None else time
+    pieces = -(-(len(records) + len(due)) // ROWS)
+    while True:
+        try:
+            cut = zip(_cut(records, pieces), _cut(due, pieces), strict=True)
+            return _joined(fold, [_one(fold, *piece, known, (watermark, time)) for piece in cut], count, records)
+        except duckdb.OutOfMemoryException:
+            pieces = max(2, pieces * 2)
+            if pieces > PIECES:
+                raise
+
+
+def tried(fold: Fold, records: pa.Schema) -> None:
+    """Run a fold's queries without rows, of these columns: DeclarationError if they cannot be run."""
+    there = layout(fold, records)
+    given = records.append(pa.field(HASH, pa.int64())).empty_table()
+    _one(fold, given, there.empty_table(), lambda _: there.empty_table(), (0, 0))
+    try:
+        ended(fold, there.empty_table(), 0)
+    except duckdb.Error as e:
+        raise refused(fold, e) from e
+
+
+def _cut(records: pa.Table, pieces: int) -> list[pa.Table]:
+    """Rows by key, in so many tables."""
+    if pieces <= 1:
+        return [records] * pieces
+    number = records[HASH].to_numpy().view(np.uint64) % np.uint64(pieces)
+    return [records.filter(pa.array(number == n)) for n in range(pieces)]
+
+
+def _joined(fold: Fold, found: list[Folded], count: int, records: pa.Table) -> Folded:
+    return Folded(
+        pa.concat_tables([given(fold).empty_table(), *(one.rows for one in found)]),
+        pa.concat_tables([layout(fold, records.schema).empty_table(), *(one.kept for one in found)]),
+        np.concatenate([np.empty(0, np.int64), *(one.gone for one in found)]),
+        sum(one.was for one in found),
+        count - len(records),
+    )
+
+
+def _one(fold: Fold, records: pa.Table, due: pa.Table, known: Known, times: tuple[int, int]) -> Folded:
+    hashes = np.unique(np.concatenate([records[HASH].to_numpy(), due[HASH].to_numpy()]))
+    there = known(hashes)
+    con, key = connection(), ", ".join(f'"{name}"' for name in fold.key)
+    tables = {"records": records.drop_columns([HASH]), "_records": records, "_due": due, "_there": there}
+    try:
+        for name, table in tables.items():
+            con.register(name, table)
+        for name, moment in zip(("watermark", "time"), times, strict=True):
+            con.execute(f"SET VARIABLE {name} = {moment}::BIGINT")
+        con.execute(
+            f"CREATE OR REPLACE TEMP TABLE _touched AS SELECT {HASH}, {key} FROM _records "
+            f"UNION SELECT {HASH}, {key} FROM _due"
+        )
+        # Another key of the same hash is not for the fold to see.
+        state = _table(con, f"FROM _there SEMI JOIN _touched USING ({HASH}, {key})")
+        others = there.slice(0, 0)
+        if len(state) < len(there):
+            others = _table(con, f"FROM _there ANTI JOIN _touched USING ({HASH}, {key})")
+        con.register("state", state.drop_columns([HASH]))
+        con.execute(f"CREATE OR REPLACE TEMP TABLE folded AS {_alone(fold.fold)}")
+        names = ", ".join(f'f."{f.name}"' for f in fold.kept)
+        whose = ", ".join(f't."{name}"' for name in fold.key)
+        same = " AND ".join(f't."{name}" = f."{name}"' for name in fold.key)
+        fresh = _table(con, f"SELECT t.{HASH}, {whose}, {names} FROM folded f JOIN _touched t ON {same}")
+        _check(fold, con, key, fresh)
+        rows = _table(con, _alone(fold.rows))
+        kept = pa.concat_tables([_cast(fold, fresh, layout(fold, records.schema)), others.cast(there.schema)])
+        gone = np.setdiff1d(hashes, kept[HASH].to_numpy())
+        return Folded(_cast(fold, rows, given(fold)), kept, gone, len(there), 0)
+    except (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException) as e:
+        raise refused(fold, e) from e
+    finally:
+        for name in ("folded", "_touched"):
+            con.execute(f"DROP TABLE IF EXISTS {name}")
+        for name in (*tables, "state"):
+            con.unregister(name)
+
+
+def _check(fold: Fold, con: duckdb.DuckDBPyConnection, key: str, fresh: pa.Table) -> None:
+    """DeclarationError if a key was folded twice, or one that has no record."""
+    (made,) = con.execute("SELECT count(*) FROM folded").fetchall()[0]
+    if made == len(fresh) == len(np.unique(fresh[HASH].to_numpy())):
+        return
+    # Two keys may have one hash.
+    (different,) = con.execute(f"SELECT count(*) FROM (SELECT DISTINCT {key} FROM folded)").fetchall()[0]
+    if not made == different == len(fresh):
+        raise DeclarationError(
+            f"fold {fold.name} gives a key twice, or one that no record has",
+            got=f"{made} rows of {different} keys, {len(fresh)} of them of the records or due",
+            fix="let its query give one row for a key of the records or one that is due, or none to forget it",
+        )
+
+
+def _cast(fold: Fold, rows: pa.Table, to: pa.Schema) -> pa.Table:
+    return cast(rows, to, f"fold {fold.name} gives other columns than it declares", "its query")
+
+
+def cast(rows: pa.Table, to: pa.Schema, what: str, query: str) -> pa.Table:
+    """Rows of a query as they are declared; DeclarationError, with what is wrong, if it gives others."""
+    try:
+        return rows.select(to.names).cast(to)
+    except (KeyError, ValueError) as e:
+        raise DeclarationError(
+            what, got=str(e).splitlines()[0], fix=f"let {query} give {', '.join(f'{f.name} {f.type}' for f in to)}"
+        ) from e
+
+
+def refused(fold: Fold, e: duckdb.Error) -> DeclarationError:
+    return DeclarationError(
+        f"a query of fold {fold.name} is refused by DuckDB",
+        got=" ".join(str(e).split())[:600],
+        fix="`fold` reads the tables records and state, `rows` reads folded and both, `ends` the key and the state",
+    )
+
+
+def ended(fold: Fold, rows: pa.Table, watermark: int) -> pa.Table:
+    """State without what may be forgotten."""
+    con = connection()
+    con.register("_rows", rows)
+    try:
+        con.execute(f"SET VARIABLE watermark = {watermark}::BIGINT")
+        left = _table(con, f"FROM _rows WHERE NOT coalesce(({_alone(fold.ends)}), false)")
+    finally:
+        con.unregister("_rows")
+    return left.cast(rows.schema)
+
+
+def _table(con: duckdb.DuckDBPyConnection, sql: str) -> pa.Table:
+    found: pa.Table = con.sql(sql).to_arrow_table()
+    return found
+
+
+def _alone(sql: str) -> str:
+    return f"{sql.rstrip().removesuffix(';')}\n"

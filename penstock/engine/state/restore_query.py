@@ -1,0 +1,182 @@
+"""A fold's state out of the records of an output: the newest of each key, decoded, and what the fold's query says of
+them. Arrow tables in, Arrow tables out, by DuckDB; no row is touched by Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec import json_sql
+from penstock.codec.columnar import connection, texts
+from penstock.codec.heartbeat import BEAT_KEY, Signer
+from penstock.codec.rejection_reasons import SHOWN
+from penstock.engine.state import fold_query
+from penstock.engine.state.keyed_store import HASH
+from penstock.errors import DeclarationError
+from penstock.model.fold import Fold
+from penstock.model.schema import Field
+
+SENDS: dict[str, pa.DataType] = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+# A key lies in one partition; where its topic was widened since, in another too: then the later record counts.
+NEWEST = """
+SELECT arg_max(row, (moment, partition)) AS row FROM (
+  SELECT key, partition, arg_max(_row, "offset") AS row, arg_max(timestamp, "offset") AS moment
+  FROM _records GROUP BY key, partition)
+GROUP BY key"""
+
+
+class Unreadable(Exception):
+    """What an output holds that is no state, in words."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Columns in the key or the value of a record. plain: one column as its text; else several as a JSON object."""
+
+    of: Literal["key", "value"]
+    fields: tuple[Field, ...] = ()
+    plain: bool = False
+
+    @property
+    def parsed(self) -> list[str]:
+        """What is parsed once for all columns."""
+        if self.plain or not self.fields:
+            return []
+        text, parts = f"_{self.of}", f"_{self.of}_parts"
+        names = f"CASE WHEN {parts} IS NOT NULL THEN json_keys({text}) END AS _{self.of}_names"
+        return [f"{json_sql.record(text, self.fields)} AS {parts}", names]
+
+    def found(self, field: Field) -> str:
+        """The value of a column."""
+        text, kind = f"_{self.of}", field.type.kind
+        if not self.plain:
+            return json_sql.value_in(f"_{self.of}_parts", field, text)
+        if kind in ("string", "binary"):
+            return text if kind == "string" else f"_raw_{self.of}"
+        if kind in json_sql.INTEGERS or kind == "boolean":
+            return json_sql.value(text, field.type)
+        return f"try_cast({text} AS {json_sql.kind(field.type)})"
+
+    @property
+    def wrong(self) -> Iterator[tuple[str, str]]:
+        """BOOLEAN and VARCHAR: a fault, and how it is said."""
+        text, parts = f"_{self.of}", f"_{self.of}_parts"
+        shown = f"coalesce(substr({text}, 1, {SHOWN}), 'not valid UTF-8')"
+        if self.fields and not self.plain:
+            yield f"{parts} IS NULL", f"'its {self.of} is no JSON object: ' || {shown}"
+        for f in self.fields:
+            if not self.plain:
+                # Its writer leaves no column out: what lacks one is of another version.
+                lacks = json_sql.literal(f"its {self.of} has no column {f.name}: ")
+                yield f"NOT list_contains(_{self.of}_names, {json_sql.literal(f.name)})", f"{lacks} || {shown}"
+            no = json_sql.literal(f"column {f.name} of its {self.of} is no {f.type}: ")
+            amiss = (
+                f"{json_sql.name(f.name)} IS NULL"
+                if self.plain
+                else json_sql.amiss(parts, f, json_sql.name(f.name), text)
+            )
+            said = text if self.plain else json_sql.text_in(parts, f, text)
+            yield amiss, f"{no} || coalesce(substr({said}, 1, {SHOWN}), 'not valid UTF-8')"
+
+
+@dataclass(frozen=True)
+class Restoring:
+    """How the state of a fold is read back. topic: of its output; layout: its key and what is kept.
+
+    Called with batches of the columns `SENDS`, all records of some keys, it gives the state of those.
+    """
+
+    fold: Fold
+    topic: str
+    texts: tuple[Text, ...]
+    layout: pa.Schema
+    signer: Signer | None = None
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        if held := list(batches):
+            yield from self.state(pa.Table.from_batches(held)).to_batches()
+
+    def tried(self) -> None:
+        """Run its query without rows: DeclarationError if it cannot be run."""
+        self.state(pa.schema(list(SENDS.items())).empty_table())
+
+    def state(self, records: pa.Table) -> pa.Table:
+        """The state of some keys, of which these are all records; Unreadable if one of those that count cannot be
+        decoded, or the query fails on them."""
+        con = connection()
+        try:
+            newest = self._newest(con, records)
+            # An output may have columns of these names.
+            newest = newest.rename_columns([f"_raw_{name}" for name in newest.schema.names])
+            for of in ("key", "value"):
+                newest = newest.append_column(f"_{of}", texts(newest[f"_raw_{of}"]))
+            con.register("_records", newest)
+            con.execute(f"CREATE OR REPLACE TEMP TABLE _decoded AS {self._decoded}")
+            bad = "SELECT _raw_partition, _raw_offset, _why FROM _decoded WHERE _why IS NOT NULL ORDER BY ALL LIMIT 1"
+            for partition, offset, why in con.execute(bad).fetchall():
+                raise Unreadable(f"{self.topic}[{partition}]@{offset}: {why}")
+            names = ", ".join(json_sql.name(f.name) for text in self.texts for f in text.fields) or "NULL AS _none"
+            con.execute(f"CREATE OR REPLACE TEMP VIEW output AS SELECT {names} FROM _decoded")
+            found = con.sql(f"{self.fold.restored.rstrip().removesuffix(';')}\n").to_arrow_table()
+        except (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException) as e:
+            raise DeclarationError(
+                f"the query that restores fold {self.fold.name} is refused by DuckDB",
+                got=" ".join(str(e).split())[:600],
+                fix=f"let `restored` read the table output, which has the columns of {self.topic}",
+            ) from e
+        except duckdb.Error as e:
+            raise Unreadable(f"`restored` of fold {self.fold.name} fails: {' '.join(str(e).split())[:300]}") from e
+        finally:
+            con.execute("DROP VIEW IF EXISTS output")
+            con.execute("DROP TABLE IF EXISTS _decoded")
+            con.unregister("_records")
+        what = f"the query that restores fold {self.fold.name} gives other columns than its key and state"
+        return fold_query.cast(found, self.layout, what, "`restored`")
+
+    def _newest(self, con: duckdb.DuckDBPyConnection, records: pa.Table) -> pa.Table:
+        con.register("_records", records.append_column("_row", pa.array(np.arange(len(records)))))
+        newest = records.take(con.sql(NEWEST).to_arrow_table()["row"].cast(pa.int64()))
+        newest = newest.filter(pc.is_valid(newest["value"]))
+        beats = newest.filter(pc.equal(newest["key"], pa.scalar(BEAT_KEY, pa.binary()))).to_pylist()
+        if self.signer and any(self.signer.time(self.topic, one["partition"], one["value"]) for one in beats):
+            newest = newest.filter(pc.not_equal(newest["key"], pa.scalar(BEAT_KEY, pa.binary())))
+        return newest
+
+    @property
+    def _decoded(self) -> str:
+        """Each record's columns, and what is wrong with it."""
+        parsed = "".join(f", {one}" for text in self.texts for one in text.parsed)
+        found = "".join(f", {text.found(f)} AS {json_sql.name(f.name)}" for text in self.texts for f in text.fields)
+        wrong = " ".join(f"WHEN {test} THEN {said}" for text in self.texts for test, said in text.wrong)
+        why = f"CASE {wrong} END" if wrong else "NULL"
+        return f"SELECT *, {why} AS _why FROM (SELECT *{found} FROM (SELECT *{parsed} FROM _records))"
+
+
+def each_once(tables: Iterable[pa.Table], key: Sequence[str]) -> Iterator[pa.Table]:
+    """Tables whose rows come sorted by hash and key; Unreadable if a key comes twice or lacks a column."""
+    last: pa.Table | None = None
+    for table in tables:
+        named = table.select([HASH, *key])
+        if missing := [name for name in key if named[name].null_count]:
+            raise Unreadable(f"`restored` gives rows whose {', '.join(missing)} is NULL")
+        both = pa.concat_tables([last, named]) if last is not None else named
+        hashes = both[HASH].to_numpy()
+        same = np.flatnonzero(hashes[1:] == hashes[:-1])
+        for one, next_one in zip(both.take(same).to_pylist(), both.take(same + 1).to_pylist(), strict=True):
+            if one == next_one:
+                raise Unreadable(f"`restored` gives two rows of the key {', '.join(str(one[name]) for name in key)}")
+        last = named.slice(len(named) - 1)
+        yield table

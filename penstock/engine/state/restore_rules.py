@@ -1,0 +1,98 @@
+"""How the state of a stream's fold is made anew of its topics, and why it cannot be."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from penstock.codec.heartbeat import signer
+from penstock.engine.state import fold_query
+from penstock.engine.state.restore_query import Restoring, Text
+from penstock.errors import DeclarationError
+from penstock.model.output import TopicOutput
+from penstock.model.schema import Field, quoted, schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from penstock.engine.state.fold import Place
+    from penstock.model.fold import Fold
+    from penstock.model.output import Columns
+    from penstock.model.stream import Stream
+
+ANEW = (
+    "put its checkpoint back, or begin anew with what its topics still hold: `penstock streams reset {name} --to ...`"
+)
+
+
+def sole(stream: Stream, place: Place) -> Fold:
+    """The fold of a plan whose state can be made anew; DeclarationError if nothing says how."""
+    what, anew = f"the state of stream {stream.name} cannot be made anew", ANEW.format(name=stream.name)
+    if not place.folds:
+        got = "its state is Spark's own" if stream.stateful_steps else "it keeps no state"
+        raise DeclarationError(f"{what}: it has no fold", got=got, fix=anew)
+    if not place.rebuilds:
+        raise DeclarationError(
+            f"{what}: its fold does not say how its topics hold it",
+            got=f"fold {', '.join(place.folds)} without `restored` and `reads_back`",
+            fix=f"{anew}; where the output holds all of the state, declare Fold(restored=...); where the inputs do, "
+            "Fold(reads_back=...)",
+        )
+    if len(place.folds) > 1:
+        got = f"folds {', '.join(place.folds)}"
+        raise DeclarationError(f"{what}: it has several folds", got=got, fix=anew)
+    [fold] = place.folds.values()
+    return fold
+
+
+def restoring(stream: Stream, rows: DataFrame, place: Place) -> Restoring:
+    """Of a stream whose transform gives these rows with these folds, by `restored`; DeclarationError if it does not
+    fit."""
+    what, anew = f"the state of stream {stream.name} cannot be made anew", ANEW.format(name=stream.name)
+    fold = sole(stream, place)
+    outputs = [o for o in stream.outputs.values() if isinstance(o, TopicOutput) and o.topic.compacts and o.keyed]
+    if len(outputs) != 1:
+        raise DeclarationError(
+            f"{what}: it needs one output that is compacted",
+            got=", ".join(o.name for o in outputs) or f"none of {', '.join(stream.targets)} is",
+            fix=f"{anew}; for the next time, write the state to one Topic(..., compacted=True)",
+        )
+    (output,) = outputs
+    values = [one for one in _names(output.value) if _reads(fold.restored, one)]
+    # What is in both is the same in both.
+    keys = [one for one in _names(output.key) if _reads(fold.restored, one) and one not in values]
+    texts = (
+        Text("key", _fields(stream, rows, keys, output.key), isinstance(output.key, str)),
+        Text("value", _fields(stream, rows, values, output.value), isinstance(output.value, str)),
+    )
+    for text in texts:
+        if text.plain and any(f.type.kind in ("array", "map", "struct") for f in text.fields):
+            raise DeclarationError(
+                f"{what}: a list, map or struct that is written as text has no form to be read by",
+                got=f"the {text.of} of {output.name} is column {text.fields[0].name}",
+                fix=f"{anew}; for the next time, write it as JSON: {text.of}=('{text.fields[0].name}',)",
+            )
+    kept = to_arrow_schema(place.keys[fold.name], timezone="UTC")
+    layout = fold_query.layout(fold, kept).remove(0)
+    made = Restoring(fold, output.name, texts, layout, signer())
+    made.tried()
+    return made
+
+
+def _names(columns: Columns) -> list[str]:
+    return [columns] if isinstance(columns, str) else list(columns)
+
+
+def _reads(sql: str, column: str) -> bool:
+    """Whether a query may read a column: what it does not read need not be there."""
+    words = {word.lower() for word in re.findall(r"\w+", sql)}
+    return "*" in sql or not re.fullmatch(r"\w+", column) or column.lower() in words
+
+
+def _fields(stream: Stream, rows: DataFrame, names: list[str], written: Columns) -> tuple[Field, ...]:
+    """Some of the columns that an output writes; DeclarationError if one has no type that is read back."""
+    types = {field.name.lower(): field.dataType.simpleString() for field in rows.schema.fields}
+    what, of_json = f"the output of stream {stream.name}", not isinstance(written, str)
+    return tuple(schema(f"{quoted(name)} {types[name.lower()]}", what, of_json=of_json)[0] for name in names)

@@ -1,0 +1,1 @@
+"""Processes, files and secrets of this machine."""

@@ -1,0 +1,1 @@
+"""The Java runtime, jars and the ahead-of-time cache."""

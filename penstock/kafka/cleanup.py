@@ -1,0 +1,65 @@
+"""What a stream or a topic that nobody needs any more leaves at the broker, and its removal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from penstock.errors import BrokerError, BrokerRefused
+from penstock.kafka.admin import REQUEST, TIMEOUT, answer
+from penstock.kafka.client import connection
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
+
+T = TypeVar("T")
+COORDINATING = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
+
+
+def read_by(bootstrap: str, group: str, there: Mapping[str, int]) -> list[str]:
+    """The topics of which a consumer group has offsets. there: partition counts of the topics that there are."""
+    consumer = Consumer({**connection(bootstrap), "group.id": group, "log_level": 2})
+    places = [TopicPartition(topic, p) for topic, count in there.items() for p in range(count)]
+    try:
+        found = _of_group(group, lambda: consumer.committed(places, timeout=TIMEOUT))
+    finally:
+        consumer.close()
+    return sorted({at.topic for at in found or () if at.offset >= 0})
+
+
+def delete_group(client: AdminClient, group: str, bootstrap: str) -> None:
+    """Delete a consumer group, if it is there."""
+    what = f"consumer group {group} could not be deleted"
+    _of_group(
+        group, lambda: answer(client.delete_consumer_groups([group], request_timeout=REQUEST)[group], bootstrap, what)
+    )
+
+
+def _of_group(group: str, ask: Callable[[], T]) -> T | None:
+    """The answer; None if there is no such group. A broker that has just started knows of none for a moment."""
+    deadline = time.monotonic() + TIMEOUT
+    while True:
+        try:
+            return ask()
+        except (KafkaException, BrokerRefused) as e:
+            code = e.code if isinstance(e, BrokerRefused) else e.args[0].code()
+            if code == KafkaError.GROUP_ID_NOT_FOUND:
+                return None
+            if code not in COORDINATING or time.monotonic() > deadline:
+                raise BrokerError(f"the broker did not answer for group {group}", got=e.args[0]) from e
+        time.sleep(0.1)
+
+
+def delete_topics(client: AdminClient, names: Iterable[str], bootstrap: str) -> None:
+    """Delete topics and all their records."""
+    chosen = list(names)
+    # The client takes no empty list.
+    for name, done in client.delete_topics(chosen, request_timeout=REQUEST).items() if chosen else ():
+        answer(done, bootstrap, f"topic {name} could not be deleted")

@@ -1,0 +1,177 @@
+"""The mark of what a stream has written, read beside its writer: that one is not fenced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Mapping
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from penstock.errors import BrokerError
+from penstock.kafka.admin import TIMEOUT, UNPACKED, admin, end_offsets, first_offsets, log_ends, partitions
+from penstock.kafka.client import connection
+from penstock.kafka.dead_letters import between, consumer
+from penstock.kafka.transactions import mark_partition
+from penstock.model.output import NOTHING, Mark
+from penstock.model.topic import COMMITS
+
+Place = tuple[str, int]
+# Seconds; the broker ends a transaction whose driver died in less.
+PATIENCE = 60.0
+
+
+def mark_of(stream: str, bootstrap: str) -> Mark:
+    """The mark of the last batch of a stream that is written; NOTHING if there is none. BrokerError as `newest`."""
+    found = newest(stream, bootstrap)
+    return NOTHING if found is None else Mark.read(found)
+
+
+def newest(name: str, bootstrap: str) -> bytes | None:
+    """The mark that was last written under a name; None if there is none.
+
+    BrokerError if what is written to the topic of marks does not end, or cannot be read.
+    """
+    client = admin(bootstrap)
+    if COMMITS.name not in partitions(client, bootstrap):
+        return None
+    place = (COMMITS.name, mark_partition(COMMITS, name))
+    end = settled([place], bootstrap, "the mark of what is written")[place]
+    first = first_offsets(client, [place], bootstrap).get(place, 0)
+    found = None
+    with consumer(bootstrap) as reader:
+        for message in between(reader, *place, first, end):
+            key, value = message.key(), message.value()
+            if key == name.encode():
+                found = value if isinstance(value, bytes) else None
+    return found
+
+
+class Marks:
+    """Reads the marks of transactions as they come, of some writers or of all; not thread-safe."""
+
+    def __init__(self, bootstrap: str, names: Collection[str] | None) -> None:
+        self._bootstrap, self._names = bootstrap, names
+        self._at: dict[Place, int] = {}
+        self._found: dict[str, bytes] = {}
+        self._reader: Consumer | None = None
+        self.undecided = False
+        """Whether the first mark of one of them may be written already, and not be seen yet."""
+
+    def read(self) -> Mapping[str, bytes]:
+        """The newest mark of each that is committed by now. BrokerError if it cannot be read."""
+        client = admin(self._bootstrap)
+        count = partitions(client, self._bootstrap).get(COMMITS.name, 0)
+        numbers = range(count) if self._names is None else {mark_partition(COMMITS, name) for name in self._names}
+        places = {(COMMITS.name, p) for p in numbers if p < count}
+        ends = end_offsets(client, places, self._bootstrap)
+        # A topic that was made again begins anew.
+        self._at = {place: at for place, at in self._at.items() if at <= ends.get(place, at)}
+        self._take({place: end for place, end in ends.items() if end > self._at.get(place, 0)})
+        first = {(COMMITS.name, mark_partition(COMMITS, name)) for name in set(self._names or ()) - self._found.keys()}
+        logs = log_ends(client, first & ends.keys(), self._bootstrap) if first else {}
+        self.undecided = any(end > ends[place] for place, end in logs.items())
+        return self._found
+
+    def _take(self, left: dict[Place, int]) -> None:
+        if not left:
+            return
+        reader = self._reader = self._reader or Consumer(
+            {
+                **UNPACKED,
+                **connection(self._bootstrap),
+                "group.id": "penstock.marks",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "auto.offset.reset": "earliest",
+                # What lies behind the end is not waited for.
+                "fetch.wait.max.ms": 10,
+                "log_level": 2,
+            }
+        )
+        try:
+            reader.assign([TopicPartition(*place, self._at.get(place, OFFSET_BEGINNING)) for place in left])
+            while left:
+                message = reader.poll(TIMEOUT)
+                if message is None:
+                    raise BrokerError(f"topic {COMMITS.name} cannot be read", got=f"no answer for {TIMEOUT:g} s")
+                place, at = (message.topic() or "", message.partition() or 0), message.offset() or 0
+                if (error := message.error()) and error.code() != KafkaError._PARTITION_EOF:
+                    raise BrokerError(f"topic {COMMITS.name} cannot be read", got=error)
+                if error:
+                    left.pop(place, None)
+                    self._at[place] = at
+                    continue
+                self._at[place] = at + 1
+                self._note(message)
+            reader.unassign()
+        except KafkaException as e:
+            raise BrokerError(f"topic {COMMITS.name} cannot be read", got=e.args[0]) from e
+
+    def _note(self, message: Message) -> None:
+        key, value = message.key(), message.value()
+        name = key.decode(errors="replace") if isinstance(key, bytes) else ""
+        if self._names is not None and name not in self._names:
+            return
+        if isinstance(value, bytes):
+            self._found[name] = value
+        else:
+            self._found.pop(name, None)
+
+    def close(self) -> None:
+        if self._reader is not None:
+            self._reader.close()
+
+
+def forget_mark(stream: str, bootstrap: str) -> None:
+    """Leave nothing of what a stream that is gone has written: one of its name begins anew. BrokerError if it fails."""
+    failed: list[object] = []
+    producer = Producer({**connection(bootstrap), "log_level": 2})
+    producer.produce(
+        COMMITS.name,
+        key=stream.encode(),
+        partition=mark_partition(COMMITS, stream),
+        on_delivery=lambda e, _: failed.append(e) if e else None,
+    )
+    if producer.flush(TIMEOUT) or failed:
+        got = failed[0] if failed else "no answer"
+        raise BrokerError(f"the mark of {stream} was not removed", got=got, fix="remove its checkpoint once more")
+
+
+def settled(places: Iterable[Place], bootstrap: str, what: str) -> dict[Place, int]:
+    """Where partitions end now, once a committed reader comes as far: another's open transaction may hide a record.
+
+    what: is read, for messages.
+    """
+    deadline = time.monotonic() + PATIENCE
+    wanted, ends = set(places), dict[Place, int]()
+    while True:
+        client = admin(bootstrap)
+        if missing := wanted - ends.keys():
+            ends |= log_ends(client, missing, bootstrap)
+        read = end_offsets(client, wanted, bootstrap)
+        late = [place for place in sorted(wanted) if place not in ends or read.get(place, -1) < ends[place]]
+        if not late:
+            return ends
+        if time.monotonic() > deadline:
+            place = late[0]
+            raise BrokerError(
+                f"{what} cannot be read",
+                got=f"{place[0]}[{place[1]}] "
+                + (
+                    f"has an open transaction at {read.get(place)}, and ends at {ends[place]}"
+                    if place in ends
+                    else "has no leader"
+                ),
+                fix="try again when the broker is well and the producer of that transaction has ended "
+                "(kafka-transactions.sh list, abort)",
+            )
+        time.sleep(0.1)

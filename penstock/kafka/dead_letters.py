@@ -1,0 +1,192 @@
+"""Dead letters as they lie in their topics: what a stream put aside, whence and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import NamedTuple, cast
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Message as Taken
+
+from penstock.errors import BrokerError
+from penstock.kafka.admin import UNPACKED, admin, end_offsets, first_offsets, partitions
+from penstock.kafka.client import connection
+from penstock.kafka.limits import digest
+from penstock.model.topic import TOPIC_NAME
+
+# Seconds without an answer of the broker.
+PATIENCE = 20.0
+# Records taken at once.
+AT_ONCE = 2_000
+FETCH = 8 << 20
+PREFIX = "penstock."
+PARTITION, OFFSET = re.compile("[0-9]{1,9}"), re.compile("[0-9]{1,18}")
+
+
+class Origin(NamedTuple):
+    """The place of the record that was put aside."""
+
+    topic: str
+    partition: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}[{self.partition}]@{self.offset}"
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One dead letter. topic, offset: where it lies; at: epoch ms; said: its headers of Penstock's, without prefix;
+    headers: others, which its record had."""
+
+    topic: str
+    offset: int
+    at: int
+    key: bytes | None
+    value: bytes | None
+    said: Mapping[str, str]
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    @property
+    def stream(self) -> str:
+        """Whose it is."""
+        return self.said.get("stream", "")
+
+    @property
+    def reason(self) -> str:
+        return self.said.get("reason", "")
+
+    @property
+    def origin(self) -> Origin | None:
+        """None if it is a row that was too large for its output, or says no place."""
+        partition, offset = (self.said.get(name, "") for name in ("partition", "offset"))
+        # Anybody may write headers.
+        topic = self.said.get("topic", "")
+        if not (TOPIC_NAME.fullmatch(topic) and PARTITION.fullmatch(partition) and OFFSET.fullmatch(offset)):
+            return None
+        return Origin(topic, int(partition), int(offset))
+
+    @property
+    def topic_id(self) -> str:
+        """The broker's id of the topic of its origin, empty if it does not say: one that is made again has another."""
+        return self.said.get("topic-id", "")
+
+    @property
+    def place(self) -> str:
+        """Its origin for people; the output of a row."""
+        return str(self.origin or f"row for {self.said.get('output', '?')}")
+
+    @property
+    def cut(self) -> str:
+        """Which of key and value are not whole."""
+        return self.said.get("cut", "")
+
+    @property
+    def hash(self) -> str:
+        """The `digest` of the whole key and value."""
+        return self.said.get("sha256") or digest(self.key, self.value)
+
+
+def shown(data: bytes | str | None, width: int) -> str:
+    """A text that a terminal takes for text alone: what cannot be printed is escaped; cut to a width."""
+    if data is None:
+        return "(none)"
+    text = data.decode(errors="backslashreplace") if isinstance(data, bytes) else data
+    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text[: width + 1])
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def read(topics: Iterable[str], bootstrap: str, newest: int | None = None) -> Iterator[Letter]:
+    """The letters, oldest first; a missing topic has none. newest: only those among so many last offsets of each
+    partition."""
+    client = admin(bootstrap)
+    there = partitions(client, bootstrap)
+    wanted = [(topic, p) for topic in dict.fromkeys(topics) for p in range(there.get(topic, 0))]
+    starts, ends = first_offsets(client, wanted, bootstrap), end_offsets(client, wanted, bootstrap)
+    with consumer(bootstrap) as reader:
+        for place in wanted:
+            start, end = starts.get(place, 0), ends.get(place, 0)
+            yield from map(_letter, between(reader, *place, max(start, end - (newest or end)), end))
+
+
+@contextmanager
+def consumer(bootstrap: str) -> Iterator[Consumer]:
+    """A reader of what is committed, of no group."""
+    made = Consumer(
+        {
+            **UNPACKED,
+            # As many bytes of a partition at once: a megabyte leaves the reader waiting for the next.
+            "max.partition.fetch.bytes": FETCH,
+            **connection(bootstrap),
+            "group.id": "penstock.dead-letters",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "auto.offset.reset": "error",
+            "log_level": 2,
+        }
+    )
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def between(reader: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[Taken]:
+    """The records of a partition from an offset up to another, or to where it ends."""
+    for found in batches(reader, topic, partition, start, end):
+        yield from found
+
+
+def batches(reader: Consumer, topic: str, partition: int, start: int, end: int) -> Iterator[list[Taken]]:
+    """The same, as many at once as have come."""
+    if start >= end:
+        return
+    try:
+        reader.assign([TopicPartition(topic, partition, start)])
+        while True:
+            first = reader.poll(PATIENCE)
+            if first is None:
+                raise BrokerError(f"topic {topic} cannot be read", got=f"no answer for {PATIENCE:g} s")
+            # What the client holds already, which has a bound of its own.
+            taken = [first, *reader.consume(AT_ONCE, 0)]
+            if not any(map(Taken.error, taken)) and (taken[-1].offset() or 0) < end:
+                yield taken
+                continue
+            last = next((n for n, one in enumerate(taken) if one.error() or (one.offset() or 0) >= end), None)
+            if found := taken[:last]:
+                yield found
+            if last is None:
+                continue
+            error = taken[last].error()
+            if error and error.code() not in (KafkaError._PARTITION_EOF, KafkaError._AUTO_OFFSET_RESET):
+                raise BrokerError(f"topic {topic} cannot be read", got=error)
+            return
+    except KafkaException as e:
+        raise BrokerError(f"topic {topic} cannot be read", got=e.args[0]) from e
+
+
+def headers_of(message: Taken) -> list[tuple[str, bytes | None]]:
+    return cast("list[tuple[str, bytes | None]]", message.headers() or [])
+
+
+def _letter(message: Taken) -> Letter:
+    headers = headers_of(message)
+    said = {
+        name.removeprefix(PREFIX): value.decode(errors="replace")
+        for name, value in headers
+        if name.startswith(PREFIX) and value is not None
+    }
+    key, value = message.key(), message.value()
+    return Letter(
+        message.topic() or "",
+        message.offset() or 0,
+        message.timestamp()[1],
+        key.encode() if isinstance(key, str) else key,
+        value.encode() if isinstance(value, str) else value,
+        said,
+        tuple(one for one in headers if not one[0].startswith(PREFIX)),
+    )

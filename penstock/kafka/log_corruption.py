@@ -1,0 +1,119 @@
+"""Batches of a topic's log whose checksum does not fit: a segment that was damaged on the broker's disk."""
+
+from __future__ import annotations
+
+import time
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from penstock.errors import BrokerError
+from penstock.kafka.admin import UNPACKED
+from penstock.kafka.client import connection
+from penstock.kafka.limits import as_bytes
+
+# Seconds in which a record comes, or an error in its place.
+PATIENCE = 30.0
+
+
+def broken(topic: str, partition: int, start: int, end: int, bootstrap: str) -> range | None:
+    """The offsets, between two, of the first broken batch and of those right behind it; None if all of it is good."""
+    with _Reader(topic, partition, bootstrap) as reader:
+        if (first := reader.broken_from(start, end)) is None:
+            return None
+        behind = first
+        while behind < end and (batch := reader.batch_broken(behind)) is not None and batch <= behind:
+            behind = _behind(reader, batch, behind, end)
+        return range(first, behind)
+
+
+def left_of(topic: str, partition: int, offsets: range, bootstrap: str) -> dict[int, tuple[bytes | None, bytes | None]]:
+    """What can still be read of broken batches: key and value, which may be wrong, by offset."""
+    with _Reader(topic, partition, bootstrap, checks=False) as reader:
+        return reader.rest(offsets)
+
+
+def _behind(reader: _Reader, batch: int, inside: int, end: int) -> int:
+    """The first offset behind a broken batch: whatever offset of one is asked for, all of it comes."""
+    step = 1
+    while (outside := min(inside + step, end)) < end and reader.batch_broken(outside) == batch:
+        inside, step = outside, step * 2
+    while outside - inside > 1:
+        middle = (inside + outside) // 2
+        if reader.batch_broken(middle) == batch:
+            inside = middle
+        else:
+            outside = middle
+    return outside
+
+
+class _Reader:
+    """Reads a partition from here and there, with checksums or without."""
+
+    def __init__(self, topic: str, partition: int, bootstrap: str, *, checks: bool = True) -> None:
+        self._topic, self._partition = topic, partition
+        self._consumer = Consumer(
+            {
+                **UNPACKED,
+                **connection(bootstrap),
+                "group.id": "penstock.broken",
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                "check.crcs": checks,
+                "fetch.error.backoff.ms": 10,
+                "log_level": 2,
+            }
+        )
+
+    def __enter__(self) -> _Reader:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def batch_broken(self, offset: int) -> int | None:
+        """The first offset of the batch that comes first from an offset on, if it is broken."""
+        self._assign(offset)
+        error, at = self._next()
+        return at if error == KafkaError._BAD_MSG else None
+
+    def broken_from(self, start: int, end: int) -> int | None:
+        """The first broken offset of a range; None if all of it is good."""
+        if start >= end:
+            return None
+        self._assign(start)
+        while True:
+            error, offset = self._next()
+            if error == KafkaError._BAD_MSG:
+                # An error's offset is that of its batch, which may begin before.
+                return max(start, offset) if offset < end else None
+            if error is not None or offset >= end - 1:
+                return None
+            start = offset + 1
+
+    def rest(self, offsets: range) -> dict[int, tuple[bytes | None, bytes | None]]:
+        """Keys and values of the records of a range, up to the first that cannot be read."""
+        self._assign(offsets.start)
+        found: dict[int, tuple[bytes | None, bytes | None]] = {}
+        while (message := self._consumer.poll(PATIENCE)) is not None and message.error() is None:
+            if (at := message.offset() or 0) not in offsets:
+                break
+            found[at] = as_bytes(message.key()), as_bytes(message.value())
+        return found
+
+    def _assign(self, offset: int) -> None:
+        self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
+
+    def _next(self) -> tuple[int | None, int]:
+        """The code of an error, None for a record, and the offset."""
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if (message := self._consumer.poll(1.0)) is None:
+                continue
+            error, offset = message.error(), message.offset() or 0
+            if error is None or error.code() in (KafkaError._BAD_MSG, KafkaError._PARTITION_EOF):
+                return (error.code() if error else None), offset
+        raise BrokerError(
+            f"partition {self._partition} of topic {self._topic} could not be looked through",
+            got=f"no answer for {PATIENCE:g} s",
+            fix="nothing, if the broker comes back: it is tried again",
+        )

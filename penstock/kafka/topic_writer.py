@@ -1,0 +1,101 @@
+"""The topics that a stream writes, as one output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, repeat
+from typing import TYPE_CHECKING
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from penstock.errors import Refused
+from penstock.kafka.limits import LARGEST, Limit, Message, as_bytes
+from penstock.kafka.transactions import TransactionalWriter
+from penstock.model.output import NOTHING, Beside, Mark, Offsets, Output
+from penstock.model.topic import COMMITS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from penstock.model.output import Owner
+
+
+# Why rows are refused, by topic and row number.
+Why = dict[str, dict[int, str]]
+
+
+def open_topics(owner: Owner, outputs: Sequence[Output]) -> TopicWriter:
+    """The writer of a stream's topics."""
+    return TopicWriter(owner.name, owner.group, owner.bootstrap, outputs)
+
+
+class TopicWriter(TransactionalWriter):
+    """Writes a stream's topics, all of a batch in one transaction.
+
+    A row is `key` and `value`, STRING or BINARY, and may have `headers`: a list of (name, bytes).
+    """
+
+    def __init__(self, name: str, group: str, bootstrap: str, outputs: Sequence[Output] = ()) -> None:
+        self._topics = [output.name for output in outputs]
+        declared = [topic for output in outputs for topic in output.topics()]
+        # Its own marks are given by another way.
+        self._compacted = {t.name for t in declared if t.compacts} - {COMMITS.name}
+        self._cut = {output.name for output in outputs if isinstance(output, Beside)}
+        super().__init__(name, group, bootstrap, COMMITS, "stream", self._topics)
+
+    def committed(self) -> Mark:
+        found = self.mark()
+        return NOTHING if found is None else Mark.read(found)
+
+    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
+        """As `commit`. Before anything is written: Refused for rows larger than their topic takes, and for those
+        without a key where they need one. What is kept beside the rows is cut instead.
+        """
+        refused = self._nameless(rows)
+        for topic, why in self._large(rows).items():
+            refused.setdefault(topic, {}).update(why)
+        if refused:
+            raise Refused(f"{self.what}: rows that their topic never takes", rows=refused)
+        count = self.commit(chain.from_iterable(self._messages(t, rows.get(t)) for t in self._topics), mark.value())
+        self._publish(mark.offsets)
+        return count
+
+    def _nameless(self, rows: Mapping[str, pa.Table]) -> Why:
+        refused: Why = {}
+        for topic in self._compacted & rows.keys():
+            keys = rows[topic]["key"]
+            if keys.null_count:
+                why = f"its key is NULL, and topic {topic} is compacted"
+                refused[topic] = {at: why for at, none in enumerate(keys.is_null().to_pylist()) if none}
+        return refused
+
+    def _large(self, rows: Mapping[str, pa.Table]) -> Why:
+        refused: Why = {}
+        for topic in rows.keys() & self._limits.keys() - self._cut:
+            limit = self._limits[topic]
+            if found := limit.too_large(rows[topic]):
+                takes = f"bytes, more than topic {topic} takes ({LARGEST}={limit.largest})"
+                refused[topic] = {at: f"a row of {size} {takes}" for at, size in found.items()}
+        return refused
+
+    def _messages(self, topic: str, rows: pa.Table | None) -> Iterator[Message]:
+        made = _messages(topic, rows)
+        # A topic that was not there when the writer was opened takes what topics take unless they say otherwise.
+        return map(self._limits.get(topic, Limit(topic)).cut, made) if topic in self._cut else made
+
+    def _publish(self, offsets: Offsets) -> None:
+        """Tell Kafka's own tools how far the stream is. Nothing depends on it, so nothing waits for it."""
+        positions = [TopicPartition(topic, p, at) for topic, parts in offsets.items() for p, at in parts.items()]
+        with suppress(KafkaException):
+            if positions:
+                self._consumer.commit(offsets=positions, asynchronous=True)
+                self._consumer.poll(0)
+
+
+def _messages(topic: str, rows: pa.Table | None) -> Iterator[Message]:
+    for chunk in rows.to_batches() if rows is not None else ():
+        columns = [chunk.column(name).to_pylist() for name in ("key", "value")]
+        headers = chunk.column("headers").to_pylist() if "headers" in chunk.schema.names else repeat(())
+        for key, value, more in zip(*columns, headers, strict=False):
+            yield Message(topic, as_bytes(key), as_bytes(value), tuple(more))

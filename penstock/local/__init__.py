@@ -1,1 +1,0 @@
-"""The embedded parts for one machine: what each is, how it starts and stops."""

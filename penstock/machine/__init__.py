@@ -1,1 +1,0 @@
-"""This machine: processes, files, Java, jars, packages of the distribution."""

@@ -1,0 +1,1 @@
+"""Declarations: topics, inputs, outputs, streams, captures, sinks, views. Needs neither Spark nor a broker."""

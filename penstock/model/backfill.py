@@ -1,0 +1,173 @@
+"""What a backfill is: what was missed, or has to be computed again, brought to where it belongs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import ClassVar
+
+from penstock.errors import DeclarationError
+from penstock.model.archive import Archive
+from penstock.model.argument_types import check_kind
+from penstock.model.declaration import Kind, Place, check_name, here
+from penstock.model.output import TopicOutput
+from penstock.model.output_mode import check_length
+from penstock.model.schema import Field, schema
+from penstock.model.stream import Stream
+from penstock.model.topic import Topic, name_of
+
+DAILY = "0 0 * * *"
+CRON = re.compile(r"\S+( \S+){4}")
+
+
+@dataclass(frozen=True)
+class Collection:
+    """A collection of MongoDB: each document is a record, its value the document as JSON (dates as epoch ms, ids and
+    decimals as text)."""
+
+    database: str
+    name: str
+
+    @property
+    def place(self) -> str:
+        return f"mongodb.{self.database}.{self.name}"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """How records become rows of the target, where they are not written as they are.
+
+    schema: Spark DDL of the records' values, decoded as an input of a stream decodes them.
+    event_time: SQL over the schema that gives the event time, as an input has it.
+    query: a SELECT of DuckDB over `records`, the schema's columns of all records of the interval. It gives the columns
+        of the target's key and value: text, numbers, booleans, and lists and structs of them. Once for each key, and
+        the same whenever the records are the same: no `now()`, no `random()`. `getvariable('begin')` and
+        `getvariable('end')` are the interval, epoch ms.
+    """
+
+    schema: str
+    event_time: str
+    query: str
+
+    def __post_init__(self) -> None:
+        for name in ("schema", "event_time", "query"):
+            check_kind("the rows of a backfill", name, getattr(self, name), str)
+
+    def fields(self, what: str) -> tuple[Field, ...]:
+        return schema(self.schema, what)
+
+
+@dataclass(frozen=True)
+class Backfill:
+    """One DAG, `backfill_<name>`, and `penstock backfill run <name>`: docs/backfills.md.
+
+    source: what it reads: a declared archive, a collection of MongoDB, or the name of a source outside the project,
+        which is drawn and not run.
+    target: what it fills. A topic takes an archive's records as they are, in order of event time; a TopicOutput takes
+        what `rows` makes of them; a stream's topic takes what the stream's own transform makes of them.
+    description: what it is for, in a sentence.
+    rows: for a TopicOutput.
+    through: of a stream as target, the streams between the archived topic and it, in order.
+    whole: whether it reads all there is before the end of its interval, not only the interval.
+    lag: how far behind the target's readers may fall until it waits for them.
+    rate: records a second at most; 0 for as fast as the readers' lag allows.
+    every: a cron line: the intervals of the DAG. scheduled: whether it runs by itself at the end of each, or only when
+        somebody asks.
+    """
+
+    name: str
+    source: Archive | Collection | str
+    target: Topic | TopicOutput | Stream | str
+    description: str = ""
+    rows: Rows | None = None
+    through: Sequence[Stream] = ()
+    whole: bool = False
+    lag: timedelta = timedelta(minutes=1)
+    rate: int = 0
+    every: str = DAILY
+    scheduled: bool = False
+    where: str = field(default_factory=here, init=False, compare=False, repr=False)
+
+    kind: ClassVar[Kind] = "backfill"
+    app: ClassVar[None] = None
+
+    def __post_init__(self) -> None:
+        check_name("backfill", self.name)
+        what = f"backfill {self.name}"
+        if not isinstance(self.source, Archive | Collection | str) or not self.source:
+            fix = "give an Archive, a Collection, or the name of a source"
+            raise DeclarationError(f"{what} has no source", got=repr(self.source), fix=fix)
+        if not isinstance(self.target, Topic | TopicOutput | Stream | str) or not self.target:
+            fix = "give a Topic, a topic's name, a TopicOutput, or a Stream"
+            raise DeclarationError(f"{what} has no target", got=repr(self.target), fix=fix)
+        check_length(f"{what}: lag", self.lag)
+        check_kind(what, "rate", self.rate, int)
+        if self.rate < 0 or not CRON.fullmatch(self.every):
+            got = f"rate={self.rate!r}, every={self.every!r}"
+            fix = f"give rate records a second, 0 for no bound, and every a cron line such as {DAILY!r}"
+            raise DeclarationError(f"{what} has a rate or intervals that are none", got=got, fix=fix)
+        if self.runs:
+            self._fits(what)
+
+    def _fits(self, what: str) -> None:
+        if (self.rows is not None) != isinstance(self.target, TopicOutput):
+            raise DeclarationError(
+                f"{what} does not say how records become rows"
+                if self.rows is None
+                else f"{what} has rows for no output",
+                got=repr(self.target)[:200],
+                fix="rows=Rows(...) goes with target=TopicOutput(topic, key=..., value=...), and with nothing else",
+            )
+        if isinstance(self.source, Collection) and self.rows is None:
+            raise DeclarationError(
+                f"{what} reads documents, which are no records of a topic",
+                got=self.source.place,
+                fix="say what they become: rows=Rows(...), target=TopicOutput(...)",
+            )
+        if self.rows is not None:
+            assert self.rows.fields(what)
+        if isinstance(self.target, TopicOutput) and not (self.target.key and self.target.value):
+            raise DeclarationError(
+                f"{what}: rows without a key would be doubled by a second run",
+                got=repr(self.target)[:200],
+                fix="give the output a key and a value",
+            )
+        if self.through and not isinstance(self.target, Stream):
+            raise DeclarationError(
+                f"{what} names streams on its way and none at its end", fix="give the last one as target"
+            )
+        if isinstance(self.target, Stream) and len(self.target.written) != 1:
+            raise DeclarationError(
+                f"{what}: stream {self.target.name} does not write one topic", got=", ".join(self.target.targets)
+            )
+
+    @property
+    def runs(self) -> bool:
+        """Whether Penstock can run it: not if its source is outside."""
+        return not isinstance(self.source, str)
+
+    @property
+    def replays(self) -> bool:
+        """Whether records are written as they are."""
+        return self.rows is None and not isinstance(self.target, Stream)
+
+    @property
+    def fills(self) -> str:
+        """The name of the topic that it writes."""
+        if isinstance(self.target, Stream):
+            return self.target.written[0].name if self.target.written else self.target.name
+        return self.target.name if isinstance(self.target, TopicOutput) else name_of(self.target)
+
+    @property
+    def reads(self) -> Sequence[Place]:
+        if isinstance(self.source, Archive):
+            return (Place(self.source.kind, self.source.name),)
+        return (Place("source", self.source if isinstance(self.source, str) else self.source.place),)
+
+    @property
+    def writes(self) -> Sequence[Place]:
+        if isinstance(self.target, Stream):
+            return (Place(self.target.kind, self.target.name),)
+        return (Place("topic", self.fills),)

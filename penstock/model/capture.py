@@ -1,0 +1,173 @@
+"""What a capture is, as declared in `sql/captures/<name>.sql`: some clauses, then an ordinary SELECT.
+
+::
+
+    CAPTURE INTO accounts PARTITIONS 4    -- the compacted topic; one partition if none is said
+    FROM mysql demo                       -- mysql (MariaDB too), postgres or sqlite; then a connection's name
+    KEY (id)                              -- the columns that name a row, all of them NOT NULL
+    CURSOR updated_at                     -- the column that grows with each change of a row
+    DELETED WHEN (deleted = 1)            -- which rows are tombstones; none if left out
+    EVERY 1 SECOND                        -- between two polls; one second if left out
+    OVERLAP 10 SECONDS                    -- how far each poll goes back behind the last one; see below
+    DELAY 5 SECONDS                       -- how long a transaction may be open where the engine cannot tell
+    HOLD 10 MINUTES                       -- how long one open transaction may hold the capture back; see below
+    RECONCILE EVERY 1 DAY RATE 10000      -- how often table and topic are compared, at how many rows a second at most;
+                                          -- or RECONCILE NEVER; REMOVES 20 PERCENT behind it: if more of the topic's
+                                          -- rows are gone from the table, somebody is asked before they are removed
+    LARGEST 16 MB                         -- of a record; a row that makes a larger one is put aside
+    AS
+    SELECT id, name, deleted, updated_at FROM accounts
+
+CAPTURE, FROM, KEY, CURSOR and AS must be there; every clause stands once, in any order behind CAPTURE. Durations are a
+whole number and MILLISECONDS, SECONDS, MINUTES, HOURS or DAYS. The overlap covers clocks that step back: a row whose
+cursor lies that far behind one already read is still seen. While a transaction is open, all rows behind its beginning
+are read at every poll; one open longer than the hold is no longer waited for, and once it has ended everything behind
+its beginning is read again.
+
+The SELECT gives one row per key and says the same whenever it is asked: no GROUP BY, DISTINCT, UNION, LIMIT, ORDER BY,
+aggregates, or functions of the moment. It is sent as it is written, as a derived table; what makes pages of it, and the
+condition of DELETED, stand outside and know its columns by the names it gives them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import ClassVar
+
+from sqlglot import exp
+
+from penstock.errors import DeclarationError
+from penstock.model.checks import capture_checks
+from penstock.model.declaration import CAPTURES, Kind, Place, files_of
+from penstock.model.sql.capture_clauses import MB, Clauses
+from penstock.model.sql.capture_lexer import tokens
+from penstock.model.sql.lexer import place, spelled, text_of
+from penstock.model.topic import Topic
+
+# The app whose driver holds all captures.
+APP = CAPTURES
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One declared capture; see the module.
+
+    select, deleted: the SELECT and a condition over its columns, as they are understood; sql, deleted_sql: as they are
+    written, and sent; places: where each clause, and the SELECT, begins: line and column.
+    reconcile: None is never; rate: of the reconcile, rows a second; removes: percent of the rows that it
+    removes without asking; largest: bytes of a record.
+    """
+
+    name: str
+    path: Path
+    topic: Topic
+    dialect: str
+    connection: str
+    key: tuple[str, ...]
+    cursor: str
+    select: exp.Select
+    sql: str
+    places: Mapping[str, str]
+    deleted: exp.Expr | None = None
+    deleted_sql: str = ""
+    every: timedelta = timedelta(seconds=1)
+    overlap: timedelta = timedelta(seconds=10)
+    delay: timedelta = timedelta(seconds=5)
+    hold: timedelta = timedelta(minutes=10)
+    reconcile: timedelta | None = timedelta(days=1)
+    rate: int = 10_000
+    removes: int = 20
+    largest: int = 16 * MB
+
+    kind: ClassVar[Kind] = "capture"
+
+    @property
+    def app(self) -> str:
+        return APP
+
+    @property
+    def where(self) -> str:
+        return self.at("CAPTURE")
+
+    def at(self, clause: str) -> str:
+        """File, line and column of a clause, of the `SELECT`, or of the `topic`'s name."""
+        return f"{self.path}:{self.places[clause]}"
+
+    @property
+    def reads(self) -> Sequence[Place]:
+        """The tables of its SELECT, each as `connection:table`."""
+        tables = self.select.find_all(exp.Table)
+        names = dict.fromkeys(".".join(part.name for part in table.parts) for table in tables)
+        return tuple(Place("table", f"{self.connection}:{name}") for name in names)
+
+    @property
+    def writes(self) -> Sequence[Place]:
+        return (Place("topic", self.topic.name),)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with whatever decides which rows there are and what they look like in the topic."""
+        return self._fingerprint(spelled(self.sql, self.dialect), spelled(self.deleted_sql, self.dialect))
+
+    @property
+    def former(self) -> str:
+        """The fingerprint in positions of versions that sent the SELECT as sqlglot writes it."""
+        return self._fingerprint(*self._rewritten())
+
+    @property
+    def was_rewritten(self) -> bool:
+        """Whether those versions sent something else."""
+        return any(
+            spelled(one, self.dialect).upper() != spelled(other, self.dialect).upper()
+            for one, other in zip(self._rewritten(), (self.sql, self.deleted_sql), strict=True)
+        )
+
+    def _rewritten(self) -> tuple[str, str]:
+        return self.select.sql(self.dialect), self.deleted.sql(self.dialect) if self.deleted else ""
+
+    def _fingerprint(self, select: str, deleted: str) -> str:
+        parts = (self.dialect, self.connection, self.topic.name, *self.key, self.cursor, select, deleted)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+    @property
+    def columns(self) -> list[str] | None:
+        """The names of the SELECT's columns, in order; None if it says `*`."""
+        return None if self.select.is_star else self.select.named_selects
+
+
+def load(folder: Path) -> dict[str, Capture]:
+    """The captures of a folder, by name; none if there is no folder."""
+    return {path.stem: read(path) for path in files_of(folder, ".sql")}
+
+
+def read(path: Path) -> Capture:
+    """The capture that a file declares; DeclarationError with file, line and column if it is none."""
+    return parse(text_of(path), path)
+
+
+def parse(text: str, path: Path) -> Capture:
+    """As `read`, from the file's text."""
+    clauses = Clauses(text, path, tokens(text, path))
+    given = clauses.read()
+    name, partitions = given.pop("topic"), given.pop("partitions")
+    try:
+        topic = Topic(
+            name,
+            partitions=partitions,
+            compacted=True,
+            beat_every=0,
+            widens=False,
+            config={"max.message.bytes": str(given.get("largest", Capture.largest))},
+        )
+    except DeclarationError as e:
+        raise clauses.error(e.what, str(e.got), e.fix, clauses.found["CAPTURE"]) from e
+    select, sql = clauses.select(given["dialect"])
+    places = {clause: place(text, token.start) for clause, token in clauses.found.items()}
+    places |= {"topic": place(text, clauses.topic), "SELECT": place(text, clauses.begins)}
+    made = Capture(name=path.stem, path=path, topic=topic, select=select, sql=sql, places=places, **given)
+    capture_checks.check(made, clauses)
+    return made

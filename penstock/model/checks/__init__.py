@@ -1,0 +1,1 @@
+"""Checks of declarations that need no I/O."""

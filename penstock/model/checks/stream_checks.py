@@ -1,0 +1,78 @@
+"""What a stream is refused for at once, with the way out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from inspect import signature
+from typing import TYPE_CHECKING
+
+from penstock.errors import DeclarationError
+from penstock.model.argument_types import check_kind
+from penstock.model.input import Input, Table
+from penstock.model.output import Output
+from penstock.model.output_mode import Promise
+from penstock.model.topic import COMMITS
+
+if TYPE_CHECKING:
+    from penstock.model.stream import Stream
+
+
+def kinds_fit(stream: Stream) -> None:
+    """Each part of it is of a kind that can be meant."""
+    tags = list(stream.output) if isinstance(stream.output, Mapping) else ["all"]
+    for what, good, fix in (
+        ("inputs", isinstance(stream.inputs, Mapping), "inputs={'name': Input(...)}"),
+        ("transform", _takes_inputs(stream.transform), "a function of the inputs, by their names"),
+        ("promise", isinstance(stream.promise, Promise), "promise=Each(), or another, with its lengths of time"),
+        ("output", isinstance(stream.output, Mapping | Output), "output=TopicOutput(...), or several by tag"),
+        ("output", all(isinstance(tag, str) and tag for tag in tags), "a text as the tag of each output"),
+    ):
+        if not good:
+            got = repr(tags if what == "output" and isinstance(stream.output, Mapping) else getattr(stream, what))
+            raise DeclarationError(f"stream {stream.name}: {what} is not what it should be", got=got, fix=fix)
+    if strange := [given for given in stream.inputs.values() if not isinstance(given, (Input, Table))]:
+        fix = "Input(Topic(...), ...) or Table(Topic(...), ...)"
+        raise DeclarationError(f"stream {stream.name}: this is no input", got=repr(strange[0]), fix=fix)
+
+
+def _takes_inputs(transform: object) -> bool:
+    """Whether it can be asked for its parameters, as some of Python's own functions cannot."""
+    try:
+        return callable(transform) and bool(signature(transform))
+    except ValueError:
+        return False
+
+
+def numbers_fit(stream: Stream) -> None:
+    """Its numbers are in their range."""
+    check_kind(f"stream {stream.name}", "steps", stream.steps, int, type(None))
+    check_kind(f"stream {stream.name}", "runs", stream.runs, bool)
+    for what, least, kind in (
+        ("shuffle_partitions", 1, int),
+        ("every", 0, float),
+        ("max_records", 0, int),
+        ("poison", 0, int),
+    ):
+        given = getattr(stream, what)
+        check_kind(f"stream {stream.name}", what, given, kind)
+        if not given >= least:
+            raise DeclarationError(f"stream {stream.name}: {what} is too small", got=given, fix=f"give {least} or more")
+
+
+def no_loop(stream: Stream, written: set[str]) -> None:
+    """No pattern matches a topic of `written`, those that a batch may write: each batch would make another."""
+    for given in stream.sources.values():
+        # The mark of each batch lies in COMMITS.
+        matched = {name for name in {*written, COMMITS.name} if given.pattern and re.fullmatch(given.pattern, name)}
+        if matched:
+            raise DeclarationError(
+                f"stream {stream.name} reads what it writes, without end",
+                got=f"{given.pattern!r} matches {', '.join(sorted(matched))}",
+                fix=f"leave them out: pattern={_without(given.pattern, matched)!r}",
+            )
+
+
+def _without(pattern: str, names: set[str]) -> str:
+    every = "|".join("penstock[.]" if name == COMMITS.name else re.escape(name) + "$" for name in sorted(names))
+    return f"(?!{every})(?:{pattern})"

@@ -1,0 +1,136 @@
+"""What a sink is, as declared in `sql/sinks/<name>.sql`: some clauses, then an ordinary SELECT of Spark SQL.
+
+::
+
+    UPSERT INTO elasticsearch.tests       -- or INSERT INTO: each record makes documents of its own
+    READ tests AS JSON (id BIGINT NOT NULL, name STRING, updated_at STRING)
+        EVENT TIME to_timestamp(updated_at) -- or READ tests SHARE 1 OF 2 AS JSON ...: another sink has the rest
+    KEY (id)                              -- of a document; the record's key if left out
+    VERSION (revision)                    -- the greater wins; event time, then offset if left out
+    SUFFIX DAY (at)                       -- of the index or collection, from a time; HOUR, DAY, MONTH or YEAR
+    EXPIRE AFTER 30 DAYS                  -- how long a document is kept
+    TOMBSTONES DELETE (record.key)        -- or DELETE, IGNORE, MARK; what a record without a value does
+    DELETED WHEN (deleted)                -- which rows do what a tombstone does; of IGNORE they delete
+    BATCH 20000 EVERY 1 SECOND            -- records of a batch at most, and seconds between two
+    PARALLEL 2                            -- requests at once
+    DEAD LETTERS INTO tests-not-indexed   -- what the store refuses; `<name>-dead-letter` if left out
+    APP sinks                             -- whose driver runs it
+    AS
+    SELECT id, name FROM tests
+
+For Elasticsearch also FIELDS (name KEYWORD, ...), for MongoDB INDEX (name) and UNIQUE INDEX (name), as often as there
+are indexes, for InfluxDB MEASUREMENT (column), TAGS (columns), FIELDS (columns), TIME (column) and VERSION NONE. Every
+clause but READ, INDEX and UNIQUE INDEX stands once, in any order behind the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+# The app whose driver runs sinks that name no other.
+APP = "sinks"
+# Columns of a view beside those of its topic's values: the record itself, and which SELECTs a row came through.
+WHOLE, WAY = "record", "_way"
+# Of a row among those of its record that went the same way.
+NUMBER = "_number"
+
+Store = Literal["elasticsearch", "mongodb", "influxdb"]
+Verb = Literal["upsert", "insert"]
+Format = Literal["json", "text", "binary"]
+Unit = Literal["hour", "day", "month", "year"]
+Tombstones = Literal["delete", "ignore", "mark"]
+
+
+@dataclass(frozen=True)
+class Read:
+    """A topic that a sink reads. schema: Spark DDL of a JSON value; event_time: SQL over its fields and `record`, the
+    record's own time if empty; share: (n, of), which of its partitions, as `penstock.model.input.Input` says."""
+
+    topic: str
+    format: Format = "json"
+    schema: str = ""
+    event_time: str = ""
+    share: tuple[int, int] = (1, 1)
+
+
+@dataclass(frozen=True)
+class Spliced:
+    """sql: what Spark is given; added: behind how many written characters how many were put in."""
+
+    sql: str
+    added: tuple[tuple[int, int], ...]
+
+    def written(self, at: int) -> int:
+        """The character as written that stands at one of `sql`."""
+        shift = 0
+        for behind, length in self.added:
+            if at < behind + shift:
+                break
+            if at < behind + shift + length:
+                return behind
+            shift += length
+        return at - shift
+
+
+@dataclass(frozen=True)
+class Sink:
+    """One declared sink; see the module.
+
+    target: what follows the store's name: index; database and collection; database and measurement, or the database
+    alone where `measurement` names a column. key, version, suffix: columns of the SELECT. grave: of a tombstone, what
+    stands for the key: SQL over `record`. fields: what the store is told of fields: `name` to type. places: where each
+    clause, and the SELECT, begins: line and column. sql: the SELECT as it is written; spliced: as Spark is given it.
+    """
+
+    name: str
+    path: Path
+    verb: Verb
+    store: Store
+    target: tuple[str, ...]
+    reads: tuple[Read, ...]
+    sql: str
+    spliced: Spliced
+    places: Mapping[str, str]
+    app: str = APP
+    key: tuple[str, ...] = ()
+    version: str = ""
+    suffix: tuple[Unit, str] | None = None
+    expire: timedelta | None = None
+    tombstones: Tombstones = "delete"
+    grave: tuple[str, ...] = ()
+    deleted_sql: str = ""
+    batch: int = 20_000
+    every: timedelta = timedelta(seconds=1)
+    parallel: int = 2
+    dead_letters: str = ""
+    fields: Mapping[str, str] = field(default_factory=dict)
+    indexes: tuple[tuple[str, ...], ...] = ()
+    unique: tuple[tuple[str, ...], ...] = ()
+    measurement: str = ""
+    tags: tuple[str, ...] = ()
+    time: str = ""
+
+    def at(self, clause: str) -> str:
+        """File, line and column of a clause, or of the `SELECT`; of the beginning where there is none of it."""
+        return f"{self.path}:{self.places.get(clause, self.places['INTO'])}"
+
+    @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that make a document's id; none if the record's key does."""
+        return self.key or tuple(filter(None, (self.measurement, *self.tags, self.time)))
+
+    def clause_of(self, column: str) -> str:
+        """The clause that makes it part of the id."""
+        named = {"KEY": self.key, "MEASUREMENT": (self.measurement,), "TAGS": self.tags, "TIME": (self.time,)}
+        return next(clause for clause, names in named.items() if column in names)
+
+    def in_select(self, at: int) -> str:
+        """File, line and column of a character of `spliced.sql`."""
+        line, column = map(int, self.places["SELECT"].split(":"))
+        before = self.sql[: self.spliced.written(at)]
+        down = before.count("\n")
+        return f"{self.path}:{line + down}:{len(before) - before.rfind(chr(10)) if down else column + len(before)}"

@@ -1,0 +1,1 @@
+"""The SQL dialects of captures and sinks: lexer, clauses, SELECT."""

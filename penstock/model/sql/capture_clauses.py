@@ -1,0 +1,169 @@
+"""The clauses of a capture's declaration and its SELECT; `penstock.model.capture` says what each means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeVar
+
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import ParseError, TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from penstock.model.sql.capture_lexer import DIALECTS
+from penstock.model.sql.lexer import Tokens, excerpt
+
+T = TypeVar("T")
+
+MB = 1024 * 1024
+# What one fetch of a Kafka client takes by default is 50 MB, and one request to a broker 100 MB.
+MOST = 32 * MB
+SIZES = {"KB": 1024, "MB": MB}
+CLAUSES = ("CAPTURE", "FROM", "KEY", "CURSOR", "DELETED", "EVERY", "OVERLAP", "DELAY", "HOLD", "RECONCILE", "LARGEST")
+NEEDED = ("CAPTURE", "FROM", "KEY", "CURSOR")
+# Topics of Kafka's own and of the platform's begin so.
+RESERVED = ("__", "penstock.")
+
+
+@dataclass
+class Clauses(Tokens):
+    """First its clauses are read, then its SELECT.
+
+    found: where each clause that there is begins; topic, condition, begins: where the topic's name, DELETED's
+    condition and the SELECT do.
+    """
+
+    kind: ClassVar[str] = "capture"
+
+    found: dict[str, Token] = field(default_factory=dict)
+    topic: int = 0
+    condition: int = 0
+    begins: int = 0
+
+    def read(self) -> dict[str, Any]:
+        """Every clause up to AS: the fields of a Capture, but `topic` is a name and `partitions` a number."""
+        given: dict[str, Any] = {"partitions": 1, "dialect": ""}
+        while not self.is_word("AS"):
+            clause = self._clause()
+            match clause.text.upper():
+                case "CAPTURE":
+                    self.word("INTO")
+                    given["topic"] = self._topic()
+                    if self.is_word("PARTITIONS"):
+                        self.at += 1
+                        given["partitions"] = self.number("the number of partitions")
+                case "FROM":
+                    given["dialect"] = self.one_of(DIALECTS, "the engine")
+                    given["connection"] = self.name("the connection's name")
+                case "KEY":
+                    given["key"] = self.names("the key's columns")
+                case "CURSOR":
+                    given["cursor"] = self.name("the cursor's column")
+                case "DELETED":
+                    self.word("WHEN")
+                    given |= self._condition(given["dialect"], clause)
+                case "RECONCILE":
+                    given |= self._reconcile()
+                case "LARGEST":
+                    given["largest"] = self._size()
+                case other:
+                    given[other.lower()] = self.duration()
+        if lacking := [name for name in NEEDED if name not in self.found]:
+            there = ", ".join(self.found) or "none"
+            raise self.error(f"{', '.join(lacking)} is missing", there, "say it before AS", self.peek())
+        return given
+
+    def _clause(self) -> Token:
+        token = self.next("a clause, or AS and the SELECT")
+        name = token.text.upper()
+        if name not in CLAUSES:
+            known = ", ".join((*CLAUSES, "AS"))
+            raise self.error("this is no clause of a capture", token.text, f"take one of: {known}", token)
+        if name in self.found:
+            raise self.error("a clause stands twice", name, "leave one", token)
+        if not self.found and name != "CAPTURE":
+            raise self.error("a capture begins with CAPTURE INTO", token.text, "say into which topic first", token)
+        self.found[name] = token
+        return token
+
+    def _topic(self) -> str:
+        first = self.peek()
+        self.topic = first.start
+        name = self.name("the topic's name")
+        if name.startswith(RESERVED):
+            raise self.error("this topic is reserved", name, f"name one that does not begin so: {RESERVED}", first)
+        return name
+
+    def _condition(self, dialect: str, clause: Token) -> dict[str, Any]:
+        if not dialect:
+            raise self.error("DELETED stands before FROM", clause.text, "say FROM first: it names the dialect", clause)
+        first, depth = self.peek(), 1
+        self.word("(")
+        while depth:
+            kind = self.next("the condition's `)`").token_type
+            depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
+        if self.tokens[self.at - 2] is first:
+            raise self.error("DELETED WHEN has no condition", "()", "e.g. DELETED WHEN (deleted = 1)", first)
+        text, self.condition = self.text[first.start : self.tokens[self.at - 1].end + 1], first.start
+        made = self._sql(text, first, lambda: sqlglot.parse_one(text, into=exp.Condition, dialect=dialect))
+        # It knows the SELECT's columns alone, and those have no table.
+        for column in reversed(own_columns(made)):
+            start, end = (column.parts[i].meta.get("start", 0) for i in (0, -1))
+            text = text[:start] + text[end:]
+        return {"deleted": made, "deleted_sql": text}
+
+    def _reconcile(self) -> dict[str, Any]:
+        if self.is_word("NEVER"):
+            self.at += 1
+            return {"reconcile": None}
+        self.word("EVERY")
+        given: dict[str, Any] = {"reconcile": self.duration()}
+        if self.is_word("RATE"):
+            self.at += 1
+            given["rate"] = self.number("the rows a second")
+        if self.is_word("REMOVES"):
+            self.at += 1
+            given["removes"] = self.number("the share of the topic's rows")
+            self.word("PERCENT")
+        return given
+
+    def _size(self) -> int:
+        count = self.number("a size")
+        token = self.next("a unit of size")
+        unit = SIZES.get(token.text.upper())
+        if unit is None:
+            raise self.error("this is no unit of size", token.text, f"take one of: {', '.join(SIZES)}", token)
+        if count * unit > MOST:
+            fix = f"say {MOST // MB} MB at most, and keep what is larger elsewhere"
+            raise self.error("this is larger than Kafka's clients take", f"{count} {token.text}", fix, token)
+        return count * unit
+
+    def select(self, dialect: str) -> tuple[exp.Select, str]:
+        """The SELECT as it is understood, and as it is written, but for comments and semicolons behind its end."""
+        first, text = self.behind_as()
+        self.begins = first.start
+        made = self._sql(text, first, lambda: sqlglot.parse(text, dialect=dialect))
+        if len(made) != 1 or not isinstance(made[0], exp.Select):
+            kind = "several statements" if len(made) > 1 else type(made[0]).__name__.upper()
+            raise self.error("behind AS stands one SELECT", kind, "make it one plain SELECT", first)
+        return made[0], text
+
+    def _sql(self, text: str, first: Token, parse: Callable[[], T]) -> T:
+        try:
+            return parse()
+        except (ParseError, TokenError) as e:
+            known = e.errors[0] if isinstance(e, ParseError) and e.errors else {}
+            what = known.get("description") or str(e).splitlines()[0]
+            what, got = what.split(" but got ")[0], known.get("highlight") or excerpt(text)
+            line, column = known.get("line") or 1, known.get("col") or 1
+            lines = text.splitlines(keepends=True)
+            # The parser says where the token ends.
+            at = first.start + sum(map(len, lines[: line - 1])) + column - len(got)
+            raise self.error_at(what, got, "mend the SQL", max(at, first.start)) from e
+
+
+def own_columns(condition: exp.Expr) -> list[exp.Column]:
+    """The columns that a condition names, but for those of its subqueries; as they stand."""
+    found = (one for one in condition.find_all(exp.Column) if one.find_ancestor(exp.Select) is None)
+    return sorted(found, key=lambda column: int(column.parts[0].meta.get("start", 0)))

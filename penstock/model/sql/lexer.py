@@ -1,0 +1,179 @@
+"""The words of a declaration in SQL, taken one by one; what is wrong is said with file, line and column."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import ClassVar
+
+import sqlglot
+from sqlglot.errors import TokenError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from penstock.errors import DeclarationError
+from penstock.model.output_mode import LONGEST
+
+QUOTED = {TokenType.IDENTIFIER, TokenType.STRING, TokenType.RAW_STRING}
+UNITS = {
+    "MILLISECOND": timedelta(milliseconds=1),
+    "SECOND": timedelta(seconds=1),
+    "MINUTE": timedelta(minutes=1),
+    "HOUR": timedelta(hours=1),
+    "DAY": timedelta(days=1),
+}
+
+
+def text_of(path: Path) -> str:
+    """A declaration's file; DeclarationError if it cannot be read, or is no text."""
+    try:
+        return path.read_text("utf-8-sig")
+    except UnicodeDecodeError as e:
+        raise DeclarationError(f"{path} is not UTF-8", got=f"byte {e.start + 1}", fix="save it as UTF-8") from e
+    except OSError as e:
+        raise DeclarationError(f"{path} cannot be read", got=e.strerror, fix="make it a file that all may read") from e
+
+
+def taken_apart(text: str, path: Path, dialect: str, quoted: str, kind: str = "") -> list[Token]:
+    """The words of a text. DeclarationError if a quotation is not closed; quoted: the pattern of one that is; kind: of
+    what is declared, if messages are to say it."""
+    try:
+        return sqlglot.tokenize(text, dialect)
+    except TokenError as e:
+        pieces = re.compile(rf"{quoted}|(?P<open>['\"`]|/\*|\$\w*\$)", re.DOTALL)
+        opened = [found.start() for found in pieces.finditer(text) if found["open"]]
+        at = opened[0] if opened else len(text)
+        what = "a quotation or comment is not closed"
+        raise _wrong(text, path, at, what, excerpt(text[at:]), "close it", kind) from e
+
+
+@dataclass
+class Tokens:
+    """at: the number of the next token; kind: of what is declared, which has its file's name, if messages say it."""
+
+    kind: ClassVar[str] = ""
+
+    text: str
+    path: Path
+    tokens: list[Token]
+    at: int = 0
+
+    def peek(self) -> Token:
+        return self.tokens[min(self.at, len(self.tokens) - 1)]
+
+    def next(self, wanted: str) -> Token:
+        if self.at >= len(self.tokens):
+            last = self.tokens[-1] if self.tokens else None
+            raise self.error("the file ends too soon", "its end", f"say {wanted}", last)
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def is_word(self, word: str) -> bool:
+        if self.at >= len(self.tokens):
+            return False
+        token = self.tokens[self.at]
+        return token.token_type not in QUOTED and token.text.upper() == word
+
+    def word(self, word: str) -> None:
+        token = self.next(word)
+        if token.token_type in QUOTED or token.text.upper() != word:
+            raise self.error(f"here stands {word}", token.text, f"write {word}", token)
+
+    def one_of(self, words: tuple[str, ...], what: str) -> str:
+        token = self.next(what)
+        if token.text.lower() not in words:
+            raise self.error(f"{what} is not known", token.text, f"take one of: {', '.join(words)}", token)
+        return token.text.lower()
+
+    def name(self, what: str) -> str:
+        token = self.next(what)
+        parts = [token.text]
+        # MySQL takes what stands in double quotes for text, PostgreSQL for a name.
+        quoted = token.token_type in QUOTED and self.text[token.start] != "'"
+        if not (quoted or token.token_type == TokenType.VAR or token.text.isidentifier()):
+            raise self.error(f"here stands {what}", token.text, "write a name; quote it if it is no plain word", token)
+        # Topics and connections may have a '-' or '.', which SQL takes apart.
+        while self._joined():
+            parts += [self.next(what).text, self.next(what).text]
+        return "".join(parts)
+
+    def _joined(self) -> bool:
+        if not 0 < self.at < len(self.tokens) - 1:
+            return False
+        before, sign, behind = self.tokens[self.at - 1 : self.at + 2]
+        touching = before.end + 1 == sign.start and sign.end + 1 == behind.start
+        return sign.token_type in (TokenType.DASH, TokenType.DOT) and touching
+
+    def names(self, what: str) -> tuple[str, ...]:
+        """One name, or several in parentheses."""
+        if not self.is_word("("):
+            return (self.name(what),)
+        self.at += 1
+        found = [self.name(what)]
+        while not self.is_word(")"):
+            self.word(",")
+            found.append(self.name(what))
+        self.at += 1
+        return tuple(found)
+
+    def behind_as(self) -> tuple[Token, str]:
+        """What stands behind AS, where it begins, without semicolons behind its end."""
+        start = self.next("AS")
+        if self.at >= len(self.tokens):
+            raise self.error("there is no SELECT", "the end of the file", "say it behind AS", start)
+        first, last = self.peek(), self.tokens[-1]
+        for token in reversed(self.tokens[self.at :]):
+            last = token
+            if token.token_type != TokenType.SEMICOLON:
+                break
+        return first, self.text[first.start : last.end + 1]
+
+    def number(self, what: str) -> int:
+        token = self.next(what)
+        # Python reads numbers of some thousand digits, and no longer ones.
+        if not token.text.isdecimal() or len(token.text) > 1000 or not int(token.text):
+            raise self.error(f"{what} is no whole number above 0", token.text, "write digits", token)
+        return int(token.text)
+
+    def duration(self) -> timedelta:
+        count = self.number("a duration")
+        token = self.next("a unit of time")
+        unit = UNITS.get(token.text.upper().removesuffix("S"))
+        if unit is None:
+            known = ", ".join(f"{name}S" for name in UNITS)
+            raise self.error("this is no unit of time", token.text, f"take one of: {known}", token)
+        if count > LONGEST // unit:
+            raise self.error("this is longer than time is reckoned", str(count), "give fewer", token)
+        return count * unit
+
+    def error(self, what: str, got: str, fix: str, token: Token | None) -> DeclarationError:
+        return self.error_at(what, got, fix, token.start if token else 0)
+
+    def error_at(self, what: str, got: str, fix: str, at: int) -> DeclarationError:
+        """As `error`, of the character of that number."""
+        return _wrong(self.text, self.path, at, what, got, fix, self.kind)
+
+
+def _wrong(text: str, path: Path, at: int, what: str, got: str, fix: str, kind: str) -> DeclarationError:
+    name = f"{kind} {path.stem}: " if kind else ""
+    return DeclarationError(f"{path}:{place(text, at)}: {name}{what}", got=got, fix=fix)
+
+
+def excerpt(text: str) -> str:
+    return " ".join(text.split())[:60]
+
+
+def place(text: str, at: int) -> str:
+    """Line and column of a character, both from 1."""
+    return f"{text.count(chr(10), 0, at) + 1}:{at - text.rfind(chr(10), 0, at)}"
+
+
+def spelled(sql: str, dialect: str) -> str:
+    """SQL without its comments and blanks, words that are no names in capitals: the same says the same."""
+    return " ".join(_spelled(sql, token) for token in sqlglot.tokenize(sql, dialect))
+
+
+def _spelled(sql: str, token: Token) -> str:
+    written = sql[token.start : token.end + 1]
+    return written.upper() if written.isidentifier() and token.token_type != TokenType.VAR else written

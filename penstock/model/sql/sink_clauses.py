@@ -1,0 +1,314 @@
+"""The clauses of a sink's declaration and its SELECT; `penstock.model.sink` says what each means."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast, get_args
+
+from sqlglot.tokenizer_core import Token, TokenType
+
+from penstock.errors import DeclarationError
+from penstock.model.schema import schema
+from penstock.model.sink import WHOLE, Format, Read, Store, Tombstones, Unit, Verb
+from penstock.model.sql.lexer import QUOTED, Tokens, excerpt, place
+
+# Of a target's name: what may stand in it, and one part.
+NAMED = re.compile(r"[\w.-]")
+PART = re.compile(r"`(?:[^`]|``)+`|[\w-]+")
+BEGIN = ("UPSERT", "INSERT")
+# Those that only some stores have; all others every store has.
+ONLY: dict[str, tuple[str, ...]] = {
+    "KEY": ("elasticsearch", "mongodb"),
+    "SUFFIX": ("elasticsearch", "mongodb"),
+    "FIELDS": ("elasticsearch", "influxdb"),
+    "INDEX": ("mongodb",),
+    "UNIQUE": ("mongodb",),
+    "MEASUREMENT": ("influxdb",),
+    "TAGS": ("influxdb",),
+    "TIME": ("influxdb",),
+}
+CLAUSES = (
+    *BEGIN, "READ", "KEY", "VERSION", "SUFFIX", "EXPIRE", "TOMBSTONES", "DELETED", "BATCH", "PARALLEL", "DEAD", "APP",
+    "FIELDS", "INDEX", "UNIQUE", "MEASUREMENT", "TAGS", "TIME",
+)  # fmt: skip
+SEVERAL = ("READ", "INDEX", "UNIQUE")
+TARGETS = {
+    "elasticsearch": "elasticsearch.<index>",
+    "mongodb": "mongodb.<database>.<collection>",
+    "influxdb": "influxdb.<database>.<measurement>, or influxdb.<database> and MEASUREMENT (column)",
+}
+# Rows of a batch are held in memory, and each request at once has its connection.
+MOST = {"BATCH": 1_000_000, "PARALLEL": 32}
+ONCE = "each record makes documents of its own, which no later one changes"
+
+
+@dataclass
+class Clauses(Tokens):
+    """First its clauses are read, then its SELECT.
+
+    found: where each clause that there is begins, that of a topic also as `READ <topic>`, and what stands in it as
+    `JSON <topic>` and `EVENT TIME <topic>`; begins: where the SELECT does.
+    """
+
+    found: dict[str, Token] = field(default_factory=dict)
+    begins: int = 0
+
+    def read(self) -> dict[str, Any]:
+        """Every clause up to AS: the fields of a Sink."""
+        given: dict[str, Any] = {"reads": (), "indexes": (), "unique": ()}
+        while not self.is_word("AS"):
+            clause = self._clause()
+            name = clause.text.upper()
+            self._goes(name, clause, given)
+            match name:
+                case "UPSERT" | "INSERT":
+                    self.word("INTO")
+                    given |= {"verb": cast("Verb", name.lower()), **self._target()}
+                case "READ":
+                    given["reads"] += (self._read({read.topic.lower() for read in given["reads"]}),)
+                case "KEY" | "TAGS":
+                    given[name.lower()] = self._columns(name)
+                case "VERSION":
+                    given["version"] = self._version(given["store"])
+                case "SUFFIX":
+                    unit = self.one_of(get_args(Unit), "the length of a part")
+                    given["suffix"] = (cast("Unit", unit), self._column(name))
+                case "EXPIRE":
+                    self.word("AFTER")
+                    given["expire"] = self.duration()
+                case "TOMBSTONES":
+                    given["tombstones"] = cast("Tombstones", self.one_of(get_args(Tombstones), "what tombstones do"))
+                    if self.is_word("("):
+                        given["grave"] = tuple(self._parts("an expression over the record, as record.key"))
+                case "DELETED":
+                    self.word("WHEN")
+                    given["deleted_sql"] = self._inside("a condition, as DELETED WHEN (deleted)")
+                case "BATCH":
+                    given["batch"] = self._count(name)
+                    if self.is_word("EVERY"):
+                        self.at += 1
+                        given["every"] = self.duration()
+                case "PARALLEL":
+                    given["parallel"] = self._count(name)
+                case "DEAD":
+                    self.word("LETTERS")
+                    self.word("INTO")
+                    given["dead_letters"] = self.name("the topic's name")
+                case "APP":
+                    given["app"] = self.name("the app's name")
+                case "FIELDS":
+                    given["fields"] = self._fields(given["store"])
+                case "INDEX":
+                    given["indexes"] += (self._columns(name),)
+                case "UNIQUE":
+                    self.word("INDEX")
+                    given["unique"] += (self._columns(name),)
+                case other:
+                    given[other.lower()] = self._column(name)
+        if not given["reads"]:
+            there = ", ".join(self.found) or "none"
+            raise self.error("READ is missing", there, "say before AS which topics it reads", self.peek())
+        return given
+
+    def _clause(self) -> Token:
+        token = self.next("a clause, or AS and the SELECT")
+        name = token.text.upper()
+        if name not in CLAUSES or token.token_type in QUOTED:
+            known = ", ".join((*CLAUSES, "AS"))
+            raise self.error("this is no clause of a sink", token.text, f"take one of: {known}", token)
+        if not self.found and name not in BEGIN:
+            fix = "say first into what: UPSERT INTO elasticsearch.<index>"
+            raise self.error("a sink begins with UPSERT INTO or INSERT INTO", token.text, fix, token)
+        if (name in self.found and name not in SEVERAL) or (name in BEGIN and self.found):
+            raise self.error("a clause stands twice", name, "leave one", token)
+        self.found.setdefault("INTO" if name in BEGIN else name, token)
+        return token
+
+    def _goes(self, name: str, clause: Token, given: dict[str, Any]) -> None:
+        """A clause that is parsed is honoured, or it is refused."""
+        store, verb = given.get("store", ""), given.get("verb", "")
+        if store and store not in ONLY.get(name, (store,)):
+            others = " and ".join(ONLY[name])
+            raise self.error(f"{store} has no {name}", name, f"leave it out: it is for {others}", clause)
+        if verb == "insert" and name in ("KEY", "VERSION", "TOMBSTONES", "DELETED"):
+            raise self.error(f"INSERT has no {name}: {ONCE}", name, "leave it out, or write UPSERT INTO", clause)
+
+    def _target(self) -> dict[str, Any]:
+        first = self.peek()
+        store = self.one_of(get_args(Store), "the store")
+        parts = [] if self.at >= len(self.tokens) else self._parts_of_name()
+        # An index, a collection or a measurement may have dots.
+        most = 1 if store == "elasticsearch" else 2
+        target = (*parts[: most - 1], ".".join(parts[most - 1 :])) if parts[most - 1 :] else tuple(parts)
+        if len(target) != most and not (store == "influxdb" and target):
+            raise self.error("the target is not complete", ".".join((store, *parts)), f"write {TARGETS[store]}", first)
+        return {"store": cast("Store", store), "target": target}
+
+    def _parts_of_name(self) -> list[str]:
+        """What stands behind the store's name without a blank, taken apart at its dots."""
+        first, last = self.peek(), self.tokens[self.at - 1]
+        begins = last.end + 1
+        while self.at < len(self.tokens) and self.peek().start <= last.end + 1:
+            if self.peek().token_type != TokenType.IDENTIFIER and not NAMED.match(self.peek().text):
+                break
+            last = self.next("a name")
+        text = self.text[begins : last.end + 1]
+        parts = PART.findall(text)
+        if "".join(f".{part}" for part in parts) != text:
+            fix = "write it without blanks, and each part that has other signs than '-' and '_' in backticks"
+            raise self.error("this is no name", excerpt(text), fix, first)
+        return [part[1:-1].replace("``", "`") if part[0] == "`" else part for part in parts]
+
+    def _read(self, others: set[str]) -> Read:
+        first = self.peek()
+        topic = self.name("the topic's name")
+        if topic.lower() in others:
+            fix = "name it once; the SELECT may read it as often as it likes, but knows no capitals from small letters"
+            raise self.error("a topic is read twice", topic, fix, first)
+        self.found[f"READ {topic}"] = first
+        share = self._share(topic)
+        self.word("AS")
+        form, ddl, time = cast("Format", self.one_of(get_args(Format), "the format of its values")), "", ""
+        if form == "json":
+            self.found[f"JSON {topic}"] = self.peek()
+            ddl = self._inside("the fields, as (id BIGINT NOT NULL, name STRING)")
+            with self.placed(f"JSON {topic}"):
+                fields = schema(ddl, f"topic {topic}")
+                if any(given.name.lower() == WHOLE for given in fields):
+                    fix = f"leave it out, and take get_json_object(string({WHOLE}.value), '$.{WHOLE}')"
+                    raise DeclarationError("a field has the name of the record itself", got=WHOLE, fix=fix)
+        if self.is_word("EVENT"):
+            self.at += 1
+            self.word("TIME")
+            self.found[f"EVENT TIME {topic}"] = self.peek()
+            time = self._expression("the event time")
+        return Read(topic, form, ddl, time, share)
+
+    def _share(self, topic: str) -> tuple[int, int]:
+        """SHARE 1 OF 2, or nothing."""
+        if not self.is_word("SHARE"):
+            return (1, 1)
+        self.found[f"SHARE {topic}"] = self.next("SHARE")
+        n = self.number("which share it is")
+        self.word("OF")
+        last = self.peek()
+        of = self.number("how many shares there are")
+        if not 1 <= n <= of:
+            raise self.error("there is no such share", f"{n} OF {of}", "write SHARE 1 OF 2, and SHARE 2 OF 2", last)
+        return n, of
+
+    def _version(self, store: str) -> str:
+        if self.is_word("NONE"):
+            token = self.next("NONE")
+            if store != "influxdb":
+                fix = "leave VERSION out, or name a column: an older record must not take the place of a newer one"
+                raise self.error(f"{store} needs versions", "NONE", fix, token)
+            return "none"
+        first, name = self.peek(), self._column("VERSION")
+        if name.lower() == "none":
+            raise self.error("no column of a version is called so", name, "give it another name by AS", first)
+        return name
+
+    def _fields(self, store: str) -> dict[str, str]:
+        found: dict[str, str] = {}
+        self.word("(")
+        while True:
+            first, name, kind = self.peek(), self.name("a field's name"), ""
+            if not (self.is_word(",") or self.is_word(")")):
+                # Or what the store takes for one, as text.
+                text = self.peek().token_type == TokenType.STRING
+                kind = self.next("a type").text if text else self.name("a field's type").lower()
+            if name in found or (store == "elasticsearch" and not kind):
+                fix = (
+                    "write each once, with its type: (name KEYWORD)" if store == "elasticsearch" else "write each once"
+                )
+                raise self.error("this does not say what a field is", name, fix, first)
+            found[name] = kind
+            if self.is_word(")"):
+                self.at += 1
+                return found
+            self.word(",")
+
+    def _columns(self, clause: str) -> tuple[str, ...]:
+        first, names = self.peek(), self.names(f"columns of {clause}")
+        if len({name.lower() for name in names}) < len(names):
+            raise self.error(f"{clause} names a column twice", ", ".join(names), "leave one", first)
+        return names
+
+    def _column(self, clause: str) -> str:
+        """One column, in parentheses or not."""
+        first, names = self.peek(), self.names(f"the column of {clause}")
+        if len(names) > 1:
+            raise self.error(f"{clause} has one column", ", ".join(names), "leave one", first)
+        return names[0]
+
+    def _count(self, clause: str) -> int:
+        first = self.peek()
+        if (count := self.number(f"the number of {clause}")) > MOST[clause]:
+            raise self.error(f"{clause} is too much", first.text, f"say {MOST[clause]} at most", first)
+        return count
+
+    def _inside(self, what: str) -> str:
+        """What stands in parentheses, as it is written."""
+        return self._within(what)[0]
+
+    def _parts(self, what: str) -> list[str]:
+        """What stands in parentheses between its commas."""
+        text, start, commas = self._within(what)
+        ends = [*(comma - start for comma in commas), len(text)]
+        parts = [text[a:b].strip() for a, b in zip([0, *(end + 1 for end in ends)], ends, strict=False)]
+        if not all(parts):
+            raise self.error_at(f"between two commas stands {what}", "nothing", "leave the comma out", start)
+        return parts
+
+    def _within(self, what: str) -> tuple[str, int, list[int]]:
+        """What stands in parentheses, where it begins, and where its own commas stand."""
+        first, depth, commas = self.peek(), 1, []
+        self.word("(")
+        while depth:
+            token = self.next("the `)` of what was opened")
+            depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+            if depth == 1 and token.token_type == TokenType.COMMA:
+                commas.append(token.start)
+        start, end = first.end + 1, self.tokens[self.at - 1].start
+        if not self.text[start:end].strip():
+            raise self.error(f"in the parentheses stands {what}", "()", "write it", first)
+        return self.text[start:end].strip(), start + _blanks(self.text[start:end]), commas
+
+    def _expression(self, what: str) -> str:
+        """SQL up to the next clause."""
+        if self.is_word("AS"):
+            raise self.error(f"here stands {what}", "AS", "say it, or leave EVENT TIME out", self.peek())
+        first = token = self.next(what)
+        depth = 0
+        while True:
+            depth += (token.token_type == TokenType.L_PAREN) - (token.token_type == TokenType.R_PAREN)
+            if self.at >= len(self.tokens) or (depth <= 0 and self._ends_expression(token)):
+                return self.text[first.start : token.end + 1]
+            token = self.next(what)
+
+    def _ends_expression(self, last: Token) -> bool:
+        word = self.peek().text.upper()
+        return word in (*CLAUSES, "AS") and self.is_word(word) and last.token_type != TokenType.DOT
+
+    def select(self) -> str:
+        """The SELECT as it is written, but for comments and semicolons behind its end."""
+        first, text = self.behind_as()
+        self.begins = first.start
+        return text
+
+    @contextmanager
+    def placed(self, clause: str) -> Iterator[None]:
+        """Say of what is wrong where it stands."""
+        try:
+            yield
+        except DeclarationError as e:
+            at = f"{self.path}:{place(self.text, self.found[clause].start)}"
+            raise DeclarationError(f"{at}: {e.what}", got=e.got, fix=e.fix) from e
+
+
+def _blanks(text: str) -> int:
+    return len(text) - len(text.lstrip())

@@ -1,0 +1,63 @@
+"""Sinks read from their files, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from penstock.model.declaration import files_of
+from penstock.model.sink import Sink
+from penstock.model.sql.lexer import place, taken_apart, text_of
+from penstock.model.sql.sink_clauses import Clauses
+from penstock.model.sql.sink_select import spliced
+
+# What Spark opens and closes; in a text a backslash takes the next character with it, but in a raw one.
+QUOTED = (
+    r"--[^\n]*|/\*.*?\*/|[rR]'[^']*'|[rR]\"[^\"]*\"|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"|`[^`]*`"
+)  # fmt: skip
+
+
+def load(folder: Path) -> dict[str, Sink]:
+    """The sinks of a folder, by name; none if there is no folder."""
+    return {path.stem: read(path) for path in files_of(folder, ".sql")}
+
+
+def read(path: Path) -> Sink:
+    """The sink that a file declares; DeclarationError with file, line and column if it is none."""
+    return parse(text_of(path), path)
+
+
+def parse(text: str, path: Path) -> Sink:
+    """As `read`, from the file's text."""
+    clauses = Clauses(text, path, taken_apart(text, path, "spark", QUOTED))
+    given = clauses.read()
+    _fits(clauses, given)
+    sql = clauses.select()
+    made = spliced(clauses, sql, [read.topic for read in given["reads"]])
+    places = {clause: place(text, token.start) for clause, token in clauses.found.items()}
+    places["SELECT"] = place(text, clauses.begins)
+    return Sink(name=path.stem, path=path, sql=sql, spliced=made, places=places, **given)
+
+
+def _fits(clauses: Clauses, given: dict[str, Any]) -> None:
+    """What stands in one clause goes with the others."""
+    if given["verb"] == "insert":
+        given["tombstones"] = "ignore"
+    measured = len(given["target"]) > 1 or given["store"] != "influxdb"
+    if measured == ("measurement" in given):
+        fix = "write influxdb.<database>.<measurement>, or influxdb.<database> and MEASUREMENT (column)"
+        got = ".".join(given["target"])
+        raise clauses.error("a measurement is named once", got, fix, clauses.found["INTO"])
+    if given["store"] == "influxdb" and given["verb"] == "insert":
+        fix = "write UPSERT INTO, with VERSION NONE if no point ever changes"
+        raise clauses.error(
+            "a point has no id but its measurement, tags and time", "INSERT", fix, clauses.found["INTO"]
+        )
+    if "grave" in given:
+        time = (given["time"],) if "time" in given else ()
+        keys = given.get("key") or (*filter(None, (given.get("measurement"),)), *given.get("tags", ()), *time)
+        if given["tombstones"] == "ignore" or len(keys) != len(given["grave"]):
+            of = ", ".join(keys) or "the record's key, which needs no expression"
+            fix = f"write one expression for each of: {of}" if keys else "leave them out"
+            got = f"{len(given['grave'])} for {of}, TOMBSTONES {given['tombstones'].upper()}"
+            raise clauses.error("these do not stand for the columns of the id", got, fix, clauses.found["TOMBSTONES"])

@@ -1,0 +1,1 @@
+"""Metrics, health, alerts and the data of the operator page."""

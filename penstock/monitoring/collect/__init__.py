@@ -1,0 +1,1 @@
+"""The metrics collector: probes of the host and the services."""

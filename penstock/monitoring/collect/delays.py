@@ -1,0 +1,97 @@
+"""How long after it was due a row was written: a Prometheus histogram of each topic whose rows say when they were due.
+
+The records are read as they are committed, from the topic's end on: when one was written is the broker's timestamp.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from threading import Event, Thread
+
+import orjson
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
+from prometheus_client import Histogram
+
+from penstock.errors import BrokerError
+from penstock.kafka.admin import admin, partitions
+from penstock.kafka.client import connection
+
+NAME = "penstock_emission_delay_seconds"
+BUCKETS = (0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 300)
+# Topics and partitions that are new are looked for so often.
+LOOK_EVERY = 30.0
+
+log = logging.getLogger(__name__)
+
+
+class Delays:
+    """fields: by topic, the field of its JSON values that says when the row was due, epoch ms."""
+
+    def __init__(self, bootstrap: str, fields: Mapping[str, str]) -> None:
+        self._bootstrap, self._fields = bootstrap, fields
+        self._stop = Event()
+        self.histogram = Histogram(
+            NAME, "From when a row was due until it was written.", ("topic",), buckets=BUCKETS, registry=None
+        )
+
+    def start(self) -> None:
+        if self._fields:
+            Thread(target=self._read, name="delays", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def take(self, topic: str, value: bytes, at: int) -> None:
+        """Count a record that was written at a time, epoch ms; one that does not say when it was due counts nothing."""
+        try:
+            due = int(orjson.loads(value)[self._fields[topic]])
+        except (ValueError, KeyError, TypeError):
+            return
+        self.histogram.labels(topic).observe(max(0, at - due) / 1000)
+
+    def _read(self) -> None:
+        consumer = Consumer(
+            {
+                **connection(self._bootstrap),
+                "group.id": "penstock.delays",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "auto.offset.reset": "latest",
+                # A row is small; the default would be 64 MB.
+                "queued.max.messages.kbytes": 1024,
+                "log_level": 0,
+            }
+        )
+        known: set[tuple[str, int]] | None = None
+        look_at = float("-inf")
+        while not self._stop.is_set():
+            try:
+                if time.monotonic() >= look_at:
+                    known, look_at = self._assigned(consumer, known), time.monotonic() + LOOK_EVERY
+                message = consumer.poll(0.5)
+                if message is not None and message.error() is None:
+                    self.take(message.topic() or "", _bytes(message.value()), message.timestamp()[1])
+            except Exception:
+                log.exception("delays are not measured for a while")
+                look_at = time.monotonic() + LOOK_EVERY
+                self._stop.wait(LOOK_EVERY)
+        consumer.close()
+
+    def _assigned(self, consumer: Consumer, known: set[tuple[str, int]] | None) -> set[tuple[str, int]] | None:
+        """Read what there is now from its end, and what is new since from its beginning."""
+        try:
+            counts = partitions(admin(self._bootstrap), self._bootstrap)
+        except BrokerError as e:
+            log.debug("delays are not measured: %s", e)
+            return known
+        there = {(t, p) for t in self._fields if t in counts for p in range(counts[t])}
+        begin = OFFSET_END if known is None else OFFSET_BEGINNING
+        if fresh := there - (known or set()):
+            consumer.incremental_assign([TopicPartition(*one, begin) for one in fresh])
+        return there | (known or set())
+
+
+def _bytes(given: str | bytes | None) -> bytes:
+    return given.encode() if isinstance(given, str) else given or b""

@@ -1,0 +1,179 @@
+"""Probes of the platform's services: control database, HTTP endpoints, Kafka, streams."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from http.client import HTTPConnection, HTTPException
+from urllib.parse import urlsplit
+
+from confluent_kafka import KafkaException
+
+from penstock.control import Control
+from penstock.errors import ControlError
+from penstock.kafka.admin import admin, end_offsets
+from penstock.kafka.client import connection, unreachable
+from penstock.monitoring.collect.samples import MIB, Deltas
+from penstock.monitoring.dashboard import snapshot
+from penstock.monitoring.dashboard.snapshot_cache import UP, Moments
+
+Pair = tuple[str, float | None]
+
+
+def _ms(since: float) -> float:
+    return (time.perf_counter() - since) * 1000
+
+
+class Database:
+    """Round trips to the control database."""
+
+    name = "database"
+
+    def __init__(self, control: Control) -> None:
+        self.control = control
+
+    def measure(self) -> Iterator[Pair]:
+        try:
+            self.control.now()  # the pool may have to connect anew, which is no round trip
+            at = time.perf_counter()
+            self.control.now()
+            waited, at = _ms(at), time.perf_counter()
+            snapshot.read(self.control, actions=0)
+            queried = _ms(at)
+        except ControlError:
+            yield "dbErrors", 1
+            raise
+        yield "dbWaitTime", waited
+        yield "dbQueryTime", queried
+        yield "dbErrors", 0
+
+
+class Http:
+    """Latency of GETs.
+
+    endpoints: URL by name. optional: those that need not be there, so that a 404 is neither a figure nor a failure.
+    Any answer below 500 is one: what asks for a sign-in is up.
+    """
+
+    name = "http"
+    TIMEOUT = 5.0
+
+    def __init__(self, endpoints: Mapping[str, str], *, optional: frozenset[str] = frozenset()) -> None:
+        self.endpoints, self.optional = endpoints, optional
+
+    def measure(self) -> Iterator[Pair]:
+        failures = []
+        for name, url in self.endpoints.items():
+            at = time.perf_counter()
+            try:
+                status = get(url, self.TIMEOUT)
+                took = _ms(at)
+                if status == 404 and name in self.optional:
+                    continue
+                answered = status < 500
+                if answered:
+                    yield f"httpTime.{name}", took
+                else:
+                    failures.append(f"{url} answered {status}")
+            except (OSError, HTTPException) as e:
+                answered = False
+                failures.append(f"{url}: {type(e).__name__}: {e}")
+            yield f"httpErrors.{name}", float(not answered)
+        if failures:
+            raise ConnectionError("; ".join(failures))
+
+
+def get(url: str, timeout: float) -> int:
+    """GET an http:// URL on a connection of its own and read it all; the status. OSError or HTTPException.
+
+    By the standard library: another client would be a tenth of the meter's memory, and obey the proxies of the
+    environment, which do not stand before the platform's own parts.
+    """
+    parts = urlsplit(url)
+    connection = HTTPConnection(parts.netloc, timeout=timeout)
+    try:
+        connection.request("GET", parts.path or "/")
+        answer = connection.getresponse()
+        answer.read()
+        return answer.status
+    finally:
+        connection.close()
+
+
+class Kafka:
+    """The cluster's topics, partitions and growth."""
+
+    name = "kafka"
+    TIMEOUT = 5.0
+
+    def __init__(self, bootstrap: str) -> None:
+        self.bootstrap = bootstrap
+        self._ends: Deltas[tuple[str, int]] = Deltas()
+
+    def measure(self) -> Iterator[Pair]:
+        asked = admin(self.bootstrap)
+        try:
+            metadata = asked.list_topics(timeout=self.TIMEOUT)
+            topics = {name: t for name, t in metadata.topics.items() if not name.startswith("__")}
+            partitions = [p for t in topics.values() for p in t.partitions.values()]
+            yield "kafkaTopics", len(topics)
+            yield "kafkaPartitions", len(partitions)
+            yield "kafkaUnderReplicated", sum(p.leader < 0 or len(p.isrs) < len(p.replicas) for p in partitions)
+            led = [(name, n) for name, t in topics.items() for n, p in t.partitions.items() if p.leader >= 0]
+            ends = end_offsets(asked, led, self.bootstrap)
+            span, grown = self._ends.of({at: float(end) for at, end in ends.items()})
+            yield "kafkaAppendRate", sum(grown.values()) / span if span else None
+        except KafkaException as e:
+            admin.cache_clear()
+            raise unreachable(self.bootstrap, e.args[0]) from e
+
+
+def client(bootstrap: str) -> dict[str, str | int | float | bool]:
+    """Settings of a Kafka client that waits for a broker quietly: what fails is said by who uses it."""
+    return {
+        **connection(bootstrap),
+        "client.id": "penstock-meter",
+        "log_level": 2,
+        "reconnect.backoff.max.ms": 5000,
+        "socket.keepalive.enable": "true",
+    }
+
+
+class Streams:
+    """What the drivers report of their streams; a report that is not fresh is no figure."""
+
+    name = "streams"
+
+    def __init__(self, moments: Moments) -> None:
+        self.moments = moments
+        self._batches: dict[str, int | None] = {}
+
+    def measure(self) -> Iterator[Pair]:
+        now = self.moments.read()
+        yield "streamsWanted", sum(s.desired == "on" for s in now.streams)
+        yield "streamsRunning", sum(s.state in UP for s in now.streams)
+        for s in now.streams:
+            if s.reported_age_ms is None or s.reported_age_ms > now.limits.fresh_ms:
+                continue
+            if self._batches.get(s.name) != s.batch_id:
+                yield f"batchTime.{s.name}", s.batch_ms
+            self._batches[s.name] = s.batch_id
+            yield f"rowsPerSecond.{s.name}", s.rows_per_s
+            yield f"lag.{s.name}", s.lag
+            yield f"watermarkAge.{s.name}", None if s.watermark_age_ms is None else s.watermark_age_ms / 1000
+            yield f"stateRows.{s.name}", s.state_rows
+            yield f"stateSize.{s.name}", None if s.state_bytes is None else s.state_bytes / MIB
+
+
+class Own:
+    """What the meter knows of its own sending. produced: slowest acknowledgement (ms) and losses since last asked."""
+
+    name = "sender"
+
+    def __init__(self, produced: Callable[[], tuple[float | None, int]]) -> None:
+        self.produced = produced
+
+    def measure(self) -> Iterator[Pair]:
+        slowest, dropped = self.produced()
+        yield "kafkaProduceTime", slowest
+        yield "receiptsDropped", dropped

@@ -1,0 +1,86 @@
+"""Whether a capture is well, from what it last said of itself."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any
+
+from penstock.catalog import readable
+from penstock.control import Control
+from penstock.control.repositories.captures import CaptureRow
+from penstock.model.topic import ASIDE
+from penstock.monitoring.dashboard.model import StreamView
+from penstock.monitoring.dashboard.snapshot_cache import take
+from penstock.monitoring.dashboard.states import Limits
+from penstock.monitoring.humanize import duration
+from penstock.settings import settings
+
+# Behind its database by so many of its own intervals, and at least so many seconds, a capture is lagging.
+INTERVALS, AT_LEAST = 5, 15.0
+MS = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True)
+class Health:
+    """fault: why the capture does not work, empty if it does; warnings: what is not as it should be."""
+
+    fault: str = ""
+    warnings: list[str] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+def health(control: Control, name: str) -> Health:
+    """The health of a capture. ControlError while the control database is away: nothing is known then."""
+    now = take(control, Limits.of(settings()))
+    stream = next((s for s in now.streams if s.name == name), None)
+    row = now.snap.captures.get(name)
+    if stream is None:
+        return Health("the control database does not know it; does `streams_captures` run?")
+    figures = {
+        "state": stream.state,
+        "lag_ms": stream.watermark_age_ms,
+        "rows": stream.rows_in,
+        **(asdict(row) if row else {}),
+    }
+    if stream.desired == "off":
+        return Health(warnings=["it is stopped, as somebody wanted"], figures=figures)
+    if stream.state in ("failing", "blocked", "down", "hung"):
+        return Health(f"{stream.state}: {stream.why}", figures=figures)
+    return Health(warnings=list(_warnings(stream, row, now.view.now)), figures=figures)
+
+
+def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]:
+    found = []
+    lag = (stream.watermark_age_ms or 0) / 1000
+    declared = readable()[0].captures.get(stream.name)
+    every = declared.every.total_seconds() if declared else 0.0
+    if lag > max(AT_LEAST, INTERVALS * every):
+        found.append(f"it is {lag:.0f} s behind its database")
+    if row and row.oldest_at and now - row.oldest_at > 60_000:
+        found.append(
+            f"a transaction is open for {duration(now - row.oldest_at)}: everything since is read at each poll"
+        )
+    if row and row.debt_until:
+        found.append("transactions were open longer than HOLD; what they wrote is read when they have ended")
+    if row and row.phase == "waiting":
+        found.append(f"its snapshot waits for {row.why or 'its overlap to pass'}")
+    if row and row.drift and any(row.drift[kind] for kind in ("missing", "differing", "extra")):
+        drift = row.drift
+        because = f"; why it was begun: {drift['why']}" if drift.get("explained") else ""
+        found.append(
+            f"the last comparison repaired {drift['missing']} missing, {drift['differing']} differing and "
+            f"{drift['extra']} extra of {drift['rows']} rows{because}"
+        )
+    often = declared.reconcile if declared else None
+    if often and row and row.drift and (since := now - int(row.drift["ended"] * 1000)) > 2000 * often.total_seconds():
+        found.append(
+            f"table and topic were last compared {duration(since)} ago, not {duration(often // MS)}: "
+            "if it does not come to its end, give RECONCILE a higher RATE"
+        )
+    if row and row.aside:
+        found.append(
+            f"{row.aside['rows']} rows are put aside and not in its topic, e.g. {row.aside['first']}: see why by "
+            f"`penstock dead-letters show {ASIDE.name} --stream {row.name}`"
+        )
+    return found

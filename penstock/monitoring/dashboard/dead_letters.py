@@ -1,0 +1,152 @@
+"""What a stream put aside, dead letters and late records: the newest of them, read from their topics."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from penstock.errors import BrokerError
+from penstock.kafka.admin import admin, partitions
+from penstock.kafka.client import connection, unreachable
+from penstock.logs import printable
+from penstock.model.topic import ASIDE, Topic
+
+Kind = Literal["dead", "late"]
+# Offsets that are looked at of each partition: other streams' letters and ends of transactions lie between.
+BACK = 200
+LIMIT = 20
+PATIENCE = 5.0
+"""Seconds; what was not read by then is not shown."""
+SHOWN = 2000
+"""Characters of a value."""
+
+
+@dataclass(frozen=True)
+class Letter:
+    """One record that was put aside. at: epoch ms; place: where it came from; key, value: their
+    texts, cut; None is none. size: of the value, bytes. replay: the command that sends it again, empty if none does."""
+
+    topic: str
+    partition: int
+    offset: int
+    at: int
+    place: str
+    reason: str
+    key: str | None
+    value: str | None
+    size: int
+    replay: str = ""
+
+
+def topics(kind: Kind, stream: str, read: Iterable[str], aside: Iterable[str] = ()) -> list[str]:
+    """Where the letters of a stream may lie; read: the topics that it reads; aside: those of a sink's own."""
+    # Records of raw inputs and rows that no output takes have a topic for all streams.
+    dead = [*(Topic(topic).dead_letters for topic in read), *(aside or [f"{stream}-dead-letter"]), ASIDE.name]
+    return [f"{stream}-late"] if kind == "late" else dead
+
+
+def newest(bootstrap: str, stream: str, wanted: Iterable[str], limit: int = LIMIT) -> list[Letter]:
+    """The newest letters of a stream in some topics, newest first; a topic that is not there has none.
+
+    BrokerError if the broker does not answer.
+    """
+    there = partitions(admin(bootstrap), bootstrap)
+    consumer = Consumer(
+        {
+            **connection(bootstrap),
+            "group.id": "penstock-page",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "max.partition.fetch.bytes": 1024 * 1024,
+            "queued.max.messages.kbytes": 8 * 1024,
+            "log_level": 0,
+        }
+    )
+    try:
+        at = [TopicPartition(t, p) for t in sorted(set(wanted)) if t in there for p in range(there[t])]
+        found = [letter for letter, of in _read(consumer, at) if of == stream]
+    except KafkaException as e:
+        raise unreachable(bootstrap, e.args[0]) from e
+    finally:
+        consumer.close()
+    return sorted(found, key=lambda one: (one.at, one.offset), reverse=True)[:limit]
+
+
+def _read(consumer: Consumer, at: list[TopicPartition]) -> Iterator[tuple[Letter, str]]:
+    """The last records of some partitions, each with the stream that put it aside."""
+    end = time.monotonic() + PATIENCE
+    for place in at:
+        first, after = consumer.get_watermark_offsets(place, timeout=PATIENCE)
+        place.offset = max(first, after - BACK)
+    consumer.assign(at)
+    open_ = len(at)
+    while open_ and (left := end - time.monotonic()) > 0:
+        message = consumer.poll(left)
+        if message is None:
+            return
+        if (error := message.error()) is None:
+            yield _letter(message)
+        elif error.code() == KafkaError._PARTITION_EOF:
+            open_ -= 1
+        else:
+            raise BrokerError("a topic of dead letters cannot be read", got=error)
+
+
+def _letter(message: Message) -> tuple[Letter, str]:
+    headers = dict(message.headers() or ())
+    said = {name: given.decode(errors="replace") for name, given in headers.items() if isinstance(given, bytes)}
+    value = message.value()
+    place = (message.topic() or "", message.partition() or 0, message.offset() or 0)
+    letter = Letter(
+        *place,
+        message.timestamp()[1],
+        _place(said),
+        _reason(said),
+        _text(message.key()),
+        _text(value),
+        len(value or b""),
+        _replay(place[0], said),
+    )
+    return letter, said.get("penstock.stream", "")
+
+
+def _place(said: Mapping[str, str]) -> str:
+    if "penstock.topic" in said:
+        parts = [said.get(f"penstock.{name}", "?") for name in ("topic", "partition", "offset")]
+        return printable(f"{parts[0]}, partition {parts[1]}, offset {parts[2]}")[:SHOWN]
+    return printable(f"a row for {said.get('penstock.output', 'nothing that is known')}")[:SHOWN]
+
+
+def _replay(topic: str, said: Mapping[str, str]) -> str:
+    """Somebody copies it into a shell, and anybody may write headers: only numbers and names are taken from them."""
+    place = [said.get(f"penstock.{name}", "") for name in ("partition", "offset")]
+    if not all(re.fullmatch("[0-9]{1,19}", number) for number in place):
+        return ""
+    # What a store refused is given to that store alone.
+    if "penstock.output" in said:
+        sink = said.get("penstock.stream", "")
+        what = f"sinks replay {sink}" if re.fullmatch(r"\w[\w.-]*", sink, re.ASCII) else ""
+    else:
+        what = f"dead-letters replay {topic}" if topic.endswith("-dead-letter") else ""
+    return what and f"penstock {what} --place {':'.join(place)}"
+
+
+def _reason(said: Mapping[str, str]) -> str:
+    if late := said.get("penstock.late-ms"):
+        return printable(f"{late} ms after its window was closed")[:SHOWN]
+    return printable(said.get("penstock.reason", ""))[:SHOWN]
+
+
+def _text(given: bytes | str | None) -> str | None:
+    if given is None:
+        return None
+    text = given if isinstance(given, str) else given[: 4 * SHOWN].decode(errors="backslashreplace")
+    cut = text[:SHOWN] + ("…" if len(text) > SHOWN or len(given) > 4 * SHOWN else "")
+    return "\n".join(map(printable, cut.split("\n")))

@@ -1,0 +1,271 @@
+"""What the operator page and `penstock streams` show, made of one snapshot of the control database. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from penstock.control import AppRow, Desired, DriverRow
+from penstock.control.repositories.captures import CaptureRow
+from penstock.control.repositories.data_loss import GapRow, lost
+from penstock.model.declaration import CAPTURES
+from penstock.monitoring.dashboard.alarms import PAST_FOR, alarms
+from penstock.monitoring.dashboard.backfills import run_view
+from penstock.monitoring.dashboard.model import (
+    AppView,
+    CaptureView,
+    DriverView,
+    Freshness,
+    GapView,
+    Health,
+    Overview,
+    SinkView,
+    StreamView,
+    TopicView,
+    Totals,
+)
+from penstock.monitoring.dashboard.snapshot import Snapshot
+from penstock.monitoring.dashboard.states import STATES, WELL, Lacked, Limits, State, driver_state, stream_state
+from penstock.monitoring.humanize import duration, host_name
+
+# Of each stream, the newest.
+GAPS = 20
+
+
+def overview(snap: Snapshot, limits: Limits) -> Overview:
+    """The page's data model: every app and stream with its state and the reason for it."""
+    apps = [_app(snap, app, limits) for app in snap.apps]
+    streams = [stream for app in apps for stream in app.streams]
+    beats = [_beat(snap, name) for name in sorted(snap.beats.keys() | snap.holds.keys())]
+    actions: list[Mapping[str, Any]] = [
+        {**action, "age_ms": max(0, snap.now - action["at"])} for action in snap.actions
+    ]
+    captures = [_capture(snap, stream) for stream in streams if stream.app == CAPTURES]
+    sinks = [_sink(snap, stream, stream.store) for stream in streams if stream.store is not None]
+    runs = [run_view(row, snap.now) for row in snap.runs]
+    totals, freshness = _totals(apps, streams), _freshness(snap, apps, streams)
+    return Overview(snap.now, apps, totals, freshness, actions, beats, captures, sinks, runs)
+
+
+def _beat(snap: Snapshot, topic: str) -> Mapping[str, Any]:
+    beat, hold = snap.beats.get(topic), snap.holds.get(topic)
+    return {
+        **(beat or {"name": topic, "at": None, "partitions": 0, "sender": ""}),
+        "topic": topic,
+        "age_ms": max(0, snap.now - beat["at"]) if beat else None,
+        "held": hold["why"] if hold else "",
+        "held_at": hold["at"] if hold else None,
+    }
+
+
+def _app(snap: Snapshot, app: AppRow, limits: Limits) -> AppView:
+    desired = snap.desired.get(app.name, {})
+    wanted = "on" in desired.values()
+    driver = snap.drivers.get(app.incarnation) if app.incarnation else None
+    of_driver = driver_state(app, driver, wanted, snap.now, limits)
+    streams = [_stream(snap, app, name, want, of_driver, driver, limits) for name, want in sorted(desired.items())]
+    state, why = of_driver
+    if state == "running":
+        active = [s.state for s in streams if s.state != "stopped"]
+        state = min(active, key=list(STATES).index) if active else "draining"
+        why = "" if active else "all its streams are stopped; its driver ends by itself"
+    return AppView(
+        app.name,
+        state,
+        why,
+        "on" if wanted else "off",
+        app.release_seq,
+        app.restarts,
+        _driver(driver, snap.now) if driver else None,
+        streams,
+    )
+
+
+def _driver(row: DriverRow, now: int) -> DriverView:
+    return DriverView(
+        row.incarnation,
+        host_name(row),
+        row.pid,
+        row.state,
+        row.release_seq,
+        row.owner,
+        row.log,
+        max(0, (row.ended_at or now) - row.launched_at),
+        max(0, now - row.beat_at),
+        None if row.ended_at is None else max(0, now - row.ended_at),
+        row.reason,
+        row.spec_hash,
+        row.submission,
+    )
+
+
+def _capture(snap: Snapshot, s: StreamView) -> CaptureView:
+    row = snap.captures.get(s.name) or CaptureRow(s.name)
+    reading = row.phase == "snapshot" and row.snapshot_total
+    waiting = row.asked_id is not None and row.asked_id != row.answered_id
+    return CaptureView(
+        s.name,
+        s.state,
+        s.desired,
+        s.stale,
+        s.why,
+        row.phase,
+        row.why or "",
+        s.watermark_age_ms,
+        s.rows_in,
+        s.rows_out,
+        s.batch_age_ms,
+        (row.snapshot_rows, row.snapshot_total) if reading else None,
+        None if row.oldest_at is None else max(0, snap.now - row.oldest_at),
+        row.debt_until is not None,
+        row.drift,
+        row.aside,
+        row.asked if waiting else None,
+        "" if waiting else row.answer or "",
+    )
+
+
+def _sink(snap: Snapshot, s: StreamView, store: Mapping[str, Any]) -> SinkView:
+    health: Health = "unknown"
+    answered, since = store.get("answered_at"), None
+    if s.state == "waiting":
+        health, since = "away", s.error_age_ms
+    elif s.state in WELL and answered is not None:
+        health, since = "reachable", max(0, snap.now - answered)
+    current = s.rows_per_s is not None
+    return SinkView(
+        s.name,
+        s.app,
+        s.state,
+        s.desired,
+        s.stale,
+        s.why,
+        place=store.get("place", ""),
+        health=health,
+        health_age_ms=since,
+        reason=(s.error or "") if health == "away" else "",
+        written_per_s=store.get("written_per_s") if current else None,
+        retried_per_s=store.get("retried_per_s") if current else None,
+        written=store.get("written", 0),
+        conflicts=store.get("conflicts", 0),
+        retried=store.get("retried", 0),
+        refused=store.get("refused", 0),
+        bytes=store.get("bytes", 0),
+        waits=store.get("waits", 0),
+        lag=s.lag,
+        dead=s.dead,
+        error=s.error,
+        error_age_ms=s.error_age_ms,
+    )
+
+
+def _stream(
+    snap: Snapshot,
+    of: AppRow,
+    name: str,
+    desired: Desired,
+    of_driver: tuple[State, str],
+    driver: DriverRow | None,
+    limits: Limits,
+) -> StreamView:
+    app, row = of.name, snap.progress.get(name)
+    told = snap.reported_by.get(driver.incarnation, set()) if driver else set()
+    lacked = Lacked(snap.changed.get(name), of.refused_at, of.refused) if told and name not in told else None
+    state, why = stream_state(desired, of_driver, driver, row, snap.now, limits, lacked)
+    if row is None:
+        error, error_at = (lacked.refused, lacked.refused_at) if lacked and state == "failing" else (None, None)
+        ago = None if error_at is None else max(0, snap.now - error_at)
+        return StreamView(name, app, desired, state, why, stale=False, error=error, error_age_ms=ago)
+    gaps = snap.gaps_of.get(name, [])
+    age = max(0, snap.now - row.reported_at)
+    stale = desired == "on" and age > limits.fresh_ms
+    alarming = alarms(row, snap.before.get(name), snap.now) if state in WELL else []
+    error_age = None if row.error_at is None else max(0, snap.now - row.error_at)
+    healed = state in WELL and (error_age is None or error_age > PAST_FOR)
+    watermark = row.watermark or None  # 0 is Spark's "none yet", not the year 1970
+    return StreamView(
+        name,
+        app,
+        desired,
+        state,
+        why or "; ".join(alarming),
+        stale=stale,
+        reported_age_ms=age,
+        batch_id=row.batch_id,
+        batch_age_ms=None if row.batch_at is None else max(0, snap.now - row.batch_at),
+        batch_ms=row.batch_ms,
+        rows_per_s=None if stale or state in ("stopped", "down", "hung") else row.rows_per_s,
+        rows_in=row.rows_in,
+        rows_out=row.rows_out,
+        late=row.late,
+        dead=row.dead,
+        lag=row.lag,
+        watermark=watermark,
+        watermark_age_ms=None if watermark is None else snap.now - watermark,
+        state_rows=row.state_rows,
+        state_bytes=row.state_bytes,
+        restarts=row.restarts,
+        error=None if healed else row.error,
+        error_age_ms=None if healed else error_age,
+        topics=[_topic(topic, known) for topic, known in sorted((row.topics or {}).items())],
+        lost=lost(gaps).get(name, 0),
+        lost_unknown=any(gap.passed_at is not None and gap.records is None for gap in gaps),
+        gaps=[_gap(gap, snap.now) for gap in gaps[:GAPS]],
+        alarms=alarming,
+        store=row.store,
+    )
+
+
+def _gap(row: GapRow, now: int) -> GapView:
+    place = (row.topic, row.what, row.partition, row.start, row.end, row.records)
+    age = max(0, now - row.found_at)
+    return GapView(str(row.gap), *place, age, row.accepted_by, row.passed_at is not None)
+
+
+def _topic(name: str, known: Mapping[str, Any]) -> TopicView:
+    offsets = {str(p): int(o) for p, o in sorted((known.get("offsets") or {}).items(), key=lambda i: int(i[0]))}
+    return TopicView(name, known.get("lag"), len(offsets), offsets)
+
+
+def _totals(apps: list[AppView], streams: list[StreamView]) -> Totals:
+    wanted = [s for s in streams if s.desired == "on"]
+    current = [s for s in wanted if s.reported_age_ms is not None and not s.stale]
+    # A capture reads no topic.
+    measured = [s for s in wanted if s.app != CAPTURES]
+    lags = [s.lag for s in current if s.app != CAPTURES and s.lag is not None]
+    return Totals(
+        streams=len(streams),
+        wanted=len(wanted),
+        healthy=sum(s.state in ("running", "idle") for s in wanted),
+        rows_per_s=sum(s.rows_per_s or 0.0 for s in current),
+        lag=sum(lags) if lags or not measured else None,
+        lag_unknown=len(measured) - len(lags),
+        watermark_age_ms=max((s.watermark_age_ms for s in current if s.watermark_age_ms is not None), default=None),
+        state_bytes=sum(s.state_bytes or 0 for s in current),
+        late=sum(s.late for s in streams),
+        dead=sum(s.dead for s in streams),
+        restarts=sum(a.restarts for a in apps),
+    )
+
+
+def _freshness(snap: Snapshot, apps: list[AppView], streams: list[StreamView]) -> Freshness:
+    newest = max((row.reported_at for row in snap.progress.values()), default=None)
+    age = None if newest is None else max(0, snap.now - newest)
+    down = [a for a in apps if a.desired == "on" and a.state in ("down", "hung")]
+    gone = {a.name for a in down}
+    expected = [s for s in streams if s.desired == "on" and s.reported_age_ms is not None]
+    old = [s for s in expected if s.stale]
+    others = [s for s in old if s.app not in gone]
+    if others and len(old) == len(expected):
+        youngest = min(s.reported_age_ms or 0 for s in old)
+        said = f"No wanted stream has reported for {duration(youngest)}; its last figures are shown."
+        return Freshness("all", said, newest, age, "These figures are old", sorted(gone))
+    messages = [f"{a.name}: {a.why}." for a in down]
+    title = ", ".join(f"{'app' if n else 'App'} {a.name} is {a.state}" for n, a in enumerate(down))
+    if others:
+        names = ", ".join(f"{s.name} ({duration(s.reported_age_ms or 0)})" for s in others)
+        messages.append(f"Old figures, with the time since the last report: {names}.")
+    how: Literal["no", "some", "all"] = "no" if not old else "all" if len(old) == len(expected) else "some"
+    return Freshness(
+        how, " ".join(messages), newest, age, title or ("Some figures are old" if others else ""), sorted(gone)
+    )

@@ -1,0 +1,80 @@
+"""What is read of the control database for the operator page and `penstock streams`, at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from penstock.control import AppRow, Control, Desired, DriverRow, ProgressRow
+from penstock.control.repositories.backfills import BackfillRow
+from penstock.control.repositories.captures import CaptureRow, Captures
+from penstock.control.repositories.data_loss import GapRow
+from penstock.monitoring.dashboard.alarms import LATELY_MS
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What was read from the control database, `now` first, so that no age is shown too young."""
+
+    now: int
+    apps: list[AppRow]
+    desired: dict[str, dict[str, Desired]]
+    """app -> stream -> on | off"""
+    drivers: dict[str, DriverRow]
+    """by incarnation; the current one of each app, where it has one"""
+    progress: dict[str, ProgressRow]
+    actions: list[Mapping[str, Any]] = field(default_factory=list)
+    beats: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    holds: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    captures: dict[str, CaptureRow] = field(default_factory=dict)
+    gaps: list[GapRow] = field(default_factory=list)
+    before: dict[str, Mapping[str, int]] = field(default_factory=dict)
+    """the counts `late` and `dead` of each stream some time ago: see `observe.alarms`"""
+    runs: list[BackfillRow] = field(default_factory=list)
+    """of backfills, the newest first"""
+    changed: dict[str, int] = field(default_factory=dict)
+    """when each stream was declared or its desired state changed, where that is known"""
+
+    @cached_property
+    def reported_by(self) -> Mapping[str, set[str]]:
+        """names of the streams that each driver has reported, by incarnation"""
+        found: dict[str, set[str]] = {}
+        for row in self.progress.values():
+            found.setdefault(row.incarnation, set()).add(row.name)
+        return found
+
+    @cached_property
+    def gaps_of(self) -> Mapping[str, list[GapRow]]:
+        """by stream"""
+        found: dict[str, list[GapRow]] = {}
+        for gap in self.gaps:
+            found.setdefault(gap.name, []).append(gap)
+        return found
+
+
+def read(control: Control, *, actions: int = 50) -> Snapshot:
+    """Read all the page needs; ControlError when the database is away."""
+    now = control.now()
+    apps = control.apps()
+    drivers = {row.incarnation: row for row in control.drivers()}
+    for app in apps:
+        if app.incarnation and app.incarnation not in drivers and (row := control.driver(app.incarnation)):
+            drivers[row.incarnation] = row
+    desired = control.desired_of_apps()
+    return Snapshot(
+        now,
+        apps,
+        {app.name: desired.get(app.name, {}) for app in apps},
+        drivers,
+        control.progress(),
+        control.actions(actions),
+        control.beats(),
+        control.holds(),
+        Captures(control).rows(),
+        control.gaps(),
+        control.counts(now - LATELY_MS),
+        control.backfill_runs(),
+        control.changed_at(),
+    )

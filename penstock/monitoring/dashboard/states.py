@@ -1,0 +1,151 @@
+"""In which state an app's driver and a stream are, and why, by what is known of them. Times are epoch ms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.control import AppRow, Desired, DriverRow, ProgressRow
+from penstock.monitoring.humanize import duration, first_line, host_name
+from penstock.settings import Settings
+from penstock.supervision.decision.decide import START_TIMEOUT
+
+State = Literal[
+    "running", "idle", "loading", "starting", "draining", "queued", "waiting", "failing", "blocked", "hung", "down",
+    "unknown", "stopped",
+]  # fmt: skip
+
+# Worst first: the state of an app whose driver is well is that of its worst stream.
+STATES: dict[State, str] = {
+    "hung": "The driver is there but has shown no sign of life for longer than it may; the supervisor kills it.",
+    "down": "Wanted, but no driver runs, or none that knows it; the supervisor launches the next one.",
+    "failing": "The query ended with an error and is tried again, or waits for the broker, or the release that would "
+    "bring the stream was refused; the last error says why.",
+    "blocked": "It stopped by itself because going on would lose or falsify something; the reason says what, and which "
+    "command goes on.",
+    "waiting": "Its store is away, is slow or asks to wait; it holds its offsets, and goes on by itself.",
+    "queued": "Its driver is up and has no executor: the cluster has not enough cores or memory free; it goes on by "
+    "itself.",
+    "unknown": "Nothing was heard lately; it may well be running, and is not taken for dead.",
+    "starting": "Wanted; its driver is being launched, or has not finished the first batch.",
+    "loading": "Its tables are read to the ends that their topics had; batches begin after that.",
+    "draining": "Told to stop, or to make room for a release; it finishes its batch.",
+    "running": "Batches are committed.",
+    "idle": "Running, with nothing to read.",
+    "stopped": "Not wanted, and not running.",
+}
+# What went wrong before is past.
+WELL: tuple[State, ...] = ("running", "idle")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """stuck_ms: silence of a driver after which it is hung, start_ms: the same while it is being launched;
+    fresh_ms: age up to which a figure is current."""
+
+    stuck_ms: int = 30_000
+    start_ms: int = 180_000
+    fresh_ms: int = 10_000
+
+    @classmethod
+    def of(cls, settings: Settings) -> Limits:
+        # Five reports may fail to arrive before a figure is called old: less would flicker at each slow commit.
+        fresh = max(10.0, 5 * settings.progress_every)
+        starting = max(START_TIMEOUT, settings.stuck_after)  # as the supervisor has it
+        return cls(int(settings.stuck_after * 1000), int(starting * 1000), int(fresh * 1000))
+
+
+def driver_state(app: AppRow, driver: DriverRow | None, wanted: bool, now: int, limits: Limits) -> tuple[State, str]:
+    """State of an app's driver; `running` says no more than that it lives and is the right one."""
+    if driver is None:
+        return ("down", "no driver was launched yet") if wanted else ("stopped", "not wanted")
+    if driver.state == "ended":
+        since = duration(max(0, now - (driver.ended_at or driver.beat_at)))
+        if not wanted:
+            return "stopped", f"its driver ended {since} ago"
+        if driver.release_seq < app.release_seq:
+            return "starting", f"the driver of release {driver.release_seq} has drained; the next one follows"
+        return "down", f"its driver ended {since} ago" + (f": {first_line(driver.reason)}" if driver.reason else "")
+    silent = max(0, now - driver.beat_at)
+    if silent > (limits.start_ms if driver.state == "launching" else limits.stuck_ms):
+        return "hung", f"its driver on {host_name(driver)} has shown no sign of life for {duration(silent)}"
+    if driver.state == "launching":
+        return "starting", f"its driver was launched {duration(max(0, now - driver.launched_at))} ago"
+    if silent > limits.fresh_ms:
+        return "unknown", f"its driver was last heard {duration(silent)} ago"
+    if driver.state == "queued":
+        return "queued", driver.reason or "it waits for executors"
+    if driver.release_seq < app.release_seq:
+        return "draining", f"release {app.release_seq} follows as soon as release {driver.release_seq} has drained"
+    if driver.state == "draining":
+        return "draining", "its driver drains"
+    return "running", ""
+
+
+@dataclass(frozen=True)
+class Lacked:
+    """A wanted stream that its app's driver does not know. Times are epoch ms.
+
+    since: when it was declared or started, None if that is not known; refused_at, refused: when and why the release
+    was refused that would bring it.
+    """
+
+    since: int | None
+    refused_at: int | None
+    refused: str | None
+
+
+def stream_state(
+    desired: Desired,
+    driver_state: tuple[State, str],
+    driver: DriverRow | None,
+    row: ProgressRow | None,
+    now: int,
+    limits: Limits,
+    lacked: Lacked | None = None,
+) -> tuple[State, str]:
+    """State of a stream and the reason for it. lacked: of one that its driver does not report."""
+    of_app, why = driver_state
+    current = row is not None and driver is not None and row.incarnation == driver.incarnation
+    reported = row.state if row is not None and current else None
+    if desired == "off":
+        if of_app in ("stopped", "down", "starting") or reported in (None, "stopped"):
+            return "stopped", ""
+        return (of_app, why) if of_app in ("hung", "unknown") else ("draining", "stopped by an operator")
+    if of_app == "running" and lacked is not None and (told := _lacked(lacked, now, limits)):
+        return told
+    if of_app != "running" or row is None:
+        return (of_app, why) if of_app != "running" else ("starting", "its driver has not begun it yet")
+    if reported in (None, "starting", "stopped"):
+        return "starting", "its driver has not finished its first batch yet"
+    age = max(0, now - row.reported_at)
+    if age > limits.fresh_ms:
+        return "unknown", f"its driver lives, but has not reported on it for {duration(age)}"
+    if reported in ("failing", "blocked"):
+        ill: State = "failing" if reported == "failing" else "blocked"
+        return ill, first_line(row.error) if row.error else "no error was reported"
+    if reported == "waiting":
+        since = duration(max(0, now - (row.error_at or now)))
+        return "waiting", f"for {since}: {first_line(row.error) if row.error else 'its store says nothing'}"
+    if reported == "loading":
+        read = sum(sum(topic["offsets"].values()) for topic in row.topics.values())
+        of = "" if row.lag is None else f" of {read + row.lag:,}"
+        return "loading", f"{read:,}{of} records of its tables are read"
+    return ("idle" if reported == "idle" else "running"), _held(row)
+
+
+def _lacked(of: Lacked, now: int, limits: Limits) -> tuple[State, str] | None:
+    if of.refused_at is not None:
+        ago = duration(max(0, now - of.refused_at))
+        return "failing", f"the release that would bring it was refused {ago} ago: {first_line(of.refused)}"
+    if now - (of.since or 0) > limits.start_ms:
+        return "down", "its driver does not know it, and nobody has released its app"
+    return None
+
+
+def _held(row: ProgressRow) -> str:
+    """What keeps a stream from records that are there."""
+    for topic, figures in row.topics.items():
+        for partition, at in figures.get("open", {}).items():
+            return f"{topic}[{partition}] ends at offset {at:,} for it: a producer's transaction is open there"
+    return ""

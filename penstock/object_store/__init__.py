@@ -1,0 +1,1 @@
+"""Access to the S3 object store."""

@@ -1,0 +1,172 @@
+"""An object store's bucket, as an archive uses it: whole objects under new names, lists, deletions.
+
+Every failure is one of three. `Wait`: the store is away, or slow, and asks to be left alone. `Gone`: there is no such
+object. `SinkError`: what a person mends, with the bucket and the key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+
+from penstock.errors import SinkError, Wait
+from penstock.object_store.endpoint import AWS, Endpoint
+
+# Seconds until it is asked again.
+PAUSE = 2.0
+# Seconds for a connection, and for an answer.
+CONNECT, ANSWER = 3.0, 8.0
+TRIES = 2
+NO_BUCKET = re.compile("NO_SUCH_BUCKET|NoSuchBucket|Bucket '.*' not found")
+DENIED = re.compile(
+    "ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|INVALID_CLIENT_TOKEN_ID|MISSING_AUTHENTICATION_TOKEN"
+    "|UNRECOGNIZED_CLIENT|INVALID_SIGNATURE|HTTP status 40[13]|REQUEST_TIME_TOO_SKEWED|InvalidAccessKeyId"
+    "|ExpiredToken|InvalidToken|TokenRefreshRequired"
+    # A token that has run out; the client does not always read what else is said of it.
+    r"|HTTP status 400\) during (Head|Get)"
+)
+AWAY = re.compile(
+    "NETWORK_CONNECTION|SLOW_DOWN|SERVICE_UNAVAILABLE|INTERNAL_FAILURE|REQUEST_TIMEOUT|THROTTLING|REQUEST_EXPIRED"
+    "|HTTP status (5..|429)|curlCode|Unable to connect|Timeout"
+)
+
+
+class Gone(SinkError):
+    """There is no such object."""
+
+
+class Object(NamedTuple):
+    """key: below the place's prefix."""
+
+    key: str
+    size: int
+
+
+class Store:
+    """Objects below a prefix of one bucket. Nothing is asked before the first call."""
+
+    def __init__(self, endpoint: Endpoint, bucket: str, prefix: str = "") -> None:
+        self.endpoint, self.bucket, self.prefix = endpoint, bucket, prefix
+        self._root = "/".join(filter(None, (bucket, prefix)))
+        self._fs = filesystem(endpoint)
+
+    def place(self, key: str) -> str:
+        """How an object is called in a message."""
+        return f"s3://{self._root}/{key}"
+
+    def ready(self) -> None:
+        """See that the bucket is there; where that is allowed, make it."""
+        with self._told(""):
+            there = self._fs.get_file_info(self.bucket).type == fs.FileType.Directory
+        if there:
+            return
+        if not self.endpoint.makes_buckets:
+            raise self._no_bucket()
+        with self._told(""):
+            self._fs.create_dir(self.bucket, recursive=False)
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object, all of it or nothing."""
+        with self.stream(key) as out:
+            out.write(data)
+
+    @contextmanager
+    def stream(self, key: str) -> Iterator[Any]:
+        """Write an object piece by piece; where that fails, part of it may lie there under its name."""
+        with self._told(key):
+            with self._fs.open_output_stream(f"{self._root}/{key}", compression=None) as out:
+                yield out
+
+    def get(self, key: str) -> bytes:
+        with self.opened(key) as source:
+            return bytes(source.read())
+
+    @contextmanager
+    def opened(self, key: str) -> Iterator[Any]:
+        with self._told(key):
+            with self._fs.open_input_file(f"{self._root}/{key}") as source:
+                yield source
+
+    def objects(self, folder: str) -> list[Object]:
+        """The objects of a folder and all below it, in order."""
+        selector = fs.FileSelector(f"{self._root}/{folder}", allow_not_found=True, recursive=True)
+        with self._told(folder):
+            found = self._fs.get_file_info(selector)
+        skip = len(self._root) + 1
+        return sorted(Object(info.path[skip:], info.size) for info in found if info.type == fs.FileType.File)
+
+    def copy(self, key: str, to: str) -> None:
+        """Put an object under another name too; none of it passes through here."""
+        with self._told(key):
+            self._fs.copy_file(f"{self._root}/{key}", f"{self._root}/{to}")
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is gone already is none the worse."""
+        with suppress(Gone), self._told(key):
+            self._fs.delete_file(f"{self._root}/{key}")
+
+    @contextmanager
+    def _told(self, key: str) -> Iterator[None]:
+        place = self.place(key)
+        try:
+            yield
+        except pa.ArrowInvalid:
+            # Of what an object says, not of the store.
+            raise
+        except FileNotFoundError as e:
+            raise Gone(
+                "an object is not there", got=place, fix="bring it back from a version or backup of the bucket"
+            ) from e
+        except OSError as e:
+            said = str(e)
+            if NO_BUCKET.search(said):
+                raise self._no_bucket() from e
+            if AWAY.search(said):
+                raise Wait(f"the object store of {place} does not answer", got=said[:300], seconds=PAUSE) from e
+            if DENIED.search(said):
+                raise SinkError(
+                    f"the object store refuses the access key for {place}",
+                    got=said[:300],
+                    fix="see to PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, which may have run out, the "
+                    "region, or the key's rights to list, read, write and delete in the bucket",
+                ) from e
+            raise SinkError(f"the object store fails at {place}", got=said[:300], fix="see what it says") from e
+
+    def _no_bucket(self) -> SinkError:
+        return SinkError(
+            f"there is no bucket {self.bucket}",
+            got=self.place(""),
+            fix="make it, or let it be made: PENSTOCK_S3_MAKE_BUCKETS=1",
+        )
+
+
+def checked(endpoint: Endpoint) -> SplitResult:
+    """Its address, taken apart. SinkError if it is none."""
+    where = urlsplit(endpoint.url)
+    if endpoint.url != AWS and (where.scheme not in ("http", "https") or not where.netloc):
+        raise SinkError(
+            "this is no endpoint of an object store",
+            got=endpoint.url,
+            fix="set PENSTOCK_S3_URL=https://host:port, or s3:// for AWS itself",
+        )
+    return where
+
+
+def filesystem(endpoint: Endpoint) -> fs.S3FileSystem:
+    """A client. SinkError if the endpoint is none."""
+    where = checked(endpoint)
+    more: dict[str, Any] = {"allow_delayed_open": True}
+    if endpoint.url != AWS:
+        more |= {"scheme": where.scheme, "endpoint_override": where.netloc}
+    return fs.S3FileSystem(
+        access_key=endpoint.access_key or None, secret_key=endpoint.secret_key or None, region=endpoint.region,
+        connect_timeout=CONNECT, request_timeout=ANSWER, background_writes=False,
+        allow_bucket_creation=endpoint.makes_buckets,
+        retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=TRIES), **more,
+    )  # fmt: skip

@@ -1,1 +1,0 @@
-"""Object stores: how the one of the settings is reached, and a bucket of it."""

@@ -1,1 +1,0 @@
-"""Figures, logs and alerts."""

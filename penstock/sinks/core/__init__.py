@@ -1,0 +1,1 @@
+"""What all sinks share: a statement as a stream, documents, versions, document ids."""

@@ -1,0 +1,176 @@
+"""What a sink will do, told before it does it: tried by Spark on no records, with what its store gets of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import DeclarationError, SinkError
+from penstock.model.input import RAW, RECORD
+from penstock.model.schema import quoted, schema
+from penstock.model.sink import Read, Sink
+from penstock.model.stream import Stream
+from penstock.model.topic import Topic
+from penstock.sinks.core import stream as statements
+from penstock.sinks.core.document import OFFSET_BITS, Documents
+from penstock.sinks.core.select import place_of, refusal
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+# What tells of an output and a document's Arrow type what is created in the store.
+MADE = {
+    "elasticsearch": "penstock.sinks.elasticsearch.indexes:template",
+    "mongodb": "penstock.sinks.mongodb.collections:made",
+    "influxdb": "penstock.sinks.influxdb.points:made",
+}
+TOMBSTONES = {"delete": "deletes its document", "mark": "marks its document as deleted", "ignore": "does nothing"}
+
+
+@dataclass
+class Explanation:
+    """fields: of a document, each with its type; facts: a sentence each; made: what is created in the store, if it is
+    not there; plan: Spark's, of the SELECT and of tombstones."""
+
+    fields: list[tuple[str, str]]
+    facts: list[str] = field(default_factory=list)
+    made: Mapping[str, Any] = field(default_factory=dict)
+    plan: str = ""
+
+
+def explain(sink: Sink, topics: Mapping[str, Topic], spark: SparkSession) -> Explanation:
+    """Let Spark read the statement and its store the documents' type. DeclarationError says where it is wrong."""
+    from pyspark.errors import PySparkException
+
+    stream = statements.stream(sink, topics)
+    (output,) = stream.outputs.values()
+    assert isinstance(output, Documents)
+    frames = [_empty(read, spark) for read in sink.reads]
+    try:
+        rows = stream.transform(*frames)
+        sent = rows.select(*output.columns())
+    except PySparkException as e:
+        # A type that stands in the SELECT and not in a document.
+        raise refusal(sink.at("SELECT"), e) from e
+    fields = [(f.name, f.dataType.simpleString()) for f in rows.schema["doc"].dataType.fields]  # type: ignore[attr-defined]
+    try:
+        plan = sent._jdf.queryExecution().optimizedPlan().toString()
+    except PySparkException as e:
+        # Of what is the same for all records Spark makes its value now.
+        raise refusal(place_of(sink, e), e) from e
+    _some(sink, frames)
+    return Explanation(fields, _facts(sink, stream, output), _made(sink, output, rows), plan)
+
+
+def _some(sink: Sink, frames: Sequence[DataFrame]) -> None:
+    """DeclarationError if no record of a topic makes a row: Spark reads none of it, so nothing of it is put aside."""
+    stream = statements.stream(replace(sink, tombstones="ignore", grave=()))
+    for read, frame in zip(sink.reads, frames, strict=True):
+        alone = stream.transform(*(one if one is frame else one.limit(0) for one in frames))
+        leaves = alone._jdf.queryExecution().optimizedPlan().collectLeaves()
+        if all(leaves.apply(number).nodeName() == "LocalRelation" for number in range(leaves.size())):
+            several = len(frames) > 1
+            raise DeclarationError(
+                f"{sink.at(f'READ {read.topic}' if several else 'SELECT')}: no record{f' of {read.topic}' * several}"
+                " can make a document",
+                got="WHERE is never true",
+                fix="mend the condition; a sink that is to rest is stopped: penstock streams stop",
+            )
+
+
+def _empty(read: Read, spark: SparkSession) -> DataFrame:
+    """No records of a topic, as the transform gets them."""
+    (record,) = RECORD
+    whole = record.type.ddl.removesuffix(">") + ",`event_time`:TIMESTAMP>"
+    fields = schema(read.schema, read.topic) if read.schema else RAW
+    columns = [f"{quoted(f.name)} {f.type.ddl}" for f in fields]
+    return spark.createDataFrame([], ", ".join([*columns, f"{quoted(record.name)} {whole}"]))
+
+
+def _made(sink: Sink, output: Documents, rows: DataFrame) -> Mapping[str, Any]:
+    from pyspark.errors import PySparkException
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    try:
+        document = rows.schema["doc"].dataType
+        shape = to_arrow_type(document, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
+        made = resolve_name(MADE[sink.store])(output, shape)
+    except PySparkException as e:
+        raise refusal(sink.at("SELECT"), e) from e
+    except ValueError as e:
+        # Arrow has no array of nothing.
+        void = next((f.name for f in document if "void" in f.dataType.simpleString()), "")  # type: ignore[attr-defined]
+        fix = "give it one: CAST(array() AS ARRAY<STRING>), CAST(map() AS MAP<STRING, STRING>)"
+        raise DeclarationError(f"{sink.at('SELECT')}: {void} is of no type", got=e, fix=fix) from e
+    except (DeclarationError, SinkError) as e:
+        raise DeclarationError(f"{sink.at('FIELDS')}: {e.what}", got=e.got, fix=e.fix) from e
+    if double := next(_twice(document), ""):
+        raise DeclarationError(
+            f"{sink.at('SELECT')}: two fields of a struct have one name, as capitals tell none apart",
+            got=double,
+            fix="give each a name of its own by AS",
+        )
+    return dict(made)
+
+
+def _twice(kind: DataType) -> Iterator[str]:
+    """Names of fields that a struct has twice, but for capitals: a batch cannot be made of them."""
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    match kind:
+        case StructType():
+            names = [field.name.lower() for field in kind]
+            yield from (field.name for field in kind if names.count(field.name.lower()) > 1)
+            inner = [field.dataType for field in kind]
+        case ArrayType():
+            inner = [kind.elementType]
+        case MapType():
+            inner = [kind.keyType, kind.valueType]
+        case _:
+            inner = []
+    for one in inner:
+        yield from _twice(one)
+
+
+def _facts(sink: Sink, stream: Stream, output: Documents) -> list[str]:
+    keys = ", ".join(sink.identity)
+    if sink.verb == "insert":
+        key = "topic, partition, offset and time of the record, and the row's number within it"
+    elif len(sink.identity) > 1 or sink.store == "influxdb":
+        key = f"the values of {keys}, as JSON array"
+    else:
+        key = f"{keys}, as text" if keys else "the record's key, as text"
+    if sink.version == "none":
+        version = "none: rows are written as they come"
+    elif sink.version:
+        version = f"{sink.version}; where it is a time, its milliseconds << {OFFSET_BITS} | the offset's lower bits"
+    else:
+        version = f"the event time's milliseconds << {OFFSET_BITS} | the offset's lower {OFFSET_BITS} bits"
+    facts = [f"id: {key}", f"version: {version}"]
+    for read in sink.reads:
+        facts.append(f"event time of {read.topic}: {read.event_time or 'the time of the record'}")
+        if read.share != (1, 1):
+            n, of = read.share
+            facts.append(f"of {read.topic} it takes share {n} of {of}: partitions {n - 1}, {of + n - 1} and so on")
+    if sink.verb == "upsert":
+        told = f", by {', '.join(sink.grave)}" if sink.grave else ""
+        facts.append(f"a record without a value {TOMBSTONES[sink.tombstones]}{told}")
+        if output.follows and (sink.version or any(read.event_time for read in sink.reads)):
+            facts.append("it is newer than each record before it in its partition that is ahead of its own time")
+        if sink.deleted_sql:
+            where = f"a row where {' '.join(sink.deleted_sql.split())}"
+            ignored = sink.tombstones == "ignore"
+            facts.append(f"{where} {TOMBSTONES['delete']}" if ignored else f"so does {where}")
+    else:
+        facts.append("a record without a value does nothing")
+    if sink.suffix:
+        facts.append(f"one for each {sink.suffix[0]} of {sink.suffix[1]}")
+    if sink.expire:
+        facts.append(f"a document is kept for {sink.expire}")
+    every = sink.every.total_seconds()
+    facts.append(f"batches of {sink.batch:,} records at most, every {every:g} s, {sink.parallel} requests at once")
+    facts.append(f"what the store refuses goes to topic {output.aside.name}, driver {stream.app}")
+    return facts

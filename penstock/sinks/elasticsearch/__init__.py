@@ -1,0 +1,1 @@
+"""Elasticsearch as a sink."""

@@ -1,0 +1,1 @@
+"""InfluxDB 1.x as a sink."""

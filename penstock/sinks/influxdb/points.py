@@ -1,0 +1,299 @@
+"""A batch's rows as points of InfluxDB, in columns.
+
+A cell is a field that a row gives a point: `series INT` and `field INT`, indexes (DELETION for a row that deletes its
+point), `time BIGINT` in µs, `version BIGINT`, `row BIGINT` and `text BINARY`, the value as a line has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import compute
+
+from penstock.errors import SinkError
+from penstock.sinks.core.spark_types import own_kind
+from penstock.sinks.influxdb.config import DELETED, GRAVES, LIMITS, InfluxDB, ending, reserved, unfit
+
+# Its stubs know neither bytes nor plain numbers.
+pc: Any = compute
+DELETION = -1
+POINT = ["series", "time"]
+CELL = [*POINT, "field"]
+KINDS = {"integer": pa.int64(), "float": pa.float64(), "string": pa.binary(), "boolean": pa.bool_()}
+
+
+@dataclass(frozen=True)
+class Series:
+    """A measurement with its tags; an empty one is none."""
+
+    measurement: str
+    tags: tuple[tuple[str, str], ...]
+
+    @property
+    def present(self) -> list[tuple[str, str]]:
+        return [(tag, value) for tag, value in self.tags if value]
+
+    def text(self, behind: str = "") -> bytes:
+        """As a line begins; behind: what the measurement's name gets behind it."""
+        tags = "".join(f",{_escaped(tag, ',= ')}={_escaped(value, ',= ')}" for tag, value in sorted(self.present))
+        return (_escaped(self.measurement + behind, ", ") + tags).encode()
+
+
+@dataclass
+class Points:
+    """The cells of a batch, and why rows of it are none, by number."""
+
+    series: list[Series] = field(default_factory=list)
+    fields: list[str] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
+    cells: pa.Table = field(default_factory=lambda: pa.table({}))
+
+
+def points(output: InfluxDB, rows: pa.Table) -> Points:
+    """The cells of rows as `Documents.columns` gives them. SinkError if a column is missing or of no use."""
+    return _Reader(output, rows.combine_chunks()).read()
+
+
+def made(output: InfluxDB, shape: pa.StructType) -> dict[str, Any]:
+    """What is made of an output: points of a measurement, and which columns are what of them. SinkError if columns of
+    that shape can never be those of a point."""
+    own = {f.name.lower(): str(f.type) for f in shape}
+    fields = output.fields_among(f.name for f in shape)
+    columns = {
+        "doc": pa.array([{}], shape), "refused": pa.nulls(1, pa.binary()),
+        "deleted": pa.array([False]), "at": pa.nulls(1, pa.timestamp("us", "UTC")), "version": pa.array([0]),
+    }  # fmt: skip
+    # A row without values shows what becomes of their types.
+    points(output, pa.table(columns))
+    return {
+        "database": output.database,
+        "measurement": output.measurement or f"each value of {output.measurement_column}",
+        "tags": output.tags,
+        "time": output.time or "event time",
+        "fields": {name: kind or own.get(name.lower(), "") for name, kind in fields},
+        "versions": output.versioned,
+    }
+
+
+class _Reader:
+    def __init__(self, output: InfluxDB, rows: pa.Table) -> None:
+        self._output, self._rows, self._count = output, rows, rows.num_rows
+        doc = rows["doc"]
+        self._doc = doc.combine_chunks() if isinstance(doc, pa.ChunkedArray) else doc
+        self._columns = {f.name.lower(): at for at, f in enumerate(self._doc.type)}
+        self._points = Points()
+
+    def read(self) -> Points:
+        found, output = self._points, self._output
+        if not self._count:
+            return found
+        self._refuse(pc.is_valid(self._rows["refused"]), lambda at: _text(self._rows["refused"][at]))
+        deleted = pc.and_(self._rows["deleted"], output.tombstones != "ignore")
+        ignored = pc.and_(self._rows["deleted"], output.tombstones == "ignore")
+        time = self._micros(output.time) if output.time else _micros(self._rows["at"])
+        told = pc.is_valid(time) if output.time else pa.repeat(pa.scalar(value=False), self._count)
+        self._refuse(pc.and_not(deleted, told), lambda _: "it says that a point is gone, and not which")
+        self._refuse(pc.and_(pc.is_null(time), pc.invert(ignored)), lambda _: "its point has no time")
+        out = pc.or_(pc.less(time, LIMITS.first), pc.greater(time, LIMITS.last))
+        self._refuse(out, lambda at: f"its time is outside the years 1677 to 2262: {time[at]} µs")
+        series = self._series(pc.invert(ignored))
+        self._cells(series, time, deleted, ignored)
+        return found
+
+    def _cells(self, series: Any, time: Any, deleted: Any, ignored: Any) -> None:
+        found, parts = self._points, []
+        rows = pa.array(range(self._count), pa.int64())
+        whole = {"series": series, "time": time, "version": self._rows["version"], "row": rows}
+
+        def add(name: str, values: Any, wanted: Any) -> None:
+            number = DELETION
+            if name:
+                number = len(found.fields)
+                found.fields.append(name)
+            columns = {**whole, "field": pa.repeat(pa.scalar(number, pa.int32()), self._count), "text": values}
+            parts.append(pa.table(columns).filter(pc.and_(wanted, pc.is_valid(values))))
+
+        here = pc.invert(pc.or_(deleted, ignored))
+        given = pa.repeat(pa.scalar(value=False), self._count)
+        for name, kind in self._fields():
+            values = self._values(name, kind, here)
+            given = pc.or_(given, pc.is_valid(values))
+            add(name, values, here)
+        self._refuse(pc.and_(here, pc.invert(given)), lambda _: "all fields of its point are NULL")
+        if self._output.tombstones == "mark":
+            add(DELETED, pc.cast(deleted, pa.string()).cast(pa.binary()), pc.invert(ignored))
+        if self._output.tombstones == "delete":
+            add("", pa.repeat(pa.scalar(b""), self._count), deleted)
+        refused = pa.array(sorted(found.refused), pa.int64())
+        cells = pa.concat_tables(parts)
+        found.cells = cells.filter(pc.invert(pc.is_in(cells["row"], refused)))
+
+    def _fields(self) -> Sequence[tuple[str, str]]:
+        found = self._output.fields_among(f.name for f in self._doc.type)
+        if wrong := [name for name, _ in found if reserved(name)]:
+            raise SinkError(
+                f"sink {self._output.sink}: a name that a field of InfluxDB cannot have",
+                got=wrong[0],
+                fix="give the column another name: AS",
+            )
+        return found
+
+    def _column(self, name: str) -> Any:
+        # As in Spark, capitals or not.
+        if name.lower() not in self._columns:
+            raise SinkError(
+                f"sink {self._output.sink}: the SELECT has no column {name}",
+                got=", ".join(f.name for f in self._doc.type) or "none",
+                fix="name the columns of the SELECT as the clauses do",
+            )
+        return pc.struct_field(self._doc, [self._columns[name.lower()]])
+
+    def _useless(self, name: str, kind: str) -> SinkError:
+        return SinkError(
+            f"sink {self._output.sink}: {name} is no value of InfluxDB",
+            got=kind,
+            fix="take its parts as columns of their own, or its text: to_json, or a cast to STRING",
+        )
+
+    def _micros(self, name: str) -> Any:
+        values = self._column(name)
+        if pa.types.is_null(values.type):
+            return values.cast(pa.int64())
+        if not (pa.types.is_timestamp(values.type) or pa.types.is_date(values.type)):
+            raise SinkError(
+                f"sink {self._output.sink}: {name} is no time",
+                got=str(values.type),
+                fix="e.g. timestamp_millis(column)",
+            )
+        return _micros(values)
+
+    def _series(self, wanted: Any) -> Any:
+        """The number of each row's series; rows whose names InfluxDB cannot have are refused."""
+        output, found = self._output, self._points
+        named = (
+            self._names(output.measurement_column)
+            if output.measurement_column
+            else [output.measurement.encode()] * self._count
+        )
+        known: dict[tuple[bytes | None, ...], int | str] = {}
+        numbers = []
+        rows = zip(named, *(self._names(tag) for tag in output.tags), strict=True)
+        for at, (names, is_wanted) in enumerate(zip(rows, wanted.to_pylist(), strict=True)):
+            one = known.get(names)
+            if one is None:
+                made = self._one(names)
+                one = known[names] = made if isinstance(made, str) else len(found.series)
+                if isinstance(made, Series):
+                    found.series.append(made)
+            if isinstance(one, str) and is_wanted:
+                found.refused.setdefault(at, one)
+            numbers.append(one if isinstance(one, int) else 0)
+        return pa.array(numbers, pa.int32())
+
+    def _one(self, names: Sequence[bytes | None]) -> Series | str:
+        """A series, or why it is none."""
+        try:
+            measurement, *values = [(name or b"").decode() for name in names]
+        except UnicodeDecodeError:
+            return "its measurement or a tag of it is not UTF-8"
+        tags = tuple(zip(self._output.tags, values, strict=True))
+        if why := unfit(measurement) or next(filter(None, (ending(value) for _, value in tags)), ""):
+            return why
+        made = Series(measurement, tags)
+        if (size := len(made.text(GRAVES))) > LIMITS.key:
+            return f"its measurement and tags take {size} bytes, InfluxDB has {LIMITS.key}"
+        return made
+
+    def _names(self, name: str) -> list[bytes | None]:
+        values = self._column(name)
+        if kind := _unfit(values.type):
+            raise SinkError(f"sink {self._output.sink}: {name} is no name", got=kind, fix="take a STRING or a number")
+        return list((values if _is_text(values.type) else values.cast(pa.string())).cast(pa.binary()).to_pylist())
+
+    def _values(self, name: str, kind: str, here: Any) -> Any:
+        """Values as a line has them; rows with one that InfluxDB does not have are refused."""
+        values = self._column(name)
+        if wrong := _unfit(values.type):
+            raise self._useless(name, wrong)
+        if kind and not pa.types.is_null(values.type):
+            values = self._as(name, kind, values, here)
+        type_ = values.type
+        if pa.types.is_integer(type_):
+            return _bytes_of(pc.binary_join_element_wise(pc.cast(values, pa.string()), "i", ""))
+        if pa.types.is_floating(type_):
+            strange = pc.and_(pc.is_valid(values), pc.invert(pc.is_finite(values)))
+            self._refuse(pc.and_(here, strange), lambda at: f"its field {name} is {values[at]}")
+            return _bytes_of(pc.cast(values, pa.string()))
+        if pa.types.is_decimal(type_) or pa.types.is_boolean(type_):
+            return _bytes_of(pc.cast(values, pa.string()))
+        raw = (values if _is_text(type_) else pc.cast(values, pa.string())).cast(pa.binary())
+        for one, by in ((b"\\", b"\\\\"), (b'"', b'\\"')):
+            raw = pc.replace_substring(raw, one, by)
+        quote = pa.scalar(b'"')
+        return pc.binary_join_element_wise(quote, raw, quote, pa.scalar(b""))
+
+    def _as(self, name: str, kind: str, values: Any, here: Any) -> Any:
+        wanted = KINDS[kind]
+        if kind == "string":
+            return values if _is_text(values.type) else pc.cast(values, pa.string())
+        if values.type == wanted or (kind == "float" and pa.types.is_decimal(values.type)):
+            return values
+        if pa.types.is_binary(values.type):
+            raise self._useless(name, f"BINARY, which is no {kind}")
+        text = values.cast(pa.string()) if _is_text(values.type) else values
+        try:
+            return pc.cast(text, wanted)
+        except pa.ArrowNotImplementedError:
+            raise self._useless(name, f"{values.type}, which is no {kind}") from None
+        except pa.ArrowInvalid:
+            pass
+        # Some value is none: one by one.
+        made = [_cast(value, wanted) for value in text]
+        strange = pa.array([new is None and old.is_valid for new, old in zip(made, text, strict=True)])
+        self._refuse(pc.and_(here, strange), lambda at: f"its field {name} is no {kind}: {str(text[at])[:100]}")
+        return pa.array(made, wanted)
+
+    def _refuse(self, where: Any, why: Callable[[int], str]) -> None:
+        for at in pc.indices_nonzero(pc.fill_null(where, fill_value=False)).to_pylist():
+            self._points.refused.setdefault(at, why(at))
+
+
+def _unfit(kind: pa.DataType) -> str:
+    """The type of a column that no point can have; empty if it can."""
+    return own_kind(kind) or (str(kind) if pa.types.is_nested(kind) or pa.types.is_duration(kind) else "")
+
+
+def _micros(times: Any) -> Any:
+    zone = getattr(times.type, "tz", None)
+    return times.cast(pa.timestamp("us", zone)).cast(pa.int64())
+
+
+def _bytes_of(texts: Any) -> Any:
+    return texts.cast(pa.binary())
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_string(type_)
+        or pa.types.is_large_string(type_)
+        or pa.types.is_binary(type_)
+        or pa.types.is_null(type_)
+    )
+
+
+def _cast(value: Any, wanted: Any) -> object:
+    try:
+        return value.cast(wanted).as_py()
+    except pa.ArrowInvalid:
+        return None
+
+
+def _text(value: Any) -> str:
+    return str(value.as_py().decode(errors="replace"))
+
+
+def _escaped(name: str, special: str) -> str:
+    return "".join(f"\\{c}" if c in special else c for c in name)

@@ -1,0 +1,67 @@
+"""Is a driver there, end it: by the processes of this host, or by the master of the cluster that runs it."""
+
+from __future__ import annotations
+
+from penstock.control import DriverRow
+from penstock.settings import settings
+from penstock.supervision import cluster_drivers, processes
+
+
+def alive(d: DriverRow, now: int | None = None, *, wait: bool = True) -> bool | None:
+    """Whether anything of a driver lives; None if that cannot be known.
+
+    now: the database's clock; a cluster's driver that has beaten of late is not asked for then. wait: for the answer of
+    a master; else what it said last counts.
+    """
+    if d.submission is None:
+        return processes.alive(d)
+    silence = None if now is None else (now - d.beat_at) / 1000
+    if silence is not None and abs(silence) < _silent():
+        return True
+    seen = cluster_drivers.look(d, wait=wait)
+    if seen.over:
+        return False
+    if seen.lost:
+        # What its worker has left may work on until it sees that its lease is another's.
+        return False if silence is not None and silence > settings().lease_ttl else None
+    return True if seen.state else None
+
+
+def lacking(d: DriverRow, now: int, *, wait: bool = True) -> str | None:
+    """What a cluster's driver that has not begun waits for; None for any other, and if it waits for nothing."""
+    if d.submission is None or d.pid is not None or d.state == "ended":
+        return None
+    if abs(now - d.launched_at) / 1000 < _silent():
+        return None
+    return cluster_drivers.look(d, wait=wait).lacking(d)
+
+
+def _silent() -> float:
+    """Seconds after which a driver should have beaten: it does so each report, or four times in its lease."""
+    s = settings()
+    return 3 * min(s.progress_every, s.lease_ttl / 4)
+
+
+def headless(d: DriverRow) -> bool:
+    """Whether only what is of no use is left of a driver. One of a cluster's ends with its JVM."""
+    return d.submission is None and processes.headless(d)
+
+
+def terminate(d: DriverRow) -> bool:
+    """Ask a driver to drain and leave; one that a cluster runs elsewhere cannot be asked and is killed."""
+    if processes.terminate(d):
+        return True
+    return d.submission is not None and cluster_drivers.kill(d).state != ""
+
+
+def kill(d: DriverRow) -> bool:
+    """End a driver at once; True when nothing of it is left. False also where that cannot be known."""
+    return processes.kill(d) if d.submission is None else cluster_drivers.kill(d).over
+
+
+def unsure(d: DriverRow) -> str:
+    """Why it is not known whether anything of a cluster's driver is left; empty for others."""
+    if d.submission is None:
+        return ""
+    seen = cluster_drivers.look(d)
+    return f"{d.submission} may be left: {seen.why or 'its master lost its worker'}"

@@ -1,0 +1,1 @@
+"""The next step towards one live driver per app, as pure functions of facts."""

@@ -1,0 +1,112 @@
+"""The next step towards one live driver for a wanted app, decided of facts alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.control import DriverRow
+from penstock.settings import Settings
+from penstock.supervision.decision.facts import Evidence, Facts
+
+# A launcher records the pid within milliseconds; a busy machine may take seconds, a dead launcher takes for ever.
+RECORD_TIMEOUT = 20.0
+# A driver beats once its JVM answers: on an overloaded machine that took 100 s, and to kill it then makes it worse.
+START_TIMEOUT = 180.0
+# After the database was away or the watcher slept, a driver gets this long to beat again before it is called hung.
+CONFIRM = 10.0
+# A driver that lived this long has worked: its end is an accident and not a crash loop.
+YOUNG = 30.0
+# Seconds to wait after the n-th young death in a row: a crash loop must not eat the machine.
+BACKOFF = (0.0, 0.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+
+# A driver reports each of its streams every few seconds: one that it has not reported for so long is new to it.
+LACKING = 20.0
+
+# A cluster is asked by a process that starts a JVM.
+SUBMIT_TIMEOUT = 80.0
+# How often it is written down anew what a driver without a place waits for.
+TELL_EVERY = 60.0
+
+Do = Literal["rest", "wait", "clear", "launch", "release", "place"]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do next and why. clear: end what is left of the current driver; release: ask for one that knows all that
+    is wanted; place: write down what a cluster's driver waits for; wait: seconds until a launch is due."""
+
+    do: Do
+    why: str
+    wait: float = 0.0
+
+
+def decide(f: Facts, s: Settings) -> Step:
+    """The next step towards one live driver for a wanted app, and none for another."""
+    if f.driver is None or f.driver.state == "ended":
+        if not f.wanted:
+            return Step("rest", "not wanted")
+        left, why = _backoff(f)
+        return Step("wait", f"{why}; next launch in {left:.0f} s", left) if left > 0 else Step("launch", why)
+    return _unplaced(f, f.driver) or _fault(f, f.driver, s) or _condition(f, f.driver)
+
+
+def _unplaced(f: Facts, d: DriverRow) -> Step | None:
+    """Of a driver that its cluster has no room for, or had none until now."""
+    if f.waits:
+        if f.leaving:
+            return Step("clear", "it is not wanted any more, and never had a place")
+        told = d.state == "queued" and (d.reason == f.waits or f.now - d.beat_at < TELL_EVERY * 1000)
+        return Step("rest" if told else "place", f.waits)
+    if d.submission and d.pid is None and d.state == "queued" and f.alive:
+        return Step("place", "its cluster starts it")
+    return None
+
+
+def _fault(f: Facts, d: DriverRow, s: Settings) -> Step | None:
+    seen = f.evidence if f.evidence.incarnation == d.incarnation else Evidence()
+    # A beat that seems to come is of a clock that was set back since: then only what was watched tells.
+    silence = (f.now - d.beat_at) / 1000 if d.beat_at <= f.now else seen.silent
+    if f.alive is False:
+        return Step("clear", "its process is gone")
+    if f.headless:
+        return Step("clear", "its JVM is gone, others of its session are left")
+    recorded = SUBMIT_TIMEOUT if d.master else RECORD_TIMEOUT
+    if d.pid is None and d.submission is None and (f.now - d.launched_at) / 1000 > recorded:
+        return Step("clear", f"no process was recorded within {recorded:.0f} s: its launcher died")
+    starts = d.state == "launching" or d.pid is None
+    patience = max(START_TIMEOUT, s.stuck_after) if starts else s.stuck_after
+    if silence > patience and seen.beat_at == d.beat_at and seen.silent >= min(CONFIRM, s.stuck_after):
+        return Step("clear", f"hung: no sign of life for {silence:.0f} s")
+    if f.leaving and seen.leaving > s.drain_timeout:
+        return Step("clear", f"did not leave within {s.drain_timeout:.0f} s")
+    return None
+
+
+def _condition(f: Facts, d: DriverRow) -> Step:
+    if not f.wanted:
+        return Step("rest", "not wanted; it drains")
+    if d.release_seq < f.app.release_seq:
+        return Step("rest", f"it drains for release {f.app.release_seq}")
+    if f.lacks and f.evidence.incarnation == d.incarnation and f.evidence.lacking >= LACKING:
+        return Step("release", f"new to its driver: {', '.join(f.lacks)}")
+    where = "" if f.alive else " (not to be seen from here, but it beats)"
+    return Step("rest", f"{d.state}{where}")
+
+
+def _backoff(f: Facts) -> tuple[float, str]:
+    """(seconds until the next launch, why) from the app's launches under the current release."""
+    if not f.recent:
+        return 0.0, "first launch"
+    last = f.recent[0]
+    why = f"driver {last.incarnation[:8]} ended: {last.reason or 'no reason given'}"
+    young = 0
+    for d in f.recent:
+        if d.release_seq != f.app.release_seq or max(d.beat_at, d.launched_at) - d.launched_at >= YOUNG * 1000:
+            break
+        young += 1
+    if young > 1:
+        why += f"; {young} in a row died young"
+    ended = (f.now - (last.ended_at or f.now)) / 1000
+    # Behind a clock that was set back nobody knows how long ago it ended, and nobody waits until the clock is there.
+    return BACKOFF[min(young, len(BACKOFF) - 1)] - ended if ended >= 0 else 0.0, why

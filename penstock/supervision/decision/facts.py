@@ -1,0 +1,94 @@
+"""What is known of an app and its driver: the material of a decision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.control import AppRow, Control, Desired, DriverRow
+from penstock.supervision import backends
+
+# A release that the supervisor asked for by itself and that was refused is not asked for again for so many ms.
+REFUSED_FOR = 600_000
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a watcher saw over time and a single look cannot: it goes with the event that wakes the supervisor.
+
+    silent: seconds the beat stayed as it is while the database answered; leaving: seconds since the driver should
+    have begun to leave; lacking: seconds that the running driver lacked a wanted stream.
+    """
+
+    incarnation: str | None = None
+    beat_at: int = 0
+    silent: float = 0.0
+    leaving: float = 0.0
+    lacking: float = 0.0
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a decision is made of.
+
+    recent: the app's drivers, newest first, while it has none that lives; now: the database's clock, epoch ms; lacks:
+    wanted streams that the running driver does not know, unless a release for them was refused lately; waits: what a
+    driver waits for that a cluster has not started yet.
+    """
+
+    app: AppRow
+    wanted: bool
+    driver: DriverRow | None
+    alive: bool | None
+    headless: bool
+    recent: Sequence[DriverRow]
+    now: int
+    evidence: Evidence = Evidence()
+    lacks: Sequence[str] = ()
+    waits: str | None = None
+
+    @property
+    def leaving(self) -> bool:
+        """Whether the driver should leave, or says that it does."""
+        d = self.driver
+        return d is not None and (not self.wanted or d.release_seq < self.app.release_seq or d.state == "draining")
+
+
+def facts_of(control: Control, app: str, evidence: Evidence | None = None, *, wait: bool = True) -> Facts | None:
+    """The facts about an app as they are now; None if the control database does not know it.
+
+    wait: for what a cluster says of its driver, which takes seconds.
+    """
+    row = control.app(app)
+    if row is None:
+        return None
+    driver = control.driver(row.incarnation) if row.incarnation else None
+    gone = driver is None or driver.state == "ended"
+    now = control.now()
+    recent = _recent(control, app, driver, now) if gone else []
+    desired = control.desired(app)
+    alive = None if gone or driver is None else backends.alive(driver, now, wait=wait)
+    headless = bool(alive and driver and backends.headless(driver))
+    waits = backends.lacking(driver, now, wait=wait) if driver else None
+    lacks = _lacking(control, row, driver, desired, now) if driver and driver.state == "running" else []
+    return Facts(
+        row, "on" in desired.values(), driver, alive, headless, recent, now, evidence or Evidence(), lacks, waits
+    )
+
+
+def _recent(control: Control, app: str, last: DriverRow | None, now: int) -> list[DriverRow]:
+    """An app's drivers, newest first. Times order them: those that seem to come are of a clock that was set back since,
+    and tell nothing but of the last one, which the app names."""
+    others = [d for d in control.drivers(app, live=False) if d.launched_at <= now]
+    return others if last is None else [last, *(d for d in others if d.incarnation != last.incarnation)]
+
+
+def _lacking(control: Control, app: AppRow, driver: DriverRow, desired: Mapping[str, Desired], now: int) -> list[str]:
+    if app.refused_at is not None and 0 <= now - app.refused_at < REFUSED_FOR:
+        return []
+    told = control.progress(driver.app)
+    return [
+        name
+        for name, want in desired.items()
+        if want == "on" and (name not in told or told[name].incarnation != driver.incarnation)
+    ]

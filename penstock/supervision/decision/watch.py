@@ -1,0 +1,63 @@
+"""Looks at an app again and again; what a trigger does every second. Changes nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from penstock.control import Control
+from penstock.errors import ControlError
+from penstock.settings import settings
+from penstock.supervision.decision.decide import Step, decide
+from penstock.supervision.decision.facts import Evidence, Facts, facts_of
+
+# Two looks further apart than this (and than three of its own steps) say that the watcher itself was stopped.
+GAP = 5.0
+
+
+class Watch:
+    """Looks at one app again and again, remembers what a single look cannot see, and changes nothing.
+
+    clock: monotonic seconds.
+    """
+
+    def __init__(self, control: Control, app: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.control, self.app, self.clock = control, app, clock
+        self.evidence = Evidence()
+        self._looked: float | None = None
+        self._silent_since = self._leaving_since = self._lacking_since = 0.0
+
+    def look(self) -> Step:
+        """The step that is due. ControlError while the database is away: nothing is known then."""
+        try:
+            # Whoever looks must look again soon, or what it saw before counts for nothing.
+            found = facts_of(self.control, self.app, wait=False)
+        except ControlError:
+            self._looked = None
+            raise
+        now = self.clock()
+        if found is None:
+            return Step("rest", "the control database does not know this app")
+        self._note(found, now)
+        self._looked = now
+        return decide(replace(found, evidence=self.evidence), settings())
+
+    def _note(self, f: Facts, now: float) -> None:
+        d, old = f.driver, self.evidence
+        incarnation = d.incarnation if d else None
+        blind = self._looked is None or now - self._looked > max(GAP, 3 * settings().supervise_every)
+        if blind or old.incarnation != incarnation or (d and old.beat_at != d.beat_at):
+            self._silent_since = now
+        # A driver cannot leave in order while the database is away: its time to do so starts again.
+        if blind or old.incarnation != incarnation or not f.leaving:
+            self._leaving_since = now
+        if blind or old.incarnation != incarnation or not f.lacks:
+            self._lacking_since = now
+        self.evidence = Evidence(
+            incarnation,
+            d.beat_at if d else 0,
+            now - self._silent_since,
+            now - self._leaving_since,
+            now - self._lacking_since,
+        )

@@ -1,0 +1,1 @@
+"""Heartbeats that advance event time on idle topics."""

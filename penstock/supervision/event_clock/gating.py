@@ -1,0 +1,194 @@
+"""How far the time of a topic may be told, by how far the streams are that feed it.
+
+A beat says that a time is over. Of a topic that streams write it may not be said before they have passed that time:
+what they write afterwards would be late for the topic's readers. A stream counts as being at the clock as long as it is
+*well*; else it is where its last report says, and so is whatever it feeds. What a stream caught up with reaches the
+next topics only by way of those behind it: they follow once they have read what was there after it was well again. So
+do streams whose own windows stayed open because no beats were sent: what they hold is as old as the beats before.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+from penstock.catalog import Windowed, Writer
+from penstock.control import Control, Reach
+from penstock.errors import ControlError
+from penstock.model.output_mode import Due
+
+log = logging.getLogger(__name__)
+
+# How long what the control database said is used again: so many topics cost one query.
+LOOK_EVERY = 1.0
+# One that hangs takes seconds to say nothing, which beats of other topics would wait for.
+RETRY_EVERY = 10.0
+# Drivers report every two seconds: one that misses a report is well, one that misses two is not.
+SILENT = 5.0
+# How far behind the reports of a stream that keeps up may be, in seconds: five until its inputs are measured, two until
+# it is reported, and some batches. Its `every` comes on top, for a batch to read and one to close windows.
+BEHIND = 15.0
+TRIGGERS = 3
+# Changes that are remembered of a stream.
+KEPT = 1000
+AT_THE_CLOCK = 1 << 62
+NONE: Mapping[str, int] = MappingProxyType({})
+AWAY = "the control database is away"
+
+
+class Bound(NamedTuple):
+    """Epoch ms up to which the time of a topic may be told, None if nothing may, and why it is not the clock."""
+
+    at: int | None
+    why: str = ""
+
+
+class Holds:
+    """What is known of the streams that feed topics. Not thread-safe.
+
+    windowed: as `Catalog.windowed` gives it. clock: monotonic, in seconds.
+    """
+
+    def __init__(
+        self,
+        windowed: Windowed,
+        control: Control | None,
+        progress_every: float = 2.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._control, self._clock, self._windowed = control, clock, windowed
+        self._named = any(reader.name for beaten in windowed.values() for reader in beaten.readers)
+        self._writers = {name: of for beaten in windowed.values() for name, of in beaten.writers.items()}
+        # Of streams that feed each other, each would wait for what it said itself: there each counts alone.
+        self._feeds = {name: [f for f in of.feeds if name not in self._behind(f)] for name, of in self._writers.items()}
+        self._silent = max(SILENT, 2.5 * progress_every)
+        self._rows: dict[str, Reach] = {}
+        # The database's clock when it last answered, and when that was.
+        self._now, self._heard_at = 0, float("-inf")
+        self._look_at = float("-inf")
+        self._away = ""
+        self._reached: dict[str, tuple[int, str]] = {}
+        self._history: dict[str, tuple[list[int], list[int]]] = {}
+        # By topic: its time while no beats were sent, and when they went on.
+        self._missed: dict[str, tuple[int, int]] = {}
+
+    @property
+    def watches(self) -> bool:
+        """Whether there is anything to look at."""
+        return self._control is not None and (bool(self._writers) or self._named)
+
+    def bound(self, name: str, now_ms: int) -> Bound:
+        """Of a topic, by what the last look found. now_ms: the caller's clock, in which the bound is told."""
+        beaten = self._windowed[name]
+        if not self.watches or not beaten.writers:
+            return Bound(now_ms)
+        if not self._now:
+            return Bound(None, AWAY)
+        at, why = min(self._reached[writer] for writer in beaten.writers)
+        age = self._database_now() - at
+        # The other half of the grace is for what its records took before they came to the streams.
+        if at == AT_THE_CLOCK or age <= beaten.grace * 500:
+            return Bound(now_ms)
+        return Bound(now_ms - age if at else None, why)
+
+    def due(self, name: str) -> list[Due]:
+        """When the readers of a topic that are not stopped need beats of it, by what the last look found."""
+        rows = self._rows
+        return [
+            due for due, reader in self._windowed[name].readers if reader not in rows or rows[reader].desired != "off"
+        ]
+
+    def sent(self, topic: str) -> None:
+        """Take in that beats of a topic go on."""
+        if self._missing(topic):
+            self._missed[topic] = (self._missed[topic][0], self._database_now())
+
+    def look(self, overdue: Mapping[str, int] = NONE) -> None:
+        """See how far the streams are, every second at most; without the database, what was known last counts.
+
+        overdue: topics whose beats were not sent when they were due, with the age of the last one in ms.
+        """
+        new = [topic for topic in overdue if not self._missing(topic)]
+        if self._control is None or not self.watches or (self._clock() < self._look_at and not (new and self._now)):
+            return
+        self._look_at = self._clock() + LOOK_EVERY
+        try:
+            now, self._rows = self._control.reach()
+            # Where nothing is declared there is no row to tell it.
+            self._now, self._heard_at, self._away = now or self._control.now(), self._clock(), ""
+        except ControlError as e:
+            if not self._away:
+                log.warning("how far streams are is not known, what was known last counts: %s", e)
+            self._away, self._look_at = AWAY, self._clock() + RETRY_EVERY
+        if self._now:
+            self._missed |= {topic: (self._database_now() - overdue[topic], AT_THE_CLOCK) for topic in new}
+            self._reached = {}
+            for name in self._writers:
+                self._reach(name, self._database_now())
+
+    def _missing(self, topic: str) -> bool:
+        return topic in self._missed and self._missed[topic][1] == AT_THE_CLOCK
+
+    def _behind(self, name: str) -> set[str]:
+        """The streams that feed one, in any number of steps."""
+        found: set[str] = set()
+        waiting = [name]
+        while waiting:
+            new = set(self._writers[waiting.pop()].feeds) - found
+            found |= new
+            waiting += new
+        return found
+
+    def _database_now(self) -> int:
+        return self._now + int((self._clock() - self._heard_at) * 1000)
+
+    def _reach(self, name: str, now: int) -> int:
+        """Where a stream is with all that feed it, and why it is not at the clock."""
+        if name in self._reached:
+            return self._reached[name][0]
+        of, row = self._writers[name], self._rows.get(name)
+        found = self._alone(name, of, row, now)
+        for feed in self._feeds[name]:
+            feed_at = self._reach(feed, now)
+            found = min(found, (feed_at, self._reached[feed][1]))
+            if row and row.through is not None:
+                had = self._as_of(feed, row.through)
+                found = min(found, (had, f"{name} has not read yet what {feed} caught up with"))
+        for topic in of.clocks:
+            at, until = self._missed.get(topic, (AT_THE_CLOCK, 0))
+            if row and row.through is not None and row.through < until:
+                found = min(found, (at, f"{name} has windows open that were due while no beats were sent"))
+        self._reached[name] = found
+        self._note(name, found[0], now)
+        return found[0]
+
+    def _alone(self, name: str, of: Writer, row: Reach | None, now: int) -> tuple[int, str]:
+        if row is None or (row.desired == "off" and row.through is None):
+            return AT_THE_CLOCK, ""
+        if row.through is None:
+            return 0, f"{name} was not through its inputs yet"
+        if row.desired == "off":
+            return row.through, f"{name} is stopped"
+        if now - row.reported_at > self._silent * 1000:
+            return row.through, self._away or f"{name} is down"
+        if row.state not in ("running", "idle"):
+            return row.through, f"{name} is {'starting' if row.state == 'stopped' else row.state}"
+        if now - row.through > (BEHIND + TRIGGERS * of.every) * 1000:
+            return row.through, f"{name} is behind"
+        return AT_THE_CLOCK, ""
+
+    def _as_of(self, name: str, when: int) -> int:
+        """Where a stream was known to be at a time; before anything was known of it, where it was first."""
+        times, values = self._history[name]
+        return values[max(0, bisect_right(times, when) - 1)]
+
+    def _note(self, name: str, at: int, now: int) -> None:
+        times, values = self._history.setdefault(name, ([], []))
+        if not values or values[-1] != at:
+            times.append(now)
+            values.append(at)
+            del times[:-KEPT], values[:-KEPT]

@@ -1,0 +1,206 @@
+"""Heartbeats: events that carry clock time, so that windows close when nobody sends.
+
+A beat goes to every partition of a topic that a stream with final windows reads, at the moment one of its readers'
+windows is due (end plus grace), and at the topic's slow cadence otherwise. It carries the sender's clock as it is then,
+never a later time, and is written behind whatever the partition holds, so it passes nothing written before it. Of a
+topic that streams write it carries no later time than they have passed, and is held while they do not: `holds.py`. It
+proves that it is ours: `codec/heartbeat.py`. A topic whose readers are all stopped gets none: who reads all topics
+would read them for nobody.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Callable
+
+from confluent_kafka import KafkaException, Producer
+
+from penstock.catalog import Windowed
+from penstock.codec.heartbeat import BEAT_HEADER, BEAT_KEY, signer
+from penstock.control import Control
+from penstock.errors import BrokerError, ControlError
+from penstock.kafka.admin import admin, partitions
+from penstock.kafka.client import connection
+from penstock.model.output_mode import Due
+from penstock.model.topic import Topic
+from penstock.settings import settings
+from penstock.supervision.event_clock.gating import Bound, Holds
+
+log = logging.getLogger(__name__)
+
+# Partitions may be added; asking at every beat would cost a request each.
+METADATA_EVERY = 30.0
+DELIVERY_TIMEOUT = 10.0
+# No later than this, whatever is due: a changed clock is noticed.
+LONGEST_WAIT = 30.0
+# A held topic is looked at so often; streams that feed topics, so often that none is ill in between unseen.
+HELD_EVERY, WATCH_EVERY = 1.0, 10.0
+# Of a topic that nobody waits for.
+NOBODY = Bound(None)
+# A beat that is so late was not sent in time: a broker, this program or its host was away.
+OVERDUE = 5.0
+
+
+def next_beat(topic: Topic, readers: list[Due], after_ms: int) -> int:
+    """Epoch ms of the first moment later than `after_ms` at which the topic needs a beat."""
+    due = [reader.next(after_ms) for reader in readers]
+    if topic.beat_every:
+        due.append(after_ms + int(topic.beat_every * 1000))
+    return min(due)
+
+
+class Beater:
+    """Sends every topic's beats when they are due. Not thread-safe; `close` when done.
+
+    windowed: as `Catalog.windowed` gives it. control: where each beat is noted and what tells how far streams are, or
+    None: then none is held.
+    """
+
+    def __init__(
+        self, windowed: Windowed, control: Control | None, bootstrap: str, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._windowed = windowed
+        self._control = control
+        self._bootstrap = bootstrap
+        self._clock = clock
+        self._sender = socket.gethostname()
+        self._signer = signer()
+        self._next: dict[str, int] = {}
+        self._last: dict[str, int] = {}
+        self._before: dict[str, int] | None = None
+        self._holds = Holds(windowed, control, settings().progress_every)
+        self._noted: dict[str, Bound] = {}
+        self._partitions: dict[str, int] = {}
+        self._partitions_at = float("-inf")
+        self._producer = Producer(
+            {
+                **connection(bootstrap),
+                "enable.idempotence": True,
+                # All partitions' beats in one request, so that a reader meets them in one batch.
+                "linger.ms": 5,
+                "delivery.timeout.ms": int(DELIVERY_TIMEOUT * 1000),
+                "client.id": "penstock.heartbeat",
+            }
+        )
+
+    def run_once(self) -> float:
+        """Send the beats that are due; seconds until the next one.
+
+        Raises BrokerError if a beat did not arrive; it is due again at once, with the time of then.
+        """
+        now = self._now()
+        self._holds.look(self._overdue(now))
+        turn = [name for name in self._windowed if self._next.get(name, 0) <= now]
+        bounds = {name: self._holds.bound(name, now) for name in turn if self._holds.due(name)}
+        for name in (name for name in turn if name not in bounds):
+            self._note_hold(name, NOBODY)
+            self._next[name] = now + int(WATCH_EVERY * 1000)
+        for name, bound in bounds.items():
+            self._note_hold(name, bound)
+            if bound.why:
+                self._next[name] = now + int(HELD_EVERY * 1000)
+        due = {name: bound for name, bound in bounds.items() if not bound.why or self._moves(name, bound.at)}
+        if due:
+            self._send(due)
+        longest = WATCH_EVERY if self._holds.watches else LONGEST_WAIT
+        if not self._next:
+            return longest
+        return max(0.0, min(min(self._next.values()) / 1000 - self._clock(), longest))
+
+    def _overdue(self, now: int) -> dict[str, int]:
+        """Topics whose readers wait for a beat, with the age of the last in ms; the database knows older ones."""
+        if self._control is None:
+            return {}
+        if self._before is None:
+            try:
+                self._before = {name: row["at"] for name, row in self._control.beats().items()}
+                for name in self._control.holds().keys() - self._windowed.keys():
+                    self._control.beat_held(name, None, "")
+            except ControlError:
+                return {}
+        last = {name: at for name in self._windowed if (at := self._told(name))}
+        return {name: now - at for name, at in last.items() if self._after(name, at) + OVERDUE * 1000 < now}
+
+    def _told(self, name: str) -> int | None:
+        """The time that the last beat of a topic carried."""
+        return self._last.get(name) or (self._before or {}).get(name)
+
+    def _moves(self, name: str, at: int | None) -> bool:
+        """Whether a held beat would bring a topic's time to where a reader waits for it."""
+        last = self._told(name)
+        return at is not None and (last is None or at >= self._after(name, last))
+
+    def _after(self, name: str, at: int) -> int:
+        of = self._windowed[name]
+        return next_beat(of.topic, self._holds.due(name) or [reader.due for reader in of.readers], at)
+
+    def _moved(self, known: Bound, bound: Bound) -> bool:
+        return bool(bound.why) and abs((bound.at or 0) - (known.at or 0)) >= HELD_EVERY * 1000
+
+    def _note_hold(self, name: str, bound: Bound) -> None:
+        known = self._noted.get(name)
+        if self._control is None or (known and known.why == bound.why and not self._moved(known, bound)):
+            return
+        try:
+            self._control.beat_held(name, bound.at, bound.why)
+        except ControlError:
+            return  # `Holds` says that the database is away
+        if bound.why and (not known or known.why != bound.why):
+            log.info("heartbeats of %s are held: %s", name, bound.why)
+        self._noted[name] = bound
+
+    def _send(self, due: dict[str, Bound]) -> None:
+        self._refresh()
+        failed: list[str] = []
+        sent: dict[str, tuple[int, int]] = {}
+        for name, bound in due.items():
+            count = self._partitions.get(name, 0)
+            # How far the streams are was looked up before; the list of topics may have taken its time.
+            at = bound.at if bound.at is not None and self._windowed[name].writers else self._now()
+            for partition in range(count):
+                self._producer.produce(
+                    name,
+                    key=BEAT_KEY,
+                    value=self._signer.value(name, partition, at),
+                    timestamp=at,
+                    partition=partition,
+                    headers=[(BEAT_HEADER, b"1")],
+                    on_delivery=lambda e, m: failed.append(f"{m.topic()}[{m.partition()}]: {e}") if e else None,
+                )
+            sent[name] = (at, count)
+        unsent = self._producer.flush(DELIVERY_TIMEOUT + 1)
+        if failed or unsent:
+            self._partitions_at = float("-inf")
+            raise BrokerError("heartbeats did not arrive", got="; ".join(failed) or f"{unsent} unanswered")
+        for name, (at, count) in sent.items():
+            self._last[name] = at
+            self._holds.sent(name)
+            if not due[name].why:
+                self._next[name] = self._after(name, at)
+            self._note(name, at, count)
+
+    def _note(self, name: str, at: int, count: int) -> None:
+        if self._control is None:
+            return
+        try:
+            self._control.beat_sent(name, at, count, self._sender)
+        except ControlError as e:
+            # The beat itself is out; only its trace on the operator page is missing.
+            log.warning("the heartbeat of %s was sent but not noted: %s", name, e)
+
+    def _refresh(self) -> None:
+        if time.monotonic() - self._partitions_at < METADATA_EVERY:
+            return
+        try:
+            self._partitions = partitions(admin(self._bootstrap), self._bootstrap)
+        except KafkaException as e:
+            raise BrokerError("the broker's topics could not be listed", got=e.args[0]) from e
+        self._partitions_at = time.monotonic()
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+    def close(self) -> None:
+        self._producer.flush(1)

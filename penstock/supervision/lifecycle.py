@@ -1,0 +1,384 @@
+"""What every driver does, whatever it runs: leases, desired state, reports, and leaving.
+
+It takes the leases of what its app declares, looks at the desired state every second, reports every two, and leaves by
+itself when nothing is wanted of it, when a release is asked for, on SIGTERM, or when another driver owns its leases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar, NoReturn, Protocol
+
+from penstock import catalog, logs
+from penstock.control import Control, DriverRow, EndCode, ProgressRow, connect
+from penstock.errors import BrokerError, ControlError, LeaseHeld, LeaseLost
+from penstock.kafka.admin import Ends, admin, end_offsets, log_ends
+from penstock.kafka.transactions import TIMEOUT
+from penstock.settings import misspelt, settings
+from penstock.supervision import cluster_driver_process, processes
+from penstock.supervision import out_of_memory as ends
+from penstock.supervision.lease_keeper import LeaseHolder
+from penstock.supervision.unreadable_run import Unreadable
+
+log = logging.getLogger("penstock.driver")
+
+LOOK_EVERY = 1.0
+LAG_EVERY = 5.0
+HISTORY_EVERY = 15.0
+# A client that does not come back from a call cannot be stopped, only left: several times what each call may take.
+STUCK_WRITE = 5 * TIMEOUT
+# Exit codes, for the log's reader: 0 told to leave, 75 (EX_TEMPFAIL) another driver has the leases, 78 nothing to run.
+LEASES_ELSEWHERE = 75
+NOTHING_TO_RUN = 78  # EX_CONFIG
+
+
+class Run(Protocol):
+    """One stream or capture of a driver. offsets: of its input, {topic: {partition: next offset}}."""
+
+    offsets: dict[str, dict[int, int]]
+
+    @property
+    def running(self) -> bool:
+        """Started and not stopped; it may have failed and wait to be tended."""
+
+    @property
+    def active(self) -> bool:
+        """At work."""
+
+    def tend(self) -> None:
+        """Start what should run and restart what failed."""
+
+    def stop(self) -> None: ...
+
+    def report(self) -> ProgressRow: ...
+
+    def writing_for(self) -> float:
+        """Seconds since the present write began; 0 if there is none."""
+
+    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
+        """Take in how far the inputs' ends are away. stable: for a committed reader; ends: also behind open
+        transactions; at: monotonic time before they were asked for."""
+
+
+class Driver(ABC):
+    """Runs what one app declares, under one incarnation."""
+
+    HEART: ClassVar[str] = "the process"
+    """What `pulse` asks."""
+    in_cluster = False
+    """Whether a cluster runs it."""
+
+    def __init__(self, app: str, incarnation: str, control: Control) -> None:
+        self.app = app
+        self.incarnation = incarnation
+        self._control = control
+        self.catalog, self._wrong = catalog.survey(first=app, combiners=False)
+        for given, meant in misspelt().items():
+            log.warning("%s is no setting and changes nothing; did you mean %s?", given, meant)
+        self._names = [declared.name for declared in self.catalog.apps.get(app, ()) if self._is_mine(declared.name)]
+        self._leaving = threading.Event()
+        self._log = ""
+        self._why: tuple[str, EndCode] | None = None
+        self._ended_full: DriverRow | None = None
+        self._runs: dict[str, Run] = {}
+        self._release = 0
+        self._placed = True
+        # What was reported last of what it lacks: that all is on its way is what a launch says already.
+        self._told: str | None = ""
+        self._unreported: dict[str, str] = {}
+        # Runs that have been told the ends of their topics since they were started.
+        self._measured: set[str] = set()
+        self._leases = LeaseHolder(control, self._names, incarnation)
+
+    def _is_mine(self, name: str) -> bool:
+        """Whether it is this app's; of two apps that declare one name it is whose it was."""
+        return not self._wrong or self._control.app_of(name) in (None, self.app)
+
+    def open(self) -> None:
+        """Make ready what all runs share; nothing else runs under the leases yet."""
+        return
+
+    @abstractmethod
+    def made(self, name: str, figures: ProgressRow) -> Run:
+        """The run of a declared stream or capture, not yet started. figures: with what is known from before."""
+
+    def lacking(self) -> str | None:
+        """What it waits for before its runs can work, e.g. for resources of a cluster; None if for nothing, empty if
+        that is on its way. Must not take long."""
+        return None
+
+    def pulse(self) -> None:
+        """Come back if the driver can work; an exception ends it."""
+        return
+
+    def close(self) -> None:
+        """Give back what `open` made."""
+        return
+
+    @classmethod
+    def main(cls) -> int:
+        """Run the driver that the command line names: `--app APP --incarnation ID`."""
+        parser = argparse.ArgumentParser(description=cls.__doc__)
+        parser.add_argument("--app", required=True)
+        parser.add_argument("--incarnation", required=True)
+        parser.add_argument("--placed", type=Path, metavar="LOG")
+        given = parser.parse_args()
+        if given.placed:
+            cluster_driver_process.begin(given.placed)
+        logs.setup(f"driver-{given.app}")
+        driver = cls(given.app, given.incarnation, connect())
+        driver.in_cluster = given.placed is not None
+        return driver.run()
+
+    def run(self) -> int:
+        """Until told to leave; the process's exit code."""
+        row = self._control.driver(self.incarnation)
+        if row is None:
+            log.error("driver %s is not known to the control database: it was not launched by Penstock", self.app)
+            return 2
+        if row.state == "ended":
+            log.error("driver of %s leaves: it was given up before it began: %s", self.app, row.reason)
+            return LEASES_ELSEWHERE
+        if not self._names:
+            why = self._unreadable() or f"nothing is declared for app {self.app}"
+            log.error("driver of %s leaves: %s", self.app, why)
+            self._control.driver_ended(self.incarnation, why, "not begun")
+            return NOTHING_TO_RUN
+        where = cluster_driver_process.whereabouts(row.log) if self.in_cluster else {}
+        self._release, self._log = row.release_seq, where.get("log", row.log)
+        pid, started = processes.session()
+        # The launcher records them too, but it may have died in between.
+        self._control.driver_set(self.incarnation, pid=pid, pid_started=started, **where)
+        try:
+            self._leases.take()
+        except LeaseHeld as e:
+            log.error("driver of %s leaves: %s", self.app, e)
+            holder = self._control.driver(e.holder)
+            if holder and holder.app == self.app:
+                self._control.give_back(self.app, self.incarnation, e.holder)
+            self._control.driver_ended(self.incarnation, str(e), "not begun")
+            return LEASES_ELSEWHERE
+        signal.signal(signal.SIGTERM, lambda *_: self._leave("SIGTERM", "signal"))
+        signal.signal(signal.SIGINT, lambda *_: self._leave("SIGINT", "signal"))
+        self.open()
+        self._place()
+        threading.Thread(target=self._keep, name="keeper", daemon=True).start()
+        self._open_runs()
+        threading.Thread(target=self._report_on, name="reporter", daemon=True).start()
+        try:
+            self._loop()
+        finally:
+            self._drain()
+        return 0
+
+    def _place(self) -> None:
+        """Report whether the driver has what it needs to work: its first sign of life, and whenever that changes."""
+        lacking = self.lacking()
+        self._placed = lacking is None
+        if lacking == self._told or (lacking == "" and self._told is None):
+            return
+        self._control.driver_placed(self.incarnation, lacking)
+        self._told = lacking
+        if lacking:
+            log.warning("driver of %s %s", self.app, lacking)
+
+    def _open_runs(self) -> None:
+        before, now = self._control.progress(self.app), self._control.now()
+        self._ended_full = self._find_ended_full()
+        lost = self._control.desired(self.app).keys() - set(self._names) if self._wrong else set()
+        for name in (*self._names, *sorted(lost)):
+            known = before.get(name)
+            figures = ProgressRow(name, self.app, self.incarnation, state="stopped")
+            if known:
+                for figure in ("rows_in", "rows_out", "late", "dead", "restarts", "watermark", "batch_id", "batch_at"):
+                    setattr(figures, figure, getattr(known, figure))
+                if known.behind_ms is not None:
+                    figures.behind_ms = known.behind_ms + now - known.reported_at
+            if full := self._ended_full:
+                figures.error, figures.error_at = full.reason, full.ended_at
+            self._runs[name] = Unreadable(figures, self._unreadable()) if name in lost else self.made(name, figures)
+
+    def _find_ended_full(self) -> DriverRow | None:
+        """The app's last driver, if its memory was full."""
+        mine = self._control.drivers(self.app, live=False)
+        last = next((d for d in mine if d.incarnation != self.incarnation), None)
+        return last if last and last.end_code == "memory" else None
+
+    def _unreadable(self) -> str:
+        """What is wrong with files of the app; with others, if its own are right."""
+        return "; ".join(map(str, catalog.of_app(self.app, self.catalog, self._wrong) or self._wrong))
+
+    def _loop(self) -> None:
+        lag_at = 0.0
+        while not self._leaving.is_set():
+            self._look()
+            if time.monotonic() >= lag_at:
+                self._measure_lag()
+                lag_at = time.monotonic() + LAG_EVERY
+            self._leaving.wait(LOOK_EVERY)
+
+    def _report_on(self) -> None:
+        """Report every few seconds, also while the main loop waits for a broker that is away."""
+        history_at = 0.0
+        while not self._leaving.wait(settings().progress_every):
+            keep = time.monotonic() >= history_at
+            self._report(keep=keep)
+            if keep:
+                history_at = time.monotonic() + HISTORY_EVERY
+
+    def _look(self) -> None:
+        """Do what the desired state says; without the database, go on as before."""
+        try:
+            wanted = self._control.desired(self.app)
+            app = self._control.app(self.app)
+        except ControlError as e:
+            log.warning("the desired state of %s cannot be read, going on as before: %s", self.app, e)
+            wanted = {name: "on" if run.running else "off" for name, run in self._runs.items()}
+            app = None
+        if app and app.release_seq > self._release:
+            return self._leave(f"release {app.release_seq}", "released")
+        if "on" not in wanted.values():
+            return self._leave("no stream of the app is wanted", "unwanted")
+        for name, run in self._runs.items():
+            if not run.active:
+                self._measured.discard(name)
+            if wanted.get(name) == "on":
+                if self._placed and (run.active or self._owns(name)):
+                    run.tend()
+            elif run.running:
+                log.info("stream %s is not wanted any more", name)
+                self._stop(name, run)
+        return None
+
+    def _stop(self, name: str, run: Run) -> None:
+        """Stop a run; one that cannot even end in order must not keep the others from it."""
+        try:
+            run.stop()
+        except Exception:
+            log.exception("stream %s did not stop in order", name)
+
+    def _owns(self, name: str) -> bool:
+        try:
+            return self._leases.owns(name)
+        except LeaseLost as e:
+            self._die(str(e), LEASES_ELSEWHERE)
+
+    def _report(self, *, keep: bool) -> None:
+        """Write down what each run says of itself. One that cannot say it, or whose figures are refused, is left out:
+        its last report then grows old."""
+        said = [row for name, run in list(self._runs.items()) if (row := self._figures(name, run))]
+        try:
+            refused = self._control.report(said, keep=keep)
+        except ControlError as e:
+            log.warning("progress could not be reported: %s", e)
+        except Exception:
+            log.exception("progress could not be reported")
+        else:
+            for row in said:
+                self._note(row.name, refused.get(row.name, ""))
+
+    def _figures(self, name: str, run: Run) -> ProgressRow | None:
+        try:
+            row = run.report()
+            # Of one that has not heard yet how far its topics reach nobody knows whether there is nothing to read.
+            return replace(row, state="starting") if row.state == "idle" and name not in self._measured else row
+        except Exception as e:
+            self._note(name, f"{type(e).__name__}: {e}")
+            return None
+
+    def _note(self, name: str, why: str) -> None:
+        """Log once why a run is not reported."""
+        if why and why != self._unreported.get(name):
+            log.error("stream %s cannot be reported: %s", name, why, exc_info=sys.exc_info()[0] is not None)
+        self._unreported[name] = why
+
+    def _measure_lag(self) -> None:
+        at = {name: run.offsets for name, run in self._runs.items()}
+        wanted = {(t, p) for offsets in at.values() for t, parts in offsets.items() for p in parts}
+        asked_at, broker = time.monotonic(), settings().bootstrap
+        try:
+            # In this order: what is committed in between is no open transaction.
+            stable, ends = (of(admin(broker), wanted, broker) for of in (end_offsets, log_ends))
+        except BrokerError as e:
+            log.warning("lag could not be measured: %s", e)
+            return
+        for name, offsets in at.items():
+            try:
+                self._runs[name].lag(offsets, stable, ends, asked_at)
+                self._measured.add(name)
+            except Exception:
+                log.exception("the lag of stream %s could not be measured", name)
+
+    def _keep(self) -> None:
+        """Renew the leases and say that this driver lives, as long as `pulse` comes back."""
+        while True:
+            try:
+                self.pulse()
+            except Exception as e:
+                if self._leaving.is_set():
+                    return
+                self._die(f"{self.HEART} is gone: {type(e).__name__}", 1)
+            for name, run in list(self._runs.items()):
+                if run.writing_for() > STUCK_WRITE:
+                    self._die(f"the output of {name} hangs for {STUCK_WRITE:g} s", 1)
+            try:
+                self._leases.renew()
+                self._control.driver_beat(self.incarnation)
+                self._place()
+            except LeaseLost as e:
+                if self._leaving.is_set():
+                    return
+                self._die(str(e), LEASES_ELSEWHERE)
+            except ControlError as e:
+                # Nobody can take the leases meanwhile, and the broker fences whoever is not the newest writer.
+                log.warning("leases cannot be renewed, going on: %s", e)
+            except Exception as e:
+                if self._leaving.is_set():
+                    return
+                # Without a keeper it would write on under leases that run out.
+                log.exception("the leases of %s can be kept no more", self.app)
+                self._die(f"its leases can be kept no more: {type(e).__name__}", 1)
+            time.sleep(min(settings().progress_every, settings().lease_ttl / 4))
+
+    def _die(self, reason: str, code: int) -> NoReturn:
+        full = ends.out_of_memory(self._log)
+        log.error("driver of %s ends at once: %s", self.app, full or reason)
+        try:
+            self._control.driver_ended(self.incarnation, full or reason, "memory" if full else "failed")
+        finally:
+            logging.shutdown()
+            os._exit(code)
+
+    def _leave(self, reason: str, code: EndCode) -> None:
+        self._why = self._why or (reason, code)
+        self._leaving.set()
+
+    def _drain(self) -> None:
+        # What ends with it is no news to the keeper.
+        self._leaving.set()
+        full = ends.out_of_memory(self._log)
+        ended: tuple[str, EndCode] = (full, "memory") if full else ("failed", "failed")
+        reason, code = self._why or ended
+        log.info("driver of %s drains: %s", self.app, reason)
+        try:
+            self._control.driver_set(self.incarnation, state="draining")
+        except ControlError as e:
+            log.warning("draining could not be reported: %s", e)
+        for name, run in self._runs.items():
+            self._stop(name, run)
+        try:
+            self._report(keep=True)
+            self._leases.drop()
+            self._control.driver_ended(self.incarnation, reason, code)
+        except ControlError as e:
+            log.warning("the end could not be reported; the leases run out: %s", e)
+        self.close()

@@ -1,0 +1,92 @@
+"""Ends drivers: those that are due, those whose owner gives them up, and those that nobody owns."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+
+from penstock.control import Actor, Control, DriverRow, EndCode
+from penstock.settings import settings
+from penstock.supervision import backends, out_of_memory
+from penstock.supervision.decision.decide import START_TIMEOUT
+
+log = logging.getLogger(__name__)
+
+
+def clear(control: Control, d: DriverRow, why: str, actor: Actor, code: EndCode = "lost") -> bool:
+    """End a driver: kill what is left of its session, mark it ended, record it. False if its processes do not go.
+
+    On another host, and in a cluster whose master is away, nothing can be killed: the lease and the fencing of its
+    transactions keep it harmless.
+    """
+    there = backends.alive(d)
+    if there and not backends.kill(d) and backends.alive(d):
+        return False
+    row = control.driver(d.incarnation)
+    if row is None or row.state == "ended":
+        return True
+    if full := out_of_memory.out_of_memory(row.log):
+        why, code = full, "memory"
+    if backends.alive(d) is None and (unsure := backends.unsure(d)):
+        why = f"{why}; {unsure}"
+    control.driver_ended(d.incarnation, why, code)
+    control.record(actor, "kill" if there else "end", d.app, f"driver {d.incarnation[:8]}, {d.named}: {why}")
+    log.warning("app %s: driver %s ended: %s", d.app, d.incarnation[:8], why)
+    return True
+
+
+def stop(control: Control, app: str, owner: str, why: str, patience: float = 20.0) -> bool:
+    """End an app's driver if `owner` still answers for it: ask it to drain, kill it after `patience` seconds.
+
+    True if this owner ended it. Ownership is looked at again before the kill: somebody may have adopted it meanwhile.
+    """
+
+    def mine() -> DriverRow | None:
+        row = control.app(app)
+        d = control.driver(row.incarnation) if row and row.incarnation else None
+        return d if d and d.owner == owner and d.state != "ended" else None
+
+    d = mine()
+    if d is None:
+        return False
+    actor = Actor(owner, "supervisor")
+    control.record(actor, "terminate", app, f"driver {d.incarnation[:8]}, {d.named}: {why}")
+    control.driver_asked(d.incarnation)
+    backends.terminate(d)
+    deadline = time.monotonic() + patience
+    while backends.alive(d) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    still = mine()
+    return still is not None and still.incarnation == d.incarnation and clear(control, still, why, actor, "asked")
+
+
+def reap(control: Control, declared: set[str], actor: Actor) -> Iterator[str]:
+    """End what nobody owns and mark the dead as ended; yields a line for each.
+
+    declared: names of the declared apps. A driver that should drain by itself gets the time to do so.
+    """
+    for d in control.drivers():
+        why, code = _ownerless(control, d, declared)
+        if why and clear(control, d, why, actor, code):
+            yield f"app {d.app}: driver {d.incarnation[:8]}, {d.named}: {why}"
+
+
+def _ownerless(control: Control, d: DriverRow, declared: set[str]) -> tuple[str, EndCode]:
+    # Read behind the driver, which its app may have been given just now.
+    app, s, now = control.app(d.app), settings(), control.now()
+    alive = backends.alive(d, now)
+    silence = (now - d.beat_at) / 1000
+    if alive is False:
+        return "its process is gone", "lost"
+    if alive is None and silence < max(START_TIMEOUT, s.stuck_after):
+        return "", "asked"  # elsewhere and beating, or about to be recorded: not known, so not dead
+    if app is None or d.app not in declared:
+        return "its app is not declared", "asked"
+    if app.incarnation != d.incarnation:
+        return f"driver {(app.incarnation or 'none')[:8]} has its place", "asked"
+    if "on" not in control.desired(d.app).values():
+        since = control.unwanted_since(d.app) or d.launched_at
+        if (now - since) / 1000 > s.drain_timeout:
+            return f"its app is not wanted, and it did not leave within {s.drain_timeout:.0f} s", "asked"
+    return "", "asked"

@@ -1,0 +1,112 @@
+"""Asks for a release, if the code as it lies on the disk would run: what would not is refused before anything drains.
+
+A project's code is read by processes of their own, as who asks may be Airflow's api-server.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import Any
+
+from penstock.control import Actor, Control
+from penstock.errors import ReleaseRefused
+from penstock.host import files
+from penstock.settings import settings
+from penstock.supervision import launch
+
+# Seconds that the declarations, and the plans of an app's streams, may take to be read.
+READ_TIMEOUT, PLAN_TIMEOUT = 60.0, 180.0
+# Releases that are checked or wait for it, in one process.
+MOST = 4
+
+
+def release(
+    control: Control, app: str, actor: Actor, note: str = "", *, accept_state: bool = False, request: str = ""
+) -> int:
+    """Ask for a new driver of an app, and return the release. ReleaseRefused if its code does not load, or cannot go
+    on with the state that its streams have; the second may be accepted, which is recorded.
+
+    request: its id; a release that was asked for under it is not asked for again.
+    """
+    # Whoever asks on this host waits for the others: several JVMs at once take so long that all are given up.
+    with files.locked(settings().home / "run" / "release.lock"):
+        _check(control, app, accept_state=accept_state)
+    if accept_state:
+        note = f"{note} (what streams have in state is accepted)".strip()
+    return control.release(app, actor, note, request)
+
+
+def _check(control: Control, app: str, *, accept_state: bool) -> None:
+    """ReleaseRefused if the code of an app would not run."""
+    declared = _told(("penstock.catalog", app), READ_TIMEOUT)
+    missing = control.desired(app).keys() - set(declared["names"])
+    taken = [name for name in declared["names"] if declared["others"] and control.app_of(name) not in (None, app)]
+    if wrong := declared["wrong"] or (declared["others"] if missing or taken else []):
+        raise ReleaseRefused(
+            f"the code of app {app} cannot be read, so nothing is released and its driver goes on",
+            got="; ".join(wrong),
+            fix="mend the files, and release again",
+        )
+    if not declared["names"]:
+        raise ReleaseRefused(f"nothing is declared for app {app} any more", fix="stop it: its driver then leaves")
+    if declared["streams"]:
+        plans = ("penstock.engine.checkpoint.plan_fingerprint", app, *(["--accept"] if accept_state else []))
+        if refused := _told(plans, PLAN_TIMEOUT)["refused"]:
+            raise ReleaseRefused(
+                f"app {app} cannot go on with this code, so nothing is released and its driver goes on",
+                got="; ".join(refused),
+            )
+
+
+class OneByOne:
+    """Releases apps one after the other in a thread of its own, so that no thread of whoever asks is held up."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, "release")
+        self._asked: dict[tuple[str, str], Future[int]] = {}
+        self._lock = Lock()
+
+    def ask(self, control: Control, app: str, actor: Actor, note: str = "") -> Future[int]:
+        """The release of an app that was asked for, once it is accepted; who asks while the same code is being checked
+        gets the same one. ReleaseRefused, also at once if too many wait."""
+        key = (app, launch.spec_hash())
+        with self._lock:
+            asked = self._asked.get(key)
+            if joins := asked is not None:
+                note = f"{note} (one with another that was being checked)".strip()
+            elif len(self._asked) >= MOST:
+                raise ReleaseRefused(
+                    f"{len(self._asked)} releases are being checked, so that of app {app} is not",
+                    got=", ".join(sorted(name for name, _ in self._asked)),
+                    fix="release again in a minute",
+                )
+            else:
+                asked = self._asked[key] = self._pool.submit(release, control, app, actor, note)
+        assert asked is not None
+
+        def done(ended: Future[int]) -> None:
+            if not joins:
+                self._forget(key)
+            elif not ended.exception():
+                control.record(actor, "release", app, note)
+
+        asked.add_done_callback(done)
+        return asked
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        with self._lock:
+            self._asked.pop(key, None)
+
+
+def _told(command: Sequence[str], timeout: float) -> dict[str, Any]:
+    """What a module says as JSON on its last line. ReleaseRefused if it says nothing."""
+    what = f"`python -m {' '.join(command)}` did not tell whether the code would run"
+    try:
+        return launch.told(command, timeout, PENSTOCK_SPARK_MASTER="local[1]", PENSTOCK_DRIVER_MEMORY="512m")
+    except subprocess.TimeoutExpired as e:
+        raise ReleaseRefused(what, got=f"nothing within {timeout:g} s", fix="release again") from e
+    except subprocess.CalledProcessError as e:
+        raise ReleaseRefused(what, got=e.stderr.decode(errors="replace").strip()[-2000:]) from e

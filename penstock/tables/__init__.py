@@ -1,0 +1,1 @@
+"""Compacted topics as tables: the latest value of each key, on disk, without Spark."""

@@ -1,0 +1,280 @@
+"""A table on disk: what each key of a compacted topic says last, in Arrow files that Spark's workers map into memory.
+
+A table is a folder of files that are never changed and one manifest that names those that count; a new manifest takes
+the old one's place at once, so that a crash leaves the table as it was before or as it is after. Of each partition the
+manifest names some files, oldest first: of a key the last one wins. Two files become one where the older is not twice
+as long as the newer, so there are few, and each row is written again a logarithm of times.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.codec.arrow_files import File, described, is_whole, mapped
+from penstock.errors import PenstockError
+
+LAYOUT = 2
+MANIFEST = "manifest.json"
+FRESH = f"{MANIFEST}.fresh"
+# What one piece of a file holds, and so what a worker passes on at a time.
+ROWS = 50_000
+GONE = "_gone"
+
+
+class Damaged(PenstockError):
+    """A table's folder is not what its manifest says."""
+
+
+class NotKept(PenstockError):
+    """A table's folder cannot be written."""
+
+
+@dataclass(frozen=True)
+class Dead:
+    """Records that are none; next: the offsets behind them, by partition."""
+
+    file: File
+    next: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What counts of a folder. stream: whose it is; schema: DDL of the values; topic: the broker's id of it; at: epoch
+    ms of a moment behind which it misses nothing that was removed from the topic: when its reading began, or later the
+    end was asked for that it was read to; whole: whether nothing was read since; next: offset to go on at, by
+    partition; loaded: whether it was once read to the end; query, batch: the last batch that it was made ready for;
+    parts: files by partition, oldest first; dead: what no batch has written yet, oldest first.
+    """
+
+    stream: str
+    schema: str
+    topic: str
+    at: int = 0
+    next: Mapping[int, int] = field(default_factory=dict)
+    loaded: bool = False
+    query: str = ""
+    batch: int = -1
+    parts: Mapping[int, tuple[File, ...]] = field(default_factory=dict)
+    dead: tuple[Dead, ...] = ()
+    whole: bool = False
+
+    @property
+    def files(self) -> dict[str, File]:
+        """By name."""
+        every = (*(file for files in self.parts.values() for file in files), *(dead.file for dead in self.dead))
+        return {file.name: file for file in every}
+
+    @property
+    def text(self) -> str:
+        body = json.dumps({"layout": LAYOUT, **asdict(self)})
+        return f"{body}\n{zlib.crc32(body.encode())}\n"
+
+    @classmethod
+    def read(cls, folder: Path) -> Manifest:
+        """Damaged if there is none, or none of this layout."""
+        try:
+            body, _, crc = (folder / MANIFEST).read_text().partition("\n")
+            found: dict[str, Any] = json.loads(body)
+            if found.pop("layout") != LAYOUT:
+                raise Damaged("a table is kept in another layout", got=str(folder))
+            if zlib.crc32(body.encode()) != int(crc):
+                raise Damaged("the manifest of a table was changed", got=str(folder))
+            found["next"] = _numbered(found["next"])
+            found["parts"] = {int(p): tuple(File(**f) for f in files) for p, files in found["parts"].items()}
+            found["dead"] = tuple(Dead(File(**d["file"]), _numbered(d["next"])) for d in found["dead"])
+            return cls(**found)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+            raise Damaged("a table has no manifest that can be read", got=f"{folder}: {e!r}") from e
+
+
+def _numbered(offsets: Mapping[str, int]) -> dict[int, int]:
+    return {int(partition): at for partition, at in offsets.items()}
+
+
+class TableFiles:
+    """The folder of one table, written by one thread of one driver.
+
+    Rows are `key STRING`, the fields of the schema and `_gone BOOL`: whether the key was removed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.manifest = Manifest("", "", "")
+
+    def open(self) -> None:
+        """Take up what is there; Damaged if it is not whole."""
+        self.manifest = Manifest.read(self.folder)
+        for file in self.manifest.files.values():
+            self._whole(file)
+        # Left by a crash before they were named.
+        with self._kept():
+            for path in (*self.folder.glob("*.arrow"), self.folder / FRESH):
+                if path.name not in self.manifest.files:
+                    path.unlink(missing_ok=True)
+
+    def begin(self, manifest: Manifest) -> None:
+        """Make it an empty table."""
+        with self._kept():
+            if self.folder.exists():
+                (self.folder / MANIFEST).unlink(missing_ok=True)
+                shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._flip(manifest)
+
+    def append(self, rows: Mapping[int, pa.Table], dead: pa.Table, following: Mapping[int, int]) -> None:
+        """Take in the newest rows of some partitions, each key once, and records that are none."""
+        now = self.manifest
+        with self._kept():
+            parts = {**now.parts, **{p: self._with(now.parts.get(p, ()), table, p) for p, table in rows.items()}}
+            more = [Dead(self._written(dead.schema, dead.to_batches(ROWS), "dead"), following)] if len(dead) else []
+            self._flip(replace(now, parts=parts, dead=(*now.dead, *more), next=following, whole=False))
+
+    def ready(self, query: str, batch: int, at: int) -> None:
+        """Note that the table, as it is, is the one of a batch, and was read to the end that was asked for then."""
+        # Each batch does this, and after a loss of power the manifest of before names the same files.
+        with self._kept():
+            self._flip(replace(self.manifest, query=query, batch=batch, at=at, whole=True), sync=False)
+
+    def loaded(self, at: int) -> None:
+        """Note that it was read to the end that was asked for then."""
+        with self._kept():
+            self._flip(replace(self.manifest, loaded=True, at=at, whole=True))
+
+    def dead(self) -> Iterator[tuple[pa.Table, Mapping[int, int]]]:
+        """Records that are none, oldest first, with the offsets behind them."""
+        for dead in self.manifest.dead:
+            yield mapped(self.folder / dead.file.name), dead.next
+
+    def without_dead(self, count: int) -> None:
+        """Forget the oldest so many parts of them."""
+        if count:
+            with self._kept():
+                self._flip(replace(self.manifest, dead=self.manifest.dead[count:]))
+
+    @contextmanager
+    def _kept(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as e:
+            raise NotKept(
+                "a table cannot be kept on disk",
+                got=f"{self.folder}: {e.strerror or e}",
+                fix="see that its folder can be written and its disk has room; it is tried again by itself",
+            ) from e
+
+    def _whole(self, file: File) -> None:
+        if not is_whole(self.folder, file):
+            raise Damaged(
+                "a file of a table is missing or changed",
+                got=str(self.folder / file.name),
+                fix="nothing: the table is read anew",
+            )
+
+    def _with(self, files: tuple[File, ...], rows: pa.Table, partition: int) -> tuple[File, ...]:
+        """A partition's files after some rows came, put together where that is due."""
+        made = [self._written(rows.schema, rows.to_batches(ROWS), str(partition))]
+        kept = [*files, *made]
+        while len(kept) > 1 and kept[-2].rows < 2 * kept[-1].rows:
+            older, newer = kept[-2:]
+            # Else damage would get a checksum of its own.
+            self._whole(older)
+            # A removed key must be remembered only while an older file may have it.
+            both = merged(self.folder, (older, newer), gone=len(kept) > 2)
+            made.append(self._written(rows.schema, both, str(partition)))
+            kept[-2:] = made[-1:]
+        for passing in made[:-1]:
+            (self.folder / passing.name).unlink()
+        return tuple(kept)
+
+    def _written(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch], name: str) -> File:
+        path = self.folder / f"{name}-{uuid4().hex}.arrow"
+        rows = 0
+        with path.open("wb") as out, pa.ipc.new_file(out, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                rows += batch.num_rows
+            writer.close()
+            out.flush()
+            os.fsync(out.fileno())
+        return described(path, rows)
+
+    def _flip(self, to: Manifest, *, sync: bool = True) -> None:
+        fresh = self.folder / FRESH
+        with fresh.open("w") as out:
+            out.write(to.text)
+            out.flush()
+            if sync:
+                os.fsync(out.fileno())
+        fresh.rename(self.folder / MANIFEST)
+        if sync:
+            folder = os.open(self.folder, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+        # Its own files only: a driver that wakes up behind its lease takes nothing from its heir.
+        for name in self.manifest.files.keys() - to.files.keys():
+            (self.folder / name).unlink(missing_ok=True)
+        self.manifest = to
+
+
+def merged(folder: Path, files: tuple[File, ...], *, gone: bool = False) -> Iterator[pa.RecordBatch]:
+    """The rows of some files, oldest first, each key as the newest one has it. gone: removed keys too."""
+    newer: list[pa.ChunkedArray[Any]] = []
+    for file in reversed(files):
+        table = mapped(folder / file.name)
+        keys = table["key"]
+        if newer:
+            known = pa.chunked_array([chunk for one in newer for chunk in one.chunks], keys.type)
+            table = table.filter(pc.invert(pc.is_in(keys, value_set=known)))
+        newer.append(keys)
+        if not gone:
+            table = table.filter(pc.invert(table[GONE]))
+        yield from table.to_batches(ROWS)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Reads the table in Spark's workers: for each number below count the rows of the partitions that fall to it, as
+    the manifest then has them: there are more partitions than numbers where a task reads several.
+    """
+
+    folder: str
+    count: int
+
+    def __call__(self, partitions: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        folder = Path(self.folder)
+        manifest = Manifest.read(folder)
+        self._of_this_batch(manifest)
+        for given in partitions:
+            for number in given.column(0).to_pylist():
+                for partition, files in manifest.parts.items():
+                    if partition % self.count == number:
+                        yield from (batch.drop_columns([GONE]) for batch in merged(folder, files))
+
+    @staticmethod
+    def _of_this_batch(manifest: Manifest) -> None:
+        """Spark collects what it broadcasts before it hands over the batch: before the table is brought up to date."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        number = context and context.getLocalProperty("streaming.sql.batchId")
+        query = context and context.getLocalProperty("sql.streaming.queryId")
+        if number and query and (query, int(number)) != (manifest.query, manifest.batch):
+            raise PenstockError(
+                "a table is read before its batch begins, as it was before the batch",
+                got=f"batch {number}, and the table of batch {manifest.batch}",
+                fix="join it on equal keys, and leave out broadcast hints and subqueries over it",
+            )

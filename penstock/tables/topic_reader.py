@@ -1,0 +1,214 @@
+"""The records of a compacted topic for a table: read up to a given end, decoded, and each key once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import Consumer, KafkaError, TopicCollection, TopicPartition
+
+from penstock.codec.columnar import BAD, KEPT, Reading, arrow, texts
+from penstock.codec.heartbeat import BEAT_KEY, signer
+from penstock.errors import BrokerError, BrokerRefused, LeaseLost
+from penstock.kafka.admin import COMING_AND_GOING, REQUEST, UNPACKED, admin, answer
+from penstock.kafka.client import connection
+from penstock.model.schema import quoted
+from penstock.tables.table_store import GONE, ROWS
+
+if TYPE_CHECKING:
+    from penstock.model.input import Table
+    from penstock.model.schema import Field
+
+# A broker that says nothing for so long does not answer.
+TIMEOUT = 30.0
+BYTES = 32 * 1024 * 1024
+PLACE: dict[str, pa.DataType] = {"partition": pa.int32(), "offset": pa.int64()}
+RAW = pa.schema({"key": pa.binary(), "value": pa.binary(), **PLACE})
+DEAD = pa.schema({"key": pa.binary(), "value": pa.binary(), **PLACE, "reason": pa.string()})
+# What the reading of an input takes as well, and that of a table has no use for.
+UNUSED = pa.schema({"clock": pa.int64()})
+# The process's DuckDB does one thing at a time, and a driver's streams have a thread each.
+DECODING = threading.Lock()
+
+
+class Taken(NamedTuple):
+    """Some records. rows: what the keys of a partition came to; dead: records that are none; next: offsets behind."""
+
+    rows: dict[int, pa.Table]
+    dead: pa.Table
+    next: dict[int, int]
+
+
+class TableFeed:
+    """Reads a table's topic by assignment; nothing of it is kept by the broker. start: next offsets by partition."""
+
+    def __init__(self, table: Table, bootstrap: str, start: Mapping[int, int]) -> None:
+        self._topic = table.source
+        self._decoder = Decoder(table)
+        self._signer = signer()
+        self.next = dict(start)
+        self._consumer = Consumer(
+            {
+                **UNPACKED,
+                **connection(bootstrap),
+                "group.id": f"penstock.table.{self._topic}",
+                "enable.auto.commit": False,
+                "enable.auto.offset.store": False,
+                "check.crcs": True,
+                "isolation.level": "read_committed",
+                # The end may lie behind records that no committed reader sees: only this says that it is reached.
+                "enable.partition.eof": True,
+                # What is removed while it is read leaves a gap, in which a key may have changed or gone.
+                "auto.offset.reset": "error",
+                "queued.max.messages.kbytes": BYTES // 1024,
+                "fetch.wait.max.ms": 100,
+                "log_level": 2,
+            }
+        )
+        self._consumer.assign([TopicPartition(self._topic, p, at) for p, at in start.items()])
+
+    def to(self, ends: Mapping[int, int], stopped: Callable[[], bool]) -> Iterator[Taken]:
+        """What there is up to the given ends, in parts; LeaseLost if it is stopped on the way."""
+        heard = time.monotonic()
+        held: list[tuple[bytes | None, bytes | None, int, int]] = []
+        size = 0
+        while any(self.next[p] < end for p, end in ends.items()):
+            if stopped():
+                raise LeaseLost(f"the reading of table {self._topic} is stopped")
+            first = self._consumer.poll(0.5)
+            if first is None and time.monotonic() - heard > TIMEOUT:
+                raise BrokerError(
+                    f"the broker gives nothing more of table {self._topic}",
+                    got=f"up to {self.next} of {dict(ends)}",
+                    fix="nothing, if it comes back: it is read on",
+                )
+            for message in (first, *self._consumer.consume(ROWS // 5, 0)) if first is not None else ():
+                partition, offset = message.partition() or 0, message.offset() or 0
+                if (error := message.error()) is not None:
+                    if error.code() == KafkaError._PARTITION_EOF:
+                        heard = time.monotonic()
+                        self.next[partition] = max(offset, self.next[partition])
+                    elif error.code() == KafkaError._AUTO_OFFSET_RESET:
+                        raise BrokerError(
+                            f"records of table {self._topic} were removed before they were read",
+                            got=f"partition {partition} at offset {self.next[partition]}",
+                            fix="nothing: the table is read anew",
+                        )
+                    elif error.code() == KafkaError._BAD_MSG:
+                        raise BrokerError(
+                            f"table {self._topic} cannot be read: a batch of it is broken in the broker's log",
+                            got=f"partition {partition} at offset {self.next[partition]}",
+                            fix="restore the partition from a replica; or make the topic anew and write its rows "
+                            "again, of a capture by `penstock capture ask NAME snapshot`",
+                        )
+                    continue
+                heard = time.monotonic()
+                key, value = message.key(), message.value()
+                self.next[partition] = offset + 1
+                if key != BEAT_KEY or self._signer.time(self._topic, partition, value) is None:
+                    held.append((key, value, partition, offset))
+                    size += len(key or b"") + len(value or b"")
+            if len(held) >= ROWS or size >= BYTES:
+                yield self._decoder.taken(held, dict(self.next))
+                held, size = [], 0
+        yield self._decoder.taken(held, dict(self.next))
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def described(topic: str, bootstrap: str) -> tuple[str, int]:
+    """The broker's id of a topic and its partitions; no id and 0 while it is not there."""
+    (future,) = admin(bootstrap).describe_topics(TopicCollection([topic]), request_timeout=REQUEST).values()
+    try:
+        found = answer(future, bootstrap, f"topic {topic} could not be described")
+    except BrokerRefused as e:
+        if e.code in COMING_AND_GOING:
+            return "", 0
+        raise
+    return str(found.topic_id), len(found.partitions)
+
+
+class Decoder:
+    """Judges values as those of an input are judged."""
+
+    def __init__(self, table: Table) -> None:
+        self._fields = table.fields
+        # No event time: none is asked of a table's value.
+        self._reading = Reading(table.source, f"table {table.source}", table.schema, "", None, keep=True)
+        self._layout = layout(self._fields)
+
+    def taken(self, records: list[tuple[bytes | None, bytes | None, int, int]], following: dict[int, int]) -> Taken:
+        if not records:
+            return Taken({}, DEAD.empty_table(), following)
+        raw = pa.table([pa.array(c, f.type) for c, f in zip(zip(*records, strict=True), RAW, strict=True)], schema=RAW)
+        named = pc.is_valid(texts(raw["key"]))
+        dead = [self._unnamed(raw.filter(pc.invert(named)))]
+        raw = raw.filter(named)
+        rows = [self._gone(raw.filter(pc.is_null(raw["value"])))]
+        for batch in self._decoded(raw.filter(pc.is_valid(raw["value"]))):
+            good, bad = batch.filter(pc.invert(batch[BAD])), batch.filter(batch[BAD])
+            rows.append(self._rows(good))
+            dead.append(_records(bad, DEAD.names).cast(DEAD))
+        return Taken(dict(self._newest(pa.concat_tables(rows))), pa.concat_tables(dead), following)
+
+    def _decoded(self, raw: pa.Table) -> Iterator[pa.Table]:
+        if not len(raw):
+            return
+        for field in UNUSED:
+            raw = raw.append_column(field, pa.nulls(len(raw), field.type))
+        with DECODING:
+            found = list(self._reading(iter(raw.to_batches())))
+        yield pa.Table.from_batches(found)
+
+    def _rows(self, good: pa.Table) -> pa.Table:
+        record = _records(good, ["key", "partition", "offset"])
+        named = [good[f.name] for f in self._fields]
+        never = pa.array([False] * len(good))
+        columns: list[pa.Array[Any] | pa.ChunkedArray[Any]]
+        columns = [texts(record["key"]), *named, never, record["partition"], record["offset"]]
+        return pa.table(columns, schema=self._placed)
+
+    def _gone(self, raw: pa.Table) -> pa.Table:
+        nothing = [pa.nulls(len(raw), f.type) for f in list(self._layout)[1:-1]]
+        ever = pa.array([True] * len(raw))
+        return pa.table([texts(raw["key"]), *nothing, ever, raw["partition"], raw["offset"]], schema=self._placed)
+
+    @property
+    def _placed(self) -> pa.Schema:
+        return pa.schema([*self._layout, *(pa.field(f"_{name}", kind) for name, kind in PLACE.items())])
+
+    @staticmethod
+    def _unnamed(raw: pa.Table) -> pa.Table:
+        why = pc.if_else(pc.is_null(raw["key"]), "the record has no key", "the key is not valid UTF-8")
+        return raw.append_column("reason", why.cast(pa.string())).select(DEAD.names).cast(DEAD)
+
+    def _newest(self, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        """Of each partition the last row of each key."""
+        for partition in rows["_partition"].unique().to_pylist():
+            assert partition is not None
+            own = rows.filter(pc.equal(rows["_partition"], pa.scalar(partition))).sort_by("_offset")
+            numbered = pa.table([own["key"], pa.array(range(len(own)), pa.int64())], names=["key", "row"])
+            last = numbered.group_by("key").aggregate([("row", "max")])["row_max"]
+            yield partition, own.take(last).select(self._layout.names)
+
+
+def layout(fields: tuple[Field, ...]) -> pa.Schema:
+    """The columns of a table's files."""
+    named = [pa.field(f.name, arrow(f.type)) for f in fields]
+    return pa.schema([pa.field("key", pa.string()), *named, pa.field(GONE, pa.bool_())])
+
+
+def ddl(fields: tuple[Field, ...]) -> str:
+    """The columns that a transform gets."""
+    return ", ".join(["key STRING", *(f"{quoted(f.name)} {f.type.ddl}" for f in fields)])
+
+
+def _records(rows: pa.Table, names: list[str]) -> pa.Table:
+    """Of the records that decoded rows were, some columns."""
+    found = rows.select([KEPT]).flatten()
+    return found.select([f"{KEPT}.{name}" for name in names]).rename_columns(names)

@@ -1,0 +1,56 @@
+"""How fresh an answer is, and how fresh its caller wants it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from penstock.views.api.problems import NotReady
+
+# Milliseconds of age from which an answer is marked as stale.
+STALE_MS = 10_000
+
+
+class Fresh(NamedTuple):
+    """How fresh an answer is. lag: records that were behind the offsets it was made of; age_ms: since an end of the
+    topic was asked for that all of it reaches."""
+
+    lag: int
+    age_ms: int
+
+    @property
+    def stale(self) -> bool:
+        return self.age_ms > STALE_MS
+
+    @property
+    def data(self) -> dict[str, Any]:
+        return {"lag": self.lag, "age_ms": self.age_ms, "stale": self.stale}
+
+    @classmethod
+    def least(cls, several: Iterable[Fresh]) -> Fresh:
+        found = list(several)
+        return cls(sum(one.lag for one in found), max((one.age_ms for one in found), default=0))
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What a request says of itself. deadline: monotonic; forwarded: by another instance, so it is not sent on;
+    max_age_ms: how old an answer may be."""
+
+    deadline: float
+    forwarded: bool = False
+    max_age_ms: int | None = None
+
+    def allows(self, fresh: Fresh) -> None:
+        if self.max_age_ms is not None and fresh.age_ms > self.max_age_ms:
+            raise NotReady(
+                "what is known is older than it may be",
+                got=f"{fresh.age_ms} ms",
+                fix="ask again, or allow for more by max_age_ms",
+            )
+
+
+def least(parts: Iterable[Mapping[str, Any]]) -> Fresh:
+    """Of what several instances answered."""
+    return Fresh.least(Fresh(part["freshness"]["lag"], part["freshness"]["age_ms"]) for part in parts)

@@ -1,0 +1,85 @@
+"""Errors as `application/problem+json` (RFC 9457)."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import orjson
+from starlette.responses import Response
+
+from penstock.errors import PenstockError, Wait
+from penstock.views.api.query import Wrong
+from penstock.views.cluster.protocol import Away
+from penstock.views.store.sqlite import Closed, Damaged, Late, NotKept
+
+TYPE = "application/problem+json"
+LONGEST = 1000
+
+
+class Missing(PenstockError):
+    """There is no such view, or no such key in it."""
+
+
+class NotReady(PenstockError):
+    """Nothing can be said of it now without being wrong."""
+
+
+class Misdirected(PenstockError):
+    """A request that was forwarded to an instance that cannot answer it."""
+
+
+class Denied(PenstockError):
+    """The token is wrong or missing."""
+
+
+STATUS: dict[type[PenstockError], int] = {
+    Missing: 404,
+    Wrong: 400,
+    Denied: 401,
+    Misdirected: 421,
+    Late: 504,
+    Wait: 503,
+    NotReady: 503,
+    Away: 503,
+    Closed: 503,
+    Damaged: 503,
+    NotKept: 503,
+}
+
+
+def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
+    return Response(body(status, detail), status, {**(headers or {}), **of(status)}, TYPE)
+
+
+def body(status: int, detail: str) -> bytes:
+    text = detail.encode(errors="replace").decode()[:LONGEST]
+    return orjson.dumps({"type": "about:blank", "title": phrase(status), "status": status, "detail": text})
+
+
+def phrase(status: int) -> str:
+    return HTTPStatus(status).phrase
+
+
+def of(status: int) -> dict[str, str]:
+    """Headers that go with a status."""
+    match status:
+        case 503:
+            return {"Retry-After": "1"}
+        case 401:
+            return {"WWW-Authenticate": "Bearer"}
+    return {}
+
+
+def told(e: PenstockError, headers: dict[str, str] | None = None) -> Response:
+    return problem(STATUS.get(type(e), 500), str(e), headers)
+
+
+def refused(status: int, content: bytes) -> PenstockError:
+    """What another instance says against a request that was sent on."""
+    try:
+        detail = str(orjson.loads(content)["detail"])
+    except (ValueError, KeyError, TypeError):
+        detail = f"status {status}"
+    if status == 504:
+        return Late(detail)
+    return Wrong(detail) if status == 400 else NotReady(detail)

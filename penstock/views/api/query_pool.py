@@ -1,0 +1,84 @@
+"""A few threads for queries: a queue that is short, and a clock that tells when one is stuck.
+
+Whatever reads the disk is a query, also a look for one key: one slow page of the disk would hold up all callers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from penstock.errors import Wait
+from penstock.views.store.sqlite import Late
+
+T = TypeVar("T")
+
+# Each reads a file that the machine's cores read: more threads would not be quicker.
+THREADS = 2
+WAITING = 16
+# A query ends itself at its deadline; one that is at work so long behind it will not end.
+STUCK = 15.0
+
+
+class Pool:
+    """Queries beside the loop that answers. stuck_after: seconds behind its deadline."""
+
+    def __init__(self, threads: int = THREADS, waiting: int = WAITING, stuck_after: float = STUCK) -> None:
+        self._threads = ThreadPoolExecutor(threads, "query")
+        self._most, self._stuck_after = threads + waiting, stuck_after
+        self._asked = 0
+        # Queries end in threads of their own.
+        self._lock = threading.Lock()
+        # Deadlines of those at work.
+        self._working: dict[int, float] = {}
+        self._number = 0
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a thread is lost."""
+        now = time.monotonic()
+        with self._lock:
+            return any(now - deadline > self._stuck_after for deadline in self._working.values())
+
+    @property
+    def asked(self) -> int:
+        """Queries at work and waiting."""
+        return self._asked
+
+    async def run(self, query: Callable[[], T], deadline: float) -> T:
+        """The query's answer. deadline: monotonic. Wait if too many are waiting already; Late."""
+        with self._lock:
+            if self._asked >= self._most:
+                raise Wait("this instance has as many queries as it can answer in time", seconds=1.0)
+            self._asked += 1
+            self._number += 1
+            number = self._number
+        future = self._threads.submit(self._timed, number, query, deadline)
+        future.add_done_callback(lambda _: self._done())
+        try:
+            async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
+                return await asyncio.wrap_future(future)
+        except TimeoutError:
+            raise Late("the query did not end in time", fix="ask for less, or give it more time") from None
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _done(self) -> None:
+        with self._lock:
+            self._asked -= 1
+
+    def _timed(self, number: int, query: Callable[[], T], deadline: float) -> T:
+        if time.monotonic() > deadline:
+            raise Late("the query did not begin in time")
+        with self._lock:
+            self._working[number] = deadline
+        try:
+            return query()
+        finally:
+            with self._lock:
+                del self._working[number]

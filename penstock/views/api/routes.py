@@ -1,0 +1,204 @@
+"""The views by REST. Every route is `async` and short: queries go to the pool, other instances are awaited.
+
+No route declares a body, as FastAPI would read that without a limit: `asked` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import orjson
+from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException as AnyHTTPException
+
+from penstock.errors import PenstockError
+from penstock.views.api import openapi, problems, query
+from penstock.views.api.freshness import Caller, Fresh
+from penstock.views.api.query import Batch, Counts, CountsPart, Search, SearchPart, Wrong
+from penstock.views.api.service import Found, Service
+from penstock.views.cluster.peers import Answer, Peers
+from penstock.views.cluster.protocol import DEADLINE, FORWARDED
+from penstock.web.json_body import asked
+
+M = TypeVar("M", bound=BaseModel)
+MaxAge = Annotated[int | None, Query(ge=0, le=1 << 40, description="refuse what is older")]
+
+# Seconds that a request has, and that it may ask for.
+PATIENCE, LONGEST = 5.0, 30.0
+BODY_LIMIT, BODY_PATIENCE = 256 * 1024, 10.0
+# Of a page by criteria, what is no criterion.
+OF_PAGES = ("limit", "cursor", "order", "descending", "max_age_ms")
+DESCRIPTION = """Compacted topics as the latest value of each key. A request is answered by the instance that owns the
+partition, or is sent on to it, once. Each answer says how fresh it is: `Penstock-Lag`, `Penstock-Age-Ms`,
+`Penstock-Stale`, and `freshness` in the body. A request says how long it may take by `Penstock-Deadline-Ms`."""
+
+
+def caller_of(request: Request, max_age_ms: int | None = None) -> Caller:
+    given, patience = request.headers.get(DEADLINE), PATIENCE
+    if given is not None:
+        if not (given.isascii() and given.isdigit() and len(given) < 10) or not 0 < int(given) <= LONGEST * 1000:
+            raise Wrong(
+                f"{DEADLINE} is no such time", got=given[:40], fix=f"send 1 to {LONGEST * 1000:.0f} milliseconds"
+            )
+        patience = int(given) / 1000
+    return Caller(time.monotonic() + patience, FORWARDED in request.headers, max_age_ms)
+
+
+def known_only(request: Request) -> None:
+    """Wrong if a request has a parameter that its route does not know: who misspells `max_age_ms` is to hear of it."""
+    name = request.scope["route"].name
+    if name != "rows" and name not in openapi.OPEN_TO_ALL:
+        known = {"max_age_ms"} if name in openapi.OF_VALUES else set[str]()
+        if unknown := sorted(request.query_params.keys() - known):
+            fix = f"leave it out; known here: {', '.join(known) or 'none'}"
+            raise Wrong("there is no such parameter", got=unknown[0][:200], fix=fix)
+
+
+def fresh_headers(fresh: Fresh) -> dict[str, str]:
+    return {
+        "Penstock-Lag": str(fresh.lag),
+        "Penstock-Age-Ms": str(fresh.age_ms),
+        "Penstock-Stale": "true" if fresh.stale else "false",
+    }
+
+
+def answered(found: Found | Answer) -> Response:
+    if isinstance(found, Answer):
+        kept = {name: value for name, value in found.headers.items() if name.startswith("penstock-")}
+        return Response(found.content, found.status, kept, found.headers.get("content-type"))
+    headers = fresh_headers(found.fresh)
+    if found.status == 404:
+        return problems.told(problems.Missing("there is no such key", got=found.body["key"][:200]), headers)
+    return Response(orjson.dumps(found.body), found.status, headers, "application/json")
+
+
+def key_of(request: Request) -> str:
+    """The key in the path, exactly as it was sent."""
+    raw: bytes = request.scope["raw_path"]
+    try:
+        key = unquote_to_bytes(raw.partition(b"/rows/")[2]).decode()
+    except UnicodeDecodeError as e:
+        raise Wrong("the key is no UTF-8", got=str(e)) from e
+    if len(key) > query.LONGEST:
+        raise HTTPException(414, f"a key that is asked for has at most {query.LONGEST} characters")
+    return key
+
+
+def made(service: Service, token: str) -> FastAPI:
+    """The app of an instance."""
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        service.peers = Peers(service.directory, token)
+        yield
+        await service.peers.close()
+
+    app = FastAPI(
+        title="Penstock views", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=life,
+        openapi_url="/v1/openapi.json", generate_unique_id_function=lambda route: route.name,
+        dependencies=[Depends(known_only)],
+    )  # fmt: skip
+    app.openapi = lambda: openapi.document(app, token, LONGEST, PATIENCE)  # type: ignore[method-assign]
+
+    async def body_of(request: Request, model: type[M]) -> M:
+        # What one instance takes must not be too much for the next, which gets it written anew and with partitions.
+        limit = BODY_LIMIT * (4 if FORWARDED in request.headers else 1)
+        return await asked(request, model, limit, BODY_PATIENCE)
+
+    @app.get("/v1/views")
+    async def views() -> Response:
+        """All views, as this instance knows them."""
+        found = [service.statistics(name) for name in sorted(service.runs)]
+        return Response(orjson.dumps({"views": found}), media_type="application/json")
+
+    @app.get("/v1/views/{view}")
+    async def view(view: str) -> Response:
+        """Statistics of a view: keys, bytes, partitions with offsets, lag and age, and who owns which."""
+        return Response(orjson.dumps(service.statistics(view)), media_type="application/json")
+
+    @app.get("/v1/views/{view}/rows/{key:path}")
+    async def row(request: Request, view: str, key: str, max_age_ms: MaxAge = None) -> Response:  # noqa: ARG001
+        """The latest value of a key."""
+        return answered(await service.get(view, key_of(request), caller_of(request, max_age_ms)))
+
+    @app.post("/v1/views/{view}/batch")
+    async def batch(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
+        """The latest values of several keys."""
+        caller = caller_of(request, max_age_ms)
+        return answered(await service.batch(view, await body_of(request, Batch), caller))
+
+    @app.get("/v1/views/{view}/rows")
+    async def rows(
+        request: Request,
+        view: str,
+        order: Annotated[str, Query(max_length=query.LONGEST)] = query.KEY,
+        descending: bool = False,
+        limit: Annotated[int, Query(ge=1, le=query.ROWS)] = 100,
+        cursor: str | None = None,
+        max_age_ms: MaxAge = None,
+    ) -> Response:
+        """Rows by criteria, a page: `field=value`, `map.entry=value`, `field.ge=value`; one field again: or."""
+        given = [(name, value) for name, value in request.query_params.multi_items() if name not in OF_PAGES]
+        if len(given) > query.VALUES:
+            raise Wrong("too many criteria", got=len(given), fix=f"send {query.VALUES} at most")
+        where = query.said(service.view(view).layout, given)
+        if len(where) > query.TERMS:
+            raise Wrong("too many criteria", got=len(where), fix=f"ask by {query.TERMS} fields and entries at most")
+        search = Search(where=where, order=order, descending=descending, limit=limit, cursor=cursor)
+        return answered(await service.search(view, search, caller_of(request, max_age_ms)))
+
+    @app.post("/v1/views/{view}/search")
+    async def search(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
+        """Rows by criteria, a page: ordered by key or by a field."""
+        caller = caller_of(request, max_age_ms)
+        model = SearchPart if caller.forwarded else Search
+        return answered(await service.search(view, await body_of(request, model), caller))
+
+    @app.post("/v1/views/{view}/counts")
+    async def counts(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
+        """How many rows there are, by the values of fields; `at` is the moment of it, epoch ms."""
+        caller = caller_of(request, max_age_ms)
+        model = CountsPart if caller.forwarded else Counts
+        return answered(await service.counts(view, await body_of(request, model), caller))
+
+    @app.get("/v1/live")
+    async def live() -> Response:
+        """Fails when a thread that queries is stuck; without a token."""
+        if service.stuck:
+            return problems.problem(503, "a query does not end: the instance is to be started anew")
+        return Response(b'{"live":true}', media_type="application/json")
+
+    @app.get("/v1/ready")
+    async def ready() -> Response:
+        """Fails as long as a view of this instance is being loaded, or none can be served; without a token."""
+        loaded, refused, waiting = service.ready
+        if waiting or not loaded:
+            told = [f"{name}: {why} (see /v1/views/{name})" for name, why in {**waiting, **refused}.items()]
+            return problems.problem(503, f"not ready: {'; '.join(told) or 'the views are being opened'}")
+        body = {"ready": True, "views": loaded, "refused": refused}
+        return Response(orjson.dumps(body), media_type="application/json")
+
+    @app.exception_handler(PenstockError)
+    async def penstock_error(_: Request, e: PenstockError) -> Response:
+        return problems.told(e)
+
+    @app.exception_handler(AnyHTTPException)
+    async def http_error(_: Request, e: AnyHTTPException) -> Response:
+        return problems.problem(e.status_code, str(e.detail), dict(e.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, e: RequestValidationError) -> Response:
+        told = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in e.errors()[:10])
+        return problems.problem(422, told)
+
+    @app.exception_handler(Exception)
+    async def unforeseen(_: Request, __: Exception) -> Response:
+        return problems.problem(500, "this should not have happened; see the instance's log")
+
+    return app

@@ -1,0 +1,1 @@
+"""Instances of the views: partition assignment and forwarding."""

@@ -1,0 +1,83 @@
+"""Asks the views: whichever instance answers."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+
+from penstock.control import Control
+from penstock.control.repositories.view_instances import Instances
+from penstock.errors import PenstockError
+from penstock.views.api.server import token_of
+from penstock.views.cluster.protocol import DEADLINE, SILENT_MS
+
+PATIENCE = 10.0
+# Seconds in which an instance that is there lets one in.
+CONNECT = 2.0
+# What an instance says behind its deadline is still waited for.
+GRACE = 0.5
+FIX = "see `penstock streams list`, apps views-1 and on"
+
+
+class NotAnswered(PenstockError):
+    """No instance of the views answers."""
+
+
+class Slow(NotAnswered):
+    """An instance did not answer in time."""
+
+
+def path_of(view: str, what: str = "") -> str:
+    """Of a view, or of one of its ways: `search`, `counts`, `batch`."""
+    return f"/v1/views/{quote(view, safe='')}" + (f"/{what}" if what else "")
+
+
+def key_path(view: str, key: str) -> str:
+    """Of a key, which may be of dots and slashes."""
+    return path_of(view, f"rows/{quote(key, safe='').replace('.', '%2E')}")
+
+
+def asked(control: Control, path: str, body: Any = None, patience: float = PATIENCE) -> httpx.Response:
+    """What the first instance says that can answer now; if none can, what the last one says against it.
+
+    body: sent as JSON. patience: seconds, of all of it. NotAnswered; ControlError.
+    """
+    deadline = time.monotonic() + patience
+    token = token_of("127.0.0.1")
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    failure = NotAnswered("no instance of the views has reported to the control database", fix=FIX)
+    refusal: httpx.Response | None = None
+    now, instances = Instances(control).read()
+    with httpx.Client(headers=headers, trust_env=False) as client:
+        for row in sorted(instances, key=lambda row: now - row.beat_at > SILENT_MS):
+            left = deadline - time.monotonic()
+            if left <= 0:
+                break
+            timeout = httpx.Timeout(left + GRACE, connect=min(CONNECT, left))
+            said = {DEADLINE: str(max(1, int(left * 1000)))}
+            method = "GET" if body is None else "POST"
+            try:
+                answer = client.request(method, row.url + path, json=body, headers=said, timeout=timeout)
+            except httpx.ReadTimeout:
+                failure = Slow("the views do not answer in time", got=f"{row.name}: nothing within {left:.0f} s")
+            except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
+                got = f"{row.name} at {row.url}: {type(e).__name__}"
+                failure = NotAnswered("no instance of the views answers", got=got, fix=FIX)
+            else:
+                if answer.status_code != 503:
+                    return answer
+                refusal = answer
+    if refusal is not None:
+        return refusal
+    raise failure
+
+
+def detail_of(answer: httpx.Response) -> str:
+    """What is said against a request."""
+    try:
+        return str(answer.json()["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"status {answer.status_code}"

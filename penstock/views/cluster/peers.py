@@ -1,0 +1,201 @@
+"""The other instances: who has what, by the control database, and how they are asked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
+from yarl import URL
+
+from penstock.control.repositories.view_instances import Holds, InstanceRow, Instances, Sample
+from penstock.errors import ControlError
+from penstock.settings import settings
+from penstock.views.cluster.partition_assignment import in_order
+from penstock.views.cluster.protocol import DEADLINE, FORWARDED, LAG, SILENT_MS, Away
+from penstock.views.store.sqlite import Late
+
+log = logging.getLogger(__name__)
+
+EVERY = 1.0
+# Prometheus looks less often.
+COUNT_EVERY = 5.0
+# For so long one that did not answer is asked last.
+SUSPECT = 2.0
+# A forwarded request gets so long at most: another instance may have the partition too. A query that no other can
+# answer has all of its time.
+PATIENCE = 2.0
+CONNECTIONS = 32
+# Seconds that one waits for one of these: longer, and there is a queue before it.
+QUEUE = 0.25
+# Seconds that one is kept without requests: fewer than the other instance keeps it.
+IDLE = 5.0
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    content: bytes
+    headers: Mapping[str, str]
+
+
+class Directory:
+    """Which instance has which partitions loaded, looked up every second in a thread of its own. holds, asked: of this
+    one, the second being what it has counted of its requests."""
+
+    def __init__(
+        self,
+        instances: Instances,
+        own: InstanceRow,
+        holds: Callable[[], dict[str, Holds]],
+        asked: Callable[[], list[Sample]] = list,
+    ) -> None:
+        self.own = own
+        self._instances, self._holds, self._asked = instances, holds, asked
+        self._asked_at = float("-inf")
+        self._rows: dict[int, InstanceRow] = {}
+        self._silent: set[int] = set()
+        self._suspects: dict[int, float] = {}
+        # What an instance has loaded of a view, as it said it and as a set.
+        self._loaded: dict[tuple[int, str], tuple[list[int], frozenset[int]]] = {}
+        self._leaving = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, name="instances", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """Leave, so that the others ask here no more."""
+        self._leaving.set()
+        self._thread.join(5.0)
+        try:
+            self._instances.leave(self.own)
+        except ControlError as e:
+            log.warning("the instance could not say that it leaves: %s", e)
+
+    def url(self, number: int) -> str:
+        return self._rows[number].url
+
+    @property
+    def rows(self) -> list[InstanceRow]:
+        return list(self._rows.values())
+
+    def count(self, view: str) -> int:
+        """Partitions of a view's topic, as another instance knows; 0 if none does."""
+        return max((row.holds[view]["count"] for row in self._rows.values() if view in row.holds), default=0)
+
+    def having(self, view: str, partition: int) -> list[int]:
+        """The other instances that have a partition, in the order in which they own it, the doubtful ones last."""
+        found = [
+            number
+            for number, row in self._rows.items()
+            if number != self.own.number and view in row.holds and partition in self._set(row, view)
+        ]
+        return sorted(in_order(partition, found, max(1, settings().views_instances)), key=self.doubtful)
+
+    def _set(self, row: InstanceRow, view: str) -> frozenset[int]:
+        said = row.holds[view]["loaded"]
+        known = self._loaded.get((row.number, view))
+        if known is None or known[0] is not said:
+            known = self._loaded[row.number, view] = said, frozenset(said)
+        return known[1]
+
+    def doubtful(self, number: int) -> bool:
+        return number in self._silent or self._suspects.get(number, 0.0) > time.monotonic()
+
+    def suspect(self, number: int) -> None:
+        self._suspects[number] = time.monotonic() + SUSPECT
+
+    def look(self) -> None:
+        now, rows = self._instances.report(
+            InstanceRow(self.own.name, self.own.number, self.own.incarnation, self.own.url, holds=self._holds())
+        )
+        self._silent = {row.number for row in rows if now - row.beat_at > SILENT_MS}
+        self._rows = {row.number: row for row in rows}
+        if time.monotonic() - self._asked_at > COUNT_EVERY:
+            self._instances.report_asked(self.own.name, self._asked())
+            self._asked_at = time.monotonic()
+
+    def _look_on(self) -> None:
+        while not self._leaving.is_set():
+            try:
+                self.look()
+            except ControlError as e:
+                # The others may be well: what was known of them stands.
+                log.warning("instances of the views are not known anew: %s", e)
+            except Exception:
+                log.exception("instances of the views are not known anew")
+            self._leaving.wait(EVERY)
+
+
+class Peers:
+    """Asks other instances, by connections that are kept. To be made in the loop that answers."""
+
+    def __init__(self, directory: Directory, token: str) -> None:
+        self._directory = directory
+        self._free = asyncio.Semaphore(CONNECTIONS)
+        self._session = ClientSession(
+            connector=TCPConnector(limit=0, keepalive_timeout=IDLE),
+            headers={"authorization": f"Bearer {token}"} if token else {},
+            skip_auto_headers=("Accept", "Accept-Encoding", "User-Agent"),
+            cookie_jar=DummyCookieJar(),
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    async def ask(
+        self,
+        number: int,
+        method: str,
+        path: str,
+        deadline: float,
+        *,
+        content: bytes | None = None,
+        last: bool = False,
+    ) -> Answer:
+        """What another instance answers. path: with what follows the `?`; deadline: monotonic; last: of a query that
+        nobody else can answer. Away; Late if there is no time left."""
+        async with self._turn(number, deadline - time.monotonic()):
+            left = deadline - time.monotonic()
+            whole = last or left <= PATIENCE
+            left = left if whole else PATIENCE
+            headers = {FORWARDED: self._directory.own.name, DEADLINE: str(max(1, int(left * 1000)))}
+            if content is not None:
+                headers["content-type"] = "application/json"
+            try:
+                # The path is quoted, and no second time.
+                url = URL(self._directory.url(number) + path, encoded=True)
+                async with self._session.request(
+                    method, url, data=content, headers=headers, allow_redirects=False,
+                    timeout=ClientTimeout(total=max(0.001, left)),
+                ) as found:  # fmt: skip
+                    answer = Answer(found.status, await found.read(), found.headers)
+            except (ClientError, KeyError, OSError, ValueError) as e:
+                self._directory.suspect(number)
+                if whole and isinstance(e, TimeoutError):
+                    fix = "ask again, or give it more time"
+                    raise Late("another instance did not answer in time", got=f"views-{number}", fix=fix) from e
+                raise Away("an instance of the views does not answer", got=f"views-{number}: {type(e).__name__}") from e
+        # An instance of other code may not have the view at all: that says nothing of a key.
+        unknown = answer.status == 404 and LAG not in answer.headers
+        if answer.status in (421, 503) or unknown:
+            raise Away("an instance of the views cannot answer now", got=f"views-{number}: {answer.status}")
+        return answer
+
+    @asynccontextmanager
+    async def _turn(self, number: int, left: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(max(0.001, min(left, QUEUE))):
+                await self._free.acquire()
+        except TimeoutError as e:
+            raise Away("too many requests wait for another instance", got=f"views-{number}") from e
+        try:
+            yield
+        finally:
+            self._free.release()

@@ -1,0 +1,368 @@
+"""One view in one instance: a thread that brings its store up to what its topic holds."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.control import ProgressRow
+from penstock.control.repositories.view_instances import Holds
+from penstock.errors import DeclarationError, LeaseLost, PenstockError
+from penstock.kafka.admin import Ends
+from penstock.model.input import Table
+from penstock.model.topic import Topic
+from penstock.model.view import Served, View
+from penstock.settings import settings
+from penstock.tables.table_store import GONE
+from penstock.tables.topic_reader import TableFeed, Taken
+from penstock.tables.topic_snapshot import Now, look, made_again, missed, read_in_time, same_count
+from penstock.views.cluster.partition_assignment import earlier_count, kept_by, partition_of, partitions_of
+from penstock.views.store.columns import Layout
+from penstock.views.store.sqlite import Damaged, Store
+
+log = logging.getLogger(__name__)
+
+# Seconds between two looks at the topic, when the last found something and when it did not.
+EVERY, IDLE = 0.5, 1.0
+# Seconds after which the store notes again that it is up to the end, and its rows are counted again.
+NOTE_EVERY, COUNT_EVERY = 60.0, 10.0
+# Ends of a log that are waited for; while there are so many, those that follow are not noted.
+WAITING = 60
+# Records in the wrong partition that a view remembers of what it reads at once. Where there are more it is the topic.
+MISPLACED = 1000
+# So many keys lie as with fewer partitions by chance in one of some thousand topics.
+SURE = 10
+BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0)
+STOP = 20.0
+
+
+class Held(NamedTuple):
+    """One partition. next, end: offsets, the log's end as it was when it was asked for last; at: monotonic, before an
+    end was asked for that is reached since; made: which of its files the store has it in."""
+
+    next: int
+    end: int
+    at: float
+    made: int
+
+
+class Reach:
+    """When an end of a partition's log was asked for that is reached since. at: monotonic, None for never.
+
+    Ends of the log, not where a committed reader comes: an open transaction hides what others have committed behind it.
+    """
+
+    def __init__(self, at: float | None = None) -> None:
+        self.at = at
+        self._ends: deque[tuple[float, int]] = deque()
+
+    def asked(self, at: float, end: int) -> None:
+        """Take in where the log ended, at `at` or later."""
+        if len(self._ends) < WAITING:
+            self._ends.append((at, end))
+
+    def read(self, following: int) -> None:
+        """Take in up to where it is read."""
+        while self._ends and following >= self._ends[0][1]:
+            self.at, _ = self._ends.popleft()
+
+
+@dataclass
+class Figures:
+    """What a view says of itself beside its row of progress."""
+
+    keys: int = 0
+    bytes: int = 0
+    dead: int = 0
+    reason: str = ""
+    rebuilt: str = ""
+    """Why the store was made anew, the last time it was in this process."""
+
+
+class ViewRun:
+    """A view as one instance keeps it, in a thread of its own. figures: its row of progress.
+
+    In that row, rows in are records, rows out changes of keys, the dead ones no record of the schema, the batch is a
+    transaction of the store, and the state what the store holds.
+    """
+
+    def __init__(self, served: Served, topic: Topic, root: Path, bootstrap: str, figures: ProgressRow) -> None:
+        self.view: View = served.view
+        self.figures = figures
+        self.seen = Figures()
+        self.offsets: dict[str, dict[int, int]] = {}
+        self.count = 0
+        """Partitions of the topic; 0 until they are known."""
+        self.held: dict[int, Held] = {}
+        """Those of this instance that can be answered for."""
+        self.refused: DeclarationError | None = None
+        """Why the topic cannot be served as it is, until that has changed."""
+        self._mine: list[int] = []
+        self._reach: dict[int, Reach] = {}
+        self.layout = Layout(served.view)
+        self.store = Store(self.layout, root / f"{served.view.name}.db")
+        self._instance, self._topic, self._bootstrap = served.instance, topic, bootstrap
+        self._table = Table(topic, served.view.schema)
+        self._thread: threading.Thread | None = None
+        self._stopping = threading.Event()
+        self._failures = 0
+        self._rate = (time.monotonic(), figures.rows_in)
+        self._noted = self._counted = 0.0
+        # Epoch ms of the last end that was asked for and is reached; 0 if the store was opened since.
+        self._read_at = 0
+
+    # Life, as the driver sees it
+
+    @property
+    def running(self) -> bool:
+        return self._thread is not None
+
+    @property
+    def active(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def tend(self) -> None:
+        if not self.active:
+            self._stopping = threading.Event()
+            self.figures.state = "starting"
+            self._thread = threading.Thread(
+                target=self._work, args=(self._stopping,), name=f"view-{self.view.name}", daemon=True
+            )
+            self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(STOP)
+            self._thread = None
+        self.figures.state, self.figures.rows_per_s = "stopped", 0.0
+
+    def writing_for(self) -> float:
+        """A write that hangs shows as a view that grows old."""
+        return 0.0
+
+    def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
+        """It measures its own, more often."""
+
+    def report(self) -> ProgressRow:
+        then, rows = self._rate
+        now = time.monotonic()
+        if now - then > 1:
+            self.figures.rows_per_s = (self.figures.rows_in - rows) / (now - then)
+            self._rate = (now, self.figures.rows_in)
+        held = self.held
+        self.figures.behind_ms = int((now - min(h.at for h in held.values())) * 1000) if held else None
+        row = replace(self.figures)
+        # In the copy: the view's own thread may say meanwhile that it fails.
+        if row.state == "running" and not (row.rows_per_s or row.lag):
+            row.state = "idle"
+        return row
+
+    @property
+    def ready(self) -> bool:
+        """Whether all that this instance keeps of it is loaded, which may be nothing."""
+        return self.count > 0 and self.held.keys() >= set(self._mine)
+
+    @property
+    def waits(self) -> str:
+        """What it waits for, as long as it is not ready."""
+        figures = self.figures
+        if self.refused:
+            return self.refused.what
+        if figures.error and figures.state != "running":
+            return f"{figures.state}, after an error"
+        lacking = sorted(set(self._mine) - self.held.keys())
+        if figures.state == "running" and lacking:
+            return (
+                f"partitions {lacking[:20]} are hidden by a transaction that is open: it ends at its timeout, or see "
+                "kafka-transactions.sh list, abort"
+            )
+        return f"{figures.state}, {figures.lag or 0} records to read"
+
+    @property
+    def holds(self) -> Holds:
+        return {"count": self.count, "loaded": sorted(self.held)}
+
+    # The thread
+
+    def _work(self, stopping: threading.Event) -> None:
+        while not stopping.is_set():
+            try:
+                self._keep(stopping)
+            except LeaseLost:
+                break  # it is stopped
+            except Damaged as e:
+                # It is found to be so again when it is opened, and made anew.
+                self._failed(e)
+                self.store.path.unlink(missing_ok=True)
+                self.seen.rebuilt = str(e)
+            except PenstockError as e:
+                self.refused = e if isinstance(e, DeclarationError) else self.refused
+                self._failed(e)
+                stopping.wait(BACKOFF[min(self._failures, len(BACKOFF)) - 1])
+            except Exception as e:
+                # What nobody thought of must show as a view that fails, not as a thread that is gone.
+                log.exception("view %s", self.view.name)
+                self._failed(e)
+                stopping.wait(BACKOFF[-1])
+        self.held = {}
+        self.store.close()
+
+    def _keep(self, stopping: threading.Event) -> None:
+        asked, now = time.monotonic(), look(self._topic.name, self._bootstrap, "view")
+        mine = self._open(now)
+        feed = TableFeed(self._table, self._bootstrap, {p: self.store.next[p] for p in mine})
+        self._reach = self._reached_before(asked, now)
+        with closing(feed):
+            while not stopping.is_set():
+                if why := self._why_anew(now):
+                    self._anew(now, mine, why)
+                    return
+                busy = self._up_to(feed, now, asked, stopping.is_set)
+                stopping.wait(EVERY if busy else IDLE)
+                if not stopping.is_set():
+                    asked, now = time.monotonic(), look(self._topic.name, self._bootstrap, "view")
+
+    def _open(self, now: Now) -> list[int]:
+        """Take up the store, or make it anew; the partitions that are this instance's."""
+        s = settings()
+        mine = kept_by(self._instance, len(now.ends), s.views_instances, s.views_standby)
+        self.held, self._mine, self.count = {}, mine, len(now.ends)
+        try:
+            self.store.open()
+        except Damaged as e:
+            self._anew(now, mine, str(e) if self.store.path.exists() else self.seen.rebuilt or "there was none")
+        others = self.store.next.keys() - set(mine)
+        self.store.without(others)
+        if lacking := set(mine) - self.store.next.keys():
+            self.store.apply({}, {p: now.starts[p] for p in lacking})
+        self.figures.state = "loading"
+        self._counted = self._noted = 0.0
+        self._read_at = 0
+        return mine
+
+    def _why_anew(self, now: Now) -> str:
+        following, meta, name = self.store.next, self.store.meta, self._topic.name
+        if made_again(meta.topic, following, now):
+            return "its topic was deleted and made again"
+        same_count(name, dict.fromkeys(range(meta.count), 0), now, "view")
+        return missed(name, following, self._read_at or meta.at, now, self._bootstrap, whole=meta.whole)
+
+    def _anew(self, now: Now, mine: list[int], why: str) -> None:
+        log.warning("view %s is read from its topic's beginning: %s", self.view.name, why)
+        self.held, self.seen.rebuilt, self._read_at = {}, why, 0
+        self.store.begin(now.id, len(now.ends), now.at, {p: now.starts[p] for p in mine})
+
+    def _reached_before(self, asked: float, now: Now) -> dict[int, Reach]:
+        """What the store says of its own partitions; those that are new to it were never read."""
+        fresh, known = self.store.meta.fresh, self.store.meta.loaded and self.store.next.keys() >= set(self._mine)
+        # A clock that was set back says no less than one that was set forth.
+        return {p: Reach(asked - abs(now.at - fresh) / 1000 if fresh and known else None) for p in self._mine}
+
+    def _up_to(self, feed: TableFeed, now: Now, asked: float, stopped: Callable[[], bool]) -> bool:
+        """Read to where a committed reader comes; whether there was anything new. asked: monotonic, before `now`."""
+        began, changed, mine = time.monotonic(), False, self._mine
+        ends = {p: now.log_ends[p] for p in mine}
+        for p, end in ends.items():
+            self._reach[p].asked(asked, end)
+        self._note(ends)
+        for taken in feed.to({p: now.ends[p] for p in mine}, stopped):
+            if taken.next != self.store.next:
+                self._apply(taken)
+                changed = True
+            self._note(ends)
+        if not self.store.meta.whole:
+            read_in_time(self._topic.name, self._read_at or self.store.meta.at, self._bootstrap, "view")
+        if misplaced := self.store.read("SELECT key, partition FROM misplaced LIMIT ?", (MISPLACED,)):
+            self.held = {}
+            raise self._displaced(misplaced)
+        if changed:
+            self.figures.batch_at = int(time.time() * 1000)
+            self.figures.batch_ms = int((time.monotonic() - began) * 1000)
+            self.figures.batch_id = (self.figures.batch_id or 0) + 1
+        for p, reach in self._reach.items():
+            reach.read(self.store.next[p])
+        reached = {p: reach.at for p, reach in self._reach.items() if reach.at is not None}
+        if not self.store.meta.whole or asked - self._noted > NOTE_EVERY:
+            ago = int((asked - min(reached.values(), default=asked)) * 1000)
+            self.store.reached(now.at, now.at - ago if len(reached) == len(mine) else 0)
+            self._noted = asked
+        self._read_at = now.at
+        following, made = self.store.next, self.store.generation
+        self.held = {p: Held(following[p], max(ends[p], following[p]), at, made) for p, at in reached.items()}
+        if not self._counted or (changed and asked - self._counted > COUNT_EVERY):
+            ((self.seen.keys,),) = self.store.read("SELECT count(*) FROM rows")
+            self._counted = asked
+        self._failures, self.refused = 0, None
+        self.figures.state, self.figures.error = "running", None
+        self.figures.watermark = now.at
+        self._note(ends)
+        return changed
+
+    def _apply(self, taken: Taken) -> None:
+        rows, misplaced = dict[int, pa.Table](), dict[int, pa.Table]()
+        dead, reason = len(taken.dead), str(taken.dead["reason"][-1]) if len(taken.dead) else ""
+        for partition, table in taken.rows.items():
+            there = pa.array(partitions_of(table["key"], self.count) == partition)
+            rows[partition] = table
+            if not pc.all(there).as_py():
+                rows[partition], misplaced[partition] = table.filter(there), table.filter(pc.invert(there))
+        found = [
+            (key, partition)
+            for partition, table in misplaced.items()
+            for key in map(str, table.filter(pc.invert(table[GONE]))["key"].to_pylist())
+        ]
+        if len(found) >= MISPLACED:
+            raise self._displaced(found)
+        before, known = sum(self.store.next.values()), self.store.meta.dead
+        self.store.apply(rows, taken.next, dead, reason, misplaced)
+        self.figures.rows_in += sum(taken.next.values()) - before
+        self.figures.rows_out += sum(len(table) for table in rows.values())
+        self.figures.dead += self.store.meta.dead - known
+
+    def _note(self, ends: dict[int, int]) -> None:
+        following, topic = self.store.next, self._topic.name
+        # What a partition that is answered for has become is told at once; the others are not answered for.
+        self.held = {p: h._replace(next=following[p], end=max(ends[p], following[p])) for p, h in self.held.items()}
+        lag = sum(max(0, end - following[p]) for p, end in ends.items())
+        self.seen.dead, self.seen.reason = self.store.meta.dead, self.store.meta.reason
+        self.seen.bytes = self.store.bytes
+        self.figures.lag, self.figures.state_rows, self.figures.state_bytes = lag, self.seen.keys, self.seen.bytes
+        self.figures.topics = {topic: {"lag": lag, "offsets": {str(p): following[p] for p in ends}}}
+
+    def _displaced(self, found: Sequence[tuple[str, int]]) -> DeclarationError:
+        """The error for records, some keys and where they lie, that are not where their keys say."""
+        name, (key, partition) = self._topic.name, found[0]
+        number = f"{len(found)} keys" if len(found) < MISPLACED else f"{MISPLACED} keys or more"
+        got = f"{number}, as {key[:80]!r} in partition {partition}, not in {partition_of(key, self.count)}"
+        one = f"write a record with that key and no value into partition {partition} to take it out"
+        if earlier := earlier_count(found, self.count):
+            got += f"; they lie as if there were {earlier} partitions, and there are {self.count}"
+            added = "if partitions were added, write the topic anew into one with so many from the start"
+            fix = added if len(found) >= SURE else f"{added}; if it is a stray record, {one}"
+        elif len(found) < MISPLACED:
+            fix = f"if it is a stray record, {one}; else write the topic with the partitioner of Kafka's Java clients"
+        else:
+            fix = "write the topic with the partitioner of Kafka's Java clients (librdkafka's murmur2_random)"
+        return DeclarationError(
+            f"the records of topic {name} do not lie where their keys say, so no instance knows where to look for one",
+            got=got,
+            fix=fix,
+        )
+
+    def _failed(self, e: Exception) -> None:
+        self._failures += 1
+        self.figures.state, self.figures.rows_per_s = "failing", 0.0
+        self.figures.error, self.figures.error_at = str(e), int(time.time() * 1000)
+        self.figures.restarts += 1
+        log.error("view %s failed: %s", self.view.name, e)

@@ -1,0 +1,324 @@
+"""A view on disk: its rows in SQLite, with the offsets behind them in the same transaction.
+
+One thread writes; readers have connections of their own and see whole transactions. What a store was made of (topic,
+schema, what it is asked by) lies in it: one that does not fit, or is damaged, is removed and made anew from the topic.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import orjson
+import pyarrow as pa
+
+from penstock.errors import PenstockError
+from penstock.tables.table_store import GONE
+from penstock.views.store.columns import VERSION, Layout
+
+# Pages of 4 kB that the write-ahead log may have before they are brought into the file.
+CHECKPOINT = 8000
+# kB of the file that a connection holds, and bytes of it that are mapped into memory.
+CACHE, MAPPED = 32_768, 1 << 31
+# How many instructions of SQLite's pass between two looks at the clock.
+INSTRUCTIONS = 20_000
+CRITERIA = "criteria"
+DAMAGES = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+NOT_NOW = (
+    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_BUSY,
+    sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_NOMEM,
+)  # fmt: skip
+
+
+class Damaged(PenstockError):
+    """The file is no store, or not whole."""
+
+
+class NotKept(PenstockError):
+    """The disk does not take it."""
+
+
+class Late(PenstockError):
+    """A query did not end in time."""
+
+
+class Closed(PenstockError):
+    """There is no store to be read now."""
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What a store was made of. topic: the broker's id of it, and its partitions; at: epoch ms, when an end was asked
+    for that it was read to, as a committed reader comes to it; whole: whether nothing was read since; fresh: epoch ms,
+    as `at`, but of ends of the log, which an open transaction may hide; loaded: whether it ever was read to an end;
+    dead: records that are none, and why the last one is none."""
+
+    version: int
+    schema: str
+    by: tuple[str, ...]
+    topic: str
+    count: int
+    at: int = 0
+    whole: bool = False
+    fresh: int = 0
+    loaded: bool = False
+    dead: int = 0
+    reason: str = ""
+
+
+class Rows(list[tuple[Any, ...]]):
+    """cut: whether there were more bytes than were asked for, and so more rows."""
+
+    cut = False
+
+
+class Store:
+    """The store of a view in one instance."""
+
+    def __init__(self, layout: Layout, path: Path) -> None:
+        self.layout, self.path = layout, path
+        self.meta = self._fitting("", 0)
+        self.next: dict[int, int] = {}
+        # Raised whenever the file is another one.
+        self.generation = 0
+        self._writer: sqlite3.Connection | None = None
+        self._of_thread = threading.local()
+        self._columns = [column.name for column in layout.columns]
+
+    # The one that writes
+
+    def open(self) -> None:
+        """Take up what is there; Damaged if it is not whole, or of something else."""
+        self.close()
+        if not self.path.exists():
+            raise Damaged("there is no store yet")
+        try:
+            with self._judged():
+                self._writer = self._connected()
+                self._take_up(self._writer)
+        except PenstockError:
+            self.close()
+            raise
+        self.generation += 1
+
+    def _take_up(self, c: sqlite3.Connection) -> None:
+        (problem,) = c.execute("PRAGMA quick_check(1)").fetchone()
+        if problem != "ok":
+            raise Damaged("the store is damaged", got=problem)
+        try:
+            (text,) = c.execute("SELECT meta FROM meta").fetchone()
+            known = orjson.loads(text)
+            meta = Meta(**{**known, "by": tuple(known["by"])})
+        except (sqlite3.OperationalError, TypeError, ValueError, KeyError) as e:
+            raise Damaged("the store is of another version, or of something else", got=e) from e
+        own = self._fitting("", 0)
+        if (meta.version, meta.schema, meta.by) != (own.version, own.schema, own.by):
+            raise Damaged("the store is of another schema, or is asked by other fields")
+        self.meta, self.next = meta, dict(c.execute("SELECT partition, next FROM offsets"))
+
+    def begin(self, topic: str, count: int, at: int, starts: Mapping[int, int]) -> None:
+        """Make it an empty store."""
+        self.close()
+        with self._judged():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self.path}{suffix}").unlink(missing_ok=True)
+            self._writer = self._connected()
+            columns = "".join(f", {c.name} {c.affinity}" for c in self.layout.columns)
+            with self._transaction() as c:
+                c.execute("CREATE TABLE meta (meta TEXT)")
+                c.execute("CREATE TABLE offsets (partition INTEGER PRIMARY KEY, next INTEGER)")
+                c.execute(f"CREATE TABLE rows (key TEXT UNIQUE NOT NULL, partition INTEGER, value TEXT{columns})")
+                # Records in another partition than the one their key belongs to.
+                c.execute("CREATE TABLE misplaced (key TEXT, partition INTEGER, PRIMARY KEY (key, partition))")
+                self.meta = replace(self._fitting(topic, count), at=at)
+                self._put(c, starts)
+        self.generation += 1
+
+    def apply(
+        self,
+        rows: Mapping[int, pa.Table],
+        following: Mapping[int, int],
+        dead: int = 0,
+        reason: str = "",
+        misplaced: Mapping[int, pa.Table] = MappingProxyType({}),
+    ) -> None:
+        """Take in the newest rows of some partitions, each key once, and the offsets behind them.
+
+        misplaced: those whose keys belong to other partitions; they answer nothing, and are remembered until their
+        tombstones come.
+        """
+        with self._judged(), self._transaction() as c:
+            for partition, table in misplaced.items():
+                for key, gone in zip(table["key"].to_pylist(), table[GONE].to_pylist(), strict=True):
+                    forget = "DELETE FROM misplaced WHERE key = ? AND partition = ?"
+                    sql = forget if gone else "INSERT OR IGNORE INTO misplaced VALUES (?, ?)"
+                    if not c.execute(sql, (key, partition)).rowcount and gone:
+                        dead, reason = dead + 1, f"a tombstone of a key that partition {partition} cannot have"
+            for partition, table in rows.items():
+                gone = table.filter(table[GONE])["key"].to_pylist()
+                c.executemany("DELETE FROM rows WHERE key = ?", ((key,) for key in gone))
+                c.executemany(self._upsert(partition), self.layout.rows(table))
+            if dead:
+                self.meta = replace(self.meta, dead=self.meta.dead + dead, reason=reason)
+            self.meta = replace(self.meta, whole=False)
+            self._put(c, following)
+
+    def reached(self, at: int, fresh: int = 0) -> None:
+        """Note that it was read to the end that was asked for then; the first time it is made ready for queries.
+
+        at, fresh: as of `Meta`.
+        """
+        with self._judged(), self._transaction() as c:
+            loaded, self.meta = self.meta.loaded, replace(self.meta, at=at, whole=True, fresh=fresh, loaded=True)
+            if not loaded and self._columns:
+                named = ", ".join([*self._columns, "partition", "key"])
+                c.execute(f"CREATE INDEX IF NOT EXISTS {CRITERIA} ON rows ({named})")
+            self._put(c, {})
+
+    def without(self, partitions: Iterable[int]) -> None:
+        """Forget partitions that are others' now."""
+        with self._judged(), self._transaction() as c:
+            for partition in partitions:
+                c.execute("DELETE FROM rows WHERE partition = ?", (partition,))
+                c.execute("DELETE FROM offsets WHERE partition = ?", (partition,))
+                c.execute("DELETE FROM misplaced WHERE partition = ?", (partition,))
+                self.next = {p: at for p, at in self.next.items() if p != partition}
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        self.generation += 1
+        if writer is not None:
+            with suppress(sqlite3.Error):
+                # Readers may keep the log open for as long as they like.
+                writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            writer.close()
+
+    @property
+    def bytes(self) -> int:
+        return sum(p.stat().st_size for p in (self.path, Path(f"{self.path}-wal")) if p.exists())
+
+    def _fitting(self, topic: str, count: int) -> Meta:
+        return Meta(VERSION, self.layout.view.schema, tuple(self.layout.view.asked_by), topic, count)
+
+    def _upsert(self, partition: int) -> str:
+        taken = ["value", *self._columns]
+        given = ", ".join(["?"] * (len(taken) + 1))
+        changed = ", ".join(f"{name} = excluded.{name}" for name in ("partition", *taken))
+        columns = ", ".join(["key", *taken])
+        return (
+            f"INSERT INTO rows (partition, {columns}) VALUES ({partition:d}, {given}) "
+            f"ON CONFLICT (key) DO UPDATE SET {changed}"
+        )
+
+    def _put(self, c: sqlite3.Connection, following: Mapping[int, int]) -> None:
+        c.executemany("INSERT OR REPLACE INTO offsets VALUES (?, ?)", following.items())
+        c.execute("DELETE FROM meta")
+        c.execute("INSERT INTO meta VALUES (?)", (orjson.dumps(self.meta).decode(),))
+        self.next = {**self.next, **following}
+
+    def _connected(self, *, reads: bool = False) -> sqlite3.Connection:
+        c = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=30.0)
+        c.execute(f"PRAGMA cache_size = -{CACHE}")
+        c.execute(f"PRAGMA mmap_size = {MAPPED}")
+        if reads:
+            c.execute("PRAGMA query_only = ON")
+            return c
+        c.execute("PRAGMA journal_mode = WAL")
+        # The broker has what a loss of power takes of the last transactions, and the offsets go with them.
+        c.execute("PRAGMA synchronous = NORMAL")
+        c.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT}")
+        c.execute(f"PRAGMA journal_size_limit = {CHECKPOINT * 4096}")
+        return c
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        if self._writer is None:
+            raise Closed("the store is closed")
+        known, meta = self.next, self.meta
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._writer
+            self._writer.execute("COMMIT")
+        except BaseException:
+            self.next, self.meta = known, meta
+            if self._writer.in_transaction:
+                self._writer.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _judged(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, OSError) as e:
+            raise self._told(e) from e
+
+    def _told(self, e: sqlite3.Error | OSError) -> PenstockError:
+        code = getattr(e, "sqlite_errorcode", 0) & 0xFF
+        if code in DAMAGES:
+            fix = "nothing: it is made anew from its topic"
+            return Damaged("the store is damaged", got=f"{self.path}: {e}", fix=fix)
+        if isinstance(e, OSError) or code in NOT_NOW:
+            return NotKept(
+                "the store of a view cannot be kept on disk",
+                got=f"{self.path}: {e}",
+                fix="see that its folder can be written and its disk has room; it is tried again by itself",
+            )
+        return Damaged("the store of a view cannot be used", got=f"{self.path}: {e}")
+
+    # Those that read
+
+    def read(self, sql: str, given: Iterable[Any] = (), deadline: float | None = None, most: int = 0) -> Rows:
+        """Rows of a query, as they are in one transaction. deadline: monotonic; Late behind it. most: bytes of keys
+        and values, first and second in them, behind which the rows end; 0 for all."""
+        c = self._reader()
+        if deadline is not None:
+            until = deadline
+            c.set_progress_handler(lambda: time.monotonic() > until, INSTRUCTIONS)
+        try:
+            cursor = c.execute(sql, tuple(given))
+            return _bounded(cursor, most) if most else Rows(cursor.fetchall())
+        except sqlite3.OperationalError as e:
+            if e.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+                raise Late("the query did not end in time", fix="ask for less, or give it more time") from e
+            raise self._told(e) from e
+        except sqlite3.Error as e:
+            raise self._told(e) from e
+        finally:
+            if deadline is not None:
+                c.set_progress_handler(None, 0)
+
+    def _reader(self) -> sqlite3.Connection:
+        """This thread's, of the file that is there now."""
+        generation, found = getattr(self._of_thread, "held", (-1, None))
+        if found is not None and generation == self.generation:
+            return found  # type: ignore[no-any-return]
+        if found is not None:
+            found.close()
+            self._of_thread.held = (-1, None)
+        if self._writer is None:
+            raise Closed("the store is being made anew")
+        generation = self.generation
+        with self._judged():
+            made = self._connected(reads=True)
+        self._of_thread.held = (generation, made)
+        return made
+
+
+def _bounded(cursor: sqlite3.Cursor, most: int) -> Rows:
+    found, size = Rows(), 0
+    for row in cursor:
+        found.append(row)
+        size += len(row[0]) + len(row[1])
+        if size > most:
+            found.cut = True
+            cursor.close()
+            break
+    return found

@@ -1,0 +1,1 @@
+"""Checks that HTTP servers of Penstock share."""

@@ -1,0 +1,41 @@
+"""The body of a request to a FastAPI app, read without FastAPI, which would read any of it and before all checks."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from fastapi import HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
+
+from penstock.web import access
+
+M = TypeVar("M", bound=BaseModel)
+# Of a body, that are told one by one.
+FAULTS = 100
+
+
+def is_json(request: Request) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
+
+
+async def asked(request: Request, model: type[M], limit: int, patience: float) -> M:
+    """What a body of JSON says. limit: bytes; patience: seconds in which it must be there.
+
+    HTTPException 408, 413, 415; RequestValidationError, which does not say what was sent.
+    """
+    if not is_json(request):
+        raise HTTPException(415, "send application/json")
+    try:
+        body = await access.body_of(request.stream(), limit, patience)
+    except access.TooLarge:
+        raise HTTPException(413, f"a request is at most {limit} bytes") from None
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {patience:g} s") from None
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as e:
+        if (count := e.error_count()) > FAULTS:
+            # To tell each takes longer than to find it.
+            raise RequestValidationError([{"loc": ("body",), "msg": f"has {count} faults"}]) from None
+        raise RequestValidationError(e.errors(include_input=False, include_url=False)) from None
