@@ -16,7 +16,7 @@ NEEDED = ("Java", "Spark", "Jars of connector", "Declarations")
 def faults(checks: Iterable[Check]) -> list[str]:
     """What is wrong with the image, a line each."""
     found = {check.name: check for check in checks if check.name in NEEDED}
-    wrong = [f"{c.name}: {c.found}; hint: {c.fix}" for c in found.values() if c.state == "fail"]
+    wrong = [f"{c.name}: {c.found}; hint: {c.hint}" for c in found.values() if c.state == "fail"]
     return wrong + [f"{name}: was not checked" for name in NEEDED if name not in found]
 
 

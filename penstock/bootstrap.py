@@ -27,8 +27,8 @@ sys.exit(app(prog_name="penstock"))
 """
 
 
-def fail(what: str, fix: str) -> NoReturn:
-    sys.exit(f"error: {what}\n  hint: {fix}")
+def fail(what: str, hint: str) -> NoReturn:
+    sys.exit(f"error: {what}\n  hint: {hint}")
 
 
 def check() -> None:

@@ -8,22 +8,22 @@ from collections.abc import Mapping
 class PenstockError(Exception):
     """Base of every error Penstock raises on purpose.
 
-    what: the fault in one clause; got: the offending value, as met; fix: what to do next.
+    what: the fault in one clause; got: the offending value, as met; hint: what to do next.
     """
 
-    def __init__(self, what: str, *, got: object = None, fix: str = "") -> None:
-        self.what, self.got, self.fix = what, got, fix
+    def __init__(self, what: str, *, got: object = None, hint: str = "") -> None:
+        self.what, self.got, self.hint = what, got, hint
         parts = [what]
         if got is not None:
             parts.append(f"got: {got}")
-        if fix:
-            parts.append(f"hint: {fix}")
+        if hint:
+            parts.append(f"hint: {hint}")
         # A name of a file that is not UTF-8, and any other half of a surrogate pair, goes into no JSON and no database.
         super().__init__("; ".join(parts).encode(errors="backslashreplace").decode())
 
-    def put(self, what: str, fix: str = "") -> None:
+    def put(self, what: str, hint: str = "") -> None:
         """Say the fault otherwise: where it was found, who met it."""
-        PenstockError.__init__(self, what, got=self.got, fix=fix or self.fix)
+        PenstockError.__init__(self, what, got=self.got, hint=hint or self.hint)
 
 
 class DeclarationError(PenstockError):
@@ -41,8 +41,8 @@ class BrokerError(PenstockError):
 class BrokerRefused(BrokerError):
     """Kafka answered and refused; `code` is the code of its error (`confluent_kafka.KafkaError`)."""
 
-    def __init__(self, what: str, *, code: int, got: object = None, fix: str = "") -> None:
-        super().__init__(what, got=got, fix=fix)
+    def __init__(self, what: str, *, code: int, got: object = None, hint: str = "") -> None:
+        super().__init__(what, got=got, hint=hint)
         self.code = code
 
 
@@ -53,8 +53,8 @@ class ControlError(PenstockError):
 class LeaseHeld(PenstockError):
     """Another live driver, `holder`, holds the lease; this one must not start the stream."""
 
-    def __init__(self, what: str, *, holder: str, got: object = None, fix: str = "") -> None:
-        super().__init__(what, got=got, fix=fix)
+    def __init__(self, what: str, *, holder: str, got: object = None, hint: str = "") -> None:
+        super().__init__(what, got=got, hint=hint)
         self.holder = holder
 
 
@@ -65,7 +65,7 @@ class LeaseLost(PenstockError):
 class Blocked(PenstockError):
     """To go on would lose or falsify something: the stream stops by itself until the cause is gone or accepted.
 
-    fix: the one command that goes on.
+    hint: the one command that goes on.
     """
 
 
@@ -97,9 +97,9 @@ class Wait(PenstockError):
     """A store takes nothing for the moment; the same again after `seconds`."""
 
     def __init__(
-        self, what: str, *, seconds: float, got: object = None, fix: str = "nothing: it is tried again"
+        self, what: str, *, seconds: float, got: object = None, hint: str = "nothing: it is tried again"
     ) -> None:
-        super().__init__(what, got=got, fix=fix)
+        super().__init__(what, got=got, hint=hint)
         self.seconds = seconds
 
 
@@ -110,5 +110,5 @@ class Refused(PenstockError):
     def __init__(
         self, what: str, *, rows: Mapping[str, Mapping[int, str]], got: object = None, written: int | None = None
     ) -> None:
-        super().__init__(what, got=got, fix="nothing: they are put aside, and the rest is given again")
+        super().__init__(what, got=got, hint="nothing: they are put aside, and the rest is given again")
         self.rows, self.written = rows, written

@@ -355,8 +355,8 @@ def settings() -> Settings:
     """The settings of this process. SettingError, without the value of one that is secret."""
     folder = os.environ.get(SECRETS) or None
     if folder and not (Path(folder).is_absolute() and Path(folder).is_dir()):
-        fix = "give the whole path of the folder of the secrets, or unset it"
-        raise SettingError(f"{SECRETS} is no folder", got=folder, fix=fix)
+        hint = "give the whole path of the folder of the secrets, or unset it"
+        raise SettingError(f"{SECRETS} is no folder", got=folder, hint=hint)
     try:
         return Settings(_secrets_dir=folder)
     except ValidationError as e:
@@ -367,13 +367,13 @@ def settings() -> Settings:
         raise SettingError(
             "; ".join(f"PENSTOCK_{name.upper()}: {said}" for name, said, _ in wrong),
             got=", ".join("(a secret)" if name in secret else repr(value) for name, _, value in wrong),
-            fix="set it anew, or unset it for what it is by default",
+            hint="set it anew, or unset it for what it is by default",
         ) from None
     except SettingsError as e:
         raise SettingError(
             str(e),
             got="no JSON",
-            fix="""write it as JSON, such as PENSTOCK_SPARK_CONF='{"spark.ui.enabled": "true"}'""",
+            hint="""write it as JSON, such as PENSTOCK_SPARK_CONF='{"spark.ui.enabled": "true"}'""",
         ) from None
 
 

@@ -32,5 +32,5 @@ if not TYPE_CHECKING:  # to a type checker what is not above is not there
 
     def __getattr__(name: str) -> Any:
         if name in MOVED:
-            raise DeclarationError(f"penstock.streams.{name} has moved", fix=MOVED[name])
+            raise DeclarationError(f"penstock.streams.{name} has moved", hint=MOVED[name])
         raise AttributeError(f"module 'penstock.streams' has no attribute {name!r}")

@@ -194,7 +194,7 @@ class SuperviseStreams(BaseOperator):
         if hook._connection["deploy_mode"] == "cluster":
             raise LocalError(
                 f"the connection {self.conn_id} asks for deploy mode cluster",
-                fix="let it say client, and set PENSTOCK_DEPLOY=cluster: spark-submit takes no Python there",
+                hint="let it say client, and set PENSTOCK_DEPLOY=cluster: spark-submit takes no Python there",
             )
         program, *words = hook._build_spark_submit_command(str(launch.DRIVER))
         return [program, "--load-spark-defaults", *words]
@@ -266,7 +266,7 @@ class OperateStreams(BaseOperator):
         app = name if kind == "app" else control.app_of(name)
         streams = list(control.desired(app)) if kind == "app" else [name]
         if not app or not streams:
-            raise DeclarationError(f"no such {kind}", got=name, fix="see `penstock streams list`")
+            raise DeclarationError(f"no such {kind}", got=name, hint="see `penstock streams list`")
         if control.recorded(request):
             # Airflow runs a task again whose end it did not hear of; a second release would be a second restart.
             done = "an earlier try of this run has done it"

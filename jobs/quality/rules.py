@@ -96,23 +96,25 @@ def read(path: Path) -> Rule:
             body.append(line if line.strip() else "")
         elif found[1] not in HEADERS:
             raise DeclarationError(
-                f"{path.name}:{number}: unknown clause", got=found[1], fix=f"use one of {', '.join(HEADERS)}"
+                f"{path.name}:{number}: unknown clause", got=found[1], hint=f"use one of {', '.join(HEADERS)}"
             )
         else:
             headers[found[1]] = found[2]
     for name in ("topic", "format"):
         if not headers.get(name):
-            raise DeclarationError(f"{path.name}: the clause `-- {name}:` is missing", fix="see jobs/quality/rules.py")
+            raise DeclarationError(f"{path.name}: the clause `-- {name}:` is missing", hint="see jobs/quality/rules.py")
     if headers["format"] not in FORMATS:
         raise DeclarationError(
-            f"{path.name}: unknown format", got=headers["format"], fix=f"use one of {', '.join(FORMATS)}"
+            f"{path.name}: unknown format", got=headers["format"], hint=f"use one of {', '.join(FORMATS)}"
         )
     if headers["format"] == "text" and "schema" in headers:
-        raise DeclarationError(f"{path.name}: a text topic has no schema", got=headers["schema"], fix="drop the clause")
+        raise DeclarationError(
+            f"{path.name}: a text topic has no schema", got=headers["schema"], hint="drop the clause"
+        )
     framing = headers.get("framing", "")
     if framing and (framing != CONFLUENT or headers["format"] != "avro"):
         raise DeclarationError(
-            f"{path.name}: unknown framing", got=framing, fix=f"drop it, or use {CONFLUENT} with the format avro"
+            f"{path.name}: unknown framing", got=framing, hint=f"drop it, or use {CONFLUENT} with the format avro"
         )
     declared = headers.get("schema", "")
     if headers["format"] == "avro":
@@ -128,7 +130,7 @@ def _avro_schema(path: Path, name: str) -> str:
     file = path.parent / name
     if not name or not file.is_file():
         raise DeclarationError(
-            f"{path.name}: an avro rule needs its schema's file", got=name or "nothing", fix="put it beside the rule"
+            f"{path.name}: an avro rule needs its schema's file", got=name or "nothing", hint="put it beside the rule"
         )
     text = file.read_text()
     try:
@@ -140,7 +142,7 @@ def _avro_schema(path: Path, name: str) -> str:
     if not needed:
         raise DeclarationError(
             f"{path.name}: the schema in {name} has optional fields only, so any bytes may pass for a record of it",
-            fix="give a field that is no union with null",
+            hint="give a field that is no union with null",
         )
     return text
 
@@ -167,11 +169,11 @@ def _predicate(path: Path, text: str) -> exp.Condition:
     if any(kind == other == sqlglot.TokenType.STRING for kind, other in pairwise(kinds)):
         # 'a''b' has a quote in it for Spark, and is two texts put together for the parser.
         raise DeclarationError(
-            f"{path.name}: two texts in quotes follow each other", fix="write \\' for a quote in a text"
+            f"{path.name}: two texts in quotes follow each other", hint="write \\' for a quote in a text"
         )
     if not isinstance(found, exp.Condition) or found.find(exp.Query):
         raise DeclarationError(
-            f"{path.name}: the rule must be one boolean expression", got=text.strip(), fix="leave SELECT and WHERE out"
+            f"{path.name}: the rule must be one boolean expression", got=text.strip(), hint="leave SELECT and WHERE out"
         )
     return found
 
@@ -184,7 +186,7 @@ def load(folder: Path) -> dict[str, Rule]:
         rule = read(path)
         if rule.topic in places:
             raise DeclarationError(
-                f"{path.name}: topic {rule.topic} has a rule already", got=places[rule.topic], fix="join the two"
+                f"{path.name}: topic {rule.topic} has a rule already", got=places[rule.topic], hint="join the two"
             )
         places[rule.topic] = path.name
         rules[rule.topic] = rule

@@ -71,7 +71,7 @@ def judged(counted: DataFrame, rules: Mapping[str, Rule]) -> DataFrame:
             raise DeclarationError(
                 f"the rule for {rule.topic} says another thing each time that a record is read",
                 got=moment,
-                fix="compare with a field, or with a time that is written out",
+                hint="compare with a field, or with a time that is written out",
             )
         valid = F.coalesce(parses & holds, F.lit(False))
         verdict = verdict.when(here, valid) if verdict is not None else F.when(here, valid)

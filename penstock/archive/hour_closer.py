@@ -195,7 +195,7 @@ class Keeper:
             raise SinkError(
                 f"files of hour {hour} do not hold what was written to them",
                 got=", ".join(store.place(file.key) for file in files[:5]),
-                fix=f"`penstock archives verify {self._output.archive}` tells which; bring it back from a version or "
+                hint=f"`penstock archives verify {self._output.archive}` tells which; bring it back from a version or "
                 "backup of the bucket. The hour stays open",
             )
         return File(key, size, found)

@@ -167,7 +167,7 @@ def broken(place: str, e: object) -> SinkError:
     return SinkError(
         f"{place} is not what an archive writes",
         got=f"{type(e).__name__}: {e}",
-        fix="bring the object back from a version or backup of the bucket; nothing was changed",
+        hint="bring the object back from a version or backup of the bucket; nothing was changed",
     )
 
 

@@ -75,7 +75,7 @@ def hour_of(store: Store, state: State, name: str) -> Hour:
             f"the manifest {store.place(closed.key)} is not that of hour {name}",
             got=f"hour {manifest.hour}, revision {manifest.revision}, {manifest.rows} rows; named are revision "
             f"{closed.revision}, {closed.rows} rows",
-            fix=RESTORE,
+            hint=RESTORE,
         )
     return Hour(name, manifest, tuple(state.open.get(name, ())))
 
@@ -88,7 +88,7 @@ def sound(store: Store, state: State, name: str) -> Hour:
         raise SinkError(
             f"what the archive says of hour {name} cannot be: {store.place(closed.key if closed else state.name)}",
             got="; ".join(found.lies)[:300],
-            fix=RESTORE,
+            hint=RESTORE,
         )
     return found
 
@@ -111,7 +111,7 @@ def table(store: Store, file: File) -> pa.Table:
     with _opened(store, file) as source:
         found = pa.concat_tables([records.SCHEMA.empty_table(), *records.read(source)])
     if why := differs(file.spans, records.spans_of(found)):
-        raise SinkError(f"a file of the archive holds other records than were written: {place}", got=why, fix=RESTORE)
+        raise SinkError(f"a file of the archive holds other records than were written: {place}", got=why, hint=RESTORE)
     return found
 
 
@@ -138,7 +138,7 @@ def _opened(store: Store, file: File) -> Iterator[Any]:
         e.put(f"a file of the archive is gone: {place}")
         raise
     except (pa.ArrowException, OSError) as e:
-        raise SinkError(f"a file of the archive cannot be read: {place}", got=str(e)[:300], fix=RESTORE) from e
+        raise SinkError(f"a file of the archive cannot be read: {place}", got=str(e)[:300], hint=RESTORE) from e
 
 
 def differs(said: Spans, found: Spans) -> str:

@@ -74,7 +74,7 @@ def stream(archive: Archive, topics: Mapping[str, Topic] | None = None) -> Strea
             output=output, promise=Each(), every=archive.every.total_seconds(), max_records=archive.batch,
         )  # fmt: skip
     except DeclarationError as e:
-        raise DeclarationError(f"{archive.where}: archive {archive.name}: {e.what}", got=e.got, fix=e.fix) from e
+        raise DeclarationError(f"{archive.where}: archive {archive.name}: {e.what}", got=e.got, hint=e.hint) from e
     # Not this file, but the declaration's.
     object.__setattr__(found, "where", archive.where)
     return found

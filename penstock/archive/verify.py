@@ -20,12 +20,12 @@ OURS = re.compile(r"\d{8}-[0-9a-f]{8}-\d{9}\.parquet")
 
 @dataclass(frozen=True)
 class Finding:
-    """wrong: the archive does not hold what it says; note: an object that counts nowhere. fix: what to do."""
+    """wrong: the archive does not hold what it says; note: an object that counts nowhere. hint: what to do."""
 
     kind: Literal["wrong", "note"]
     hour: str
     what: str
-    fix: str
+    hint: str
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ def _hour(store: Store, state: State, name: str, garbage: set[str]) -> Verified:
     try:
         hour = hour_of(store, state, name)
     except SinkError as e:
-        return Verified(name, True, 0, 0, 0, (Finding("wrong", name, f"{e.what}; got: {e.got}", e.fix),))
+        return Verified(name, True, 0, 0, 0, (Finding("wrong", name, f"{e.what}; got: {e.got}", e.hint),))
     said = store.place(state.closed[name].key if hour.manifest else state.name)
     found = [Finding("wrong", name, f"{said}: {lie}", RESTORE) for lie in hour.lies]
     for file in hour.files:
         try:
             table(store, file)
         except SinkError as e:
-            found.append(Finding("wrong", name, f"{e.what}; got: {e.got}", e.fix))
+            found.append(Finding("wrong", name, f"{e.what}; got: {e.got}", e.hint))
     there = {one.key: one.size for one in store.objects(layout.folder(name))}
     for file in hour.files:
         if there.get(file.key, file.size) != file.size:

@@ -67,7 +67,7 @@ def store_of(bucket: str, prefix: str) -> Store:
         raise SinkError(
             "nobody has said where the object store is",
             got=f"bucket {bucket}",
-            fix="set PENSTOCK_S3_URL, or start one here: make up",
+            hint="set PENSTOCK_S3_URL, or start one here: make up",
         )
     return Store(found, bucket, prefix)
 

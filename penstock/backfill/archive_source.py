@@ -95,7 +95,7 @@ class Archived:
                 raise
             raise NotYet(
                 f"backfill {self._job.name}: a file of the archive was joined with others while it was read",
-                got=self._store.place(file.key), fix="run it again: it goes on where it was",
+                got=self._store.place(file.key), hint="run it again: it goes on where it was",
             ) from e  # fmt: skip
 
     def _state(self) -> State:
@@ -117,7 +117,7 @@ class Archived:
             raise NotYet(
                 f"backfill {self._job.name}: its interval ends in the future",
                 got=f"{self._job.end:%Y-%m-%dT%H:%M}",
-                fix="let it end in the past, or take what is there: --unclosed",
+                hint="let it end in the past, or take what is there: --unclosed",
             )
         still = max(STILL, 3 * archive.every.total_seconds())
         began = moved = time.monotonic()
@@ -133,7 +133,7 @@ class Archived:
         raise NotYet(
             f"backfill {self._job.name}: archive {archive.name} has not come to the end of its topic",
             got=", ".join(short[:5]),
-            fix=f"see that it runs and wait: penstock streams show {archive.name}; or take what is there: --unclosed",
+            hint=f"see that it runs and wait: penstock streams show {archive.name}; or take what is there: --unclosed",
         )
 
     def _begins(self, every: Sequence[Hour], state: State) -> None:
@@ -151,7 +151,7 @@ class Archived:
                     f"backfill {self._job.name}: the archive does not have all records of {topic} from its first on, "
                     "and what is made of a part of them would be taken for the whole",
                     got=f"{place} without a gap from offset {start} on",
-                    fix="count what is missing from elsewhere, or take what is there: --unclosed",
+                    hint="count what is missing from elsewhere, or take what is there: --unclosed",
                 )
             if (found := self._first(place, start, files)) is None:
                 continue
@@ -166,7 +166,7 @@ class Archived:
                     f"backfill {self._job.name}: the archive began in the middle of {topic}, and "
                     "windows of a part of their records would replace those of all",
                     got=f"{place} from offset {offset} on, at {minute(at)}, in {self._store.place(file.key)}",
-                    fix=f"let the interval begin at {minute(_hour_after(at, ahead))}, or take what is there: "
+                    hint=f"let the interval begin at {minute(_hour_after(at, ahead))}, or take what is there: "
                     "--unclosed",
                 )
 
@@ -231,7 +231,7 @@ def _closed(job: Job, hours: Sequence[Hour]) -> None:
         raise NotYet(
             f"backfill {job.name}: hours of archive {job.archive.name} are open, so more may come",
             got=f"{len(open_)}: {', '.join(open_[:5])}",
-            fix=f"wait until they are closed, {job.archive.wait} after their last record, or take what is there: "
+            hint=f"wait until they are closed, {job.archive.wait} after their last record, or take what is there: "
             "--unclosed",
         )
 
@@ -245,7 +245,7 @@ def _was_there(job: Job, state: State, *, known: bool) -> None:
         raise NotYet(
             f"backfill {job.name}: archive {archive.name} holds nothing yet",
             got=f"bucket {archive.bucket}, prefix {archive.prefix!r}",
-            fix=f"see that it runs: penstock streams show {archive.name}; or that it lies there",
+            hint=f"see that it runs: penstock streams show {archive.name}; or that it lies there",
         )
     first, last = state.hours[0], state.hours[-1]
     before, behind = job.end <= begins(first), job.begin is not None and job.begin > ends(last)
@@ -254,5 +254,5 @@ def _was_there(job: Job, state: State, *, known: bool) -> None:
             f"backfill {job.name}: nothing is in archive {archive.name} for this interval: "
             + ("it begins later" if before else "it ended before, and its topic is not there"),
             got=f"{minute(job.begin) if job.begin else ''}..{minute(job.end)}; it has hours from {first} to {last}",
-            fix="take an interval within, or what is there: --unclosed",
+            hint="take an interval within, or what is there: --unclosed",
         )

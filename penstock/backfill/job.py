@@ -46,7 +46,7 @@ class Job:
             raise BackfillError(
                 f"backfill {self.name}: its interval is empty",
                 got=f"from {self.begin:%Y-%m-%dT%H:%M} to {self.end:%Y-%m-%dT%H:%M}",
-                fix="let it end after it begins; the end is not part of it",
+                hint="let it end after it begins; the end is not part of it",
             )
 
     @property

@@ -66,7 +66,7 @@ class Documents:
             raise SinkError(
                 "nobody has said where MongoDB is",
                 got=self._collection.place,
-                fix='set PENSTOCK_MONGODB_URL, or start one here: make up STORES="mongodb"',
+                hint='set PENSTOCK_MONGODB_URL, or start one here: make up STORES="mongodb"',
             )
         found = patiently(partial(self._read, url, folder, told), self._waits)
         self.files, self.rows = len(found), sum(span.rows for span in self.spans.values())
@@ -83,7 +83,7 @@ class Documents:
                 if self._collection.name not in database.list_collection_names():
                     raise SinkError(
                         "there is no such collection in MongoDB", got=place,
-                        fix="see how the Collection is written, and where PENSTOCK_MONGODB_URL leads to",
+                        hint="see how the Collection is written, and where PENSTOCK_MONGODB_URL leads to",
                     )  # fmt: skip
                 self.rows = database[self._collection.name].estimated_document_count()
                 for number, rows in enumerate(self._tables(client)):
@@ -98,7 +98,7 @@ class Documents:
             raise SinkError(
                 f"MongoDB does not give {place}",
                 got=str(e)[:300],
-                fix="see that the user may read the collection; then run it again",
+                hint="see that the user may read the collection; then run it again",
             ) from e
         return found
 

@@ -39,17 +39,17 @@ def target_of(job: Job, bootstrap: str) -> Target:
     if job.target == archived or job.target.startswith("penstock."):
         raise BackfillError(
             f"backfill {job.name}: it would be read again, or taken for Penstock's own", got=job.target,
-            fix="take another topic: --target",
+            hint="take another topic: --target",
         )  # fmt: skip
     client = admin(bootstrap)
     if job.target not in partitions(client, bootstrap):
         raise BackfillError(
-            f"backfill {job.name}: there is no topic {job.target}", fix="create it: penstock topics --apply"
+            f"backfill {job.name}: there is no topic {job.target}", hint="create it: penstock topics --apply"
         )
     if not (found := settings_of([job.target], bootstrap).get(job.target, {})):
         raise BackfillError(
             f"backfill {job.name}: the settings of topic {job.target} are not told, so nobody knows what it keeps",
-            fix="let the broker's ACLs allow Penstock to describe its configuration",
+            hint="let the broker's ACLs allow Penstock to describe its configuration",
         )
     cleanup, known = found.get("cleanup.policy", ""), topic_ids(client, [job.target], bootstrap)
     return Target("compact" in cleanup, known.get(job.target, ""), found)
@@ -86,7 +86,7 @@ def keeps(job: Job, target: Target, rows: Extent) -> None:
         raise BackfillError(
             f"{what} would delete some of the rows as soon as all are written",
             got=f"retention.bytes={size:,} of a partition, and {rows.size:,} bytes of rows, which may lie in one",
-            fix="raise its retention.bytes, or take shorter intervals",
+            hint="raise its retention.bytes, or take shorter intervals",
         )
     if rows.first is None or rows.last is None or config.get("message.timestamp.type") == "LogAppendTime":
         return
@@ -104,7 +104,7 @@ def keeps(job: Job, target: Target, rows: Extent) -> None:
         raise BackfillError(
             f"{what} {wrong}",
             got=got,
-            fix="change that setting of the topic, or give them the time of now, if their event time is in their "
+            hint="change that setting of the topic, or give them the time of now, if their event time is in their "
             "value: --timestamps now",
         )
 
@@ -118,7 +118,7 @@ def settled(job: Job, watermarks: Watermarks) -> None:
         raise NotYet(
             f"backfill {job.name}: stream {job.backfill.target.name} may still write windows of the interval",
             got=f"it ends at {job.end:%Y-%m-%dT%H:%M}, and records may come {delay} later",
-            fix="wait so long, or let it end earlier",
+            hint="wait so long, or let it end earlier",
         )
     # Who is behind, or was stopped, still writes them when it goes on.
     name, known = job.backfill.target.name, watermarks()
@@ -128,6 +128,6 @@ def settled(job: Job, watermarks: Watermarks) -> None:
         raise NotYet(
             f"backfill {job.name}: stream {name} may still write windows of the interval over what is computed",
             got=f"its watermark is {come}, and the interval ends at {minute(job.end)}",
-            fix=f"wait until it has come so far: penstock streams show {name}; or, if it is not to run again, take "
+            hint=f"wait until it has come so far: penstock streams show {name}; or, if it is not to run again, take "
             "what is there: --unclosed",
         )

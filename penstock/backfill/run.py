@@ -113,12 +113,12 @@ def _failed(job: Job, folder: Path, e: OSError) -> BackfillError:
         return NotYet(
             f"backfill {job.id}: a connection was lost, or none came about",
             got=f"{type(e).__name__}: {e}",
-            fix="see that what it reads and the broker run: penstock doctor; then run it again, and it goes on",
+            hint="see that what it reads and the broker run: penstock doctor; then run it again, and it goes on",
         )
     return BackfillError(
         f"backfill {job.id}: the disk does not take, or give, what was read",
         got=e,
-        fix=f"make room below {folder.parent}, or take shorter intervals; then run it again, and it goes on",
+        hint=f"make room below {folder.parent}, or take shorter intervals; then run it again, and it goes on",
     )
 
 
@@ -203,7 +203,7 @@ class _Run:
         if not verdict.right:
             raise BackfillError(
                 f"backfill {job.id}: {verdict.said}",
-                fix=f"see who else writes to {job.target} or cleans it; then do it once more: --again",
+                hint=f"see who else writes to {job.target} or cleans it; then do it once more: --again",
             )
         self._said = verdict.said
 
@@ -234,7 +234,7 @@ class _Run:
             raise BackfillError(
                 f"backfill {job.name}: the archived topic was deleted and made again since this interval was written",
                 got=", ".join(sorted(changed)),
-                fix="nothing tells old records from new ones any more; to write all of them once more: --again",
+                hint="nothing tells old records from new ones any more; to write all of them once more: --again",
             )
         return replace(fresh, after={place: span.last + 1 for place, span in done.upto.items()})
 
@@ -262,7 +262,7 @@ class _Run:
             raise BackfillError(
                 f"backfill {self._job.name}: partitions of topic {topic} have no leader",
                 got=f"{count - len(ends)} of {count}",
-                fix="wait until the broker is whole, and run it again",
+                hint="wait until the broker is whole, and run it again",
             )
         return {p: at for (_, p), at in ends.items()}
 
@@ -310,13 +310,13 @@ class _Run:
             raise BackfillError(
                 f"backfill {self._job.id}: the topic is compacted, and takes no record without a key",
                 got=f"{nameless:,} of {count:,} have none",
-                fix="take another topic: --target",
+                hint="take another topic: --target",
             )
         if plan.written and count != plan.rows:
             raise BackfillError(
                 f"backfill {self._job.id}: its records give other rows than when it began",
                 got=f"{count:,} rows, and {plan.written:,} of {plan.rows:,} are written",
-                fix="verify the archive: penstock archives verify; then do it once more: --again",
+                hint="verify the archive: penstock archives verify; then do it once more: --again",
             )
         return replace(plan, rows=count)
 
@@ -341,7 +341,7 @@ class _Run:
                 raise NotYet(
                     f"backfill {self._job.id}: for {HELD:,.0f} s its readers were too far behind to be given more",
                     got=f"{said}; {written:,} rows are written",
-                    fix="see what holds them up: penstock streams show; then run it again: it goes on where it was",
+                    hint="see what holds them up: penstock streams show; then run it again: it goes on where it was",
                 )
             self._progress.now(state="waiting", why=said)
             time.sleep(LOOK)

@@ -56,7 +56,7 @@ def watermarks(control: Control) -> Watermarks:
         except ControlError as e:
             raise NotYet(
                 "whether a stream may still write the windows that are to be computed again is not known",
-                got=e, fix="see that the control database answers; or take what is there: --unclosed",
+                got=e, hint="see that the control database answers; or take what is there: --unclosed",
             ) from e  # fmt: skip
 
     return ask

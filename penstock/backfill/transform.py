@@ -169,7 +169,7 @@ def _query(job: Job, rows: Rows, output: TopicOutput, files: Sequence[Path], fol
         raise DeclarationError(
             f"{what}: its event time is none that can be told without Spark",
             got=rows.event_time,
-            fix="write it as timestamp_millis(column), timestamp_micros(column), timestamp_seconds(column) or a column",
+            hint="write it as timestamp_millis(column), timestamp_micros(column), timestamp_seconds(column) or a column",
         )
     left_out = LeftOut()
     with database(folder) as connection:
@@ -240,7 +240,7 @@ def _checked(connection: duckdb.DuckDBPyConnection, what: str, query: str, outpu
         found = connection.execute(f"DESCRIBE ({query.strip().rstrip(';')}\n)").fetchall()
     except duckdb.Error as e:
         raise DeclarationError(
-            f"{what}: its query is none", got=str(e).splitlines()[0], fix="write a SELECT of DuckDB over records"
+            f"{what}: its query is none", got=str(e).splitlines()[0], hint="write a SELECT of DuckDB over records"
         ) from e
     kinds = {str(name).lower(): str(kind) for name, kind, *_ in found}
     wanted = [*_names(output.key), *_names(output.value)]
@@ -248,13 +248,13 @@ def _checked(connection: duckdb.DuckDBPyConnection, what: str, query: str, outpu
         raise DeclarationError(
             f"{what}: its query does not give what its output takes",
             got=f"{', '.join(kinds)}; lacking {', '.join(missing)}",
-            fix="give these columns, or leave them out of the output's key and value",
+            hint="give these columns, or leave them out of the output's key and value",
         )
     if odd := {name: kinds[name.lower()] for name in wanted if not PLAIN.fullmatch(kinds[name.lower()])}:
         raise DeclarationError(
             f"{what}: its query gives columns that JSON has no one text for",
             got=", ".join(f"{name} {kind}" for name, kind in odd.items()),
-            fix="cast them: times as epoch_ms(...), bytes as hex(...), all else as text",
+            hint="cast them: times as epoch_ms(...), bytes as hex(...), all else as text",
         )
 
 
@@ -288,7 +288,9 @@ def _each_once(job: Job, path: Path) -> None:
         keys = rows["key"].combine_chunks()
         if keys.null_count:
             raise DeclarationError(
-                f"backfill {job.name}: it gives rows without a key", got=f"{keys.null_count} rows", fix="leave them out"
+                f"backfill {job.name}: it gives rows without a key",
+                got=f"{keys.null_count} rows",
+                hint="leave them out",
             )
         both = pc.equal(keys.slice(1), keys.slice(0, len(keys) - 1))
         twice = keys.slice(1).filter(both)[:1].to_pylist() or ([before] if keys[0].as_py() == before else [])
@@ -296,7 +298,7 @@ def _each_once(job: Job, path: Path) -> None:
             raise DeclarationError(
                 f"backfill {job.name}: it gives a key twice, and the topic would keep either",
                 got=bytes(twice[0] or b"")[:200].decode(errors="replace"),
-                fix="group by the columns of the key",
+                hint="group by the columns of the key",
             )
         before = keys[-1].as_py()
 
@@ -350,7 +352,7 @@ def _copied(connection: duckdb.DuckDBPyConnection, query: str, target: Path) -> 
         )
     except duckdb.OutOfMemoryException as e:
         raise BackfillError(
-            "the rows do not fit on the disk", got=str(e).splitlines()[0], fix="make room, or take shorter intervals"
+            "the rows do not fit on the disk", got=str(e).splitlines()[0], hint="make room, or take shorter intervals"
         ) from e
     part.replace(target)
 

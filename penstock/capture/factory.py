@@ -57,7 +57,7 @@ def open_poller(capture: Capture, bootstrap: str, decision: Decision = "") -> Po
         raise PositionRefused(
             f"topic {capture.topic.name} has another number of partitions than capture {capture.name} declares",
             got=f"{count}, declared {capture.topic.partitions}",
-            fix=f"declare PARTITIONS {count}, if that is what the topic always had; else its keys have moved and left "
+            hint=f"declare PARTITIONS {count}, if that is what the topic always had; else its keys have moved and left "
             "their last values behind: name a new topic behind INTO, or delete this one, and take a snapshot",
         )
     with ExitStack() as undo:
@@ -121,7 +121,7 @@ def check_topic(capture: Capture, position: Position, bootstrap: str) -> None:
         raise PositionRefused(
             f"topic {capture.topic.name} was changed while capture {capture.name} ran",
             got=f"id and partitions {found}, before {(position.topic_id, position.partitions)}",
-            fix="a topic that was made anew takes a new snapshot; one that was given partitions has kept old values "
+            hint="a topic that was made anew takes a new snapshot; one that was given partitions has kept old values "
             "in them: delete it, or name a new one behind INTO",
         )
 
@@ -140,7 +140,7 @@ def _kept(output: TransactionalWriter, decision: Decision) -> Position | None:
     except PenstockError as e:
         if decision == "snapshot":
             return None
-        raise PositionRefused(e.what, got=e.got, fix=f"it was written by another version: {_by(output.name)}") from e
+        raise PositionRefused(e.what, got=e.got, hint=f"it was written by another version: {_by(output.name)}") from e
 
 
 def _by(name: str) -> str:
@@ -154,7 +154,7 @@ def _check_partitions(capture: Capture, fresh: Position, kept: Position) -> None
         raise PositionRefused(
             f"topic {capture.topic.name} was given other partitions, so its keys have moved",
             got=f"{fresh.partitions}, position of {kept.partitions}",
-            fix="name a new topic behind INTO, or delete this one, and take a snapshot",
+            hint="name a new topic behind INTO, or delete this one, and take a snapshot",
         )
 
 
@@ -170,19 +170,19 @@ def _resumed(capture: Capture, fresh: Position, kept: Position, decision: Decisi
         raise PositionRefused(
             f"topic {capture.topic.name} is not the one that capture {capture.name} wrote",
             got=f"topic id {topic_id}, position of {kept.topic_id}",
-            fix=f"it was created anew, or the capture names another: {_by(capture.name)}",
+            hint=f"it was created anew, or the capture names another: {_by(capture.name)}",
         )
     if kept.rows != fresh.rows:
         raise PositionRefused(
             f"capture {capture.name} cannot go on: its KEY or CURSOR was changed",
             got=f"{', '.join(fresh.rows)}, position of {', '.join(kept.rows)}",
-            fix=_by(capture.name),
+            hint=_by(capture.name),
         )
     if kept.fingerprint not in (capture.fingerprint, capture.former) and decision != "continue":
         raise PositionRefused(
             f"the statement of capture {capture.name} was changed",
             got=f"fingerprint {capture.fingerprint}, position of {kept.fingerprint}",
-            fix=f"to read all rows again, {_by(capture.name)}; `continue` in its place goes on from the old cursor and "
+            hint=f"to read all rows again, {_by(capture.name)}; `continue` in its place goes on from the old cursor and "
             "compares the others; or name a new topic behind INTO and take a snapshot",
         )
     return replace(kept, fingerprint=capture.fingerprint) if kept.fingerprint == capture.former else kept

@@ -181,4 +181,4 @@ def _named(kind: str, name: str, among: Mapping[str, T]) -> T:
         return among[name]
     except KeyError:
         known = ", ".join(sorted(among)) or "none"
-        raise DeclarationError(f"no such {kind}", got=name, fix=f"take one of: {known}") from None
+        raise DeclarationError(f"no such {kind}", got=name, hint=f"take one of: {known}") from None

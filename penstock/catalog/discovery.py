@@ -54,7 +54,7 @@ def modules(project: Path) -> list[Path]:
         raise DeclarationError(
             "there is no project: neither jobs/ nor sql/ is a folder that can be read there",
             got=project,
-            fix="see that its disk is there, and let PENSTOCK_PROJECT name the folder that holds them",
+            hint="see that its disk is there, and let PENSTOCK_PROJECT name the folder that holds them",
         )
     files = (path for system in files_of(project / "jobs") for path in files_of(system, ".py"))
     return [path for path in files if not path.name.startswith("_")]
@@ -73,7 +73,9 @@ def found_in(path: Path, project: Path) -> list[Found]:
         except DeclarationError as e:
             within = [f for f in traceback.extract_tb(e.__traceback__) if f.filename.startswith(str(project / "jobs"))]
             place = f"{within[-1].filename}:{within[-1].lineno}" if within else str(path)
-            raise DeclarationError(e.what if str(path) in e.what else f"{place}: {e.what}", got=e.got, fix=e.fix) from e
+            raise DeclarationError(
+                e.what if str(path) in e.what else f"{place}: {e.what}", got=e.got, hint=e.hint
+            ) from e
         except BaseException as e:
             if isinstance(e, _Pressed):
                 raise KeyboardInterrupt from None
@@ -98,7 +100,7 @@ def _module(name: str) -> ModuleType:
         if changed:
             sys.modules.pop(name, None)
             raise DeclarationError(
-                f"{name} changes Python's own {', '.join(changed[:5])}", fix="leave the module builtins as it is"
+                f"{name} changes Python's own {', '.join(changed[:5])}", hint="leave the module builtins as it is"
             )
 
 
@@ -201,10 +203,10 @@ def _declared(module: ModuleType, path: Path) -> Iterator[Found]:
     streams = getattr(module, "STREAMS", [])
     # Who reads the module again would find an iterator empty, and nothing wrong.
     if isinstance(streams, str | Iterator) or not isinstance(streams, Iterable):
-        raise DeclarationError(f"{path}: STREAMS is no list of streams", got=_text(repr, streams), fix=STREAMS)
+        raise DeclarationError(f"{path}: STREAMS is no list of streams", got=_text(repr, streams), hint=STREAMS)
     for stream in [*streams, module.STREAM] if hasattr(module, "STREAM") else streams:
         if not isinstance(stream, Stream):
-            raise DeclarationError(f"{path}: this is no stream", got=_text(repr, stream), fix=STREAMS)
+            raise DeclarationError(f"{path}: this is no stream", got=_text(repr, stream), hint=STREAMS)
         yield stream
     for name, value in vars(module).items():
         if name.startswith("_"):

@@ -27,7 +27,7 @@ class BrokenFile(DeclarationError):
 
     def __init__(self, path: Path, e: DeclarationError) -> None:
         what = e.what if path.name in str(e) else f"{path.parent.name}/{path.name}: {e.what}"
-        super().__init__(what, got=e.got, fix=e.fix)
+        super().__init__(what, got=e.got, hint=e.hint)
         self.path = path
 
     @property
@@ -141,5 +141,5 @@ def _failing(catalog: Catalog) -> Iterator[BrokenFile]:
                 try:
                     tried(given)
                 except DeclarationError as e:
-                    told = DeclarationError(f"{stream.where}: stream {stream.name}: {e.what}", got=e.got, fix=e.fix)
+                    told = DeclarationError(f"{stream.where}: stream {stream.name}: {e.what}", got=e.got, hint=e.hint)
                     yield BrokenFile(Path(_file(stream.where)), told)

@@ -65,7 +65,7 @@ def build(declared: Iterable[Found], captures: Iterable[Capture] = (), sinks: It
         try:
             view.check(topic)
         except DeclarationError as e:
-            raise _wrong(view, e.what, e.got, e.fix) from e
+            raise _wrong(view, e.what, e.got, e.hint) from e
     for archive in archives:
         _topic(archive.topic, archive, topics)
         if isinstance(archive.of, Stream):
@@ -92,8 +92,8 @@ def _by_name(found: Iterable[T]) -> dict[str, T]:
     return {one.name: one for one in found}
 
 
-def _wrong(one: Declared, what: str, got: object = None, fix: str = "") -> DeclarationError:
-    return DeclarationError(f"{one.where}: {what}", got=got, fix=fix)
+def _wrong(one: Declared, what: str, got: object = None, hint: str = "") -> DeclarationError:
+    return DeclarationError(f"{one.where}: {what}", got=got, hint=hint)
 
 
 def _differently_named(found: Iterable[Declared]) -> None:
@@ -105,17 +105,17 @@ def _differently_named(found: Iterable[Declared]) -> None:
                 one,
                 f"this {one.kind} and the {other.kind} of {other.where} have one name",
                 got=one.name,
-                fix="rename one of them; a capture and a sink have their files' names",
+                hint="rename one of them; a capture and a sink have their files' names",
             )
 
 
-def _declare(topic: Topic, by: Declared, topics: Topics, fix: str = "declare it in one place and import it") -> None:
+def _declare(topic: Topic, by: Declared, topics: Topics, hint: str = "declare it in one place and import it") -> None:
     known = topics.setdefault(topic.name, topic)
     # Who says nothing of a setting takes it as it is said elsewhere: readers need not know how large a row may be.
     both = {**topic.config, **known.config}
     agreed = replace(known, config=both)
     if agreed != replace(topic, config={**both, **topic.config}):
-        raise _wrong(by, "one topic is declared twice, differently", got=topic.name, fix=fix)
+        raise _wrong(by, "one topic is declared twice, differently", got=topic.name, hint=hint)
     topics[topic.name] = agreed
 
 
@@ -126,8 +126,8 @@ def lacking(catalog: Catalog) -> Iterator[tuple[Sink, DeclarationError]]:
         if sorted((n, of) for _, n, of in shares) != [(n, of) for n in range(1, of + 1)]:
             there = ", ".join(f"{n} OF {of} ({sink.name})" for sink, n, of in shares)
             what = f"{sink.at(f'SHARE {topic}')}: not all of topic {topic} goes to {place}, or some goes twice"
-            fix = f"let one sink have each share, SHARE 1 OF {of} and so on"
-            yield sink, DeclarationError(what, got=there, fix=fix)
+            hint = f"let one sink have each share, SHARE 1 OF {of} and so on"
+            yield sink, DeclarationError(what, got=there, hint=hint)
 
 
 def _shares(sinks: Iterable[Sink]) -> dict[tuple[str, str], list[tuple[Sink, int, int]]]:
@@ -151,12 +151,12 @@ def _one_writer_each(streams: Sequence[Stream], captures: Sequence[Capture], arc
         other, there = writers.setdefault(name, (one, where))
         if other is not one and not (_takes_a_share(one) and _takes_a_share(other)):
             what = f"{one.kind} {one.name} and {other.kind} {other.name} of {there} write to one place"
-            raise DeclarationError(f"{where}: {what}", got=name, fix="give each its own")
+            raise DeclarationError(f"{where}: {what}", got=name, hint="give each its own")
     for stream in streams:
         for name in stream.beside.keys() & writers.keys():
             other, _ = writers[name]
             what = f"{stream.kind} {stream.name} puts aside where {other.kind} {other.name} writes its rows"
-            raise _wrong(stream, what, got=name, fix="give the rows, or what is put aside, another topic")
+            raise _wrong(stream, what, got=name, hint="give the rows, or what is put aside, another topic")
 
 
 def _takes_a_share(one: Declared) -> bool:
@@ -179,8 +179,8 @@ def _topic(topic: Topic | str, by: Declared, topics: Topics) -> Topic:
     name = name_of(topic)
     if name not in topics:
         known = ", ".join(sorted(topics)) or "none"
-        fix = f"declare the topic, or take one of: {known}"
-        raise _wrong(by, f"{by.kind} {by.name} names a topic that nothing declares", got=name, fix=fix)
+        hint = f"declare the topic, or take one of: {known}"
+        raise _wrong(by, f"{by.kind} {by.name} names a topic that nothing declares", got=name, hint=hint)
     if isinstance(topic, Topic):
         _declare(topic, by, topics)
     return topics[name]
@@ -190,14 +190,14 @@ def _stream(stream: Stream, by: Declared, streams: Sequence[Stream]) -> None:
     if not any(stream is other for other in streams):
         known = ", ".join(sorted(other.name for other in streams)) or "none"
         what = f"{by.kind} {by.name} names a stream that is not in the catalog"
-        raise _wrong(by, what, got=stream.name, fix=f"take a STREAM of the project: {known}")
+        raise _wrong(by, what, got=stream.name, hint=f"take a STREAM of the project: {known}")
 
 
 def _backfill(backfill: Backfill, archives: Sequence[Archive], streams: Sequence[Stream], topics: Topics) -> None:
     if isinstance(backfill.source, Archive) and not any(backfill.source is archive for archive in archives):
         what = f"backfill {backfill.name} reads an archive that is not in the catalog"
-        fix = "let the archive stand in a module under jobs/<system>/ by a name of its own"
-        raise _wrong(backfill, what, got=backfill.source.name, fix=fix)
+        hint = "let the archive stand in a module under jobs/<system>/ by a name of its own"
+        raise _wrong(backfill, what, got=backfill.source.name, hint=hint)
     for stream in (*backfill.through, *([backfill.target] if isinstance(backfill.target, Stream) else [])):
         _stream(stream, backfill, streams)
     if not isinstance(backfill.target, Stream):

@@ -100,7 +100,7 @@ def verify(name: Name, start: From = None, end: To = None, as_json: AsJson = Fal
             out.print(Text(f"{'✓' if one.right else '✗'} {said}", style="green" if one.right else "red"))
             for found in one.findings:
                 style = "red" if found.kind == "wrong" else "yellow"
-                out.print(Text(f"    {found.what}; hint: {found.fix}", style=style))
+                out.print(Text(f"    {found.what}; hint: {found.hint}", style=style))
     if as_json:
         emit(data)
     elif not data:

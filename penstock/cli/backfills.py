@@ -153,10 +153,10 @@ def _job(
     backfill = _named(catalog, name)
     archive = _archive(catalog, backfill, source)
     if begin is None and not backfill.whole and isinstance(backfill.source, Archive):
-        raise BackfillError(f"backfill {name} needs an interval", fix="say where it begins: --from 2026-01-31T00")
+        raise BackfillError(f"backfill {name} needs an interval", hint="say where it begins: --from 2026-01-31T00")
     if begin is not None and backfill.whole:
         raise BackfillError(
-            f"backfill {name} reads all there is before its end", got=f"--from {begin}", fix="leave out --from"
+            f"backfill {name} reads all there is before its end", got=f"--from {begin}", hint="leave out --from"
         )
     if end is None:
         wait = backfill.source.wait if isinstance(backfill.source, Archive) else timedelta(0)
@@ -185,7 +185,7 @@ def _archive(catalog: Catalog, backfill: Backfill, source: str) -> Archive | Non
     if backfill.rows is not None or isinstance(backfill.target, Stream):
         raise BackfillError(
             f"backfill {backfill.name} makes rows of its own source alone", got=f"--source {source}",
-            fix="leave out --source",
+            hint="leave out --source",
         )  # fmt: skip
     if source not in catalog.archives:
         raise unknown("archive", source, catalog.archives)

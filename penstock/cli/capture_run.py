@@ -46,8 +46,8 @@ def run(
         try:
             control.lease_take(name, holder, settings().lease_ttl)
         except LeaseHeld as e:
-            fix = f"stop it first: `penstock streams stop {name}`"
-            raise LeaseHeld(f"capture {name} runs already", holder=e.holder, got=e.got, fix=fix) from e
+            hint = f"stop it first: `penstock streams stop {name}`"
+            raise LeaseHeld(f"capture {name} runs already", holder=e.holder, got=e.got, hint=hint) from e
         try:
             with placed(capture):
                 poller = factory.open_poller(capture, settings().bootstrap, decision)
@@ -81,8 +81,8 @@ def _run(poller: Poller, holder: str, *, once: bool, go_on: bool) -> None:
             if poller.asks and go_on and (asked or not poller.asked_at):
                 poller.go_on()
             elif poller.asks and once:
-                fix = "decide, e.g. by `--continue` in its place"
-                raise PenstockError(f"capture {poller.capture.name} waits for a decision", got=poller.asks, fix=fix)
+                hint = "decide, e.g. by `--continue` in its place"
+                raise PenstockError(f"capture {poller.capture.name} waits for a decision", got=poller.asks, hint=hint)
             f = poller.figures
             total = f.total if f.state == "snapshot" else None
             text = f"{poller.capture.name} {f.state}: {count(f.read)} read, {count(f.written)} written {f.waits_for}"

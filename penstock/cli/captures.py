@@ -188,7 +188,7 @@ def _asked(name: str, what: Asked, *, wait: bool) -> None:
                     raise PenstockError(
                         f"capture {name} has not answered within {PATIENCE:.0f} s",
                         got=f"phase {row.phase or 'unknown'}",
-                        fix="see `penstock capture state`; what was asked still stands",
+                        hint="see `penstock capture state`; what was asked still stands",
                     )
                 time.sleep(0.2)
         if row.answer:

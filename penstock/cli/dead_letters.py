@@ -105,8 +105,8 @@ def send_again(
         ]
         unambiguous(chosen, place or ())
         if missing := sorted(set(place or ()).difference(*map(places_of, chosen))):
-            fix = f"penstock dead-letters show {topic}"
-            raise PenstockError(f"nothing of that place lies in {topic}", got=", ".join(missing), fix=fix)
+            hint = f"penstock dead-letters show {topic}"
+            raise PenstockError(f"nothing of that place lies in {topic}", got=", ".join(missing), hint=hint)
         everything = read(catalog.dead_letters, settings().bootstrap)
         for name in again_for or ():
             catalog.stream(name)
@@ -153,7 +153,7 @@ def unambiguous(chosen: Sequence[Letter], places: Iterable[str]) -> None:
         found = sorted({one.place for one in chosen if place in places_of(one)})
         if len(found) > 1:
             raise PenstockError(
-                "records of several topics lie at that place", got=place, fix=f"say {' or '.join(found)}"
+                "records of several topics lie at that place", got=place, hint=f"say {' or '.join(found)}"
             )
 
 

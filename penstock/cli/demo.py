@@ -32,7 +32,7 @@ def _pairs(given: list[str]) -> dict[str, str]:
     for one in given:
         name, sign, value = one.partition("=")
         if not sign:
-            raise PenstockError("this is no COLUMN=VALUE", got=one, fix="e.g. name='New name'")
+            raise PenstockError("this is no COLUMN=VALUE", got=one, hint="e.g. name='New name'")
         found[name] = value
     return found
 

@@ -192,7 +192,7 @@ def _logs(wanted: list[str], known: Mapping[str, Path] | None = None) -> dict[st
     for path in sorted(settings().logs.glob("driver-*-2*.log")):
         found["driver-" + path.stem.removeprefix("driver-").rsplit("-", 1)[0]] = path
     if lacking := [name for name in wanted if name not in found and name not in (known or {})]:
-        raise LocalError("there is no such part", got=", ".join(lacking), fix=f"take one of: {', '.join(found)}")
+        raise LocalError("there is no such part", got=", ".join(lacking), hint=f"take one of: {', '.join(found)}")
     return {name: path for name, path in found.items() if not wanted or name in wanted}
 
 
@@ -222,8 +222,8 @@ def doctor(as_json: AsJson = False) -> None:
     for check in found:
         mark, colour = marks[check.state]
         out.print(Text.assemble((f"{mark} ", colour), (f"{check.name}: ", "bold"), check.found))
-        if check.fix:
-            out.print(Text(f"    hint: {check.fix}", style=colour))
+        if check.hint:
+            out.print(Text(f"    hint: {check.hint}", style=colour))
     raise typer.Exit(1 if failed else 0)
 
 

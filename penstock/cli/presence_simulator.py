@@ -158,5 +158,5 @@ def milliseconds(text: str) -> int:
     """A duration such as 90s, 10m, 1.5h. PenstockError if it is none."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,3})?)(ms|s|m|h)", text)
     if not found:
-        raise PenstockError("this is no duration", got=text, fix="e.g. 90s, 10m or 12h")
+        raise PenstockError("this is no duration", got=text, hint="e.g. 90s, 10m or 12h")
     return int(float(found[1]) * UNITS[found[2]])

@@ -63,7 +63,7 @@ def send(
 
     with clear_errors():
         if tombstone and (key is None or values):
-            raise PenstockError("a tombstone is a key without a value", fix="give --key, and no value")
+            raise PenstockError("a tombstone is a key without a value", hint="give --key, and no value")
         stamp = int(at.replace(tzinfo=UTC).timestamp() * 1000) if at else 0
         given = iter([None] if tombstone else values or _lines(sys.stdin.buffer))
         catalog = _catalog() if check and not tombstone else None
@@ -147,7 +147,7 @@ def _check(catalog: Catalog, topic: str, batch: Sequence[Outgoing], before: int)
                     raise PenstockError(
                         f"stream {name} would put record {before + number + 1} aside as a dead letter",
                         got=why,
-                        fix=f"send values of the schema {given.schema!r}, or say --no-check; "
+                        hint=f"send values of the schema {given.schema!r}, or say --no-check; "
                         f"{before:,} records were sent",
                     )
 
@@ -161,7 +161,7 @@ def _record(
         value = None if given is None else given.encode("utf-8", "surrogateescape")
         return Outgoing(None if key is None else key.encode(), value, headers, stamp)
     if key is not None:
-        raise PenstockError("--key and --keyed both give keys", fix="use one of them")
+        raise PenstockError("--key and --keyed both give keys", hint="use one of them")
     own, tab, rest = given.partition("\t")
     encoded = rest.encode("utf-8", "surrogateescape") if tab else None
     return Outgoing(own.encode("utf-8", "surrogateescape"), encoded, headers, stamp)
@@ -176,7 +176,7 @@ def _lines(source: Any) -> Iterator[str]:
 def _header(given: str) -> tuple[str, bytes]:
     name, sign, value = given.partition("=")
     if not sign:
-        raise PenstockError("this is no NAME=VALUE", got=given, fix="e.g. --header source=test")
+        raise PenstockError("this is no NAME=VALUE", got=given, hint="e.g. --header source=test")
     return name, value.encode()
 
 
@@ -187,7 +187,7 @@ def _start(given: str) -> Start:
         at = datetime.fromisoformat(given)
     except ValueError as e:
         raise PenstockError(
-            "this is no place to begin at", got=given, fix="beginning, end, or a time as 2026-01-31T12:00:00"
+            "this is no place to begin at", got=given, hint="beginning, end, or a time as 2026-01-31T12:00:00"
         ) from e
     return at if at.tzinfo else at.replace(tzinfo=UTC)
 

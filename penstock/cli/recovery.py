@@ -41,7 +41,7 @@ def go_on(name: Name, note: Note = "") -> None:
         if not before:
             raise PenstockError(
                 f"there is no gap for {name} to go on behind",
-                fix=f"see with `penstock streams show {name}` why it does not run",
+                hint=f"see with `penstock streams show {name}` why it does not run",
             )
     for row in before:
         typer.echo(f"accepted{'' if row.gap in accepted else f' by {row.accepted_by}'}: {row.gap}")
@@ -74,7 +74,7 @@ def reset(
             raise PenstockError(
                 f"the output of {name} would not be right after this reset",
                 got="; ".join(plan.against),
-                fix="choose another start, or say --anyway",
+                hint="choose another start, or say --anyway",
             )
         ask(plan.reset.text())
         control.record(actor(), "reset", name, f"{note}: to {to}" if note else f"to {to}")
@@ -123,7 +123,7 @@ def destination(text: str) -> To:
         raise PenstockError(
             "this is no place to begin at",
             got=repr(text),
-            fix="earliest, latest, a time as 2026-01-31T12:00:00, or offsets as topic:0=120,topic:1=80",
+            hint="earliest, latest, a time as 2026-01-31T12:00:00, or offsets as topic:0=120,topic:1=80",
         ) from e
 
 
@@ -157,7 +157,7 @@ def _is_stopped(control: Control, name: str) -> None:
     raise PenstockError(
         f"stream {name} is not stopped",
         got="it is wanted on" if wanted == "on" else "its driver still runs it",
-        fix=f"`penstock streams stop {name}`, and wait until `penstock streams show {name}` says stopped",
+        hint=f"`penstock streams stop {name}`, and wait until `penstock streams show {name}` says stopped",
     )
 
 

@@ -49,7 +49,7 @@ def remove(
             raise PenstockError(
                 f"{name} is no stream that is gone",
                 got="it is declared" if name in catalog.declared else repr(name),
-                fix="take it out of its file, and release its app",
+                hint="take it out of its file, and release its app",
             )
         control, client = connect(), admin(settings().bootstrap)
         lease = control.leases().get(name)
@@ -57,7 +57,7 @@ def remove(
             raise PenstockError(
                 f"a driver still holds the lease of {name}",
                 got=f"driver {lease.holder}",
-                fix="release its app, so that a driver without it follows, and try again",
+                hint="release its app, so that a driver without it follows, and try again",
             )
         group = f"penstock.{name}"
         there = partitions(client, settings().bootstrap)
@@ -106,9 +106,9 @@ def used_by(catalog: Catalog, topic: str) -> list[str]:
 
 def _refuse(chosen: set[str], users: Mapping[str, list[str]]) -> None:
     if missing := sorted(chosen - users.keys()):
-        raise PenstockError("the broker does not have these topics", got=", ".join(missing), fix="leave them out")
+        raise PenstockError("the broker does not have these topics", got=", ".join(missing), hint="leave them out")
     if used := [f"{topic} ({', '.join(users[topic])})" for topic in sorted(chosen) if users[topic]]:
-        raise PenstockError("these topics are used by others", got=", ".join(used), fix="leave them out")
+        raise PenstockError("these topics are used by others", got=", ".join(used), hint="leave them out")
 
 
 def _left(name: str) -> dict[str, Callable[[], None]]:
@@ -129,7 +129,7 @@ def _left(name: str) -> dict[str, Callable[[], None]]:
         raise PenstockError(
             "the checkpoints are on no disk of this machine and in no object store",
             got=root,
-            fix=f"remove the folder {name} there with that store's own tools",
+            hint=f"remove the folder {name} there with that store's own tools",
         )
     return found | {str(path): partial(shutil.rmtree, path) for path in beside if path.is_dir()}
 

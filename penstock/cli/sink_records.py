@@ -89,13 +89,13 @@ def replay(
     """
     with clear_errors():
         if every == bool(place):
-            raise PenstockError("which records?", fix="--all, or --place once or more")
+            raise PenstockError("which records?", hint="--all, or --place once or more")
         stream = _sink(name)
         chosen = [one for one in _letters(stream) if not place or not places_of(one).isdisjoint(place)]
         unambiguous(chosen, place or ())
         if missing := sorted(set(place or ()).difference(*map(places_of, chosen))):
-            fix = f"penstock dead-letters show {stream.output.aside.name}"  # type: ignore[union-attr]
-            raise PenstockError(f"{name} put nothing aside of that place", got=", ".join(missing), fix=fix)
+            hint = f"penstock dead-letters show {stream.output.aside.name}"  # type: ignore[union-attr]
+            raise PenstockError(f"{name} put nothing aside of that place", got=", ".join(missing), hint=hint)
         with _session(name) as spark:
             from penstock.engine.operations.sink_replay import EARLIER
             from penstock.engine.operations.sink_replay import replay as given_again

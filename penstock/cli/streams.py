@@ -202,15 +202,17 @@ def _log(control: Control, app_name: str) -> Path:
     row = control.app(app_name)
     driver = control.driver(row.incarnation) if row and row.incarnation else None
     if driver is None:
-        raise PenstockError(f"app {app_name} has no log yet", fix="wait until its first driver is launched")
+        raise PenstockError(f"app {app_name} has no log yet", hint="wait until its first driver is launched")
     path = Path(driver.log)
     if not path.is_file():
         if driver.submission and driver.pid is None and driver.state != "ended":
             why = driver.reason or f"{driver.master} starts it"
-            raise PenstockError(f"app {app_name} has no log yet", got=why, fix="wait until a worker runs its driver")
+            raise PenstockError(f"app {app_name} has no log yet", got=why, hint="wait until a worker runs its driver")
         elsewhere = driver.host != processes.host()
-        fix = f"look on host {driver.host.partition('/')[0]}" if elsewhere else "see that nothing clears the log folder"
-        raise PenstockError(f"the log of app {app_name} is not here", got=path, fix=fix)
+        hint = (
+            f"look on host {driver.host.partition('/')[0]}" if elsewhere else "see that nothing clears the log folder"
+        )
+        raise PenstockError(f"the log of app {app_name} is not here", got=path, hint=hint)
     return path
 
 

@@ -318,14 +318,14 @@ class Queries:
                 raise DeclarationError(
                     f"the combiner of {self._what} gives rows without event_time",
                     got=f"{timeless - bad} rows",
-                    fix="give the greatest of each group: max(event_time) AS event_time",
+                    hint="give the greatest of each group: max(event_time) AS event_time",
                 )
         for name in self._lists & have:
             if holes := pc.list_flatten(found[name]).null_count:
                 raise DeclarationError(
                     f"the combiner of {self._what} gives lists that hold NULL",
                     got=f"{holes} in its column {name}",
-                    fix="leave them out with FILTER (WHERE ... IS NOT NULL)",
+                    hint="leave them out with FILTER (WHERE ... IS NOT NULL)",
                 )
         columns = [
             found[field.name].cast(field.type) if field.name in have else pa.nulls(found.num_rows, field.type)
@@ -350,13 +350,13 @@ class Queries:
             raise DeclarationError(
                 f"the combiner of {self._what} gives values that their declared type cannot hold",
                 got=str(e).splitlines()[0],
-                fix="declare a wider type",
+                hint="declare a wider type",
             ) from e
         except (duckdb.OutOfRangeException, duckdb.InvalidInputException) as e:
             raise DeclarationError(
                 f"the combiner of {self._what} fails on these records",
                 got=str(e).splitlines()[0],
-                fix="let its query take every value of the input's types, with try_cast or a wider type",
+                hint="let its query take every value of the input's types, with try_cast or a wider type",
             ) from e
 
 

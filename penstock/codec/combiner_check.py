@@ -24,7 +24,7 @@ def tried(given: Input) -> None:
         raise DeclarationError(
             f"{what} cannot know the event time",
             got=given.event_time,
-            fix="declare timestamp_millis(field), timestamp_seconds(field), timestamp_micros(field) or a field of type "
+            hint="declare timestamp_millis(field), timestamp_seconds(field), timestamp_micros(field) or a field of type "
             "TIMESTAMP; of raw records it is `timestamp`",
         )
     kinds = OWN | {field.name: field.type for field in RECORD_TYPE}
@@ -35,12 +35,12 @@ def tried(given: Input) -> None:
         raise DeclarationError(
             f"{what} is refused by DuckDB",
             got=" ".join(str(e).split()),
-            fix="its query reads the table `records` and gives the columns of its schema and event_time: "
+            hint="its query reads the table `records` and gives the columns of its schema and event_time: "
             f"{', '.join(field.name for field in reading.columns)}, max(event_time) AS event_time",
         ) from e
     if not (kind := found[EVENT_TIME]).startswith("TIMESTAMP"):
         raise DeclarationError(
-            f"{what} gives an event_time that is no time", got=kind, fix=f"max(event_time) AS {EVENT_TIME}"
+            f"{what} gives an event_time that is no time", got=kind, hint=f"max(event_time) AS {EVENT_TIME}"
         )
     for field in reading.columns:
         kind = found[field.name.lower()]
@@ -50,5 +50,5 @@ def tried(given: Input) -> None:
             raise DeclarationError(
                 f"{what} gives values that its schema cannot hold whole",
                 got=f"{field.name}: {kind}, declared {field.type.kind.upper()}",
-                fix="declare the type that the query gives, or let the query round as is meant",
+                hint="declare the type that the query gives, or let the query round as is meant",
             )

@@ -79,15 +79,15 @@ class Database:
                 yield c
         except SQLAlchemyError as e:
             cause = getattr(e, "orig", None) or e
-            fix = "see that it runs (`penstock doctor`); `penstock migrate` creates missing tables"
+            hint = "see that it runs (`penstock doctor`); `penstock migrate` creates missing tables"
             if REFUSED in getattr(cause, "args", ()) and not settings().control_url.get_secret_value():
-                fix = "`make up` starts the platform; if it is up, `penstock doctor` says what is wrong"
+                hint = "`make up` starts the platform; if it is up, `penstock doctor` says what is wrong"
             if self._ca and re.search("certificate|SSL", str(cause)):
-                fix = "let PENSTOCK_CONTROL_CA be its certificate's CA, and PENSTOCK_CONTROL_URL hold a name of it"
+                hint = "let PENSTOCK_CONTROL_CA be its certificate's CA, and PENSTOCK_CONTROL_URL hold a name of it"
             raise ControlError(
                 "the control database did not do what was asked",
                 got=f"{type(cause).__name__}: {cause} at {self.place}",
-                fix=fix,
+                hint=hint,
             ) from e
 
     def migrate(self) -> None:
@@ -123,7 +123,7 @@ def _address(url: str) -> URL:
         raise SettingError(
             "PENSTOCK_CONTROL_URL is no URL of a database",
             got=got,
-            fix="write it as mysql+pymysql://user:password@host:3306/database, in the password %40 for @",
+            hint="write it as mysql+pymysql://user:password@host:3306/database, in the password %40 for @",
         ) from None
     return found
 

@@ -74,25 +74,25 @@ class Demo:
             with self._engine.begin() as c:
                 yield c, Table(table, MetaData(), autoload_with=c)
         except NoSuchTableError as e:
-            fix = f"take one of: {', '.join(self.tables)}"
-            raise DemoError("there is no such table in the demo database", got=table, fix=fix) from e
+            hint = f"take one of: {', '.join(self.tables)}"
+            raise DemoError("there is no such table in the demo database", got=table, hint=hint) from e
         except SQLAlchemyError as e:
             raise _refused(e) from e
 
     def _known(self, t: Table, values: Mapping[str, str]) -> dict[str, str]:
         if strange := sorted(values.keys() - t.columns.keys()):
-            fix = f"take some of: {', '.join(t.columns.keys())}"
-            raise DemoError(f"table {t.name} has no such column", got=", ".join(strange), fix=fix)
+            hint = f"take some of: {', '.join(t.columns.keys())}"
+            raise DemoError(f"table {t.name} has no such column", got=", ".join(strange), hint=hint)
         return dict(values)
 
     def _where(self, t: Table, key: Mapping[str, str]) -> list[Any]:
         names = list(t.primary_key.columns.keys())
         if sorted(key) != sorted(names):
-            fix = f"give {', '.join(f'{name}=…' for name in names)}"
-            raise DemoError(f"this is not the key of table {t.name}", got=", ".join(key) or "nothing", fix=fix)
+            hint = f"give {', '.join(f'{name}=…' for name in names)}"
+            raise DemoError(f"this is not the key of table {t.name}", got=", ".join(key) or "nothing", hint=hint)
         return [t.columns[name] == value for name, value in key.items()]
 
 
 def _refused(e: SQLAlchemyError) -> DemoError:
     cause = getattr(e, "orig", None) or e
-    return DemoError("the demo database did not do it", got=cause, fix="see that it runs: `penstock doctor`")
+    return DemoError("the demo database did not do it", got=cause, hint="see that it runs: `penstock doctor`")

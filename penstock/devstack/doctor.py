@@ -36,12 +36,12 @@ UNUSED = "it does not run: `make up` starts it"
 
 @dataclass(frozen=True)
 class Check:
-    """name: what was looked at; found: what was met; fix: how to mend it, where something is to be mended."""
+    """name: what was looked at; found: what was met; hint: what to do, if something is wrong."""
 
     name: str
     state: State
     found: str
-    fix: str = ""
+    hint: str = ""
 
 
 def examine(platform: Platform) -> list[Check]:
@@ -69,7 +69,7 @@ def examine(platform: Platform) -> list[Check]:
             found.extend(check(platform))
         except PenstockError as e:
             got = f"; got: {e.got}" if e.got is not None else ""
-            found.append(Check(name, "fail", f"{e.what}{got}", e.fix or "see the message"))
+            found.append(Check(name, "fail", f"{e.what}{got}", e.hint or "see the message"))
     return found
 
 
@@ -83,8 +83,8 @@ def _java(_: Platform) -> Iterator[Check]:
     else:
         yield Check("Java", "ok", place)
     if found.version < aot_cache.SINCE:
-        fix = f"unset JAVA_HOME, or set it to a Java {aot_cache.SINCE}: drivers then start in half the time"
-        yield Check("Start of drivers", "note", f"Java {found.version} keeps no cache for it", fix)
+        hint = f"unset JAVA_HOME, or set it to a Java {aot_cache.SINCE}: drivers then start in half the time"
+        yield Check("Start of drivers", "note", f"Java {found.version} keeps no cache for it", hint)
     elif aot_cache.missing():
         yield Check("Start of drivers", "note", "there is no cache for it yet", "`make up` makes one")
     else:
@@ -154,8 +154,8 @@ def _ports(platform: Platform) -> Iterator[Check]:
             if record and record.ports.get(use) == port:
                 yield Check(name, "ok", f"held by {part.label}")
             elif who := process.holder(port):
-                fix = f"stop that process, or choose another port by {part.variable}"
-                yield Check(name, "fail", f"wanted by {part.label}, held by {who}", fix)
+                hint = f"stop that process, or choose another port by {part.variable}"
+                yield Check(name, "fail", f"wanted by {part.label}, held by {who}", hint)
             else:
                 yield Check(name, "ok", f"free for {part.label}")
 
@@ -242,8 +242,8 @@ def _checkpoints(_: Platform) -> Iterator[Check]:
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         yield Check("Checkpoints", "ok", f"{folder} can be written")
     else:
-        fix = "mount it, or give its rights, or choose another place by PENSTOCK_CHECKPOINTS"
-        yield Check("Checkpoints", "fail", f"{there} is no folder that can be written", fix)
+        hint = "mount it, or give its rights, or choose another place by PENSTOCK_CHECKPOINTS"
+        yield Check("Checkpoints", "fail", f"{there} is no folder that can be written", hint)
 
 
 def _placed(platform: Platform) -> Iterator[Check]:
@@ -270,8 +270,10 @@ def _placed(platform: Platform) -> Iterator[Check]:
         yield Check("Spark cluster", "ok", found)
         return
     found += f", which with their memory do not fit into workers of {s.worker_cores} cores and {s.worker_memory}"
-    fix = "raise PENSTOCK_WORKER_CORES or _MEMORY, or lower PENSTOCK_APP_CORES or PENSTOCK_EXECUTOR_MEMORY: an app for "
-    yield Check("Spark cluster", "fail", found, fix + "which nothing is left is queued")
+    hint = (
+        "raise PENSTOCK_WORKER_CORES or _MEMORY, or lower PENSTOCK_APP_CORES or PENSTOCK_EXECUTOR_MEMORY: an app for "
+    )
+    yield Check("Spark cluster", "fail", found, hint + "which nothing is left is queued")
 
 
 def _executors(platform: Platform) -> Iterator[Check]:
@@ -281,14 +283,14 @@ def _executors(platform: Platform) -> Iterator[Check]:
         return
     found = executor_check.examine()
     if found.lacking:
-        fix = "ask again when there is room, or mend what is said"
-        yield Check("Executors", "note", f"could not be tried: {found.lacking}", fix)
+        hint = "ask again when there is room, or mend what is said"
+        yield Check("Executors", "note", f"could not be tried: {found.lacking}", hint)
     elif found.wrong:
-        fix = (
+        hint = (
             "PENSTOCK_EXECUTOR_PYTHON is its Python there, with what requirements.txt names; Penstock and jobs/ are on "
             "its PYTHONPATH; workers reach this host and the brokers; its stderr, on its worker's page, says more"
         )
-        yield Check("Executors", "fail", f"{settings().worker_python} of {master}: {found.wrong}", fix)
+        yield Check("Executors", "fail", f"{settings().worker_python} of {master}: {found.wrong}", hint)
     else:
         read = f"read {found.records} records" if found.records else "found no record to read yet"
         yield Check("Executors", "ok", f"{found.python} on {found.host} runs this code and {read}")
@@ -319,7 +321,7 @@ def _airflow(platform: Platform) -> Iterator[Check]:
     if gone:
         yield Check("Airflow", "fail", f"not running: {', '.join(gone)}", "`make up` starts them")
     elif ill:
-        fix = f"see the logs in {settings().logs}; `make down up` starts them anew"
-        yield Check("Airflow", "fail", f"running, but not healthy: {', '.join(ill)}", fix)
+        hint = f"see the logs in {settings().logs}; `make down up` starts them anew"
+        yield Check("Airflow", "fail", f"running, but not healthy: {', '.join(ill)}", hint)
     else:
         yield Check("Airflow", "ok", f"healthy at {platform.airflow.url}")

@@ -177,7 +177,7 @@ class Platform:
                 raise LocalError(
                     "not all that is declared runs",
                     got="; ".join(map(str, self._amiss)),
-                    fix="mend it, then `make up` again; all else runs",
+                    hint="mend it, then `make up` again; all else runs",
                 )
             return view
 
@@ -195,7 +195,7 @@ class Platform:
                 raise LocalError(
                     f"the disk of {place} is nearly full",
                     got=f"{free / GIB:.1f} GiB free, {NEEDED_DISK / GIB:.0f} are needed",
-                    fix="make room, or choose other places: PENSTOCK_HOME for data, PENSTOCK_CACHE for downloads",
+                    hint="make room, or choose other places: PENSTOCK_HOME for data, PENSTOCK_CACHE for downloads",
                 )
         found = runtime.find()
         for part in self.parts:
@@ -212,13 +212,13 @@ class Platform:
             raise LocalError(
                 "the data of this home lies on one broker, and a cluster has three",
                 got=f"PENSTOCK_CLUSTER is set, and {s.home} holds records and checkpoints of one broker",
-                fix="choose another place by PENSTOCK_HOME, or give the data up: `make clean`",
+                hint="choose another place by PENSTOCK_HOME, or give the data up: `make clean`",
             )
         if marked and not s.cluster:
             raise LocalError(
                 "the data of this home lies on the brokers of a cluster",
                 got=f"PENSTOCK_CLUSTER is off, and {mark} is there",
-                fix="leave PENSTOCK_CLUSTER out, choose another place by PENSTOCK_HOME, or give it up: `make clean`",
+                hint="leave PENSTOCK_CLUSTER out, choose another place by PENSTOCK_HOME, or give it up: `make clean`",
             )
 
     def _fetch(self, report: Report) -> None:
@@ -319,7 +319,7 @@ class Platform:
                 raise LocalError(
                     "not every stream runs",
                     got="; ".join(f"{s.name} is {s.state}" + (f": {s.why}" if s.why else "") for s in waiting),
-                    fix="look at `penstock streams logs <stream>` and at the DAGs in Airflow; the platform stays up",
+                    hint="look at `penstock streams logs <stream>` and at the DAGs in Airflow; the platform stays up",
                 )
             if time.monotonic() > deadline:
                 step.say("all streams run, none has read a record yet")

@@ -64,7 +64,7 @@ def _submit_conf(
         raise SettingError(
             "PENSTOCK_SPARK_CONF asks for another zone than UTC",
             got=", ".join(other),
-            fix="leave it out; where a transform needs local time: from_utc_timestamp(event_time, 'Asia/Tokyo')",
+            hint="leave it out; where a transform needs local time: from_utc_timestamp(event_time, 'Asia/Tokyo')",
         )
     master = master or s.spark_master
     chosen = shlex.split(s.java_options) or JAVA_OPTIONS
@@ -181,8 +181,8 @@ def _of_pods(asked: Placement) -> dict[str, str]:
     """What Kubernetes is told of executors, which are pods there. SettingError without an image for them."""
     s = settings()
     if not s.executor_image:
-        fix = "name the image that holds Java, the environment and jobs/, as docker/Dockerfile makes it"
-        raise SettingError("executors in Kubernetes need PENSTOCK_EXECUTOR_IMAGE", got="none", fix=fix)
+        hint = "name the image that holds Java, the environment and jobs/, as docker/Dockerfile makes it"
+        raise SettingError("executors in Kubernetes need PENSTOCK_EXECUTOR_IMAGE", got="none", hint=hint)
     conf = {
         # Kubernetes hands out executors, and knows no `spark.cores.max`.
         "spark.executor.instances": str((asked.cores or 1) // (asked.executor_cores or 1)),

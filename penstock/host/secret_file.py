@@ -34,6 +34,6 @@ def kept(path: Path) -> bytes:
         found = b""
     if len(found) != BYTES:
         raise LocalError(
-            f"{path} holds no secret", fix="remove it and release all apps: another is made, and all take it up"
+            f"{path} holds no secret", hint="remove it and release all apps: another is made, and all take it up"
         )
     return found

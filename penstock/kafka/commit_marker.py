@@ -143,7 +143,7 @@ def forget_mark(stream: str, bootstrap: str) -> None:
     )
     if producer.flush(TIMEOUT) or failed:
         got = failed[0] if failed else "no answer"
-        raise BrokerError(f"the mark of {stream} was not removed", got=got, fix="remove its checkpoint once more")
+        raise BrokerError(f"the mark of {stream} was not removed", got=got, hint="remove its checkpoint once more")
 
 
 def settled(places: Iterable[Place], bootstrap: str, what: str) -> dict[Place, int]:
@@ -171,7 +171,7 @@ def settled(places: Iterable[Place], bootstrap: str, what: str) -> dict[Place, i
                     if place in ends
                     else "has no leader"
                 ),
-                fix="try again when the broker is well and the producer of that transaction has ended "
+                hint="try again when the broker is well and the producer of that transaction has ended "
                 "(kafka-transactions.sh list, abort)",
             )
         time.sleep(0.1)

@@ -178,6 +178,6 @@ def _partitions(topic: str, bootstrap: str) -> int:
     if topic not in there:
         raise BrokerError(
             f"topic {topic} does not exist",
-            fix="`penstock topics` lists the declared ones, `penstock topics --apply` creates them",
+            hint="`penstock topics` lists the declared ones, `penstock topics --apply` creates them",
         )
     return there[topic]

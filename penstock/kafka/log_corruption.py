@@ -115,5 +115,5 @@ class _Reader:
         raise BrokerError(
             f"partition {self._partition} of topic {self._topic} could not be looked through",
             got=f"no answer for {PATIENCE:g} s",
-            fix="nothing, if the broker comes back: it is tried again",
+            hint="nothing, if the broker comes back: it is tried again",
         )

@@ -38,7 +38,7 @@ def newest(
         for topic in dict.fromkeys(topics):
             there = partitions(admin(bootstrap), bootstrap).get(topic, 0)
             if not there:
-                raise BrokerError(f"topic {topic} is not there", fix=CREATE_FOR_SINK)
+                raise BrokerError(f"topic {topic} is not there", hint=CREATE_FOR_SINK)
             places = [(topic, p) for p in range(there)]
             starts, ends = (of(admin(bootstrap), places, bootstrap) for of in (first_offsets, end_offsets))
             of_topic = [

@@ -126,7 +126,7 @@ class TransactionalWriter:
                     raise BrokerError(
                         f"{self.what} could not read its mark",
                         got=f"{topic}[{partition}] up to {at} of {end}",
-                        fix="nothing, if the broker was away: it is read again; else a transaction that a producer has "
+                        hint="nothing, if the broker was away: it is read again; else a transaction that a producer has "
                         "left open there holds it: end that producer, or abort it (kafka-transactions.sh list, abort)",
                     )
             self._consumer.unassign()
@@ -148,7 +148,7 @@ class TransactionalWriter:
                 raise BrokerError(
                     f"{self.what} could not read its mark",
                     got=f"{place[0]}[{place[1]}] has no leader",
-                    fix="nothing, if the broker comes back: it is read again",
+                    hint="nothing, if the broker comes back: it is read again",
                 )
             time.sleep(0.1)
 
@@ -187,7 +187,7 @@ class TransactionalWriter:
         raise BrokerError(
             f"{self.what}: a record is larger than topic {message.topic} takes",
             got=f"key {key!r}, a value of {len(message.value or b''):,} bytes, {LARGEST}={limit.largest}",
-            fix=f"raise {LARGEST} of topic {message.topic}, or leave out what is large; it is tried again by itself",
+            hint=f"raise {LARGEST} of topic {message.topic}, or leave out what is large; it is tried again by itself",
         )
 
     def _send(self, message: Message) -> None:
@@ -226,9 +226,9 @@ class TransactionalWriter:
             return LeaseLost(
                 f"{self.what} {what}: a newer process has opened its output, or the broker gave up on it",
                 got=error,
-                fix="nothing: nothing of the batch is visible, and whoever comes next goes on from the last mark",
+                hint="nothing: nothing of the batch is visible, and whoever comes next goes on from the last mark",
             )
-        return BrokerError(f"{self.what} {what}", got=error, fix=WAYS.get(error.code(), COMES_BACK))
+        return BrokerError(f"{self.what} {what}", got=error, hint=WAYS.get(error.code(), COMES_BACK))
 
     def close(self) -> None:
         """Leave at once: an open transaction is left to the next owner, who aborts it.

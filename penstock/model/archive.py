@@ -58,24 +58,24 @@ class Archive:
             raise DeclarationError(
                 f"archive {self.name}: the bucket's name is not usable",
                 got=repr(self.bucket),
-                fix="use 3 to 63 small letters, digits, '.' and '-'",
+                hint="use 3 to 63 small letters, digits, '.' and '-'",
             )
         if not PREFIX.fullmatch(self.prefix):
             raise DeclarationError(
                 f"archive {self.name}: the prefix is not usable",
                 got=repr(self.prefix),
-                fix="write it as folder/folder, without '/' at either end",
+                hint="write it as folder/folder, without '/' at either end",
             )
         if self.format not in get_args(Format):
             known = ", ".join(get_args(Format))
             raise DeclarationError(
-                f"archive {self.name}: the format is not known", got=repr(self.format), fix=f"take one of: {known}"
+                f"archive {self.name}: the format is not known", got=repr(self.format), hint=f"take one of: {known}"
             )
         if isinstance(self.of, Stream) and len(self.of.written) != 1:
             raise DeclarationError(
                 f"archive {self.name}: stream {self.of.name} does not write one topic",
                 got=", ".join(self.of.targets),
-                fix="name the topic itself: of=Topic(...)",
+                hint="name the topic itself: of=Topic(...)",
             )
 
     @property

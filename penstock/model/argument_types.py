@@ -15,4 +15,4 @@ def check_kind(what: str, name: str, given: object, *kinds: type) -> None:
     fits = isinstance(given, wanted) and (bool in kinds or not isinstance(given, bool))
     if not fits or (isinstance(given, float) and not math.isfinite(given)):
         said = " or ".join(WORDS.get(kind, f"a {kind.__name__}") for kind in kinds)
-        raise DeclarationError(f"{what}: {name} is not what it should be", got=repr(given), fix=f"give {name}={said}")
+        raise DeclarationError(f"{what}: {name} is not what it should be", got=repr(given), hint=f"give {name}={said}")

@@ -97,17 +97,17 @@ class Backfill:
         check_name("backfill", self.name)
         what = f"backfill {self.name}"
         if not isinstance(self.source, Archive | Collection | str) or not self.source:
-            fix = "give an Archive, a Collection, or the name of a source"
-            raise DeclarationError(f"{what} has no source", got=repr(self.source), fix=fix)
+            hint = "give an Archive, a Collection, or the name of a source"
+            raise DeclarationError(f"{what} has no source", got=repr(self.source), hint=hint)
         if not isinstance(self.target, Topic | TopicOutput | Stream | str) or not self.target:
-            fix = "give a Topic, a topic's name, a TopicOutput, or a Stream"
-            raise DeclarationError(f"{what} has no target", got=repr(self.target), fix=fix)
+            hint = "give a Topic, a topic's name, a TopicOutput, or a Stream"
+            raise DeclarationError(f"{what} has no target", got=repr(self.target), hint=hint)
         check_length(f"{what}: lag", self.lag)
         check_kind(what, "rate", self.rate, int)
         if self.rate < 0 or not CRON.fullmatch(self.every):
             got = f"rate={self.rate!r}, every={self.every!r}"
-            fix = f"give rate records a second, 0 for no bound, and every a cron line such as {DAILY!r}"
-            raise DeclarationError(f"{what} has a rate or intervals that are none", got=got, fix=fix)
+            hint = f"give rate records a second, 0 for no bound, and every a cron line such as {DAILY!r}"
+            raise DeclarationError(f"{what} has a rate or intervals that are none", got=got, hint=hint)
         if self.runs:
             self._fits(what)
 
@@ -118,13 +118,13 @@ class Backfill:
                 if self.rows is None
                 else f"{what} has rows for no output",
                 got=repr(self.target)[:200],
-                fix="rows=Rows(...) goes with target=TopicOutput(topic, key=..., value=...), and with nothing else",
+                hint="rows=Rows(...) goes with target=TopicOutput(topic, key=..., value=...), and with nothing else",
             )
         if isinstance(self.source, Collection) and self.rows is None:
             raise DeclarationError(
                 f"{what} reads documents, which are no records of a topic",
                 got=self.source.place,
-                fix="say what they become: rows=Rows(...), target=TopicOutput(...)",
+                hint="say what they become: rows=Rows(...), target=TopicOutput(...)",
             )
         if self.rows is not None:
             assert self.rows.fields(what)
@@ -132,11 +132,11 @@ class Backfill:
             raise DeclarationError(
                 f"{what}: rows without a key would be doubled by a second run",
                 got=repr(self.target)[:200],
-                fix="give the output a key and a value",
+                hint="give the output a key and a value",
             )
         if self.through and not isinstance(self.target, Stream):
             raise DeclarationError(
-                f"{what} names streams on its way and none at its end", fix="give the last one as target"
+                f"{what} names streams on its way and none at its end", hint="give the last one as target"
             )
         if isinstance(self.target, Stream) and len(self.target.written) != 1:
             raise DeclarationError(

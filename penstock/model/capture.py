@@ -164,7 +164,7 @@ def parse(text: str, path: Path) -> Capture:
             config={"max.message.bytes": str(given.get("largest", Capture.largest))},
         )
     except DeclarationError as e:
-        raise clauses.error(e.what, str(e.got), e.fix, clauses.found["CAPTURE"]) from e
+        raise clauses.error(e.what, str(e.got), e.hint, clauses.found["CAPTURE"]) from e
     select, sql = clauses.select(given["dialect"])
     places = {clause: place(text, token.start) for clause, token in clauses.found.items()}
     places |= {"topic": place(text, clauses.topic), "SELECT": place(text, clauses.begins)}

@@ -31,8 +31,8 @@ def files_of(folder: Path, ending: str = "") -> list[Path]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as e:
-        fix = "see that its disk is there, and let the user that Penstock runs as read it"
-        raise DeclarationError(f"folder {folder} cannot be read", got=e.strerror, fix=fix) from e
+        hint = "see that its disk is there, and let the user that Penstock runs as read it"
+        raise DeclarationError(f"folder {folder} cannot be read", got=e.strerror, hint=hint) from e
 
 
 class Place(NamedTuple):
@@ -72,7 +72,7 @@ def check_name(what: str, name: str) -> None:
     if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > LONGEST:
         raise DeclarationError(
             f"the name of {what} {name!r} is not usable",
-            fix=f"use small letters, digits and single '-', {LONGEST} at most",
+            hint=f"use small letters, digits and single '-', {LONGEST} at most",
         )
 
 

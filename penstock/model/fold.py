@@ -69,18 +69,18 @@ class Fold:
         key: object = self.key
         if not (isinstance(key, tuple) and key and all(isinstance(name, str) and name for name in key)):
             raise DeclarationError(
-                f"fold {self.name} has no key", got=repr(key), fix="name the columns: key=('device', 'business')"
+                f"fold {self.name} has no key", got=repr(key), hint="name the columns: key=('device', 'business')"
             )
         names = [f.name.lower() for f in self.kept]
         if twice := sorted({name.lower() for name in self.key} & set(names)):
             raise DeclarationError(
-                f"fold {self.name} keeps its key twice", got=", ".join(twice), fix="leave it out of the state"
+                f"fold {self.name} keeps its key twice", got=", ".join(twice), hint="leave it out of the state"
             )
         if self.due and {f.name: f.type.kind for f in self.kept}.get(self.due) != "bigint":
             raise DeclarationError(
                 f"fold {self.name} is due at what its state does not have",
                 got=self.due,
-                fix="name a field of its state that is a BIGINT, in epoch ms",
+                hint="name a field of its state that is a BIGINT, in epoch ms",
             )
         if self.reads_back is not None:
             check_length(f"fold {self.name}: reads_back", self.reads_back)
@@ -88,7 +88,7 @@ class Fold:
                 raise DeclarationError(
                     f"fold {self.name} has keys that are due, and is to be made of its inputs",
                     got=f"due={self.due!r}, reads_back={self.reads_back!r}",
-                    fix="leave out reads_back: what was due would be told once more",
+                    hint="leave out reads_back: what was due would be told once more",
                 )
         assert self.given
 

@@ -65,7 +65,7 @@ class Combiner:
             raise DeclarationError(
                 "a combiner reads what a record does not have",
                 got=repr(self.reads),
-                fix=f"a tuple of: {', '.join(sorted(READS))}; topic, value and text are always there",
+                hint=f"a tuple of: {', '.join(sorted(READS))}; topic, value and text are always there",
             )
 
 
@@ -121,7 +121,7 @@ class Input:
         check_kind("an input", "combine", self.combine, Combiner, type(None))
         check_kind("an input", "record", self.record, bool)
         if (self.topic is None) == (not self.pattern):
-            raise DeclarationError("an input reads either a topic or a pattern", got=self, fix="give exactly one")
+            raise DeclarationError("an input reads either a topic or a pattern", got=self, hint="give exactly one")
         if self.topic is not None:
             check_topic("an input", self.topic)
         for name, kinds in {"late": Late, "dead": Dead, "gap": Gap, "tombstones": Tombstones}.items():
@@ -129,7 +129,7 @@ class Input:
             if given not in get_args(kinds) and (given is not None or name not in ("gap", "late")):
                 known = " or ".join(f'"{kind}"' for kind in get_args(kinds))
                 raise DeclarationError(
-                    f"input {self.source}: {name} is not known", got=repr(given), fix=f"say {name}={known}"
+                    f"input {self.source}: {name} is not known", got=repr(given), hint=f"say {name}={known}"
                 )
         if self.ahead is not None:
             check_length(f"input {self.source}: ahead", self.ahead)
@@ -142,7 +142,7 @@ class Input:
                 raise DeclarationError(
                     "an input of a pattern has a schema, but its topics may hold anything",
                     got=self.schema,
-                    fix="leave the schema out and take the raw records, or name one topic",
+                    hint="leave the schema out and take the raw records, or name one topic",
                 )
         self._record_fits()
         self._share_fits()
@@ -151,7 +151,7 @@ class Input:
             raise DeclarationError(
                 f"input {self.source} does not say which of its fields is the event time",
                 got=self.schema,
-                fix='event_time="timestamp_millis(field)", or another expression over the fields',
+                hint='event_time="timestamp_millis(field)", or another expression over the fields',
             )
         check_event_time(f"input {self.source}", self.event_time, (*fields, *(RECORD if self.record else ())))
         if self.combine:
@@ -167,20 +167,20 @@ class Input:
         what = f"input {self.source}"
         if self.record and self.combine:
             raise DeclarationError(
-                f"{what} has a combiner, and what that gives is no record any more", fix="leave out record, or combine"
+                f"{what} has a combiner, and what that gives is no record any more", hint="leave out record, or combine"
             )
         if self.tombstones == "keep" and not self.record:
             raise DeclarationError(
                 f"{what} keeps tombstones, and nothing would tell whose they are",
                 got="record=False",
-                fix="say record=True as well",
+                hint="say record=True as well",
             )
         names = {f.name.lower() for f in schema(self.schema, what)} if self.schema else set()
         if self.record and WHOLE in names:
             raise DeclarationError(
                 f"{what} has a field of the name that the record itself has",
                 got=self.schema,
-                fix="leave the field out, and take it from the value where it is needed: "
+                hint="leave the field out, and take it from the value where it is needed: "
                 f"get_json_object(CAST(record.value AS STRING), '$.{WHOLE}')",
             )
 
@@ -189,7 +189,7 @@ class Input:
         if isinstance(given, tuple) and [type(n) for n in given] == [int, int] and 1 <= given[0] <= given[1]:
             return
         raise DeclarationError(
-            f"input {self.source}: this is no share", got=repr(given), fix="say share=(1, 2) for the first of two"
+            f"input {self.source}: this is no share", got=repr(given), hint="say share=(1, 2) for the first of two"
         )
 
     @property
@@ -239,13 +239,13 @@ class Table:
             raise DeclarationError(
                 "a table's topic must be compacted",
                 got=f"topic {self.topic.name}",
-                fix="declare it compacted=True, or read it as an Input",
+                hint="declare it compacted=True, or read it as an Input",
             )
         if any(field.name.lower() == "key" for field in self.fields):
             raise DeclarationError(
                 f"table {self.source} has a field of the name that its key has",
                 got=self.schema,
-                fix="leave the field `key` out: the transform gets the record's key under that name",
+                hint="leave the field `key` out: the transform gets the record's key under that name",
             )
 
     @property

@@ -174,11 +174,13 @@ class TopicOutput(Output):
 
     def __post_init__(self) -> None:
         if not isinstance(self.topic, Topic):
-            raise DeclarationError("a TopicOutput needs a Topic", got=self.topic, fix="TopicOutput(Topic('name'), ...)")
+            raise DeclarationError(
+                "a TopicOutput needs a Topic", got=self.topic, hint="TopicOutput(Topic('name'), ...)"
+            )
         if not self.value:
             raise DeclarationError(
                 f"the output to topic {self.topic.name} has no value",
-                fix="give value= one column's name, or several as a tuple",
+                hint="give value= one column's name, or several as a tuple",
             )
         for what, given in {"key": self.key, "value": self.value}.items():
             names = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else [given]
@@ -186,7 +188,7 @@ class TopicOutput(Output):
                 raise DeclarationError(
                     f"the output to topic {self.topic.name}: {what} is no column, nor several",
                     got=repr(given),
-                    fix=f"give {what}= one column's name, or several different ones as a tuple",
+                    hint=f"give {what}= one column's name, or several different ones as a tuple",
                 )
 
     @property

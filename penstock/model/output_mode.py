@@ -26,7 +26,7 @@ def check_length(what: str, length: object, *, least: int = 0) -> None:
         raise DeclarationError(
             f"{what} is no length of time that can be kept",
             got=repr(length),
-            fix=f"give a timedelta of whole milliseconds, {least} at least, {LONGEST.days} days at most",
+            hint=f"give a timedelta of whole milliseconds, {least} at least, {LONGEST.days} days at most",
         )
 
 
@@ -62,7 +62,7 @@ class Promise:
             raise DeclarationError(
                 f"{type(self).__name__}(phase=...) is no time between one window's end and the next",
                 got=repr(self.ends),
-                fix="give a phase below window, and none with first=...",
+                hint="give a phase below window, and none with first=...",
             )
 
     @property

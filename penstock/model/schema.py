@@ -88,18 +88,18 @@ def schema(ddl: str, what: str, *, of_json: bool = True) -> tuple[Field, ...]:
         raise DeclarationError(
             f"the schema of {what} is no Spark DDL",
             got=ddl,
-            fix=str(e).splitlines()[0] + " Write: name TYPE, name TYPE",
+            hint=str(e).splitlines()[0] + " Write: name TYPE, name TYPE",
         ) from e
     columns = table.expressions if isinstance(table, exp.Schema) else []
     if not columns or not all(isinstance(c, exp.ColumnDef) and c.kind for c in columns):
-        raise DeclarationError(f"the schema of {what} is no Spark DDL", got=ddl, fix="write: name TYPE, name TYPE")
+        raise DeclarationError(f"the schema of {what} is no Spark DDL", got=ddl, hint="write: name TYPE, name TYPE")
     found = _fields(columns, what, of_json)
     names = [f.name.lower() for f in found]
     if reserved := [name for name in names if name.startswith("_") or name == "event_time"]:
         raise DeclarationError(
             f"the schema of {what} has a field of the engine's own name",
             got=", ".join(reserved),
-            fix="rename it where it is written, or read the records without a schema: names that begin with '_' and "
+            hint="rename it where it is written, or read the records without a schema: names that begin with '_' and "
             "event_time are taken",
         )
     return found
@@ -112,7 +112,7 @@ def _fields(columns: list[exp.ColumnDef], what: str, of_json: bool) -> tuple[Fie
         raise DeclarationError(
             f"the schema of {what} names a field twice",
             got=", ".join(twice),
-            fix="drop one; names that differ in case only are one name",
+            hint="drop one; names that differ in case only are one name",
         )
     return tuple(_field(column, what, of_json) for column in columns)
 
@@ -123,7 +123,7 @@ def _field(column: exp.ColumnDef, what: str, of_json: bool) -> Field:
         raise DeclarationError(
             f"the schema of {what}: field {column.name} says more than a type and NOT NULL",
             got=", ".join(c.sql("spark") for c in other),
-            fix="leave it out: a missing field is NULL, and the transform may say what stands for it",
+            hint="leave it out: a missing field is NULL, and the transform may say what stands for it",
         )
     required = any(isinstance(c, exp.NotNullColumnConstraint) for c in constraints)
     return Field(column.name, _type(column.args["kind"], what, column.name, of_json), required)
@@ -146,6 +146,6 @@ def _type(found: exp.DataType, what: str, where: str, of_json: bool) -> Type:
     raise DeclarationError(
         f"the schema of {what}: field {where} has a type that is not read from JSON",
         got=found.sql("spark"),
-        fix=f"declare one of {KNOWN}; a number with more than a double's digits is best written and declared as STRING "
+        hint=f"declare one of {KNOWN}; a number with more than a double's digits is best written and declared as STRING "
         "and cast in the transform",
     )

@@ -85,7 +85,7 @@ class Stream:
             raise DeclarationError(
                 f"stream {self.name} has {self.stateful_steps} stateful steps and promises updates, which Spark cannot "
                 "do in one query",
-                fix="promise Final, or make two streams with a topic between: the first writes absolute values by key, "
+                hint="promise Final, or make two streams with a topic between: the first writes absolute values by key, "
                 "the second reads them",
             )
 
@@ -105,45 +105,45 @@ class Stream:
             raise DeclarationError(
                 f"stream {self.name} is declared as versions before 0.2 had it",
                 got=", ".join(said),
-                fix="; ".join(ways),
+                hint="; ".join(ways),
             )
 
     def _inputs_fit(self) -> None:
         if not self.sources:
-            fix = "give inputs={'name': Input(...)}: tables alone make no batch" if self.inputs else ""
-            raise DeclarationError(f"stream {self.name} has no input", fix=fix or "give inputs={'name': Input(...)}")
+            hint = "give inputs={'name': Input(...)}: tables alone make no batch" if self.inputs else ""
+            raise DeclarationError(f"stream {self.name} has no input", hint=hint or "give inputs={'name': Input(...)}")
         wanted = list(inspect.signature(self.transform).parameters)
         if wanted != list(self.inputs):
             raise DeclarationError(
                 f"stream {self.name}: the transform's parameters are not its inputs",
                 got=f"transform({', '.join(wanted)}) with inputs {', '.join(self.inputs)}",
-                fix="name and order both alike",
+                hint="name and order both alike",
             )
         if self.max_records and self.promise.due:
             raise DeclarationError(
                 f"stream {self.name} waits for the clock, so its batches must read to the end of all partitions",
                 got=f"max_records={self.max_records}",
-                fix="leave it out",
+                hint="leave it out",
             )
         if self.promise.due and (patterns := [given.pattern for given in self.sources.values() if given.pattern]):
             raise DeclarationError(
                 f"stream {self.name} waits for the clock, and topics of a pattern get no heartbeats, so what was last "
                 "would wait for ever",
                 got=", ".join(patterns),
-                fix="name each topic in an input of its own and unite them, or promise Updates",
+                hint="name each topic in an input of its own and unite them, or promise Updates",
             )
         if not isinstance(self.promise, Each) and (far := [i.source for i in self.sources.values() if i.ahead is None]):
             raise DeclarationError(
                 f"stream {self.name} believes every time, and keeps state that times end",
                 got=f"ahead=None for {', '.join(far)}",
-                fix="say how far an event time may lie in the future: ahead=timedelta(minutes=5)",
+                hint="say how far an event time may lie in the future: ahead=timedelta(minutes=5)",
             )
         read = [given.source for given in self.inputs.values()]
         if twice := sorted(table.source for table in self.tables.values() if read.count(table.source) > 1):
             raise DeclarationError(
                 f"stream {self.name} has a table of a topic that it reads once more",
                 got=", ".join(dict.fromkeys(twice)),
-                fix="give the table once and join it as often as is needed; of a topic's own records the newest value "
+                hint="give the table once and join it as often as is needed; of a topic's own records the newest value "
                 "is the record itself",
             )
         if self.stateful_steps < self.promise.steps or (isinstance(self.promise, Each) and self.stateful_steps):
@@ -151,45 +151,45 @@ class Stream:
                 f"stream {self.name} promises {type(self.promise).__name__}, which means "
                 + ("no state" if isinstance(self.promise, Each) else "state"),
                 got=f"steps={self.steps}",
-                fix="leave steps out, or take the promise that fits: Each has none, all others have one step or more",
+                hint="leave steps out, or take the promise that fits: Each has none, all others have one step or more",
             )
         if isinstance(self.promise, Joined) and len(self.sources) < 2:
             raise DeclarationError(
                 f"stream {self.name} promises a join of streams and reads one",
                 got=", ".join(self.sources),
-                fix="give two inputs; for a join with a Table, which needs no state, promise Each",
+                hint="give two inputs; for a join with a Table, which needs no state, promise Each",
             )
 
     def _outputs_fit(self) -> None:
         if not self.outputs:
-            raise DeclarationError(f"stream {self.name} has no output", fix="give output=TopicOutput(...)")
+            raise DeclarationError(f"stream {self.name} has no output", hint="give output=TopicOutput(...)")
         for output in self.outputs.values():
             if not isinstance(output, Output):
                 raise DeclarationError(
-                    f"stream {self.name}: this is no output", got=repr(output), fix="TopicOutput(Topic(...), ...)"
+                    f"stream {self.name}: this is no output", got=repr(output), hint="TopicOutput(Topic(...), ...)"
                 )
             if self.promise.refines and not output.keyed:
                 raise DeclarationError(
                     f"stream {self.name} updates its rows, but {output.name} takes rows without a key, so it would "
                     "keep every version of each",
-                    fix="give the output a key, or promise Final",
+                    hint="give the output a key, or promise Final",
                 )
             if output.delivery == "upsert" and not output.keyed:
                 raise DeclarationError(
                     f"stream {self.name}: {output.name} writes a batch again after a crash, so its rows need a key",
-                    fix="give the output a key",
+                    hint="give the output a key",
                 )
             if not output.keyed and any(topic.compacts for topic in output.topics()):
                 raise DeclarationError(
                     f"stream {self.name}: {output.name} is compacted, and takes no rows without a key",
-                    fix="give the output a key",
+                    hint="give the output a key",
                 )
         topics = {topic.name for output in self.outputs.values() for topic in output.topics()}
         topics |= {output.aside.name for output in self.outputs.values()} - {ASIDE.name}
         read = {given.source for given in self.inputs.values()}
         if taken := sorted((topics | read) & {COMMITS.name, POSITIONS.name}):
             raise DeclarationError(
-                f"stream {self.name} takes a topic of Penstock's own", got=", ".join(taken), fix="take another"
+                f"stream {self.name} takes a topic of Penstock's own", got=", ".join(taken), hint="take another"
             )
         topics |= {self.late_topic} if self.keeps_late else set()
         no_loop(self, topics)
@@ -197,13 +197,13 @@ class Stream:
             raise DeclarationError(
                 f"stream {self.name} reads its own output",
                 got=", ".join(own),
-                fix="write another topic; what a stream must remember of its own rows is state: Updates, or Timed",
+                hint="write another topic; what a stream must remember of its own rows is state: Updates, or Timed",
             )
         if taken := sorted({output.name for output in self.outputs.values()} & self.beside.keys()):
             raise DeclarationError(
                 f"stream {self.name} writes its rows where its dead letters or late records go",
                 got=", ".join(taken),
-                fix="write another topic",
+                hint="write another topic",
             )
         names = [output.name for output in self.outputs.values()]
         if twice := {name for name in names if names.count(name) > 1}:

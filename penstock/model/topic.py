@@ -39,7 +39,7 @@ class Topic:
             raise DeclarationError(
                 "a topic's name has a character Kafka refuses",
                 got=repr(self.name),
-                fix="use letters, digits, '.', '_' and '-', 249 at most",
+                hint="use letters, digits, '.', '_' and '-', 249 at most",
             )
         what = f"topic {self.name}"
         for name, kind in {"partitions": int, "compacted": bool, "widens": bool, "beat_every": float}.items():
@@ -49,10 +49,10 @@ class Topic:
         for word in (word for setting in self.config.items() for word in setting):
             check_kind(what, "config", word, str)
         if self.partitions < 1:
-            raise DeclarationError(f"topic {self.name} needs a partition", got=self.partitions, fix="use 1 or more")
+            raise DeclarationError(f"topic {self.name} needs a partition", got=self.partitions, hint="use 1 or more")
         if self.beat_every < 0 or self.retention < timedelta(0):
             got = f"beat_every={self.beat_every}, retention={self.retention!r}"
-            raise DeclarationError(f"topic {self.name} has a length of time below zero", got=got, fix=KEPT_FOR_EVER)
+            raise DeclarationError(f"topic {self.name} has a length of time below zero", got=got, hint=KEPT_FOR_EVER)
 
     @property
     def dead_letters(self) -> str:
@@ -86,7 +86,7 @@ class Topic:
 def check_topic(what: str, given: object) -> None:
     """DeclarationError if what is given for a topic is none."""
     if not isinstance(given, Topic):
-        raise DeclarationError(f"{what} needs a Topic", got=repr(given), fix="Topic('name')")
+        raise DeclarationError(f"{what} needs a Topic", got=repr(given), hint="Topic('name')")
 
 
 def name_of(topic: Topic | str) -> str:

@@ -77,7 +77,7 @@ class View:
             raise DeclarationError(
                 f"view {self.name}: a view's topic must be compacted",
                 got=f"topic {topic.name}",
-                fix="declare it compacted=True, or serve a topic that holds the latest value of each key",
+                hint="declare it compacted=True, or serve a topic that holds the latest value of each key",
             )
 
     @property
@@ -97,7 +97,7 @@ class View:
             raise DeclarationError(
                 f"view {self.name} has a field of the name that its key has",
                 got=self.schema,
-                fix="leave the field `key` out: each row has the record's key under that name",
+                hint="leave the field `key` out: each row has the record's key under that name",
             )
         able = [f.name for f in self.fields if _askable(f)]
         for name in self.asked_by:
@@ -105,7 +105,7 @@ class View:
                 raise DeclarationError(
                     f"view {self.name} cannot be asked by this field",
                     got=name,
-                    fix=f"take each once, of these: {', '.join(able) or 'none is of a plain type'}",
+                    hint=f"take each once, of these: {', '.join(able) or 'none is of a plain type'}",
                 )
 
     @property

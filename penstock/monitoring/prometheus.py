@@ -363,7 +363,7 @@ def serve(collectors: Sequence[Collector], port: int, host: str = "127.0.0.1") -
         raise LocalError(
             f"the Prometheus endpoint cannot listen on {host}:{port}",
             got=e.strerror or e,
-            fix="end what holds the port, or set PENSTOCK_METRICS_PORT",
+            hint="end what holds the port, or set PENSTOCK_METRICS_PORT",
         ) from e
 
     def stop() -> None:

@@ -121,7 +121,7 @@ class Store:
             raise
         except FileNotFoundError as e:
             raise Gone(
-                "an object is not there", got=place, fix="bring it back from a version or backup of the bucket"
+                "an object is not there", got=place, hint="bring it back from a version or backup of the bucket"
             ) from e
         except OSError as e:
             said = str(e)
@@ -133,16 +133,16 @@ class Store:
                 raise SinkError(
                     f"the object store refuses the access key for {place}",
                     got=said[:300],
-                    fix="see to PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, which may have run out, the "
+                    hint="see to PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, which may have run out, the "
                     "region, or the key's rights to list, read, write and delete in the bucket",
                 ) from e
-            raise SinkError(f"the object store fails at {place}", got=said[:300], fix="see what it says") from e
+            raise SinkError(f"the object store fails at {place}", got=said[:300], hint="see what it says") from e
 
     def _no_bucket(self) -> SinkError:
         return SinkError(
             f"there is no bucket {self.bucket}",
             got=self.place(""),
-            fix="make it, or let it be made: PENSTOCK_S3_MAKE_BUCKETS=1",
+            hint="make it, or let it be made: PENSTOCK_S3_MAKE_BUCKETS=1",
         )
 
 
@@ -153,7 +153,7 @@ def checked(endpoint: Endpoint) -> SplitResult:
         raise SinkError(
             "this is no endpoint of an object store",
             got=endpoint.url,
-            fix="set PENSTOCK_S3_URL=https://host:port, or s3:// for AWS itself",
+            hint="set PENSTOCK_S3_URL=https://host:port, or s3:// for AWS itself",
         )
     return where
 

@@ -49,7 +49,7 @@ def endpoint() -> Endpoint | None:
             raise SinkError(
                 "connection s3 cannot be read",
                 got=f"{type(e).__name__} in {CONNECTION}",
-                fix="give a URI, or the JSON form of Airflow's connections",
+                hint="give a URI, or the JSON form of Airflow's connections",
             ) from None
     record = process.read(s.home / "run", PART)
     if record is None or not record.ports:

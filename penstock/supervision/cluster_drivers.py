@@ -56,7 +56,7 @@ class Submission:
             raise SettingError(
                 "PENSTOCK_DEPLOY=cluster is for a standalone master",
                 got=self.master,
-                fix="set PENSTOCK_SPARK_MASTER and the Spark connection to spark://HOST:PORT, or "
+                hint="set PENSTOCK_SPARK_MASTER and the Spark connection to spark://HOST:PORT, or "
                 "PENSTOCK_DEPLOY=client",
             )
         arguments = [*launch.arguments(self.app, self.incarnation), "--placed", str(log)]
@@ -167,7 +167,7 @@ def _heard(d: DriverRow, do: str) -> Seen:
 
 def _ask(do: str, master: str, **more: Any) -> dict[str, Any]:
     what = f"the Spark master {master} did not do what was asked ({do} a driver)"
-    fix = "see that it runs, and that PENSTOCK_SPARK_SECRET is its own"
+    hint = "see that it runs, and that PENSTOCK_SPARK_SECRET is its own"
     asked = json.dumps({"do": do, "master": master, **more})
     command = [sys.executable, "-m", "penstock.engine.jvm.standalone_master"]
     try:
@@ -175,17 +175,17 @@ def _ask(do: str, master: str, **more: Any) -> dict[str, Any]:
             command, input=asked, env=launch.environment(), capture_output=True, text=True, timeout=TIMEOUT, check=True
         )
     except subprocess.TimeoutExpired as e:
-        raise ClusterError(what, got=f"no answer within {TIMEOUT:g} s", fix=fix) from e
+        raise ClusterError(what, got=f"no answer within {TIMEOUT:g} s", hint=hint) from e
     except subprocess.CalledProcessError as e:
-        raise ClusterError(what, got=str(e.stderr).strip()[-1000:], fix=fix) from e
+        raise ClusterError(what, got=str(e.stderr).strip()[-1000:], hint=hint) from e
     said: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if "error" in said:
-        raise ClusterError(what, got=said["error"], fix=fix)
+        raise ClusterError(what, got=said["error"], hint=hint)
     return said
 
 
 def _mebibytes(memory: str) -> int:
     found = re.fullmatch(r"(\d+)([kmgt]?)b?", memory.strip().lower())
     if not found:
-        raise SettingError("PENSTOCK_DRIVER_MEMORY is no size of a heap", got=memory, fix="write it as 768m or 2g")
+        raise SettingError("PENSTOCK_DRIVER_MEMORY is no size of a heap", got=memory, hint="write it as 768m or 2g")
     return max(1, (int(found[1]) << {"k": 10, "": 20, "m": 20, "g": 30, "t": 40}[found[2]]) >> 20)

@@ -48,10 +48,10 @@ def _check(control: Control, app: str, *, accept_state: bool) -> None:
         raise ReleaseRefused(
             f"the code of app {app} cannot be read, so nothing is released and its driver goes on",
             got="; ".join(wrong),
-            fix="mend the files, and release again",
+            hint="mend the files, and release again",
         )
     if not declared["names"]:
-        raise ReleaseRefused(f"nothing is declared for app {app} any more", fix="stop it: its driver then leaves")
+        raise ReleaseRefused(f"nothing is declared for app {app} any more", hint="stop it: its driver then leaves")
     if declared["streams"]:
         plans = ("penstock.engine.checkpoint.plan_fingerprint", app, *(["--accept"] if accept_state else []))
         if refused := _told(plans, PLAN_TIMEOUT)["refused"]:
@@ -81,7 +81,7 @@ class OneByOne:
                 raise ReleaseRefused(
                     f"{len(self._asked)} releases are being checked, so that of app {app} is not",
                     got=", ".join(sorted(name for name, _ in self._asked)),
-                    fix="release again in a minute",
+                    hint="release again in a minute",
                 )
             else:
                 asked = self._asked[key] = self._pool.submit(release, control, app, actor, note)
@@ -107,6 +107,6 @@ def _told(command: Sequence[str], timeout: float) -> dict[str, Any]:
     try:
         return launch.told(command, timeout, PENSTOCK_SPARK_MASTER="local[1]", PENSTOCK_DRIVER_MEMORY="512m")
     except subprocess.TimeoutExpired as e:
-        raise ReleaseRefused(what, got=f"nothing within {timeout:g} s", fix="release again") from e
+        raise ReleaseRefused(what, got=f"nothing within {timeout:g} s", hint="release again") from e
     except subprocess.CalledProcessError as e:
         raise ReleaseRefused(what, got=e.stderr.decode(errors="replace").strip()[-2000:]) from e

@@ -171,7 +171,7 @@ class TableFiles:
             raise NotKept(
                 "a table cannot be kept on disk",
                 got=f"{self.folder}: {e.strerror or e}",
-                fix="see that its folder can be written and its disk has room; it is tried again by itself",
+                hint="see that its folder can be written and its disk has room; it is tried again by itself",
             ) from e
 
     def _whole(self, file: File) -> None:
@@ -179,7 +179,7 @@ class TableFiles:
             raise Damaged(
                 "a file of a table is missing or changed",
                 got=str(self.folder / file.name),
-                fix="nothing: the table is read anew",
+                hint="nothing: the table is read anew",
             )
 
     def _with(self, files: tuple[File, ...], rows: pa.Table, partition: int) -> tuple[File, ...]:
@@ -276,5 +276,5 @@ class Rows:
             raise PenstockError(
                 "a table is read before its batch begins, as it was before the batch",
                 got=f"batch {number}, and the table of batch {manifest.batch}",
-                fix="join it on equal keys, and leave out broadcast hints and subqueries over it",
+                hint="join it on equal keys, and leave out broadcast hints and subqueries over it",
             )

@@ -84,7 +84,7 @@ class TableFeed:
                 raise BrokerError(
                     f"the broker gives nothing more of table {self._topic}",
                     got=f"up to {self.next} of {dict(ends)}",
-                    fix="nothing, if it comes back: it is read on",
+                    hint="nothing, if it comes back: it is read on",
                 )
             for message in (first, *self._consumer.consume(ROWS // 5, 0)) if first is not None else ():
                 partition, offset = message.partition() or 0, message.offset() or 0
@@ -96,13 +96,13 @@ class TableFeed:
                         raise BrokerError(
                             f"records of table {self._topic} were removed before they were read",
                             got=f"partition {partition} at offset {self.next[partition]}",
-                            fix="nothing: the table is read anew",
+                            hint="nothing: the table is read anew",
                         )
                     elif error.code() == KafkaError._BAD_MSG:
                         raise BrokerError(
                             f"table {self._topic} cannot be read: a batch of it is broken in the broker's log",
                             got=f"partition {partition} at offset {self.next[partition]}",
-                            fix="restore the partition from a replica; or make the topic anew and write its rows "
+                            hint="restore the partition from a replica; or make the topic anew and write its rows "
                             "again, of a capture by `penstock capture ask NAME snapshot`",
                         )
                     continue

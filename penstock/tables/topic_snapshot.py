@@ -45,7 +45,7 @@ def look(name: str, bootstrap: str, what: str = "table") -> Now:
             raise BrokerError(
                 f"the topic of {what} {name} is not there, or a partition of it has no leader",
                 got=f"{len(found)} of {count} partitions answer",
-                fix="create it with `penstock topics --apply`",
+                hint="create it with `penstock topics --apply`",
             )
         time.sleep(0.1)
 
@@ -61,7 +61,7 @@ def same_count(name: str, following: Mapping[int, int], now: Now, what: str = "t
         raise DeclarationError(
             f"the topic of {what} {name} has got more partitions, so its keys lie in two",
             got=f"{len(now.ends)} partitions, {len(following)} before",
-            fix=f"write it anew into a topic with so many from the start, and let that be the {what}",
+            hint=f"write it anew into a topic with so many from the start, and let that be the {what}",
         )
 
 
@@ -92,7 +92,7 @@ def read_in_time(
             f"reading the topic of {what} {name} took longer than its tombstones are kept, so a key that was removed "
             "meanwhile may be left",
             got=f"{lasted / 1000:.1f} s, {TOMBSTONES_KEPT}={kept}",
-            fix=f"if it was held up once, {again}; else set {TOMBSTONES_KEPT} of the topic to several times as long",
+            hint=f"if it was held up once, {again}; else set {TOMBSTONES_KEPT} of the topic to several times as long",
         )
 
 

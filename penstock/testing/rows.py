@@ -78,7 +78,7 @@ def splits(
     others = others or {}
     _inputs_of(stream, [name, *others])
     if not stream.sources[name].combine:
-        raise DeclarationError(f"input {name} of stream {stream.name} has no combiner", fix="Input(..., combine=...)")
+        raise DeclarationError(f"input {name} of stream {stream.name} has no combiner", hint="Input(..., combine=...)")
     beside = {other: _frame(spark, stream.inputs[other], rows) for other, rows in others.items()}
     chance = random.Random(seed)
     reading = Reading.of(stream.sources[name], combine=True, keep=False)
@@ -102,7 +102,7 @@ def _inputs_of(stream: Stream, names: Collection[str]) -> None:
     """DeclarationError if these are not the inputs of the stream."""
     if set(names) != stream.inputs.keys():
         raise DeclarationError(
-            f"stream {stream.name} has other inputs", got=", ".join(names) or "none", fix=", ".join(stream.inputs)
+            f"stream {stream.name} has other inputs", got=", ".join(names) or "none", hint=", ".join(stream.inputs)
         )
 
 
@@ -124,7 +124,7 @@ def _good(found: DataFrame, given: Input) -> DataFrame:
         raise DeclarationError(
             f"a record is none of input {given.source}",
             got=bytes(bad[0].value or b"").decode(errors="replace"),
-            fix=bad[0].reason,
+            hint=bad[0].reason,
         )
     return decode.without_beats(found.drop(columnar.BAD, columnar.KEPT))
 

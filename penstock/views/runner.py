@@ -349,15 +349,15 @@ class ViewRun:
         if earlier := earlier_count(found, self.count):
             got += f"; they lie as if there were {earlier} partitions, and there are {self.count}"
             added = "if partitions were added, write the topic anew into one with so many from the start"
-            fix = added if len(found) >= SURE else f"{added}; if it is a stray record, {one}"
+            hint = added if len(found) >= SURE else f"{added}; if it is a stray record, {one}"
         elif len(found) < MISPLACED:
-            fix = f"if it is a stray record, {one}; else write the topic with the partitioner of Kafka's Java clients"
+            hint = f"if it is a stray record, {one}; else write the topic with the partitioner of Kafka's Java clients"
         else:
-            fix = "write the topic with the partitioner of Kafka's Java clients (librdkafka's murmur2_random)"
+            hint = "write the topic with the partitioner of Kafka's Java clients (librdkafka's murmur2_random)"
         return DeclarationError(
             f"the records of topic {name} do not lie where their keys say, so no instance knows where to look for one",
             got=got,
-            fix=fix,
+            hint=hint,
         )
 
     def _failed(self, e: Exception) -> None:

@@ -130,14 +130,14 @@ def test_every_lie_is_told(store: Store, lie: Callable[[Store], None]) -> None:
     found: dict[str, Verified] = {one.hour: one for one in verify(store)}
     assert not found[HOUR].right
     assert found["2026-01-01T11"].right, "the other hour is as it was"
-    said = " ".join(f"{one.what}; hint: {one.fix}" for one in found[HOUR].findings)
+    said = " ".join(f"{one.what}; hint: {one.hint}" for one in found[HOUR].findings)
     for text in LIES[lie]:
         if text == "bytes were written":
             assert "bytes, and" in said
         else:
             assert text in said
     assert "s3://lake/" in said
-    assert all(one.fix for one in found[HOUR].findings)
+    assert all(one.hint for one in found[HOUR].findings)
 
 
 @pytest.mark.parametrize("lie", [lie for lie in LIES if lie is not foreign])

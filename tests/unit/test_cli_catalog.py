@@ -99,7 +99,7 @@ def test_an_unknown_drawing_is_refused() -> None:
 
 def test_a_mistake_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(**_: object) -> Catalog:
-        raise DeclarationError("jobs/a.py:3: view v is wrong", got="x", fix="mend it")
+        raise DeclarationError("jobs/a.py:3: view v is wrong", got="x", hint="mend it")
 
     monkeypatch.setattr(catalog, "survey", wrong)
     assert run(code=1) == "error: jobs/a.py:3: view v is wrong; got: x; hint: mend it\n"

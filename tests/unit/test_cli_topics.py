@@ -115,7 +115,7 @@ def test_without_the_database_only_the_beats_are_missing(tmp_path: Path, monkeyp
 
 def test_without_the_broker_there_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> list[TopicState]:
-        raise BrokerError("the broker did not answer", got="refused at 127.0.0.1:1", fix="see that it runs")
+        raise BrokerError("the broker did not answer", got="refused at 127.0.0.1:1", hint="see that it runs")
 
     monkeypatch.setattr(topics, "describe_topics", refuse)
     assert run(code=1) == "error: the broker did not answer; got: refused at 127.0.0.1:1; hint: see that it runs\n"

@@ -120,7 +120,7 @@ def test_doctor_tells_what_of_the_cluster_does_not_run(monkeypatch: pytest.Monke
     assert found["Broker"].state == "fail"
     assert "(3 of 3)" in found["Broker"].found
     assert "Spark worker 1, Spark worker 2" in found["Spark cluster"].found
-    assert found["Spark cluster"].fix == doctor.UNUSED
+    assert found["Spark cluster"].hint == doctor.UNUSED
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ def test_a_store_that_is_asked_for_is_a_part(asked: str, monkeypatch: pytest.Mon
         ("influxdb", settings().influxdb_port), ("s3", settings().s3_port),
     ]  # fmt: skip
     found = {check.name: check for check in doctor.examine(Platform())}
-    assert (found["InfluxDB server"].state, found["InfluxDB server"].fix) == ("fail", doctor.UNUSED)
+    assert (found["InfluxDB server"].state, found["InfluxDB server"].hint) == ("fail", doctor.UNUSED)
 
 
 @pytest.mark.parametrize("asked", ["", "s3"])
@@ -171,7 +171,7 @@ def test_the_object_store_is_a_part_unless_it_is_elsewhere(asked: str, monkeypat
     settings.cache_clear()
     assert [(part.name, part.ports) for part in Platform().stores] == [("s3", {"http": 19901})]
     found = {check.name: check for check in doctor.examine(Platform())}
-    assert (found["object store"].state, found["object store"].fix) == ("fail", doctor.UNUSED)
+    assert (found["object store"].state, found["object store"].hint) == ("fail", doctor.UNUSED)
     assert "Jars of s3" in found
     for name, url in (("AIRFLOW_CONN_S3", "aws://key:secret@/"), ("PENSTOCK_S3_URL", "s3://")):
         monkeypatch.setenv(name, url)
@@ -227,7 +227,7 @@ def test_doctor_says_how_to_mend_each() -> None:
     assert found["Declarations"].state == "ok"
     for name in ("Broker", "Control database", "Airflow"):
         assert found[name].state == "fail"
-        assert "make up" in found[name].fix
+        assert "make up" in found[name].hint
 
 
 def test_doctor_sees_a_spark_of_two_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +238,7 @@ def test_doctor_sees_a_spark_of_two_versions(tmp_path: Path, monkeypatch: pytest
     (check,) = doctor._spark(Platform())
     assert check.state == "fail"
     assert "jars 4.3.0" in check.found
-    assert "env-clean" in check.fix
+    assert "env-clean" in check.hint
 
 
 def test_doctor_sees_a_taken_port() -> None:
@@ -248,7 +248,7 @@ def test_doctor_sees_a_taken_port() -> None:
         taken.listen()
         found = {check.name: check for check in doctor._ports(Platform())}
     assert found[f"Port {port}"].state == "fail"
-    assert "PENSTOCK_MARIADB_PORT" in found[f"Port {port}"].fix
+    assert "PENSTOCK_MARIADB_PORT" in found[f"Port {port}"].hint
 
 
 def test_doctor_and_status_as_json() -> None:

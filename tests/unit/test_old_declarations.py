@@ -36,8 +36,8 @@ def test_one_error_says_todays_form(old: dict[str, Any], ways: list[str]) -> Non
     with pytest.raises(DeclarationError) as e:
         Stream("s", "a", {"events": EVENTS}, lambda events: events, promise=MINUTES, **old)
     assert "before 0.2" in e.value.what
-    assert [way for way in ways if way not in e.value.fix] == []
-    assert e.value.fix.count("; ") == len(ways) - 1
+    assert [way for way in ways if way not in e.value.hint] == []
+    assert e.value.hint.count("; ") == len(ways) - 1
 
 
 def test_todays_form_of_each_is_taken() -> None:
@@ -52,7 +52,7 @@ def test_todays_form_of_each_is_taken() -> None:
 def test_a_name_that_has_moved_says_where_it_is(name: str) -> None:
     with pytest.raises(DeclarationError, match=f"penstock.streams.{name} has moved; hint: ") as e:
         getattr(streams, name)
-    statement, _, _ = e.value.fix.partition(",")
+    statement, _, _ = e.value.hint.partition(",")
     exec(statement)  # it is there
 
 

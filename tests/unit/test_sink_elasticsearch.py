@@ -82,7 +82,7 @@ def answering() -> Iterator[Answering]:
 def test_what_elasticsearch_cannot_do_is_refused_with_the_way_out(more: dict[str, Any], said: str) -> None:
     with pytest.raises(DeclarationError, match=said) as e:
         output(**more)
-    assert e.value.fix
+    assert e.value.hint
 
 
 def test_the_mapping_follows_the_types_and_what_the_sink_says_of_fields() -> None:

@@ -180,7 +180,7 @@ def test_a_fault_is_said_with_its_place(before: str, after: str, place: str, wha
         parse(FULL.replace(before, after), PATH)
     assert str(e.value).startswith(f"tests.sql:{place}: "), e.value
     assert what in str(e.value)
-    assert e.value.fix
+    assert e.value.hint
 
 
 @pytest.mark.parametrize(

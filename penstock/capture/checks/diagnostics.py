@@ -39,16 +39,16 @@ def placed(capture: Capture) -> Iterator[None]:
 
 
 def _put(capture: Capture, e: PenstockError) -> None:
-    words, what, fix = [] if "two columns" in e.what else list(_words(e)), e.what, ""
+    words, what, hint = [] if "two columns" in e.what else list(_words(e)), e.what, ""
     clauses = {"KEY": capture.key, "CURSOR": (capture.cursor,)}
     clause = next((clause for clause, columns in clauses.items() if set(words).intersection(columns)), "")
     if not (found := _of_select(capture, words)):
         if clause and "column" in str(e).lower():
             what = f"{clause} names a column that is not selected"
-            fix = "name it as the database shows it, capitals too"
+            hint = "name it as the database shows it, capitals too"
         found = capture.at(clause or _clause(e))
     name = "" if f"capture {capture.name}" in what else f"capture {capture.name}: "
-    e.put(f"{found}: {name}{what}", fix)
+    e.put(f"{found}: {name}{what}", hint)
 
 
 def _clause(e: PenstockError) -> str:

@@ -116,16 +116,16 @@ def _quoted(capture: Capture, database: Database, tables: Iterable[exp.Table]) -
                 raise SourceError(
                     f"capture {capture.name}: no column has this name, so SQLite takes it for a text",
                     got=column.sql("sqlite"),
-                    fix="name a column as it is called there; a text stands in single quotes",
+                    hint="name a column as it is called there; a text stands in single quotes",
                 )
 
 
 def _view(capture: Capture, database: Database, name: str, text: str, found: Told) -> list[exp.Table]:
     """The tables of a view. SourceError if its rows cannot be paged."""
 
-    def refuse(what: str, node: exp.Expr, fix: str, word: str = "") -> SourceError:
+    def refuse(what: str, node: exp.Expr, hint: str, word: str = "") -> SourceError:
         got = f"{word or node.sql(capture.dialect)} in the view {name}"
-        return SourceError(f"capture {capture.name}: {what}", got=got, fix=f"{fix}; or select from the view's tables")
+        return SourceError(f"capture {capture.name}: {what}", got=got, hint=f"{hint}; or select from the view's tables")
 
     try:
         tree = sqlglot.parse_one(text, dialect=capture.dialect)
@@ -144,7 +144,7 @@ def _view(capture: Capture, database: Database, name: str, text: str, found: Tol
 
 def _moments(capture: Capture, where: str, text: str) -> None:
     for _, call in momentary(sqlglot.tokenize(text, capture.dialect), capture.dialect):
-        raise SourceError(f"capture {capture.name}: {MOMENT}", got=f"{call} in {where}", fix=LEAVE_OUT)
+        raise SourceError(f"capture {capture.name}: {MOMENT}", got=f"{call} in {where}", hint=LEAVE_OUT)
 
 
 def _functions(capture: Capture, database: Database, text: str, found: Told) -> None:
@@ -155,7 +155,7 @@ def _functions(capture: Capture, database: Database, text: str, found: Told) -> 
     marks = ", ".join(f"{{m}}{mark}" for mark in values)
     for name, built in _rows(database, _VOLATILE[capture.dialect].replace("{names}", marks), values) if names else ():
         if built:
-            raise SourceError(f"capture {capture.name}: {MOMENT}", got=f"{name}(...)", fix=LEAVE_OUT)
+            raise SourceError(f"capture {capture.name}: {MOMENT}", got=f"{name}(...)", hint=LEAVE_OUT)
         if str(name) not in found.functions:
             found.functions.append(str(name))
 

@@ -127,8 +127,8 @@ class Proof:
         name, source = self._capture.cursor, rows(self._capture)
         order = self._orders[name]
         if order.collated and not self._database.by_code_point(source, quoted(self._capture, name)):
-            got, fix = f"{name}: its collation has another order than code points", self._database.CODE_POINT
-            refuse(self._capture, [name], f"cannot compare a cursor of type {order.kind}", got, fix)
+            got, hint = f"{name}: its collation has another order than code points", self._database.CODE_POINT
+            refuse(self._capture, [name], f"cannot compare a cursor of type {order.kind}", got, hint)
 
     def _value(self, sql: str) -> Any:
         return self._database.value(Query(sql, {}))
@@ -150,8 +150,8 @@ class Proof:
                 break
             # Somebody may have changed them meanwhile.
             if not again:
-                fix = "declare another KEY or CURSOR"
-                refuse(capture, self._names, "cannot be paged as it is declared", wrong, fix)
+                hint = "declare another KEY or CURSOR"
+                refuse(capture, self._names, "cannot be paged as it is declared", wrong, hint)
         self._tried = bool(by_key.rows)
 
     def _wrong(self, by_key: Page, by_cursor: Sequence[Page]) -> Iterator[str]:
@@ -210,12 +210,12 @@ class Proof:
         return " OR ".join(other for _, other in filter(None, told))
 
     def _no_text(self, name: str) -> NoReturn:
-        fix = (
+        hint = (
             "mend such rows or give the column the character set utf8mb4; or select "
             f"HEX({name}) AS {name}, but no index serves that"
         )
         got = f"{name}: text of {self._sets[name]} that is another when it comes back from UTF-8"
-        refuse(self._capture, [name], "met a key that the database cannot be asked for", got, fix)
+        refuse(self._capture, [name], "met a key that the database cannot be asked for", got, hint)
 
     # The same whenever it is asked
 
@@ -234,9 +234,9 @@ class Proof:
             if seen == SURE:
                 differing = {at for a, b in zip(one, other, strict=False) for at in range(len(a)) if a[at] != b[at]}
                 names = [pages[0].names[at] for at in sorted(differing)] if len(one) == len(other) else []
-                fix = "say of which day it is, as TIMESTAMP(day, time); or select the TIME as it is"
+                hint = "say of which day it is, as TIMESTAMP(day, time); or select the TIME as it is"
                 what = "says another thing each day: a TIME gets the date of today"
-                refuse(self._capture, names, what, ", ".join(names) or "which rows there are", fix)
+                refuse(self._capture, names, what, ", ".join(names) or "which rows there are", hint)
 
     # A key for each row
 
@@ -260,8 +260,8 @@ class Proof:
             yield f"the rows could not be asked whether KEY ({names}) tells them apart: {e.got}"
             return
         if null:
-            fix = "declare as KEY columns that are NOT NULL, or leave such rows out by WHERE"
-            refuse(capture, capture.key, "met a row without a key", f"NULL in {names}", fix)
+            hint = "declare as KEY columns that are NOT NULL, or leave such rows out by WHERE"
+            refuse(capture, capture.key, "met a row without a key", f"NULL in {names}", hint)
         if twice:
-            got, fix = f"{twice} rows of one {names}", "declare as KEY what tells rows apart, e.g. the primary key"
-            refuse(capture, capture.key, "has a KEY that is not unique", got, fix)
+            got, hint = f"{twice} rows of one {names}", "declare as KEY what tells rows apart, e.g. the primary key"
+            refuse(capture, capture.key, "has a KEY that is not unique", got, hint)

@@ -24,8 +24,8 @@ class Unproven(SourceError):
     columns: tuple[str, ...] = ()
 
 
-def refuse(capture: Capture, columns: Iterable[str], what: str, got: str, fix: str) -> NoReturn:
-    error = Unproven(f"capture {capture.name} {what}", got=got, fix=fix)
+def refuse(capture: Capture, columns: Iterable[str], what: str, got: str, hint: str) -> NoReturn:
+    error = Unproven(f"capture {capture.name} {what}", got=got, hint=hint)
     error.columns = tuple(columns)
     raise error
 
@@ -38,8 +38,8 @@ def orders(capture: Capture, order_of: Callable[[Hashable], Order], page: Page) 
         what = f"cannot be paged by a column of type {order.kind}"
         if order.why_not:
             cure = f"select {order.cure.format(name)} AS {name}, but {SLOW}: " if name in capture.key else ""
-            fix = f"{cure}another {_clause(capture, name)} is better"
-            refuse(capture, [name], what, f"{name}: {order.why_not}", fix)
+            hint = f"{cure}another {_clause(capture, name)} is better"
+            refuse(capture, [name], what, f"{name}: {order.why_not}", hint)
         if name == capture.cursor and not order.cursor:
             got = f"{name}: a cursor is compared here too and has a greatest value, which this type lacks"
             refuse(capture, [name], what, got, "declare another CURSOR: a time or a number that grows")
@@ -50,9 +50,9 @@ def of_values(capture: Capture, name: str, values: Iterable[Any]) -> Order:
     """The order of a column without a type of its own. Unproven if its values are of several."""
     classes = {CLASSES.get(type(value), "bytes that are no text") for value in values}
     if len(classes) > 1:
-        fix = "give them one type, by CAST in the SELECT or in the table"
+        hint = "give them one type, by CAST in the SELECT or in the table"
         got = f"{name}: {' and '.join(sorted(classes))}"
-        refuse(capture, [name], "cannot be paged by values of several types", got, fix)
+        refuse(capture, [name], "cannot be paged by values of several types", got, hint)
     kinds = tuple(kind for kind, its in CLASSES.items() if its in classes)
     return Order(next(iter(classes), ""), kinds, collated=kinds == (str,))
 
@@ -77,8 +77,8 @@ def in_order(capture: Capture, page: Page) -> None:
     values = _values(capture, page, capture.cursor)
     if not all(map(le, values, islice(values, 1, None))):
         a, b = next((a, b) for a, b in pairwise(values) if not a <= b)
-        got, fix = f"{capture.cursor}: {a!r} before {b!r}", "declare another CURSOR: a time or a number"
-        refuse(capture, [capture.cursor], "has a cursor in another order than it has here", got, fix)
+        got, hint = f"{capture.cursor}: {a!r} before {b!r}", "declare another CURSOR: a time or a number"
+        refuse(capture, [capture.cursor], "has a cursor in another order than it has here", got, hint)
 
 
 def _values(capture: Capture, page: Page, name: str) -> list[Any]:
@@ -91,14 +91,14 @@ def _no_value(capture: Capture, name: str, order: Order, wrong: Iterator[Any]) -
         return
     short = len(str(value)) < 60
     shown = str(value) if short else f"{str(value)[:40]}... of {len(value)} characters"
-    fix = "give such rows another value"
+    hint = "give such rows another value"
     if name == capture.cursor:
-        fix += ", or NULL: by UPDATE"
+        hint += ", or NULL: by UPDATE"
         if short:
             literal = str(value).replace("inf", "9e999") if capture.dialect == "sqlite" else f"'{shown}'"
-            fix += f", or by NULLIF({name}, {literal}) AS {name}, but {SLOW}"
+            hint += f", or by NULLIF({name}, {literal}) AS {name}, but {SLOW}"
     got = f"{shown} in a column of type {order.kind}"
-    refuse(capture, [name], f"met a value of {name} that has no place in its order", got, fix)
+    refuse(capture, [name], f"met a value of {name} that has no place in its order", got, hint)
 
 
 def _clause(capture: Capture, name: str) -> str:

@@ -98,8 +98,8 @@ def _column(name: str, values: Sequence[Any]) -> Sequence[Any]:
             return [None if value is None else form(value) for value in values]
         return [_plain(value) for value in values]
     except TypeError as e:
-        what, fix = f"column {name} has a type that cannot be captured", "convert the column in the SELECT to text"
-        error = EncodingError(what, got=e, fix=fix)
+        what, hint = f"column {name} has a type that cannot be captured", "convert the column in the SELECT to text"
+        error = EncodingError(what, got=e, hint=hint)
         error.column = name
         raise error from e
 

@@ -42,7 +42,7 @@ def records(capture: Capture, page: Page) -> Records:
         raise PenstockError(
             f"capture {capture.name} met a row without a key",
             got=f"NULL in {', '.join(capture.key)}",
-            fix="declare as KEY columns that are NOT NULL, or leave such rows out by WHERE",
+            hint="declare as KEY columns that are NOT NULL, or leave such rows out by WHERE",
         )
     keys = objects(capture.key, of_key)
     if len(set(keys)) < len(keys):
@@ -50,7 +50,7 @@ def records(capture: Capture, page: Page) -> Records:
         raise PenstockError(
             f"capture {capture.name} met two rows with one key",
             got=twice.decode(),
-            fix="declare as KEY what tells rows apart, e.g. the primary key",
+            hint="declare as KEY what tells rows apart, e.g. the primary key",
         )
     said = columns[-1] if names[-1] == DELETED else [0] * len(keys)
     names = [name for name, _ in columns_of(page)]
@@ -100,13 +100,13 @@ def require(capture: Capture, page: Page) -> list[str]:
         raise PenstockError(
             f"capture {capture.name} selects a column whose name is taken",
             got=DELETED,
-            fix="give it another name by AS, and name the others one by one in place of `*`",
+            hint="give it another name by AS, and name the others one by one in place of `*`",
         )
     if lacking := {capture.cursor, *capture.key} - set(names):
         raise PenstockError(
             f"capture {capture.name} selects no column {', '.join(sorted(lacking))}",
             got=", ".join(names),
-            fix="name key and cursor as the SELECT does",
+            hint="name key and cursor as the SELECT does",
         )
     return names
 

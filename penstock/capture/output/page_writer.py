@@ -91,7 +91,7 @@ class PageWriter:
             raise SourceError(
                 f"the cursor of capture {self.capture.name} has another type than before",
                 got=self.capture.cursor,
-                fix="nothing: the capture is opened again and reads all rows",
+                hint="nothing: the capture is opened again and reads all rows",
             )
         self.position = replace(fitting, reconcile=why)
         self.reconcile.again()

@@ -119,7 +119,7 @@ class Position:
             raise PenstockError(
                 f"a record of {POSITIONS.name} cannot be read",
                 got=value[:200],
-                fix="it was written by another version: take a new snapshot",
+                hint="it was written by another version: take a new snapshot",
             ) from e
 
 
@@ -143,7 +143,7 @@ def _tagged(value: Any) -> Any:
     raise PenstockError(
         "a key or cursor has a type that cannot be kept",
         got=type(value).__name__,
-        fix="convert it in the SELECT to text, a number or a time",
+        hint="convert it in the SELECT to text, a number or a time",
     )
 
 

@@ -118,7 +118,7 @@ class Reconcile:
             found.executescript(SCHEMA + ASIDE)
         except sqlite3.DatabaseError as e:
             if isinstance(e, sqlite3.OperationalError):
-                raise PenstockError(f"{file} cannot be opened", got=e, fix="see its folder and the disk") from e
+                raise PenstockError(f"{file} cannot be opened", got=e, hint="see its folder and the disk") from e
             # A file that is broken is a file that is lost.
             file.unlink()
             found = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
@@ -143,7 +143,7 @@ class Reconcile:
                     return False
         except KafkaException as e:
             raise BrokerError(
-                f"topic {self._topic} cannot be read to compare it", got=e.args[0], fix="nothing: it is tried again"
+                f"topic {self._topic} cannot be read to compare it", got=e.args[0], hint="nothing: it is tried again"
             ) from e
         return True
 

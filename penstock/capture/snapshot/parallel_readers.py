@@ -123,7 +123,7 @@ class Readers:
             raise SourceError(
                 f"a process that reads the snapshot of capture {self._capture.name} ended",
                 got=e,
-                fix="see that this machine has memory left, or set PENSTOCK_SNAPSHOT_READERS to less; the snapshot "
+                hint="see that this machine has memory left, or set PENSTOCK_SNAPSHOT_READERS to less; the snapshot "
                 "goes on by itself",
             ) from e
 

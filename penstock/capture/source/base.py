@@ -83,7 +83,7 @@ def two_columns(names: str) -> SourceError:
     return SourceError(
         "a capture selects two columns of one name",
         got=names,
-        fix="name the columns one by one instead of `*`, each by a name of its own",
+        hint="name the columns one by one instead of `*`, each by a name of its own",
     )
 
 
@@ -172,7 +172,7 @@ class Database(ABC):
             error = SourceError(
                 "the database did not do what a capture asked",
                 got=f"{type(cause).__name__}: {_shown(cause)} at {self.place}",
-                fix=self.cure(cause)
+                hint=self.cure(cause)
                 or "see that it runs and that the capture's SELECT does; the capture asks again by itself",
             )
             error.refused = isinstance(cause, OverflowError | UnicodeError) or self.refuses(cause)

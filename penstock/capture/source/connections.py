@@ -38,7 +38,7 @@ def url(name: str, dialect: str) -> URL:
         raise DeclarationError(
             f"connection {name} is not given",
             got=f"no {variable(name)} in the environment",
-            fix=f"set it, e.g. {variable(name)}='{dialect}://user:password@host/database', or add it in Airflow",
+            hint=f"set it, e.g. {variable(name)}='{dialect}://user:password@host/database', or add it in Airflow",
         )
     try:
         found = _from_json(given) if given.startswith("{") else make_url(given)
@@ -50,12 +50,12 @@ def url(name: str, dialect: str) -> URL:
         raise DeclarationError(
             f"connection {name} cannot be read",
             got=f"{type(e).__name__} in {variable(name)}",
-            fix="give a URI, in the password %40 for @, or the JSON form of Airflow's connections",
+            hint="give a URI, in the password %40 for @, or the JSON form of Airflow's connections",
         ) from None
     kind = KINDS.get(found.get_backend_name())
     if kind != dialect:
         raise DeclarationError(
-            f"connection {name} is of another engine", got=found.get_backend_name(), fix=f"it must be {dialect}"
+            f"connection {name} is of another engine", got=found.get_backend_name(), hint=f"it must be {dialect}"
         )
     if kind == "sqlite" and found.host:
         found = found.set(host=None, database=unquote(found.host))

@@ -314,7 +314,7 @@ class MySQL(Database):
                 raise SourceError(
                     "the server shows a column of type FLOAT with six digits, so its value would be lost",
                     got=name,
-                    fix=f"select CAST({name} AS DOUBLE) AS {name}",
+                    hint=f"select CAST({name} AS DOUBLE) AS {name}",
                 )
             binary = " binary" if about.charsetnr == BINARY and kind in TEXTS else ""
             yield name, f"{ZONED if kind == FIELD_TYPE.TIMESTAMP else kind}.{described[5]}{binary}"

@@ -35,7 +35,7 @@ class Leases(Database):
                 f"another driver holds the lease of stream {name}",
                 holder=held.holder,
                 got=f"driver {held.holder}, until {held.expires_at} (epoch ms)",
-                fix="nothing, if that driver runs; it is taken over by itself once the lease runs out",
+                hint="nothing, if that driver runs; it is taken over by itself once the lease runs out",
             )
         return held
 
@@ -49,7 +49,7 @@ class Leases(Database):
             c.execute(update(s.lease).where(mine).values(expires_at=s.now_ms() + int(ttl * 1000)))
             kept = set(c.execute(select(s.lease.c.name).where(mine)).scalars())
         if lost := sorted(set(wanted) - kept):
-            raise LeaseLost("another driver took over", got=", ".join(lost), fix="this driver ends by itself")
+            raise LeaseLost("another driver took over", got=", ".join(lost), hint="this driver ends by itself")
 
     def lease_drop(self, names: Iterable[str], holder: str) -> None:
         with self.begin() as c:

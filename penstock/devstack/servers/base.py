@@ -102,7 +102,7 @@ class Part(Lifecycle):
         raise LocalError(
             f"{self.label} ended while it started" if not self.running() else f"{self.label} does not serve",
             got=process.tail(self.log) or f"nothing in {self.log}",
-            fix=f"read {self.log}; `make down`, then `make up` again",
+            hint=f"read {self.log}; `make down`, then `make up` again",
         )
 
     def stop(self) -> bool:
@@ -141,7 +141,7 @@ class Part(Lifecycle):
                 raise LocalError(
                     f"{self.label} runs already, on another port",
                     got=f"it listens on {had}, wanted is {wanted}",
-                    fix=f"set {self.variable}={had}, or `make down` first",
+                    hint=f"set {self.variable}={had}, or `make down` first",
                 )
 
     def ports_free(self) -> None:
@@ -157,7 +157,7 @@ class Part(Lifecycle):
                 raise LocalError(
                     f"port {port}, which {self.label} wants, is taken",
                     got=who,
-                    fix=f"stop that process, or choose another port: {self.variable}=<port> make up{takes}",
+                    hint=f"stop that process, or choose another port: {self.variable}=<port> make up{takes}",
                 )
 
 

@@ -39,7 +39,7 @@ def find() -> tuple[Path, dict[str, str]]:
     if debian_packages.usable():
         root = debian_packages.unpacked("influxdb", ["influxdb"])
         return root / "usr" / "bin" / "influxd", debian_packages.environment(root)
-    raise LocalError("there is no InfluxDB here", fix="install InfluxDB 1.x; a Debian needs nothing")
+    raise LocalError("there is no InfluxDB here", hint="install InfluxDB 1.x; a Debian needs nothing")
 
 
 class InfluxDB(Store):

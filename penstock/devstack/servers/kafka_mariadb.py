@@ -87,7 +87,7 @@ class Broker(Part):
             raise LocalError(
                 f"the Kafka broker's data in {data} has lost its meta.properties",
                 got=f"partitions {', '.join(sorted(kept)[:5])}",
-                fix="bring that file back, or give the records up: `make clean`",
+                hint="bring that file back, or give the records up: `make clean`",
             )
         shutil.rmtree(data, ignore_errors=True)
         done = process.capture(
@@ -203,7 +203,7 @@ def _made_id() -> str:
 def _half(heap: str) -> str:
     found = re.fullmatch(r"(\d+)([kmgKMG]?)", heap)
     if not found:
-        raise LocalError("a heap size is not usable", got=heap, fix="write it as Java does, e.g. 400m")
+        raise LocalError("a heap size is not usable", got=heap, hint="write it as Java does, e.g. 400m")
     return f"{max(1, int(found[1]) // 2)}{found[2]}"
 
 

@@ -59,7 +59,7 @@ def find(tick: jars.Tick | None = None) -> Server:
     raise LocalError(
         "there is no MariaDB server that runs here",
         got="; ".join(refused),
-        fix="install it (Debian: apt-get install mariadb-server-core mariadb-client-core), "
+        hint="install it (Debian: apt-get install mariadb-server-core mariadb-client-core), "
         "or set PENSTOCK_CONTROL_URL to a database of your own",
     )
 

@@ -30,14 +30,14 @@ def chosen(given: Settings) -> list[Store]:
     wanted = given.stores.replace(",", " ").lower().split()
     if strange := [name for name in wanted if name not in KINDS]:
         raise LocalError(
-            "this is no store that runs here", got=strange[0], fix=f"STORES takes some of: {' '.join(KINDS)}"
+            "this is no store that runs here", got=strange[0], hint=f"STORES takes some of: {' '.join(KINDS)}"
         )
     for name in wanted:
         if variable := _elsewhere(given, name):
             raise LocalError(
                 f"{name} is asked for here, and is given elsewhere",
                 got=f"STORES={given.stores} and {variable}",
-                fix=f"leave {name} out of STORES, or unset {variable}",
+                hint=f"leave {name} out of STORES, or unset {variable}",
             )
     if not _elsewhere(given, endpoint.PART):
         wanted.append(endpoint.PART)

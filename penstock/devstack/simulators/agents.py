@@ -50,7 +50,7 @@ class Fleet:
             raise PenstockError(
                 "agents of this fleet check in so seldom that they are offline in between",
                 got=f"each every {self.every / 1000:g} s, offline after {self.after / 1000:g} s",
-                fix=f"take a rate of {self.agents * 2000 / self.after:.3g} at least, or fewer agents",
+                hint=f"take a rate of {self.agents * 2000 / self.after:.3g} at least, or fewer agents",
             )
 
     @property

@@ -63,7 +63,7 @@ def write(path: Path, fleet: Fleet, until: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(fleet.truth(until) + b"\n")
     except OSError as e:
-        raise PenstockError("the truth cannot be written", got=f"{path}: {e.strerror}", fix="name another file") from e
+        raise PenstockError("the truth cannot be written", got=f"{path}: {e.strerror}", hint="name another file") from e
 
 
 def read(path: Path) -> tuple[Fleet, int]:
@@ -73,12 +73,12 @@ def read(path: Path) -> tuple[Fleet, int]:
         name, until = known.pop("fleet"), int(known.pop("until"))
         fleet = Fleet(**known)
     except OSError as e:
-        raise PenstockError("the truth cannot be read", got=f"{path}: {e.strerror}", fix="name its file") from e
+        raise PenstockError("the truth cannot be read", got=f"{path}: {e.strerror}", hint="name its file") from e
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        fix = "name one that `penstock demo fleet` has written"
-        raise PenstockError("this is no truth of a fleet", got=path, fix=fix) from e
+        hint = "name one that `penstock demo fleet` has written"
+        raise PenstockError("this is no truth of a fleet", got=path, hint=hint) from e
     if fleet.name != name:
-        raise PenstockError("this truth of a fleet was changed", got=path, fix="send another fleet")
+        raise PenstockError("this truth of a fleet was changed", got=path, hint="send another fleet")
     return fleet, until
 
 

@@ -53,7 +53,7 @@ class Out:
             raise BrokerError(
                 f"{self._lost} records were not taken, so nobody knows what is to be expected",
                 got=self._why or "no answer",
-                fix="see that the broker runs (`penstock doctor`), and send others",
+                hint="see that the broker runs (`penstock doctor`), and send others",
             )
 
     def _failed(self, error: KafkaError | None, _: Message) -> None:
@@ -77,4 +77,4 @@ def are_there(topics: Sequence[str], bootstrap: str) -> None:
     """BrokerError if a topic is not there."""
     known = partitions(admin(bootstrap), bootstrap)
     if missing := [topic for topic in topics if topic not in known]:
-        raise BrokerError(f"topic {missing[0]} is not there", fix=CREATE)
+        raise BrokerError(f"topic {missing[0]} is not there", hint=CREATE)

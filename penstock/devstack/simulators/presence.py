@@ -171,13 +171,13 @@ def plan(crowd: Crowd) -> Plan:
     """The plan of a crowd, the same for the same crowd. PenstockError if there cannot be such a crowd."""
     crowd.rules.check()
     if crowd.length <= crowd.late:
-        fix = "let it last longer than a probe may be on its way"
-        raise PenstockError("this crowd is over before it begins", got=f"{crowd.length} ms", fix=fix)
+        hint = "let it last longer than a probe may be on its way"
+        raise PenstockError("this crowd is over before it begins", got=f"{crowd.length} ms", hint=hint)
     if crowd.late >= crowd.rules.dwell:
         raise PenstockError(
             "probes that are on their way for as long as the dwell make no visits that can be told beforehand",
             got=f"{crowd.late} ms late, dwell {crowd.rules.dwell} ms",
-            fix="let them be less late",
+            hint="let them be less late",
         )
     chance = random.Random(f"{crowd.seed} {crowd.start}")
     # Everything that is late has come by the end.
@@ -205,8 +205,8 @@ def plan(crowd: Crowd) -> Plan:
         told += tell(chance, device, f"c-{crowd.name}-{number}", met, crowd.start, end, crowd.late)
     if len(heard) > crowd.rate * crowd.length / 1000:
         least = len(heard) * 1000 / crowd.length
-        fix = "take a higher rate, fewer devices or a longer time"
-        raise PenstockError(f"{crowd.devices} devices send {least:.1f} probes/s at least", got=crowd.rate, fix=fix)
+        hint = "take a higher rate, fewer devices or a longer time"
+        raise PenstockError(f"{crowd.devices} devices send {least:.1f} probes/s at least", got=crowd.rate, hint=hint)
     scripted = np.array(heard, np.int64).reshape(-1, 5)
     scripted = scripted[np.argsort(scripted[:, 4], kind="stable")]
     return Plan(

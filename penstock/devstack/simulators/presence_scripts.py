@@ -31,7 +31,7 @@ class Rules:
             raise PenstockError(
                 "these rules make no crowd",
                 got=f"dwell {self.dwell} ms, within {self.within} ms, away {self.away} ms",
-                fix="make the dwell shorter than the time within which it is reached, and that shorter than the gap",
+                hint="make the dwell shorter than the time within which it is reached, and that shorter than the gap",
             )
 
 

@@ -80,7 +80,7 @@ def wait_for(businesses: Sequence[Business], bootstrap: str) -> None:
             raise BrokerError(
                 f"topic {BUSINESSES} does not have the demo database's businesses",
                 got=f"{', '.join(missing[:5])} missing or with another threshold after {PATIENCE:g} s",
-                fix="see that the capture runs: `penstock capture state`",
+                hint="see that the capture runs: `penstock capture state`",
             )
         time.sleep(0.5)
 
@@ -96,7 +96,7 @@ def write(path: Path, plan: Plan, visits: Iterable[Visit]) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in [first, *(v._asdict() for v in visits)]))
     except OSError as e:
-        raise PenstockError("the truth cannot be written", got=f"{path}: {e.strerror}", fix="name another file") from e
+        raise PenstockError("the truth cannot be written", got=f"{path}: {e.strerror}", hint="name another file") from e
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def _read(path: Path) -> tuple[str, list[Visit]]:
         first, *rows = map(orjson.loads, path.read_bytes().splitlines())
         return str(first["crowd"]), [Visit(**row) for row in rows]
     except OSError as e:
-        raise PenstockError("the truth cannot be read", got=f"{path}: {e.strerror}", fix="name its file") from e
+        raise PenstockError("the truth cannot be read", got=f"{path}: {e.strerror}", hint="name its file") from e
     except (ValueError, KeyError, TypeError) as e:
-        fix = "name one that `penstock demo crowd` has written"
-        raise PenstockError("this is no truth of a crowd", got=path, fix=fix) from e
+        hint = "name one that `penstock demo crowd` has written"
+        raise PenstockError("this is no truth of a crowd", got=path, hint=hint) from e

@@ -40,7 +40,7 @@ def taken(stream: str, folder: Folder, mark: Mark) -> str:
         raise Blocked(
             f"stream {stream} goes on from a copy of this checkpoint",
             got=f"this is {kept['copy']}, and {mark.checkpoint} wrote last",
-            fix="stop it here; or stop it there, and put its folder in the place of this one",
+            hint="stop it here; or stop it there, and put its folder in the place of this one",
         )
     return str(kept["copy"])
 

@@ -121,7 +121,7 @@ class Plan:
             raise Blocked(
                 f"stream {self._stream} has state of other code, and this code would misread it",
                 got=_difference(known, lines),
-                fix="take the old code back; or give the stream a new name; or stop it and "
+                hint="take the old code back; or give the stream a new name; or stop it and "
                 + (f"{REBUILD.format(name=self._stream)}; or " if restores else "")
                 + "begin anew from a time, "
                 f"`penstock streams reset {self._stream} --to TIME`, or with all that its topics still hold, "

@@ -35,8 +35,8 @@ RESET = "`penstock streams reset {name} --to ...` says where to begin instead; `
 class Unmarked(Blocked):
     """Batches ended that no mark tells of. ended: the last."""
 
-    def __init__(self, what: str, *, got: str, fix: str, ended: int) -> None:
-        super().__init__(what, got=got, fix=fix)
+    def __init__(self, what: str, *, got: str, hint: str, ended: int) -> None:
+        super().__init__(what, got=got, hint=hint)
         self.ended = ended
 
 
@@ -86,7 +86,7 @@ class Recovery:
             raise Blocked(
                 f"the checkpoint of stream {self._name} is not there, though it wrote up to batch {self._mark.batch}",
                 got=f"{self._folder.path} is empty",
-                fix="see that its disk is mounted and that PENSTOCK_CHECKPOINTS names it, or put the folder back; "
+                hint="see that its disk is mounted and that PENSTOCK_CHECKPOINTS names it, or put the folder back; "
                 f"where it is lost, {ways(self._name, restores=self._restores())}",
             )
         if query is None and (planned or done or gone) and self._mark.query:
@@ -250,11 +250,11 @@ class Recovery:
         for n in range(max(0, ended - 1), ended + 1):
             if not self._plan(n):
                 return self._damaged(f"offsets/{n}")
-        fix = f"`penstock streams go-on {self._name}` goes on from the checkpoint; what it wrote may be lost, or twice"
-        return Unmarked(f"stream {self._name} {what}", got=got, fix=fix, ended=ended)
+        hint = f"`penstock streams go-on {self._name}` goes on from the checkpoint; what it wrote may be lost, or twice"
+        return Unmarked(f"stream {self._name} {what}", got=got, hint=hint, ended=ended)
 
     def _doubt(self, what: str, got: str) -> Blocked:
-        return Blocked(f"stream {self._name} {what}", got=got, fix=ways(self._name, restores=self._restores()))
+        return Blocked(f"stream {self._name} {what}", got=got, hint=ways(self._name, restores=self._restores()))
 
 
 def unreadable_state(error: BaseException) -> bool:
@@ -292,7 +292,7 @@ def damaged(name: str, what: str, *, restores: bool = False) -> Blocked:
     return Blocked(
         f"the checkpoint of stream {name} is damaged",
         got=what,
-        fix="nothing, if the disk is full or away: it is tried again. Else put the folder back as it was, if there is "
+        hint="nothing, if the disk is full or away: it is tried again. Else put the folder back as it was, if there is "
         f"a copy; or {ways(name, restores=restores)}",
     )
 

@@ -37,7 +37,7 @@ def reached(path: str) -> Endpoint:
         raise SettingError(
             "checkpoints lie in an object store, and nobody has said where that is",
             got=f"PENSTOCK_CHECKPOINTS={path}",
-            fix="set PENSTOCK_S3_URL, PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, or start the one here: "
+            hint="set PENSTOCK_S3_URL, PENSTOCK_S3_ACCESS_KEY and PENSTOCK_S3_SECRET_KEY, or start the one here: "
             "`make up`",
         )
     checked(found)

@@ -298,7 +298,7 @@ class Batches:
         raise PenstockError(
             f"stream {self._stream.name}: batch {batch.batch_id} was planned with other offsets than are written",
             got=f"the mark is of batch {mark.batch}",
-            fix="nothing: the query starts again from what its mark says",
+            hint="nothing: the query starts again from what its mark says",
         )
 
     def _topics_exist(self) -> None:
@@ -311,7 +311,7 @@ class Batches:
             raise DeclarationError(
                 f"stream {self._stream.name} needs topics the broker does not have",
                 got=", ".join(missing),
-                fix=self._stream.creates,
+                hint=self._stream.creates,
             )
 
     def _fits(self) -> None:

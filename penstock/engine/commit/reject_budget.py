@@ -30,7 +30,7 @@ class Untaken:
             raise Blocked(
                 f"stream {self._stream.name}: its outputs do not take more rows than are put aside in a row",
                 got=f"{self._before + self._now}, more than {self._stream.poison}, the first: {first}",
-                fix="let the transform leave out what is large and name what has no key, with coalesce(key, ...), let "
+                hint="let the transform leave out what is large and name what has no key, with coalesce(key, ...), let "
                 f"the topic take more, or declare a larger poison=; then release app {self._stream.app}: it goes on "
                 "with this batch, and nothing is lost",
             )

@@ -237,7 +237,7 @@ class Portions:
             "is left to cut",
             got=f"{self._now.heap >> 20} MiB, filled by {what}"
             + "".join(f": {place.topic}[{place.partition}]@{place.offset}" for place in without),
-            fix=f"give drivers more, PENSTOCK_DRIVER_MEMORY, and release app {self._stream.app}: it goes on where it "
+            hint=f"give drivers more, PENSTOCK_DRIVER_MEMORY, and release app {self._stream.app}: it goes on where it "
             f"is; or go past it by `penstock streams reset {self._stream.name} --to`, which takes offsets",
         )
 

@@ -81,7 +81,7 @@ class Inputs:
         return Blocked(
             f"stream {self._stream.name} waits for topics that were deleted",
             got="; ".join(gone),
-            fix=f"{self._stream.creates}; "
+            hint=f"{self._stream.creates}; "
             f"`penstock streams go-on {self._stream.name}` then reads them from their first records",
         )
 
@@ -119,7 +119,7 @@ class Inputs:
             raise DeclarationError(
                 f"stream {self._stream.name} reads topics that are not what they were",
                 got=_list(changed),
-                fix="nothing: it starts again with what is there",
+                hint="nothing: it starts again with what is there",
             )
         self._passed(gaps)
         self._starts = {topic: dict(parts) for topic, parts in self._starts.items() if topic in there.ids}
@@ -140,7 +140,7 @@ class Inputs:
                 raise BrokerError(
                     f"stream {self._stream.name}: partitions of its inputs do not answer",
                     got=", ".join(sorted(f"{topic}[{p}]" for topic, p in silent)[:SHOWN]),
-                    fix="nothing, if the broker comes back: it is tried again",
+                    hint="nothing, if the broker comes back: it is tried again",
                 )
             if late or not (silent or any(gap.what in ("cut", "deleted") for gap in gaps)):
                 return there, gaps
@@ -173,7 +173,7 @@ class Inputs:
             raise Blocked(
                 f"stream {self._stream.name} does not find all that it was to read",
                 got=_list(unanswered),
-                fix=f"`penstock streams go-on {self._stream.name}` goes on with what is there",
+                hint=f"`penstock streams go-on {self._stream.name}` goes on with what is there",
             )
 
     def _passed(self, gaps: list[Gap]) -> None:

@@ -153,7 +153,7 @@ class Quarantine:
             raise Blocked(
                 f"stream {self.stream.name} cannot read what is broken in the broker's log",
                 got=f"topic {topic}, partition {partition}, offsets {start} to {end - 1}: {said[-1][:300]}",
-                fix="restore the partition from a replica; or go on behind these offsets, which are then lost, with "
+                hint="restore the partition from a replica; or go on behind these offsets, which are then lost, with "
                 f"`penstock streams reset {self.stream.name} --to`, which takes offsets",
             ) from error
         why = f"its batch is broken in the broker's log, and what is left of it may be wrong: {said[-1][:200]}"
@@ -181,7 +181,7 @@ class Quarantine:
                 self._blocked = Blocked(
                     f"stream {self.stream.name}: what its transform makes of its state fails without a record to blame",
                     got=str(e),
-                    fix="let the transform give a value or NULL there, e.g. by try_divide or TRY_CAST, and release app "
+                    hint="let the transform give a value or NULL there, e.g. by try_divide or TRY_CAST, and release app "
                     f"{self.stream.app}: it goes on with the state as it is, and nothing is lost",
                 )
                 raise self._blocked from e
@@ -203,7 +203,7 @@ class Quarantine:
             self._blocked = Blocked(
                 f"stream {self.stream.name}: more records make their batches fail than are put aside in a row",
                 got=f"more than {self.stream.poison}, up to batch {batch.batch_id}" + (f": {said}" if said else ""),
-                fix=f"mend the transform and release app {self.stream.app}, or declare a larger poison=",
+                hint=f"mend the transform and release app {self.stream.app}, or declare a larger poison=",
             )
             raise self._blocked
         if not found:

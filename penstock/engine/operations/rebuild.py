@@ -126,7 +126,7 @@ def rebuild(stream: Stream, spark: SparkSession, bootstrap: str, root: str, stop
         raise PenstockError(
             f"the state of stream {stream.name} cannot be rebuilt in an object store",
             got=checkpoint,
-            fix=f"put the folder back from a version or backup of the bucket; or begin anew: "
+            hint=f"put the folder back from a version or backup of the bucket; or begin anew: "
             f"`penstock streams reset {stream.name} --to earliest`",
         )
     with folding.at(stream, checkpoint) as place:
@@ -171,7 +171,7 @@ def rebuild(stream: Stream, spark: SparkSession, bootstrap: str, root: str, stop
             raise PenstockError(
                 f"stream {stream.name} has written meanwhile",
                 got=f"batch {now.batch}, and batch {mark.batch} before",
-                fix="see that no driver runs it, and try again",
+                hint="see that no driver runs it, and try again",
             )
         stopped()
         _takes_its_place(folder, Path(f"{home}.reset"))
@@ -224,7 +224,7 @@ def _laid(
         raise PenstockError(
             f"the state of fold {fold.name} cannot be made of {of}",
             got=root_message(e).removeprefix("penstock.engine.state.restore_query.Unreadable: "),
-            fix="write that key anew, or a tombstone of it, where a record is named; else see `restored` of the fold"
+            hint="write that key anew, or a tombstone of it, where a record is named; else see `restored` of the fold"
             if fold.restored
             else ANEW.format(name=stream.name),
         ) from e
@@ -242,8 +242,8 @@ def _alone(stream: str, home: Path) -> Iterator[Path]:
             # Another may have ended, and moved it, in between.
             folder.stat()
         except (BlockingIOError, FileNotFoundError) as e:
-            fix = "wait for it, or end it and try again"
-            raise PenstockError(f"the state of stream {stream} is being rebuilt already", got=folder, fix=fix) from e
+            hint = "wait for it, or end it and try again"
+            raise PenstockError(f"the state of stream {stream} is being rebuilt already", got=folder, hint=hint) from e
         # What one that was killed has left.
         for path in folder.iterdir():
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -265,7 +265,7 @@ def _no_reset_waits(stream: str, home: Path) -> None:
         raise PenstockError(
             f"stream {stream} was reset, and has not begun anew yet",
             got=path.parent,
-            fix=f"`penstock streams start {stream}`; or remove that folder, if it is not to begin anew",
+            hint=f"`penstock streams start {stream}`; or remove that folder, if it is not to begin anew",
         )
 
 
@@ -273,12 +273,12 @@ def _ends(topic: str, bootstrap: str) -> dict[Place, int]:
     """Where an output ends, with nothing open in it; PenstockError if it does not hold the newest of each key."""
     count = partitions(admin(bootstrap), bootstrap).get(topic)
     if count is None:
-        raise BrokerError(f"topic {topic} is not there", fix="its records are gone: reset the stream instead")
+        raise BrokerError(f"topic {topic} is not there", hint="its records are gone: reset the stream instead")
     if (policy := setting(topic, "cleanup.policy", bootstrap)) != "compact":
         raise PenstockError(
             f"topic {topic} may lack keys that were written",
             got=f"cleanup.policy={policy}",
-            fix="reset the stream; for the next time, let it be compact alone: `penstock topics --apply`",
+            hint="reset the stream; for the next time, let it be compact alone: `penstock topics --apply`",
         )
     return settled([(topic, p) for p in range(count)], bootstrap, f"topic {topic}")
 
@@ -297,14 +297,14 @@ def _plan(stream: Stream, mark: Mark) -> Plan:
         raise PenstockError(
             f"stream {stream.name} has written nothing that its state could be of",
             got="no mark of it in the topic of marks",
-            fix=f"start it: it begins at the beginning; or, if that topic lost its records, {anew}",
+            hint=f"start it: it begins at the beginning; or, if that topic lost its records, {anew}",
         )
     plan = Plan.read(mark.plans.get(mark.batch, ""))
     if plan is None or (mark.batch > 0 and Plan.read(mark.plans.get(mark.batch - 1, "")) is None):
         raise PenstockError(
             f"the mark of stream {stream.name} does not say from where it goes on",
             got=f"batch {mark.batch}, with the plans of {', '.join(map(str, mark.plans)) or 'none'}",
-            fix=anew,
+            hint=anew,
         )
     there = set(plan.ends)
     strange = sorted(topic for topic in there if not any(given.reads(topic) for given in stream.sources.values()))
@@ -313,7 +313,7 @@ def _plan(stream: Stream, mark: Mark) -> Plan:
         raise PenstockError(
             f"stream {stream.name} has other inputs than when it wrote last",
             got=f"now {', '.join(one.source for one in stream.sources.values())}; then {', '.join(sorted(there))}",
-            fix=f"rebuild it with the inputs it had; or {anew}",
+            hint=f"rebuild it with the inputs it had; or {anew}",
         )
     return plan
 

@@ -64,7 +64,7 @@ def reread(
         raise DeclarationError(
             f"the state of stream {stream.name} cannot be made of its inputs: it reads tombstones as rows",
             got=f"tombstones='keep' of {', '.join(parted)}",
-            fix=ANEW.format(name=stream.name),
+            hint=ANEW.format(name=stream.name),
         )
     starts = _starts(stream, bootstrap, how, mark, plan)
     tables = Tables(stream, folder, bootstrap, lambda *_: None)
@@ -101,7 +101,7 @@ def _starts(stream: Stream, bootstrap: str, how: Rereading, mark: Mark, plan: Pl
         raise PenstockError(
             f"stream {stream.name} has read another topic than there is now",
             got=f"{', '.join(sorted(other))}: deleted, or made again",
-            fix=anew,
+            hint=anew,
         )
     firsts = first_offsets(client, [(t, p) for t, n in counts.items() for p in range(n)], bootstrap)
     since = how.watermark - millis(how.fold.reads_back)
@@ -109,7 +109,7 @@ def _starts(stream: Stream, bootstrap: str, how: Rereading, mark: Mark, plan: Pl
         raise PenstockError(
             f"the inputs of stream {stream.name} do not hold all that its state is of",
             got=f"records of {gone[0][0]}[{gone[0][1]}] are removed that may be later than {since}, epoch ms",
-            fix=f"{anew}; for the next time, keep them for longer",
+            hint=f"{anew}; for the next time, keep them for longer",
         )
     found: Ends = {}
     for (topic, partition), at in firsts.items():

@@ -81,7 +81,7 @@ def fits(streams: Sequence[Stream], topic: str = "") -> None:
     `recomputed`, for only the plan tells.
     """
     if not streams:
-        raise DeclarationError("a recompute has no stream", fix="name the stream whose rows are wanted")
+        raise DeclarationError("a recompute has no stream", hint="name the stream whose rows are wanted")
     for stream in streams:
         _one_fits(stream)
     first = _input(streams[0])
@@ -94,8 +94,8 @@ def fits(streams: Sequence[Stream], topic: str = "") -> None:
             raise _refused(stream, f"does not read what {before.name} writes", got, "name the streams in order")
         if not given.schema or given.record:
             got = "record=True" if given.record else "no schema"
-            fix = "read values only: by then nobody knows the places and times that its records had"
-            raise _refused(stream, f"reads more of {output.name} than its values", got, fix)
+            hint = "read values only: by then nobody knows the places and times that its records had"
+            raise _refused(stream, f"reads more of {output.name} than its values", got, hint)
         one, other = before.promise, stream.promise
         if other.length % one.length or (other.ends - one.ends) % one.length:
             got = f"windows of {other.length} of windows of {one.length}"
@@ -108,7 +108,7 @@ def within(streams: Sequence[Stream], start: datetime, end: datetime) -> tuple[d
     It takes the records of just that time: of what the chain's first stream takes for their event time.
     """
     if start.tzinfo is None or end.tzinfo is None:
-        raise DeclarationError("an interval has a time without a zone", got=f"{start} to {end}", fix="say UTC")
+        raise DeclarationError("an interval has a time without a zone", got=f"{start} to {end}", hint="say UTC")
     promise = streams[-1].promise
     first = -((promise.ends - (max(start, EPOCH) - EPOCH)) // promise.length)
     last = (end - EPOCH - promise.ends) // promise.length
@@ -150,8 +150,8 @@ def recomputed(
     if low == high or not parquet:
         return
     if not (master := str(spark.sparkContext.master)).startswith("local"):
-        fix = "PENSTOCK_SPARK_MASTER=local[2], or as many cores as there are"
-        raise DeclarationError("files of one machine are computed there", got=master, fix=fix)
+        hint = "PENSTOCK_SPARK_MASTER=local[2], or as many cores as there are"
+        raise DeclarationError("files of one machine are computed there", got=master, hint=hint)
     with TemporaryDirectory(prefix="penstock-recompute-", dir=folder) as made:
         stage = _Stage(low, high, counts if counts is not None else Counts())
         paths = list(_cut(dict.fromkeys(str(Path(one).absolute()) for one in parquet), Path(made)))
@@ -168,7 +168,7 @@ def recomputed(
                 raise PenstockError(
                     f"stream {stream.name} could not be computed again",
                     got=root_message(e),
-                    fix="see the log; a record that makes the transform fail is put aside by the stream, and not here",
+                    hint="see the log; a record that makes the transform fail is put aside by the stream, and not here",
                 ) from e
             paths = sorted(map(str, Path(target).glob("*.parquet")))
         for rows in columnar.gathered(_read(paths)):
@@ -244,7 +244,7 @@ def _archived(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     found = spark.read.parquet(*(f"file://{path}" for path in paths))
     kinds = {f.name: f.dataType.simpleString() for f in found.schema.fields}
     if wrong := [f"{name} {kinds.get(name, 'is missing')}" for name, kind in RECORD.items() if kinds.get(name) != kind]:
-        raise DeclarationError("a file has not an archive's columns", got=", ".join(wrong), fix="see docs/archives.md")
+        raise DeclarationError("a file has not an archive's columns", got=", ".join(wrong), hint="see docs/archives.md")
     return found.select(*RECORD)
 
 
@@ -309,35 +309,35 @@ def _plan_fits(spark: SparkSession, stream: Stream) -> None:
     by = [line.partition(": by ")[2] for line in bridge.kept(found) if ": by " in line]
     windows = bridge.windows(found)
     if not windows or not any(line.endswith(WINDOW) for line in by):
-        fix = 'group by F.window("event_time", ...)'
-        raise _refused(stream, "does not group by windows of event time", ", ".join(by), fix)
+        hint = 'group by F.window("event_time", ...)'
+        raise _refused(stream, "does not group by windows of event time", ", ".join(by), hint)
     if overlap := [one for one in windows if one.length != one.slide]:
         got = f"windows of {overlap[0].length}, one every {overlap[0].slide}"
         raise _refused(stream, "groups by windows that overlap", got, "take windows one behind the other")
     if _input(stream).pattern and "topic: string" not in by:
-        fix = "group by the column topic as well"
-        raise _refused(stream, "puts records of several topics together, and one is archived", ", ".join(by), fix)
+        hint = "group by the column topic as well"
+        raise _refused(stream, "puts records of several topics together, and one is archived", ", ".join(by), hint)
 
 
 def _one_fits(stream: Stream) -> None:
     if not isinstance(stream, Stream):
-        raise DeclarationError("this is no stream", got=repr(stream), fix="give declared streams, in order")
+        raise DeclarationError("this is no stream", got=repr(stream), hint="give declared streams, in order")
     if stream.tables:
-        got, fix = ", ".join(stream.tables), "nothing: what its tables held then is not kept"
-        raise _refused(stream, "joins tables", got, fix)
+        got, hint = ", ".join(stream.tables), "nothing: what its tables held then is not kept"
+        raise _refused(stream, "joins tables", got, hint)
     if len(stream.sources) != 1:
         raise _refused(stream, "reads more than one input", ", ".join(stream.sources), "archive a topic that has both")
     if _input(stream).share != (1, 1):
-        fix = "take a stream that reads all of it"
-        raise _refused(stream, "reads a share of its topic", f"share={_input(stream).share}", fix)
+        hint = "take a stream that reads all of it"
+        raise _refused(stream, "reads a share of its topic", f"share={_input(stream).share}", hint)
     promise = stream.promise
     if not isinstance(promise, Updates | Final) or not promise.length or stream.stateful_steps != 1:
         got = f"{type(promise).__name__}, {stream.stateful_steps} stateful steps"
-        fix = "take one that promises Updates or Final of windows, in one step"
-        raise _refused(stream, "does not count by windows alone", got, fix)
+        hint = "take one that promises Updates or Final of windows, in one step"
+        raise _refused(stream, "does not count by windows alone", got, hint)
     if not (isinstance(stream.output, TopicOutput) and stream.output.keyed):
-        fix = "give it one TopicOutput with a key: its rows then take the place of those that are there"
-        raise _refused(stream, "does not write one topic by key", ", ".join(stream.targets), fix)
+        hint = "give it one TopicOutput with a key: its rows then take the place of those that are there"
+        raise _refused(stream, "does not write one topic by key", ", ".join(stream.targets), hint)
 
 
 def _input(stream: Stream) -> Input:
@@ -350,5 +350,5 @@ def _output(stream: Stream) -> TopicOutput:
     return stream.output
 
 
-def _refused(stream: Stream, what: str, got: object, fix: str) -> DeclarationError:
-    return DeclarationError(f"stream {stream.name} cannot be computed again: it {what}", got=got, fix=fix)
+def _refused(stream: Stream, what: str, got: object, hint: str) -> DeclarationError:
+    return DeclarationError(f"stream {stream.name} cannot be computed again: it {what}", got=got, hint=hint)

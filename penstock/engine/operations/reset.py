@@ -83,7 +83,7 @@ def take_up(checkpoint: Checkpoint, mark: Mark) -> Reset | None:
 
 def _whole(text: str, path: str) -> Reset:
     if not text:
-        raise Blocked("a reset is damaged", got=path, fix="stop the stream and reset it once more")
+        raise Blocked("a reset is damaged", got=path, hint="stop the stream and reset it once more")
     return Reset.read(text)
 
 

@@ -86,7 +86,7 @@ def planned(stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Che
     places = [(topic, p) for topic, count in counts.items() for p in range(count)]
     firsts, ends = first_offsets(client, places, bootstrap), end_offsets(client, places, bootstrap)
     if silent := sorted(set(places) - (firsts.keys() & ends.keys())):
-        raise BrokerError("partitions do not answer", got=_places(silent), fix="try again when they do")
+        raise BrokerError("partitions do not answer", got=_places(silent), hint="try again when they do")
     starts = _starts(stream, bootstrap, {place: (firsts[place], ends[place]) for place in places}, to)
     ids, mark, text = topic_ids(client, counts, bootstrap), mark_of(stream.name, bootstrap), checkpoint.reset_in_force()
     before = None if text is None else Reset.read(text)
@@ -168,7 +168,7 @@ def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]
             raise DeclarationError(
                 f"stream {stream.name} cannot begin there",
                 got=f"{_places([place])}={at}",
-                fix="; ".join(f"{_places([p])}={a} to {b}" for p, (a, b) in sorted(logs.items())),
+                hint="; ".join(f"{_places([p])}={a} to {b}" for p, (a, b) in sorted(logs.items())),
             )
     return dict(to)
 

@@ -47,7 +47,9 @@ def sink_of(stream: Stream) -> Output:
     output = stream.output
     if not isinstance(output, Output) or output.delivery != "upsert" or stream.tables:
         raise DeclarationError(
-            f"stream {stream.name} is no sink of documents", got=", ".join(stream.targets), fix="name one of sql/sinks/"
+            f"stream {stream.name} is no sink of documents",
+            got=", ".join(stream.targets),
+            hint="name one of sql/sinks/",
         )
     return output
 

@@ -169,7 +169,7 @@ def _steady(rows: DataFrame, given: Input) -> None:
         raise DeclarationError(
             f"input {given.source}: its event time is another each time that it is asked",
             got=moment,
-            fix="take a field, or the record's own timestamp",
+            hint="take a field, or the record's own timestamp",
         )
 
 

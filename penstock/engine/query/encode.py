@@ -29,7 +29,7 @@ def encoded(stream: Stream, rows: DataFrame) -> DataFrame:
         raise DeclarationError(
             f"stream {stream.name}: the transform's rows do not say which output they are for",
             got=f"columns {', '.join(rows.columns)}",
-            fix=f"give each a column {TAG} with one of: {', '.join(outputs)}",
+            hint=f"give each a column {TAG} with one of: {', '.join(outputs)}",
         )
     structs = [
         F.when(F.col(TAG) == tag, F.struct(*output.columns())).alias(f"_{number}")
@@ -48,7 +48,7 @@ def split(stream: Stream, rows: pa.Table) -> dict[str, pa.Table]:
         raise Blocked(
             f"stream {stream.name}: rows for an output that is not declared",
             got=f"{TAG} = {', '.join(map(repr, sorted(stray, key=str)[:10]))}",
-            fix=f"let the transform give one of: {', '.join(outputs)}; and release app {stream.app}: it goes "
+            hint=f"let the transform give one of: {', '.join(outputs)}; and release app {stream.app}: it goes "
             "on with this batch, and nothing is lost",
         )
     found = {}

@@ -57,10 +57,12 @@ WAYS = {
 def refused(stream: str, e: AnalysisException) -> DeclarationError | None:
     """What to tell of a query that Spark refuses to start; None if the fault is another."""
     said = str(e)
-    for pattern, (what, fix) in WAYS.items():
+    for pattern, (what, hint) in WAYS.items():
         if re.search(pattern, said):
             first = said.splitlines()[0].partition(";")[0]
-            return DeclarationError(f"stream {stream} asks for {what}, which Spark cannot do", got=first[:300], fix=fix)
+            return DeclarationError(
+                f"stream {stream} asks for {what}, which Spark cannot do", got=first[:300], hint=hint
+            )
     return None
 
 
@@ -68,7 +70,7 @@ def is_frame(stream: Stream, rows: object) -> None:
     """DeclarationError if a transform gave something else."""
     if not isinstance(rows, DataFrame):
         raise DeclarationError(
-            f"stream {stream.name}: the transform gives no frame", got=repr(rows), fix="let it return a DataFrame"
+            f"stream {stream.name}: the transform gives no frame", got=repr(rows), hint="let it return a DataFrame"
         )
 
 
@@ -84,7 +86,7 @@ def windows_fit(stream: Stream, found: Sequence[Windows]) -> None:
                 f"stream {stream.name} groups by windows that end at other times than its promise says, so it would "
                 "close them at the wrong time, or take the wrong records for late",
                 got=f"windows of {one.length}, one every {one.slide}, from {one.start} on, and {kind}({said})",
-                fix=f"promise {kind}(window={one.slide!r}, phase={one.phase!r}, ...), or take other windows",
+                hint=f"promise {kind}(window={one.slide!r}, phase={one.phase!r}, ...), or take other windows",
             )
 
 
@@ -97,7 +99,7 @@ def times_fit(stream: Stream, untimed: Sequence[str], own: Sequence[str]) -> Non
         raise DeclarationError(
             f"stream {stream.name} puts a watermark on a time, and event_time has the one that its promise says",
             got=f"withWatermark on {', '.join(own)}",
-            fix="leave withWatermark out: how late a record may be is the promise's, and which time counts is the "
+            hint="leave withWatermark out: how late a record may be is the promise's, and which time counts is the "
             "event_time of the input",
         )
     if stream.promise.refines and untimed:
@@ -105,7 +107,7 @@ def times_fit(stream: Stream, untimed: Sequence[str], own: Sequence[str]) -> Non
             f"stream {stream.name} promises {type(stream.promise).__name__} of groups without event time, so no record "
             "would ever be late, and their state would grow for ever",
             got=f"groups by {', '.join(untimed)}",
-            fix=BY_TIME,
+            hint=BY_TIME,
         )
 
 
@@ -116,7 +118,7 @@ def clocks_fit(stream: Stream, found: Sequence[str]) -> None:
             f"stream {stream.name} promises timers in event time, and its state has another clock: by that of the "
             "machine batches follow each other without end, and without event time no record is late",
             got=", ".join(strange),
-            fix='transformWithState(..., "Append", "EventTime"), on rows that still have the column event_time',
+            hint='transformWithState(..., "Append", "EventTime"), on rows that still have the column event_time',
         )
 
 
@@ -126,7 +128,7 @@ def timers_fit(stream: Stream, due: Sequence[str]) -> None:
         raise DeclarationError(
             f"stream {stream.name} has keys that are due at a time, and nothing moves time when nobody sends",
             got=f"fold {', '.join(due)} and {type(stream.promise).__name__}() without tick",
-            fix="promise Folded(tick=timedelta(seconds=1)), or as seldom as it may be",
+            hint="promise Folded(tick=timedelta(seconds=1)), or as seldom as it may be",
         )
 
 
@@ -138,30 +140,30 @@ def check(stream: Stream, steps: Sequence[str]) -> None:
         raise DeclarationError(
             f"stream {stream.name} joins two streams and promises {promise}",
             got=", ".join(steps),
-            fix="promise Joined(within=..., grace=...): each pair comes once; for values of pairs that are updated "
+            hint="promise Joined(within=..., grace=...): each pair comes once; for values of pairs that are updated "
             + TWO_STREAMS,
         )
     if timers and not isinstance(stream.promise, Timed):
         raise DeclarationError(
             f"stream {stream.name} has state of its own and promises {promise}",
             got=", ".join(steps),
-            fix="promise Timed(tick=..., grace=...): rows come once, when records or timers make them; for values that "
+            hint="promise Timed(tick=..., grace=...): rows come once, when records or timers make them; for values that "
             f"are updated {TWO_STREAMS}",
         )
     if (FOLD in steps) != isinstance(stream.promise, Folded) or (FOLD in steps and {*steps} != {FOLD}):
         raise DeclarationError(
             f"stream {stream.name} promises {promise}, and " + ("folds" if FOLD in steps else "does not fold"),
             got=", ".join(steps) or "no stateful step",
-            fix="promise Folded(late_by=...) for a transform whose only state is that of its folds; for another "
+            hint="promise Folded(late_by=...) for a transform whose only state is that of its folds; for another "
             + TWO_STREAMS,
         )
     if "GlobalLimit" in steps:
-        what, fix = WAYS["Limits are not supported"]
-        raise DeclarationError(f"stream {stream.name} asks for {what}, which ends after its first rows", fix=fix)
+        what, hint = WAYS["Limits are not supported"]
+        raise DeclarationError(f"stream {stream.name} asks for {what}, which ends after its first rows", hint=hint)
     missing = (isinstance(stream.promise, Joined) and not joins) or (isinstance(stream.promise, Timed) and not timers)
     if missing or len(steps) != stream.stateful_steps:
         raise DeclarationError(
             f"stream {stream.name} promises {promise} with {stream.stateful_steps} stateful steps",
             got=f"{', '.join(steps) or 'none'} in its transform",
-            fix=f"say steps={len(steps)}, or take another promise; with Updates one is all that Spark can do",
+            hint=f"say steps={len(steps)}, or take another promise; with Updates one is all that Spark can do",
         )

@@ -354,7 +354,7 @@ class StreamRun:
                 self._stands(
                     BrokerError(
                         f"stream {self.stream.name} waits for the broker, which does not say how far its topics reach",
-                        fix="nothing, once enough brokers are back: it goes on by itself",
+                        hint="nothing, once enough brokers are back: it goes on by itself",
                     )
                 )
         elif self._unheard:

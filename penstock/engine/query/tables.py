@@ -46,7 +46,7 @@ def folder_of(root: str, stream: str) -> Path:
         raise DeclarationError(
             f"stream {stream} has tables, which Spark's workers read from a folder that all of them see",
             got=f"checkpoints in {root}, workers of {settings().spark_master}",
-            fix="let PENSTOCK_CHECKPOINTS be a folder that is mounted everywhere, or run the app on a local master",
+            hint="let PENSTOCK_CHECKPOINTS be a folder that is mounted everywhere, or run the app on a local master",
         )
     known = hashlib.sha256(root.encode()).hexdigest()[:12]
     return settings().home / "tables" / known / f"{stream}.tables"

@@ -90,7 +90,7 @@ def at(stream: Stream, checkpoint: str) -> Iterator[Place]:
         raise DeclarationError(
             f"stream {stream.name} folds, and the state of that lies in a folder or in an object store",
             got=f"checkpoints in {checkpoint}",
-            fix="let PENSTOCK_CHECKPOINTS be a folder, or s3a://bucket/path",
+            hint="let PENSTOCK_CHECKPOINTS be a folder, or s3a://bucket/path",
         )
 
 
@@ -121,12 +121,12 @@ def applied(fold: Fold, frame: DataFrame) -> DataFrame:
         raise DeclarationError(
             f"fold {fold.name} lacks columns of its frame",
             got=f"no {', '.join(missing)} among {', '.join(frame.columns)}",
-            fix=f"keep its key and {EVENT_TIME} in the frame that it is given",
+            hint=f"keep its key and {EVENT_TIME} in the frame that it is given",
         )
     place = HERE.get() or Place("", late=False)
     if fold.name in place.folds:
         raise DeclarationError(
-            f"a transform has fold {fold.name} twice", fix="give each a name of its own, or unite the rows before"
+            f"a transform has fold {fold.name} twice", hint="give each a name of its own, or unite the rows before"
         )
     folds.tried(fold, to_arrow_schema(frame.schema, timezone="UTC"))
     place.folds[fold.name], place.keys[fold.name] = fold, frame.select(*fold.key).schema
@@ -192,7 +192,7 @@ class Step:
             raise DeclarationError(
                 f"fold {self.fold.name} has keys that are due, and its plan does not say which part a task has",
                 got=f"rows of part {strange[0]} in task {own} of {self.parts}",
-                fix="unite, cross and coalesce frames before the fold, not behind it",
+                hint="unite, cross and coalesce frames before the fold, not behind it",
             )
         return [own]
 
@@ -235,7 +235,7 @@ class Step:
             raise PenstockError(
                 f"fold {self.fold.name} is computed outside its batch",
                 got=f"batch {number}, and the state is made ready for batch {said['batch']}",
-                fix="leave its frame out of broadcast hints and subqueries",
+                hint="leave its frame out of broadcast hints and subqueries",
             )
         return said["batch"], said["watermark"], said["time"]
 

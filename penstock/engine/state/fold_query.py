@@ -74,7 +74,7 @@ def folded(
             raise PenstockError(
                 f"fold {fold.name} is given rows without their key",
                 got=f"{holes} rows whose {name} is NULL",
-                fix="leave them out before, or give them one",
+                hint="leave them out before, or give them one",
             )
     count = len(records)
     if late:
@@ -173,7 +173,7 @@ def _check(fold: Fold, con: duckdb.DuckDBPyConnection, key: str, fresh: pa.Table
         raise DeclarationError(
             f"fold {fold.name} gives a key twice, or one that no record has",
             got=f"{made} rows of {different} keys, {len(fresh)} of them of the records or due",
-            fix="let its query give one row for a key of the records or one that is due, or none to forget it",
+            hint="let its query give one row for a key of the records or one that is due, or none to forget it",
         )
 
 
@@ -187,7 +187,7 @@ def cast(rows: pa.Table, to: pa.Schema, what: str, query: str) -> pa.Table:
         return rows.select(to.names).cast(to)
     except (KeyError, ValueError) as e:
         raise DeclarationError(
-            what, got=str(e).splitlines()[0], fix=f"let {query} give {', '.join(f'{f.name} {f.type}' for f in to)}"
+            what, got=str(e).splitlines()[0], hint=f"let {query} give {', '.join(f'{f.name} {f.type}' for f in to)}"
         ) from e
 
 
@@ -195,7 +195,7 @@ def refused(fold: Fold, e: duckdb.Error) -> DeclarationError:
     return DeclarationError(
         f"a query of fold {fold.name} is refused by DuckDB",
         got=" ".join(str(e).split())[:600],
-        fix="`fold` reads the tables records and state, `rows` reads folded and both, `ends` the key and the state",
+        hint="`fold` reads the tables records and state, `rows` reads folded and both, `ends` the key and the state",
     )
 
 

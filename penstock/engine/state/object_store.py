@@ -151,7 +151,7 @@ class Told:
             raise PenstockError(
                 f"fold {fold} is computed outside its batch",
                 got=f"batch {number}, and the state is made ready for batch {told.batch if told else None}",
-                fix="leave its frame out of broadcast hints and subqueries",
+                hint="leave its frame out of broadcast hints and subqueries",
             )
         return told
 
@@ -250,7 +250,7 @@ class FarFolds:
         return LeaseLost(
             f"stream {self._stream}: another driver keeps its state, so that of batch {batch.batch_id} is not kept",
             got=place,
-            fix="nothing: this one gives way, or runs the batch again if it is the other that has lost its lease",
+            hint="nothing: this one gives way, or runs the batch again if it is the other that has lost its lease",
         )
 
     def late(self, _: Batch) -> bool:

@@ -135,7 +135,7 @@ class Restoring:
             raise DeclarationError(
                 f"the query that restores fold {self.fold.name} is refused by DuckDB",
                 got=" ".join(str(e).split())[:600],
-                fix=f"let `restored` read the table output, which has the columns of {self.topic}",
+                hint=f"let `restored` read the table output, which has the columns of {self.topic}",
             ) from e
         except duckdb.Error as e:
             raise Unreadable(f"`restored` of fold {self.fold.name} fails: {' '.join(str(e).split())[:300]}") from e

@@ -32,17 +32,17 @@ def sole(stream: Stream, place: Place) -> Fold:
     what, anew = f"the state of stream {stream.name} cannot be made anew", ANEW.format(name=stream.name)
     if not place.folds:
         got = "its state is Spark's own" if stream.stateful_steps else "it keeps no state"
-        raise DeclarationError(f"{what}: it has no fold", got=got, fix=anew)
+        raise DeclarationError(f"{what}: it has no fold", got=got, hint=anew)
     if not place.rebuilds:
         raise DeclarationError(
             f"{what}: its fold does not say how its topics hold it",
             got=f"fold {', '.join(place.folds)} without `restored` and `reads_back`",
-            fix=f"{anew}; where the output holds all of the state, declare Fold(restored=...); where the inputs do, "
+            hint=f"{anew}; where the output holds all of the state, declare Fold(restored=...); where the inputs do, "
             "Fold(reads_back=...)",
         )
     if len(place.folds) > 1:
         got = f"folds {', '.join(place.folds)}"
-        raise DeclarationError(f"{what}: it has several folds", got=got, fix=anew)
+        raise DeclarationError(f"{what}: it has several folds", got=got, hint=anew)
     [fold] = place.folds.values()
     return fold
 
@@ -57,7 +57,7 @@ def restoring(stream: Stream, rows: DataFrame, place: Place) -> Restoring:
         raise DeclarationError(
             f"{what}: it needs one output that is compacted",
             got=", ".join(o.name for o in outputs) or f"none of {', '.join(stream.targets)} is",
-            fix=f"{anew}; for the next time, write the state to one Topic(..., compacted=True)",
+            hint=f"{anew}; for the next time, write the state to one Topic(..., compacted=True)",
         )
     (output,) = outputs
     values = [one for one in _names(output.value) if _reads(fold.restored, one)]
@@ -72,7 +72,7 @@ def restoring(stream: Stream, rows: DataFrame, place: Place) -> Restoring:
             raise DeclarationError(
                 f"{what}: a list, map or struct that is written as text has no form to be read by",
                 got=f"the {text.of} of {output.name} is column {text.fields[0].name}",
-                fix=f"{anew}; for the next time, write it as JSON: {text.of}=('{text.fields[0].name}',)",
+                hint=f"{anew}; for the next time, write it as JSON: {text.of}=('{text.fields[0].name}',)",
             )
     kept = to_arrow_schema(place.keys[fold.name], timezone="UTC")
     layout = fold_query.layout(fold, kept).remove(0)

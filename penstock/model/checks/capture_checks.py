@@ -39,7 +39,7 @@ AS_THEY_ARE = "select the rows as they are: one per key, in no order"
 class Refuse(Protocol):
     """Makes the error of a part. word: the word of SQL that is wrong, where it is not the part itself."""
 
-    def __call__(self, what: str, node: exp.Expr, fix: str, word: str = "") -> PenstockError: ...
+    def __call__(self, what: str, node: exp.Expr, hint: str, word: str = "") -> PenstockError: ...
 
 
 def check(capture: Capture, clauses: Clauses) -> None:
@@ -60,18 +60,18 @@ def check(capture: Capture, clauses: Clauses) -> None:
             raise clauses.error(MOMENT, call, LEAVE_OUT, token)
 
         def refuse(
-            what: str, node: exp.Expr, fix: str, word: str = "", begins: int = begins, given: list[Token] = given
+            what: str, node: exp.Expr, hint: str, word: str = "", begins: int = begins, given: list[Token] = given
         ) -> DeclarationError:
             at = begins + _start(node)
             named = [token.start for token in given if word and token.text.upper().startswith(word.split()[0])]
             at = max((start for start in named if start <= at), default=min(named, default=at))
-            return clauses.error_at(what, word if word.isupper() else excerpt(node.sql(capture.dialect)), fix, at)
+            return clauses.error_at(what, word if word.isupper() else excerpt(node.sql(capture.dialect)), hint, at)
 
         check_query(tree, capture.dialect, refuse)
     if capture.delay >= capture.hold:
-        fix = "a transaction is waited for as long as HOLD says at most: make it longer than DELAY"
+        hint = "a transaction is waited for as long as HOLD says at most: make it longer than DELAY"
         start = clauses.found.get("DELAY") or clauses.found.get("HOLD") or clauses.peek()
-        raise clauses.error("DELAY is not shorter than HOLD", f"{capture.delay} and {capture.hold}", fix, start)
+        raise clauses.error("DELAY is not shorter than HOLD", f"{capture.delay} and {capture.hold}", hint, start)
     if capture.columns is not None:
         _check_columns(capture, capture.columns, clauses)
     if capture.dialect == "postgres":
@@ -100,8 +100,8 @@ def check_query(tree: exp.Expr, dialect: str, refuse: Refuse) -> None:
         if isinstance(node, exp.Literal) and _now(node, dialect):
             raise refuse(MOMENT, node, LEAVE_OUT)
         if dialect == "sqlite" and isinstance(node, exp.Literal) and _of_the_machine(node):
-            fix = "leave it out, and make a local time of it where it is read"
-            raise refuse("this is another time on each machine, by its time zone", node, fix)
+            hint = "leave it out, and make a local time of it where it is read"
+            raise refuse("this is another time on each machine, by its time zone", node, hint)
         if isinstance(node, exp.Parameter | exp.SessionParameter):
             raise refuse("a variable is another in each session", node, "write the value", "@")
         if isinstance(node, exp.Placeholder):
@@ -113,8 +113,8 @@ def check_query(tree: exp.Expr, dialect: str, refuse: Refuse) -> None:
 def _check_rows(query: exp.Query, refuse: Refuse) -> None:
     """Of a query whose rows are what is paged."""
     if isinstance(query, exp.SetOperation):
-        name, fix = type(query).__name__.upper(), "make a capture of each part, each into a topic of its own"
-        raise refuse(f"a capture cannot page through {name}", query.expression, fix, name)
+        name, hint = type(query).__name__.upper(), "make a capture of each part, each into a topic of its own"
+        raise refuse(f"a capture cannot page through {name}", query.expression, hint, name)
     for word in query.args.get("operation_modifiers") or ():
         if word.name.upper() != "STRAIGHT_JOIN":
             raise refuse("this stands only in a SELECT that is sent alone", query, "leave it out", word.name.upper())
@@ -181,20 +181,20 @@ def _check_system_columns(capture: Capture, clauses: Clauses) -> None:
     for clause, names in (("KEY", capture.key), ("CURSOR", (capture.cursor,))):
         for written in (e for e in capture.select.expressions if e.alias_or_name in names):
             if found := next((c for c in written.find_all(exp.Column) if c.name.lower() in SYSTEM_COLUMNS), None):
-                fix = "take a column of the table; for CURSOR a time, or a number from a sequence, set at each change"
+                hint = "take a column of the table; for CURSOR a time, or a number from a sequence, set at each change"
                 what = f"{clause} is made of what PostgreSQL keeps of a row for itself, and gives again"
-                raise clauses.error(what, found.sql("postgres"), fix, clauses.found[clause])
+                raise clauses.error(what, found.sql("postgres"), hint, clauses.found[clause])
 
 
 def _check_columns(capture: Capture, columns: list[str], clauses: Clauses) -> None:
     known = ", ".join(columns)
     if "" in columns or len(set(columns)) < len(columns):
-        fix = "give each column of the SELECT a name of its own, by AS"
-        raise clauses.error("columns without a name, or with one name", known, fix, clauses.peek())
+        hint = "give each column of the SELECT a name of its own, by AS"
+        raise clauses.error("columns without a name, or with one name", known, hint, clauses.peek())
     used = [("KEY", name) for name in capture.key] + [("CURSOR", capture.cursor)]
     if capture.deleted is not None:
         used += [("DELETED", column.name) for column in own_columns(capture.deleted)]
     for clause, name in used:
         if name not in columns:
-            fix = f"take one of the SELECT's columns: {known}"
-            raise clauses.error(f"{clause} names a column that is not selected", name, fix, clauses.found[clause])
+            hint = f"take one of the SELECT's columns: {known}"
+            raise clauses.error(f"{clause} names a column that is not selected", name, hint, clauses.found[clause])

@@ -21,7 +21,7 @@ def check_event_time(what: str, expression: str, fields: Sequence[Field]) -> Non
     What cannot be read here may yet be Spark's SQL: it is left to Spark.
     """
     if not expression.strip():
-        raise DeclarationError(f"{what} has an empty event time", fix='event_time="timestamp_millis(field)"')
+        raise DeclarationError(f"{what} has an empty event time", hint='event_time="timestamp_millis(field)"')
     try:
         read = sqlglot.parse_one(expression, read="spark")
     except SqlglotError:
@@ -33,7 +33,7 @@ def check_event_time(what: str, expression: str, fields: Sequence[Field]) -> Non
         raise DeclarationError(
             f"{what}: its event time names what is no field of it",
             got=f"{', '.join(unknown)} in {expression}",
-            fix=f"take one of: {', '.join(field.name for field in fields)}",
+            hint=f"take one of: {', '.join(field.name for field in fields)}",
         )
     if isinstance(read, exp.Column) and len(read.parts) == 1:
         kind = by_name[read.name.lower()].type.kind
@@ -41,5 +41,5 @@ def check_event_time(what: str, expression: str, fields: Sequence[Field]) -> Non
             raise DeclarationError(
                 f"{what}: its event time is a field that holds no time",
                 got=f"{read.name} {kind.upper()}",
-                fix=f'event_time="timestamp_millis({read.name})", or timestamp_seconds or timestamp_micros of it',
+                hint=f'event_time="timestamp_millis({read.name})", or timestamp_seconds or timestamp_micros of it',
             )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def kinds_fit(stream: Stream) -> None:
     """Each part of it is of a kind that can be meant."""
     tags = list(stream.output) if isinstance(stream.output, Mapping) else ["all"]
-    for what, good, fix in (
+    for what, good, hint in (
         ("inputs", isinstance(stream.inputs, Mapping), "inputs={'name': Input(...)}"),
         ("transform", _takes_inputs(stream.transform), "a function of the inputs, by their names"),
         ("promise", isinstance(stream.promise, Promise), "promise=Each(), or another, with its lengths of time"),
@@ -30,10 +30,10 @@ def kinds_fit(stream: Stream) -> None:
     ):
         if not good:
             got = repr(tags if what == "output" and isinstance(stream.output, Mapping) else getattr(stream, what))
-            raise DeclarationError(f"stream {stream.name}: {what} is not what it should be", got=got, fix=fix)
+            raise DeclarationError(f"stream {stream.name}: {what} is not what it should be", got=got, hint=hint)
     if strange := [given for given in stream.inputs.values() if not isinstance(given, (Input, Table))]:
-        fix = "Input(Topic(...), ...) or Table(Topic(...), ...)"
-        raise DeclarationError(f"stream {stream.name}: this is no input", got=repr(strange[0]), fix=fix)
+        hint = "Input(Topic(...), ...) or Table(Topic(...), ...)"
+        raise DeclarationError(f"stream {stream.name}: this is no input", got=repr(strange[0]), hint=hint)
 
 
 def _takes_inputs(transform: object) -> bool:
@@ -57,7 +57,9 @@ def numbers_fit(stream: Stream) -> None:
         given = getattr(stream, what)
         check_kind(f"stream {stream.name}", what, given, kind)
         if not given >= least:
-            raise DeclarationError(f"stream {stream.name}: {what} is too small", got=given, fix=f"give {least} or more")
+            raise DeclarationError(
+                f"stream {stream.name}: {what} is too small", got=given, hint=f"give {least} or more"
+            )
 
 
 def no_loop(stream: Stream, written: set[str]) -> None:
@@ -69,7 +71,7 @@ def no_loop(stream: Stream, written: set[str]) -> None:
             raise DeclarationError(
                 f"stream {stream.name} reads what it writes, without end",
                 got=f"{given.pattern!r} matches {', '.join(sorted(matched))}",
-                fix=f"leave them out: pattern={_without(given.pattern, matched)!r}",
+                hint=f"leave them out: pattern={_without(given.pattern, matched)!r}",
             )
 
 

@@ -135,8 +135,8 @@ class Clauses(Tokens):
         if unit is None:
             raise self.error("this is no unit of size", token.text, f"take one of: {', '.join(SIZES)}", token)
         if count * unit > MOST:
-            fix = f"say {MOST // MB} MB at most, and keep what is larger elsewhere"
-            raise self.error("this is larger than Kafka's clients take", f"{count} {token.text}", fix, token)
+            hint = f"say {MOST // MB} MB at most, and keep what is larger elsewhere"
+            raise self.error("this is larger than Kafka's clients take", f"{count} {token.text}", hint, token)
         return count * unit
 
     def select(self, dialect: str) -> tuple[exp.Select, str]:

@@ -30,9 +30,9 @@ def text_of(path: Path) -> str:
     try:
         return path.read_text("utf-8-sig")
     except UnicodeDecodeError as e:
-        raise DeclarationError(f"{path} is not UTF-8", got=f"byte {e.start + 1}", fix="save it as UTF-8") from e
+        raise DeclarationError(f"{path} is not UTF-8", got=f"byte {e.start + 1}", hint="save it as UTF-8") from e
     except OSError as e:
-        raise DeclarationError(f"{path} cannot be read", got=e.strerror, fix="make it a file that all may read") from e
+        raise DeclarationError(f"{path} cannot be read", got=e.strerror, hint="make it a file that all may read") from e
 
 
 def taken_apart(text: str, path: Path, dialect: str, quoted: str, kind: str = "") -> list[Token]:
@@ -147,17 +147,17 @@ class Tokens:
             raise self.error("this is longer than time is reckoned", str(count), "give fewer", token)
         return count * unit
 
-    def error(self, what: str, got: str, fix: str, token: Token | None) -> DeclarationError:
-        return self.error_at(what, got, fix, token.start if token else 0)
+    def error(self, what: str, got: str, hint: str, token: Token | None) -> DeclarationError:
+        return self.error_at(what, got, hint, token.start if token else 0)
 
-    def error_at(self, what: str, got: str, fix: str, at: int) -> DeclarationError:
+    def error_at(self, what: str, got: str, hint: str, at: int) -> DeclarationError:
         """As `error`, of the character of that number."""
-        return _wrong(self.text, self.path, at, what, got, fix, self.kind)
+        return _wrong(self.text, self.path, at, what, got, hint, self.kind)
 
 
-def _wrong(text: str, path: Path, at: int, what: str, got: str, fix: str, kind: str) -> DeclarationError:
+def _wrong(text: str, path: Path, at: int, what: str, got: str, hint: str, kind: str) -> DeclarationError:
     name = f"{kind} {path.stem}: " if kind else ""
-    return DeclarationError(f"{path}:{place(text, at)}: {name}{what}", got=got, fix=fix)
+    return DeclarationError(f"{path}:{place(text, at)}: {name}{what}", got=got, hint=hint)
 
 
 def excerpt(text: str) -> str:

@@ -120,8 +120,8 @@ class Clauses(Tokens):
             known = ", ".join((*CLAUSES, "AS"))
             raise self.error("this is no clause of a sink", token.text, f"take one of: {known}", token)
         if not self.found and name not in BEGIN:
-            fix = "say first into what: UPSERT INTO elasticsearch.<index>"
-            raise self.error("a sink begins with UPSERT INTO or INSERT INTO", token.text, fix, token)
+            hint = "say first into what: UPSERT INTO elasticsearch.<index>"
+            raise self.error("a sink begins with UPSERT INTO or INSERT INTO", token.text, hint, token)
         if (name in self.found and name not in SEVERAL) or (name in BEGIN and self.found):
             raise self.error("a clause stands twice", name, "leave one", token)
         self.found.setdefault("INTO" if name in BEGIN else name, token)
@@ -158,16 +158,16 @@ class Clauses(Tokens):
         text = self.text[begins : last.end + 1]
         parts = PART.findall(text)
         if "".join(f".{part}" for part in parts) != text:
-            fix = "write it without blanks, and each part that has other signs than '-' and '_' in backticks"
-            raise self.error("this is no name", excerpt(text), fix, first)
+            hint = "write it without blanks, and each part that has other signs than '-' and '_' in backticks"
+            raise self.error("this is no name", excerpt(text), hint, first)
         return [part[1:-1].replace("``", "`") if part[0] == "`" else part for part in parts]
 
     def _read(self, others: set[str]) -> Read:
         first = self.peek()
         topic = self.name("the topic's name")
         if topic.lower() in others:
-            fix = "name it once; the SELECT may read it as often as it likes, but knows no capitals from small letters"
-            raise self.error("a topic is read twice", topic, fix, first)
+            hint = "name it once; the SELECT may read it as often as it likes, but knows no capitals from small letters"
+            raise self.error("a topic is read twice", topic, hint, first)
         self.found[f"READ {topic}"] = first
         share = self._share(topic)
         self.word("AS")
@@ -178,8 +178,8 @@ class Clauses(Tokens):
             with self.placed(f"JSON {topic}"):
                 fields = schema(ddl, f"topic {topic}")
                 if any(given.name.lower() == WHOLE for given in fields):
-                    fix = f"leave it out, and take get_json_object(string({WHOLE}.value), '$.{WHOLE}')"
-                    raise DeclarationError("a field has the name of the record itself", got=WHOLE, fix=fix)
+                    hint = f"leave it out, and take get_json_object(string({WHOLE}.value), '$.{WHOLE}')"
+                    raise DeclarationError("a field has the name of the record itself", got=WHOLE, hint=hint)
         if self.is_word("EVENT"):
             self.at += 1
             self.word("TIME")
@@ -204,8 +204,8 @@ class Clauses(Tokens):
         if self.is_word("NONE"):
             token = self.next("NONE")
             if store != "influxdb":
-                fix = "leave VERSION out, or name a column: an older record must not take the place of a newer one"
-                raise self.error(f"{store} needs versions", "NONE", fix, token)
+                hint = "leave VERSION out, or name a column: an older record must not take the place of a newer one"
+                raise self.error(f"{store} needs versions", "NONE", hint, token)
             return "none"
         first, name = self.peek(), self._column("VERSION")
         if name.lower() == "none":
@@ -222,10 +222,10 @@ class Clauses(Tokens):
                 text = self.peek().token_type == TokenType.STRING
                 kind = self.next("a type").text if text else self.name("a field's type").lower()
             if name in found or (store == "elasticsearch" and not kind):
-                fix = (
+                hint = (
                     "write each once, with its type: (name KEYWORD)" if store == "elasticsearch" else "write each once"
                 )
-                raise self.error("this does not say what a field is", name, fix, first)
+                raise self.error("this does not say what a field is", name, hint, first)
             found[name] = kind
             if self.is_word(")"):
                 self.at += 1
@@ -307,7 +307,7 @@ class Clauses(Tokens):
             yield
         except DeclarationError as e:
             at = f"{self.path}:{place(self.text, self.found[clause].start)}"
-            raise DeclarationError(f"{at}: {e.what}", got=e.got, fix=e.fix) from e
+            raise DeclarationError(f"{at}: {e.what}", got=e.got, hint=e.hint) from e
 
 
 def _blanks(text: str) -> int:

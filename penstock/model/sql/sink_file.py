@@ -45,19 +45,19 @@ def _fits(clauses: Clauses, given: dict[str, Any]) -> None:
         given["tombstones"] = "ignore"
     measured = len(given["target"]) > 1 or given["store"] != "influxdb"
     if measured == ("measurement" in given):
-        fix = "write influxdb.<database>.<measurement>, or influxdb.<database> and MEASUREMENT (column)"
+        hint = "write influxdb.<database>.<measurement>, or influxdb.<database> and MEASUREMENT (column)"
         got = ".".join(given["target"])
-        raise clauses.error("a measurement is named once", got, fix, clauses.found["INTO"])
+        raise clauses.error("a measurement is named once", got, hint, clauses.found["INTO"])
     if given["store"] == "influxdb" and given["verb"] == "insert":
-        fix = "write UPSERT INTO, with VERSION NONE if no point ever changes"
+        hint = "write UPSERT INTO, with VERSION NONE if no point ever changes"
         raise clauses.error(
-            "a point has no id but its measurement, tags and time", "INSERT", fix, clauses.found["INTO"]
+            "a point has no id but its measurement, tags and time", "INSERT", hint, clauses.found["INTO"]
         )
     if "grave" in given:
         time = (given["time"],) if "time" in given else ()
         keys = given.get("key") or (*filter(None, (given.get("measurement"),)), *given.get("tags", ()), *time)
         if given["tombstones"] == "ignore" or len(keys) != len(given["grave"]):
             of = ", ".join(keys) or "the record's key, which needs no expression"
-            fix = f"write one expression for each of: {of}" if keys else "leave them out"
+            hint = f"write one expression for each of: {of}" if keys else "leave them out"
             got = f"{len(given['grave'])} for {of}, TOMBSTONES {given['tombstones'].upper()}"
-            raise clauses.error("these do not stand for the columns of the id", got, fix, clauses.found["TOMBSTONES"])
+            raise clauses.error("these do not stand for the columns of the id", got, hint, clauses.found["TOMBSTONES"])

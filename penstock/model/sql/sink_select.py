@@ -89,31 +89,33 @@ class Select:
 
     def _begins(self) -> None:
         depth = 0
-        fix = "write SELECT ... FROM a topic that READ names"
+        hint = "write SELECT ... FROM a topic that READ names"
         first = next((at for at, word in enumerate(self.words) if word != "("), 0)
         if self.words[first] not in ("SELECT", "WITH"):
-            raise self.clauses.error("behind AS stands a SELECT", self.tokens[first].text, fix, self.tokens[first])
+            raise self.clauses.error("behind AS stands a SELECT", self.tokens[first].text, hint, self.tokens[first])
         for at, word in enumerate(self.words):
             depth += (word == "(") - (word == ")")
             if depth == 0 and word in STARTS:
                 if word != "SELECT":
-                    raise self.clauses.error("behind AS stands a SELECT", word, fix, self.tokens[at])
+                    raise self.clauses.error("behind AS stands a SELECT", word, hint, self.tokens[at])
                 return
 
     def _refuse(self, at: int) -> None:
         if not self.words[at] or self._is_part(at):
             return
         ahead = " ".join(self.words[at : at + 3])
-        for words, (what, fix) in REFUSED.items():
+        for words, (what, hint) in REFUSED.items():
             if ahead == words or ahead.startswith(f"{words} "):
-                raise self.clauses.error(what, words.removesuffix(" ("), fix, self.tokens[at])
+                raise self.clauses.error(what, words.removesuffix(" ("), hint, self.tokens[at])
         word, following = self.words[at], self.words[at + 1] if at + 1 < len(self.words) else ""
         if word == "LATERAL" and following != "VIEW":
-            fix = "write FROM topic LATERAL VIEW explode(items) v AS item, without a comma"
-            raise self.clauses.error(f"{ALONE}: no joins, as a LATERAL without VIEW is one", word, fix, self.tokens[at])
+            hint = "write FROM topic LATERAL VIEW explode(items) v AS item, without a comma"
+            raise self.clauses.error(
+                f"{ALONE}: no joins, as a LATERAL without VIEW is one", word, hint, self.tokens[at]
+            )
         if word in BARE and following != ".":
-            what, fix = REFUSED[f"{word} ("]
-            raise self.clauses.error(what, word, fix, self.tokens[at])
+            what, hint = REFUSED[f"{word} ("]
+            raise self.clauses.error(what, word, hint, self.tokens[at])
         if (
             word in ("LIMIT", "OFFSET")
             and self.tokens[min(at + 1, len(self.tokens) - 1)].token_type == TokenType.NUMBER
@@ -122,11 +124,11 @@ class Select:
         if word == "DISTINCT" and self.words[at - 1] in ("SELECT", "("):
             raise self.clauses.error(f"{ALONE}: no DISTINCT", word, STREAM, self.tokens[at])
         if word == "UNION" and following != "ALL":
-            fix = "write UNION ALL; of two documents with one id the newer stays"
-            raise self.clauses.error(f"{ALONE}: no UNION that drops what is there twice", word, fix, self.tokens[at])
+            hint = "write UNION ALL; of two documents with one id the newer stays"
+            raise self.clauses.error(f"{ALONE}: no UNION that drops what is there twice", word, hint, self.tokens[at])
         if word == "AS" and self.words[at - 1] == ")" and following == "(":
-            fix = "name the columns in its SELECT, by AS"
-            raise self.clauses.error("names of columns behind a name are not read", ") AS (", fix, self.tokens[at])
+            hint = "name the columns in its SELECT, by AS"
+            raise self.clauses.error("names of columns behind a name are not read", ") AS (", hint, self.tokens[at])
         if word in ("EXCEPT", "MINUS") and following in ("SELECT", "ALL", "DISTINCT"):
             raise self.clauses.error(f"{ALONE}: no {word}", word, STREAM, self.tokens[at])
 
@@ -153,8 +155,8 @@ class Select:
                 while stack and stack[-1].depth == len(opened):
                     self._closed(stack.pop())
                 if opened and not self._is_source(opened, len(opened) - 1):
-                    fix = "write an expression over the record, or LATERAL VIEW explode for what is in arrays"
-                    raise self.clauses.error(f"{ALONE}: a SELECT stands in FROM alone", word, fix, self.tokens[at])
+                    hint = "write an expression over the record, or LATERAL VIEW explode for what is in arrays"
+                    raise self.clauses.error(f"{ALONE}: a SELECT stands in FROM alone", word, hint, self.tokens[at])
                 number += 1
                 stack.append(Open(self.tokens[at], len(opened), number))
             elif stack and word == "*":
@@ -223,16 +225,16 @@ class Select:
 
     def _from(self, at: int, select: Open, *, several: bool) -> None:
         if self.words[at - 1] in ("SELECT", ",", "AS"):
-            fix = "write a column of that name in backticks: `from`"
-            raise self.clauses.error("before FROM stands no column", self.tokens[at - 1].text, fix, self.tokens[at])
+            hint = "write a column of that name in backticks: `from`"
+            raise self.clauses.error("before FROM stands no column", self.tokens[at - 1].text, hint, self.tokens[at])
         select.listing, select.source = False, at
         way = f"concat({WAY}, '{select.number}.') AS {WAY}" if several else WAY
         self.added.append((self.tokens[at].start, f", {WHOLE}, {way} "))
 
     def _closed(self, select: Open) -> None:
         if select.listing:
-            fix = "let each SELECT read a topic that READ names, or a SELECT that does"
-            raise self.clauses.error("this SELECT reads no topic", select.token.text, fix, select.token)
+            hint = "let each SELECT read a topic that READ names, or a SELECT that does"
+            raise self.clauses.error("this SELECT reads no topic", select.token.text, hint, select.token)
 
 
 def spliced(clauses: Clauses, sql: str, topics: Sequence[str]) -> Spliced:
@@ -240,8 +242,8 @@ def spliced(clauses: Clauses, sql: str, topics: Sequence[str]) -> Spliced:
     select = Select(clauses, sql, [t for t in clauses.tokens if clauses.begins <= t.start < clauses.begins + len(sql)])
     for topic in topics:
         if not select.reads(topic):
-            fix = f"leave its READ out, or name it in FROM: `{topic}`"
-            raise clauses.error("the SELECT does not read this topic", topic, fix, clauses.found[f"READ {topic}"])
+            hint = f"leave its READ out, or name it in FROM: `{topic}`"
+            raise clauses.error("the SELECT does not read this topic", topic, hint, clauses.found[f"READ {topic}"])
     made = select.spliced()
     if not made.added:
         raise clauses.error_at("the SELECT reads no topic", excerpt(sql), "write SELECT ... FROM", clauses.begins)

@@ -147,7 +147,7 @@ class Sender:
             raise BrokerError(
                 "the topic of the platform's receipts is missing",
                 got=f"no topic {self.topic!r} at {self.bootstrap}",
-                fix="penstock topics --apply",
+                hint="penstock topics --apply",
             )
         self._ready = True
         self._well()

@@ -55,7 +55,7 @@ def replayed(name: str) -> Replayed:
 
 
 def _asked(
-    command: tuple[str, ...], timeout: float, more: Mapping[str, str], fix: str = ""
+    command: tuple[str, ...], timeout: float, more: Mapping[str, str], hint: str = ""
 ) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(
@@ -66,7 +66,7 @@ def _asked(
             timeout=timeout,
         )
     except subprocess.TimeoutExpired as e:
-        raise SinkError(f"{_said(command)} has not ended", got=f"nothing within {timeout:g} s", fix=fix) from e
+        raise SinkError(f"{_said(command)} has not ended", got=f"nothing within {timeout:g} s", hint=hint) from e
 
 
 def _failed(command: tuple[str, ...], done: subprocess.CompletedProcess[bytes]) -> SinkError:

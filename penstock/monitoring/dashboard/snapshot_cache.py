@@ -64,6 +64,6 @@ class Moments:
                     self._found = e
                 self._at = self.clock()
             if isinstance(self._found, ControlError):
-                raise ControlError(self._found.what, got=self._found.got, fix=self._found.fix) from self._found
+                raise ControlError(self._found.what, got=self._found.got, hint=self._found.hint) from self._found
             assert self._found is not None
             return self._found

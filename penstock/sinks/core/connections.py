@@ -33,7 +33,7 @@ def url(store: str) -> str:
             raise SinkError(
                 f"connection {store} cannot be read",
                 got=f"{type(e).__name__} in {variable}",
-                fix="give a URI, or the JSON form of Airflow's connections",
+                hint="give a URI, or the JSON form of Airflow's connections",
             ) from None
     record = process.read(settings().home / "run", store)
     port = next(iter(record.ports.values()), None) if record else None

@@ -77,7 +77,7 @@ def _some(sink: Sink, frames: Sequence[DataFrame]) -> None:
                 f"{sink.at(f'READ {read.topic}' if several else 'SELECT')}: no record{f' of {read.topic}' * several}"
                 " can make a document",
                 got="WHERE is never true",
-                fix="mend the condition; a sink that is to rest is stopped: penstock streams stop",
+                hint="mend the condition; a sink that is to rest is stopped: penstock streams stop",
             )
 
 
@@ -103,15 +103,15 @@ def _made(sink: Sink, output: Documents, rows: DataFrame) -> Mapping[str, Any]:
     except ValueError as e:
         # Arrow has no array of nothing.
         void = next((f.name for f in document if "void" in f.dataType.simpleString()), "")  # type: ignore[attr-defined]
-        fix = "give it one: CAST(array() AS ARRAY<STRING>), CAST(map() AS MAP<STRING, STRING>)"
-        raise DeclarationError(f"{sink.at('SELECT')}: {void} is of no type", got=e, fix=fix) from e
+        hint = "give it one: CAST(array() AS ARRAY<STRING>), CAST(map() AS MAP<STRING, STRING>)"
+        raise DeclarationError(f"{sink.at('SELECT')}: {void} is of no type", got=e, hint=hint) from e
     except (DeclarationError, SinkError) as e:
-        raise DeclarationError(f"{sink.at('FIELDS')}: {e.what}", got=e.got, fix=e.fix) from e
+        raise DeclarationError(f"{sink.at('FIELDS')}: {e.what}", got=e.got, hint=e.hint) from e
     if double := next(_twice(document), ""):
         raise DeclarationError(
             f"{sink.at('SELECT')}: two fields of a struct have one name, as capitals tell none apart",
             got=double,
-            fix="give each a name of its own by AS",
+            hint="give each a name of its own by AS",
         )
     return dict(made)
 

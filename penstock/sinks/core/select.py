@@ -72,32 +72,32 @@ def selected(sink: Sink, views: Mapping[str, DataFrame]) -> tuple[DataFrame, boo
                 spark.catalog.dropTempView(topic)
     if other := sorted(nodes - ROWS):
         what = REASONS.get(other[0], f"{ALONE}, and Spark makes {other[0]} of this")
-        raise DeclarationError(f"{sink.at('SELECT')}: {what}", got=", ".join(other), fix=STREAM)
+        raise DeclarationError(f"{sink.at('SELECT')}: {what}", got=", ".join(other), hint=STREAM)
     if moving:
         said, at = moving
         place = sink.in_select(at) if at >= 0 else sink.at("SELECT")
-        raise DeclarationError(f"{place}: {MOMENT}", got=said, fix=STEADY)
+        raise DeclarationError(f"{place}: {MOMENT}", got=said, hint=STEADY)
     names = [name.lower() for name in rows.columns]
     if names[-2:] != [WHOLE, WAY]:
         raise DeclarationError(
             f"{sink.at('SELECT')}: it cannot be followed which record a row comes from",
             got=", ".join(rows.columns),
-            fix="let every SELECT read a topic that READ names, or a SELECT that does",
+            hint="let every SELECT read a topic that READ names, or a SELECT that does",
         )
     if shown:
-        fix = "name the columns one by one"
-        raise DeclarationError(f"{sink.at('SELECT')}: here a star has the sink's own columns too", got=shown, fix=fix)
+        hint = "name the columns one by one"
+        raise DeclarationError(f"{sink.at('SELECT')}: here a star has the sink's own columns too", got=shown, hint=hint)
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        fix = "give each a name of its own by AS; the record itself is no part of a document, but record.offset may be"
-        raise DeclarationError(f"{sink.at('SELECT')}: two columns have one name", got=", ".join(twice), fix=fix)
+        hint = "give each a name of its own by AS; the record itself is no part of a document, but record.offset may be"
+        raise DeclarationError(f"{sink.at('SELECT')}: two columns have one name", got=", ".join(twice), hint=hint)
     if NUMBER in names:
-        fix = "give it another name by AS"
-        raise DeclarationError(f"{sink.at('SELECT')}: a column has a name of the sink's own", got=NUMBER, fix=fix)
+        hint = "give it another name by AS"
+        raise DeclarationError(f"{sink.at('SELECT')}: a column has a name of the sink's own", got=NUMBER, hint=hint)
     if unnamed := [name for name in rows.columns if "(" in name]:
-        fix = "give it a name by AS: what Spark calls it changes with its version"
-        raise DeclarationError(f"{sink.at('SELECT')}: a column has no name", got=unnamed[0], fix=fix)
+        hint = "give it a name by AS: what Spark calls it changes with its version"
+        raise DeclarationError(f"{sink.at('SELECT')}: a column has no name", got=unnamed[0], hint=hint)
     if len(names) == 2:
-        raise DeclarationError(f"{sink.at('SELECT')}: the document has no field", fix="select a column")
+        raise DeclarationError(f"{sink.at('SELECT')}: the document has no field", hint="select a column")
     return rows, "Generate" in nodes
 
 
@@ -115,7 +115,7 @@ def expression(
         made = frame.select(found)
         kind = made.schema.fields[0].dataType
         if moment := moment_of(made):
-            raise DeclarationError(f"{sink.at(clause)}: {MOMENT}", got=moment, fix=STEADY)
+            raise DeclarationError(f"{sink.at(clause)}: {MOMENT}", got=moment, hint=STEADY)
         if to is not None:
             text_of_bytes = isinstance(kind, T.BinaryType) and not isinstance(to, T.BinaryType)
             found = (found.cast("string") if text_of_bytes else found).try_cast(to)
@@ -151,8 +151,8 @@ def refusal(place: str, e: PySparkException) -> DeclarationError:
     said, condition = str(e.getMessage()), e.getCondition() or ""
     what = f"{ALONE}: no aggregates" if condition.startswith(GROUPED) else "Spark does not take this"
     got = said.split("\n")[0].split(" SQLSTATE:")[0].replace(f", `{WAY}`", "").replace(f"`{WAY}`, ", "")
-    fix = next((fix for name, fix in FIXES.items() if condition.startswith(name)), "mend the SQL")
-    return DeclarationError(f"{place}: {what}", got=got, fix=fix)
+    hint = next((hint for name, hint in FIXES.items() if condition.startswith(name)), "mend the SQL")
+    return DeclarationError(f"{place}: {what}", got=got, hint=hint)
 
 
 def place_of(sink: Sink, e: PySparkException) -> str:

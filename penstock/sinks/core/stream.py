@@ -116,7 +116,7 @@ def output(sink: Sink) -> Documents:
     try:
         kind = resolve_name(OUTPUTS[sink.store])
     except (ImportError, AttributeError) as e:
-        raise DeclarationError(f"nothing here writes to {sink.store}", got=str(e), fix="install it") from e
+        raise DeclarationError(f"nothing here writes to {sink.store}", got=str(e), hint="install it") from e
     made = kind(**given)
     assert isinstance(made, Documents)
     return made
@@ -133,7 +133,7 @@ def _tombstones_fit(sink: Sink, compacted: frozenset[str]) -> None:
     raise DeclarationError(
         f"{sink.at(clause)}: a tombstone of topic {', '.join(sorted(compacted))} has no {', '.join(lacking)}",
         got=f"TOMBSTONES {sink.tombstones.upper()}",
-        fix=f"say what stands for it: TOMBSTONES {sink.tombstones.upper()} (an expression over record.key, for each), "
+        hint=f"say what stands for it: TOMBSTONES {sink.tombstones.upper()} (an expression over record.key, for each), "
         "or TOMBSTONES IGNORE",
     )
 
@@ -152,4 +152,4 @@ def _placed(sink: Sink, clause: str) -> Iterator[None]:
     try:
         yield
     except DeclarationError as e:
-        raise DeclarationError(f"{sink.at(clause)}: {e.what}", got=e.got, fix=e.fix) from e
+        raise DeclarationError(f"{sink.at(clause)}: {e.what}", got=e.got, hint=e.hint) from e

@@ -58,9 +58,9 @@ def _documents(sink: Sink, rows: DataFrame, count: int) -> DataFrame:
     if sink.deleted_sql:
         said, kind = expression(sink, "DELETED", rows.select(*names), sink.deleted_sql)
         if kind.simpleString() != "boolean":
-            fix = "write a condition, as DELETED WHEN (deleted)"
+            hint = "write a condition, as DELETED WHEN (deleted)"
             raise DeclarationError(
-                f"{sink.at('DELETED')}: this is true or false of no row", got=sink.deleted_sql, fix=fix
+                f"{sink.at('DELETED')}: this is true or false of no row", got=sink.deleted_sql, hint=hint
             )
         deleted = F.coalesce(said, deleted)
     if sink.verb == "insert":
@@ -101,7 +101,7 @@ def _graves(sink: Sink, gone: DataFrame, fields: Sequence[StructField], compacte
             raise DeclarationError(
                 f"{sink.at('VERSION')}: a tombstone of topic {', '.join(sorted(compacted))} has no {sink.version}",
                 got=f"TOMBSTONES {sink.tombstones.upper()}",
-                fix="say TOMBSTONES IGNORE and DELETED WHEN (...), or leave VERSION out: the event time is taken",
+                hint="say TOMBSTONES IGNORE and DELETED WHEN (...), or leave VERSION out: the event time is taken",
             )
     key = _key(sink, list(keys.values()), "doc.")
     at = F.col("record.event_time")
@@ -179,10 +179,10 @@ def _column(sink: Sink, fields: Sequence[StructField], clause: str, name: str) -
             return field
     known = ", ".join(field.name for field in fields)
     raise DeclarationError(
-        f"{sink.at(clause)}: {clause} names a column that is not selected", got=name, fix=f"take one of: {known}"
+        f"{sink.at(clause)}: {clause} names a column that is not selected", got=name, hint=f"take one of: {known}"
     )
 
 
 def _unfit(sink: Sink, clause: str, field: StructField, wanted: str) -> DeclarationError:
     got = f"{field.name} {field.dataType.simpleString().upper()}"
-    return DeclarationError(f"{sink.at(clause)}: {clause} needs {wanted}", got=got, fix="cast it in the SELECT")
+    return DeclarationError(f"{sink.at(clause)}: {clause} needs {wanted}", got=got, hint="cast it in the SELECT")

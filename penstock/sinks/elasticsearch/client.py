@@ -48,7 +48,7 @@ def connect(url: str) -> Elasticsearch:
     except ValueError:
         raise SinkError(
             f"{VARIABLE} is no URL of an Elasticsearch",
-            fix="write it as http://user:password@host:9200, in the password %2F for /, %3F for ?, %23 for # and %40 "
+            hint="write it as http://user:password@host:9200, in the password %2F for /, %3F for ?, %23 for # and %40 "
             "for @",
         ) from None
 
@@ -69,15 +69,15 @@ def reaching() -> Iterator[None]:
     try:
         yield
     except UnsupportedProductError as e:
-        raise SinkError("what answers is no Elasticsearch", got=str(e)[:200], fix=f"set {VARIABLE} to one") from e
+        raise SinkError("what answers is no Elasticsearch", got=str(e)[:200], hint=f"set {VARIABLE} to one") from e
     except TlsError as e:
         raise SinkError(
             "Elasticsearch's certificate is not trusted",
             got=e.message[:300],
-            fix="let SSL_CERT_FILE name its authority",
+            hint="let SSL_CERT_FILE name its authority",
         ) from e
     except SerializationError as e:
-        raise SinkError("what answers is no Elasticsearch", got=e.message[:300], fix=f"set {VARIABLE} to one") from e
+        raise SinkError("what answers is no Elasticsearch", got=e.message[:300], hint=f"set {VARIABLE} to one") from e
     except TransportError as e:
         raise Wait("Elasticsearch does not answer", got=e.message[:300], seconds=1.0) from e
 
@@ -100,11 +100,11 @@ def meant(what: str, status: int, body: object) -> PenstockError:
     said = f"{status} {reason(error_of(body)) or str(body)[:300]}"
     if status in BUSY:
         return Wait("Elasticsearch asks to wait", got=said, seconds=1.0)
-    if fix := FIXES.get(error_of(body).get("type", "")):
-        return SinkError(f"Elasticsearch refused {what}", got=said, fix=fix)
+    if hint := FIXES.get(error_of(body).get("type", "")):
+        return SinkError(f"Elasticsearch refused {what}", got=said, hint=hint)
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        return SinkError(f"Elasticsearch forbids {what}", got=said, fix=ACCOUNT)
-    return SinkError(f"Elasticsearch refused {what}", got=said, fix="see its message; the batch is written again")
+        return SinkError(f"Elasticsearch forbids {what}", got=said, hint=ACCOUNT)
+    return SinkError(f"Elasticsearch refused {what}", got=said, hint="see its message; the batch is written again")
 
 
 def error_of(body: object) -> Mapping[str, Any]:

@@ -58,18 +58,18 @@ class Elasticsearch(Documents):
 
     def __post_init__(self) -> None:
         if wrong := _unfit(self.index):
-            raise DeclarationError(f"a name of an index {wrong}", got=repr(self.index), fix="choose another name")
+            raise DeclarationError(f"a name of an index {wrong}", got=repr(self.index), hint="choose another name")
         if self.expire_seconds and not self.suffix:
             raise DeclarationError(
                 f"{self.name} shall forget documents, and Elasticsearch forgets whole indexes only",
                 got="EXPIRE AFTER without SUFFIX",
-                fix="add SUFFIX DAY (a time): indexes whose time is over are dropped",
+                hint="add SUFFIX DAY (a time): indexes whose time is over are dropped",
             )
         if self.suffix and self.tombstones == "mark":
             raise DeclarationError(
                 f"{self.name} cannot mark documents: a tombstone does not say in which of its indexes one lies",
                 got="TOMBSTONES MARK with SUFFIX",
-                fix="TOMBSTONES DELETE, which looks for it, or leave SUFFIX out",
+                hint="TOMBSTONES DELETE, which looks for it, or leave SUFFIX out",
             )
         for name, kind in self.fields:
             self.told(name, kind)
@@ -84,7 +84,7 @@ class Elasticsearch(Documents):
             raise DeclarationError(
                 f"field {name} of {self.name} has no type of Elasticsearch",
                 got=kind,
-                fix='give one, e.g. keyword, or a mapping: {"type": "keyword", "ignore_above": 256}',
+                hint='give one, e.g. keyword, or a mapping: {"type": "keyword", "ignore_above": 256}',
             )
         return dict(found)
 

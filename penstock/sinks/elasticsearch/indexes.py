@@ -78,7 +78,7 @@ class Layout:
             raise SinkError(
                 f"index template {name} of Elasticsearch is for other indexes than {self._output.name} writes",
                 got=", ".join(there["index_patterns"]),
-                fix=f"delete it (DELETE _index_template/{name}) if no sink needs it: it is made anew",
+                hint=f"delete it (DELETE _index_template/{name}) if no sink needs it: it is made anew",
             )
         old, made = there.get("template", {}), wanted["template"]
         if not self._agrees(f"index template {name}", old.get("mappings", {}), made["mappings"]):
@@ -131,9 +131,9 @@ class Layout:
         """Add the fields that an index lacks; whether there were any. SinkError if it is otherwise than declared."""
         found: dict[str, Any] = self._client.indices.get(index=index, flat_settings=True).body
         if wrong := self._unfit(index, found):
-            got, fix = wrong
+            got, hint = wrong
             raise SinkError(
-                f"index {index} of Elasticsearch takes no document of {self._output.name}", got=got, fix=fix
+                f"index {index} of Elasticsearch takes no document of {self._output.name}", got=got, hint=hint
             )
         ((name, there),) = found.items()
         missing = self._agrees(f"index {name}", there["mappings"], self._body["mappings"])
@@ -145,14 +145,14 @@ class Layout:
     def _unfit(self, index: str, found: Mapping[str, Any]) -> tuple[str, str] | None:
         """Why nothing can be written to what stands behind the name of an index, and what mends it."""
         if len(found) > 1:
-            fix = f"let one index alone have the alias {index}: an older version of a document could be in any of them"
-            return f"it is an alias of {', '.join(sorted(found))}", fix
+            hint = f"let one index alone have the alias {index}: an older version of a document could be in any of them"
+            return f"it is an alias of {', '.join(sorted(found))}", hint
         ((name, there),) = found.items()
         if there.get("data_stream"):
             return f"it is the data stream {there['data_stream']}", "let the sink write into an index of another name"
         if there["aliases"].get(index, {}).get("is_write_index") is False:
-            fix = f"let the alias be one that is written by: add it to {name} again with is_write_index: true"
-            return f"it is an alias of {name} with is_write_index: false", fix
+            hint = f"let the alias be one that is written by: add it to {name} again with is_write_index: true"
+            return f"it is an alias of {name} with is_write_index: false", hint
         if there["mappings"].get("_routing", {}).get("required"):
             return "_routing is required there", "make the index without it: documents are written by their ids alone"
         for setting in ("index.default_pipeline", "index.final_pipeline"):
@@ -175,7 +175,7 @@ class Layout:
             raise SinkError(
                 f"{what} of Elasticsearch is not as {self._output.name} declares it",
                 got="; ".join(wrong[:10]),
-                fix="declare the field as it is there (FIELDS), name it otherwise, or delete what is there and let the "
+                hint="declare the field as it is there (FIELDS), name it otherwise, or delete what is there and let the "
                 "sink start over",
             )
         return missing

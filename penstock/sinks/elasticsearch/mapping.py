@@ -47,7 +47,7 @@ def mapping(shape: pa.StructType, output: Elasticsearch) -> dict[str, Any]:
         raise DeclarationError(
             f"a field of {output.name} has a name that is Elasticsearch's own",
             got=taken[0],
-            fix="name it otherwise: AS",
+            hint="name it otherwise: AS",
         )
     found = _properties(shape, output)
     for name, kind in output.fields:
@@ -57,7 +57,7 @@ def mapping(shape: pa.StructType, output: Elasticsearch) -> dict[str, Any]:
             raise DeclarationError(
                 f"FIELDS of {output.name} names a field that is no column",
                 got=name,
-                fix=f"name one of: {', '.join(list(found)[:20])}",
+                hint=f"name one of: {', '.join(list(found)[:20])}",
             )
         kept = {"properties": place[last]["properties"]} if "properties" in place[last] else {}
         place[last] = kept | output.told(name, kind)
@@ -73,7 +73,7 @@ def _properties(shape: pa.StructType, output: Elasticsearch) -> Properties:
             raise DeclarationError(
                 f"a field of {output.name} has a name that Elasticsearch does not take",
                 got=repr(field.name),
-                fix="name it otherwise: dots stand between names, as in a.b",
+                hint="name it otherwise: dots stand between names, as in a.b",
             )
         made = _mapped(field, output)
         for name in reversed(names[1:]):
@@ -82,7 +82,7 @@ def _properties(shape: pa.StructType, output: Elasticsearch) -> Properties:
             raise DeclarationError(
                 f"two fields of {output.name} are one for Elasticsearch",
                 got=repr(field.name),
-                fix="name one otherwise: a.b is b within a",
+                hint="name one otherwise: a.b is b within a",
             )
     return found
 
@@ -106,8 +106,8 @@ def _mapped(field: pa.Field[Any], output: Elasticsearch) -> dict[str, Any]:
         # Whatever a record has there: kept and not searched.
         return {"type": "object", "enabled": False}
     if own:
-        fix = "make it text, as by hex(st_asbinary(...))"
-        raise DeclarationError(f"a field of {output.name} has no JSON", got=f"{field.name} {own}", fix=fix)
+        hint = "make it text, as by hex(st_asbinary(...))"
+        raise DeclarationError(f"a field of {output.name} has no JSON", got=f"{field.name} {own}", hint=hint)
     if kinds.is_struct(kind):
         return {"properties": _properties(kind, output)}
     if kinds.is_list(kind) or kinds.is_large_list(kind):
@@ -128,7 +128,7 @@ def _keyed(name: str, kind: pa.DataType, output: Elasticsearch) -> None:
             raise DeclarationError(
                 f"a map of {output.name} has keys that are no text",
                 got=f"{name}, by {kind.key_type}",
-                fix="make them text: transform_keys(m, (k, v) -> string(k))",
+                hint="make them text: transform_keys(m, (k, v) -> string(k))",
             )
         _keyed(name, kind.item_type, output)
     elif kinds.is_struct(kind):

@@ -89,7 +89,7 @@ class Graves:
         if made.refused:
             why = next(iter(made.refused.values()))
             raise SinkError(
-                f"{self._output.graves} takes no graves", got=why, fix="delete that index if it is another's"
+                f"{self._output.graves} takes no graves", got=why, hint="delete that index if it is another's"
             )
         return made
 

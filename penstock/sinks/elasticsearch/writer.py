@@ -37,7 +37,7 @@ def open_index(owner: Owner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG0
         raise SinkError(
             f"no Elasticsearch is known to write {output.name} to",
             got=f"{VARIABLE} is not set",
-            fix="set it to http://user:password@host:9200, and start the driver anew (penstock streams release)",
+            hint="set it to http://user:password@host:9200, and start the driver anew (penstock streams release)",
         )
     return IndexWriter(url, output)
 

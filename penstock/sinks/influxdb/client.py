@@ -78,8 +78,8 @@ class Influx:
         answer = self._post("/query", {"q": text, "db": self.database, "epoch": "u", "chunked": "true"})
         for result in self._results(answer):
             if "error" in result:
-                fix = "see its message; if the database is gone, release the app: its driver creates it again"
-                raise SinkError("InfluxDB does not answer a query", got=f"{result['error']} at {self.place}", fix=fix)
+                hint = "see its message; if the database is gone, release the app: its driver creates it again"
+                raise SinkError("InfluxDB does not answer a query", got=f"{result['error']} at {self.place}", hint=hint)
             yield from result.get("series", [])
 
     def _results(self, answer: httpx.Response) -> list[dict[str, Any]]:
@@ -128,7 +128,7 @@ class Influx:
         return SinkError(
             "InfluxDB refused what was asked",
             got=f"{answer.status_code} {said.strip()[:500]} at {self.place}",
-            fix=MOVED if answer.is_redirect else FIXES.get(answer.status_code, "see its message"),
+            hint=MOVED if answer.is_redirect else FIXES.get(answer.status_code, "see its message"),
         )
 
     @property
@@ -167,5 +167,5 @@ def _client(url: str) -> httpx.Client:
     raise SinkError(
         "the connection influxdb is no URL of an InfluxDB",
         got="what PENSTOCK_INFLUXDB_URL or AIRFLOW_CONN_INFLUXDB holds",
-        fix="write it as http://user:password@host:8086, in the password %2F for /, %3F for ?, %23 for # and %40 for @",
+        hint="write it as http://user:password@host:8086, in the password %2F for /, %3F for ?, %23 for # and %40 for @",
     )

@@ -70,20 +70,20 @@ class InfluxDB(Documents):
     def __post_init__(self) -> None:
         said = next(self._amiss(), None)
         if said:
-            what, got, fix = said
-            raise DeclarationError(f"sink {self.sink}: {what}", got=got, fix=fix)
+            what, got, hint = said
+            raise DeclarationError(f"sink {self.sink}: {what}", got=got, hint=hint)
 
     def _amiss(self) -> Iterator[tuple[str, object, str]]:
         names = [*self.tags, *(name for name, _ in self.fields)]
         if not self.database or bool(self.measurement) == bool(self.measurement_column):
             given = (self.database, self.measurement, self.measurement_column)
-            fix = "UPSERT INTO influxdb.<database>.<measurement>, or influxdb.<database> and MEASUREMENT (column)"
-            yield "no database and one measurement", given, fix
+            hint = "UPSERT INTO influxdb.<database>.<measurement>, or influxdb.<database> and MEASUREMENT (column)"
+            yield "no database and one measurement", given, hint
         if self.measurement and (why := unfit(self.measurement)):
             yield why, self.measurement, "give it another name"
         if self.suffix or self.expire_seconds:
-            fix = "leave SUFFIX and EXPIRE out; how long a database keeps its points says its retention policy"
-            yield "InfluxDB keeps times apart by itself", self.suffix or f"EXPIRE {self.expire_seconds} s", fix
+            hint = "leave SUFFIX and EXPIRE out; how long a database keeps its points says its retention policy"
+            yield "InfluxDB keeps times apart by itself", self.suffix or f"EXPIRE {self.expire_seconds} s", hint
         if wrong := [name for name in names if reserved(name)]:
             yield "a name that a tag or field of InfluxDB cannot have", wrong[0], "give the column another name: AS"
         if self.tombstones == "mark" and DELETED in names:

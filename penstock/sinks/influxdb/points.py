@@ -137,7 +137,7 @@ class _Reader:
             raise SinkError(
                 f"sink {self._output.sink}: a name that a field of InfluxDB cannot have",
                 got=wrong[0],
-                fix="give the column another name: AS",
+                hint="give the column another name: AS",
             )
         return found
 
@@ -147,7 +147,7 @@ class _Reader:
             raise SinkError(
                 f"sink {self._output.sink}: the SELECT has no column {name}",
                 got=", ".join(f.name for f in self._doc.type) or "none",
-                fix="name the columns of the SELECT as the clauses do",
+                hint="name the columns of the SELECT as the clauses do",
             )
         return pc.struct_field(self._doc, [self._columns[name.lower()]])
 
@@ -155,7 +155,7 @@ class _Reader:
         return SinkError(
             f"sink {self._output.sink}: {name} is no value of InfluxDB",
             got=kind,
-            fix="take its parts as columns of their own, or its text: to_json, or a cast to STRING",
+            hint="take its parts as columns of their own, or its text: to_json, or a cast to STRING",
         )
 
     def _micros(self, name: str) -> Any:
@@ -166,7 +166,7 @@ class _Reader:
             raise SinkError(
                 f"sink {self._output.sink}: {name} is no time",
                 got=str(values.type),
-                fix="e.g. timestamp_millis(column)",
+                hint="e.g. timestamp_millis(column)",
             )
         return _micros(values)
 
@@ -210,7 +210,7 @@ class _Reader:
     def _names(self, name: str) -> list[bytes | None]:
         values = self._column(name)
         if kind := _unfit(values.type):
-            raise SinkError(f"sink {self._output.sink}: {name} is no name", got=kind, fix="take a STRING or a number")
+            raise SinkError(f"sink {self._output.sink}: {name} is no name", got=kind, hint="take a STRING or a number")
         return list((values if _is_text(values.type) else values.cast(pa.string())).cast(pa.binary()).to_pylist())
 
     def _values(self, name: str, kind: str, here: Any) -> Any:

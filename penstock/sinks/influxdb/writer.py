@@ -40,7 +40,7 @@ def open_database(owner: Owner, outputs: Sequence[Output]) -> Writer:  # noqa: A
         raise SinkError(
             f"no InfluxDB is known to write {output.name} to",
             got="neither PENSTOCK_INFLUXDB_URL nor AIRFLOW_CONN_INFLUXDB is set",
-            fix="set one to http://user:password@host:8086, and start the driver anew (penstock streams release)",
+            hint="set one to http://user:password@host:8086, and start the driver anew (penstock streams release)",
         )
     return InfluxWriter(url, output)
 

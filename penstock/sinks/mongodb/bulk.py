@@ -217,11 +217,11 @@ class Requests:
                 raise SinkError(
                     f"MongoDB refuses what is asked of it at {self._place}",
                     got=str(error)[:500],
-                    fix="see its message; the batch is given again until it is taken",
+                    hint="see its message; the batch is given again until it is taken",
                 ) from error
         elif not isinstance(error, ConnectionFailure):
-            fix = "see PENSTOCK_MONGODB_URL" if isinstance(error, ConfigurationError) else ""
-            raise SinkError(f"MongoDB cannot be used at {self._place}", got=str(error)[:500], fix=fix) from error
+            hint = "see PENSTOCK_MONGODB_URL" if isinstance(error, ConfigurationError) else ""
+            raise SinkError(f"MongoDB cannot be used at {self._place}", got=str(error)[:500], hint=hint) from error
         if isinstance(error, NetworkTimeout):
             self._rows = max(self._rows // 4, 1)
         # These have taken their time already.
@@ -236,7 +236,7 @@ class Requests:
         return SinkError(
             f"MongoDB at {self._place} does not let the sink in",
             got=said[:500],
-            fix="give PENSTOCK_MONGODB_URL a user that may read and write there, and start the driver anew",
+            hint="give PENSTOCK_MONGODB_URL a user that may read and write there, and start the driver anew",
         )
 
     def _delay(self, n: int) -> float:

@@ -117,7 +117,7 @@ class Layout:
             raise SinkError(
                 f"{self._output.database}.{name} is no plain collection",
                 got=wrong[0],
-                fix="write into another collection, or drop it",
+                hint="write into another collection, or drop it",
             )
 
     def _index(self, name: str, index: Index) -> None:
@@ -130,7 +130,7 @@ class Layout:
                 raise SinkError(
                     f"index {called} of {self._output.database}.{name} is not as declared",
                     got=wrong,
-                    fix=f'drop it (db["{name}"].dropIndex("{called}")), or declare it as it is',
+                    hint=f'drop it (db["{name}"].dropIndex("{called}")), or declare it as it is',
                 )
             return
         given: dict[str, Any] = {"expireAfterSeconds": index.seconds} if index.seconds is not None else {}
@@ -143,5 +143,5 @@ class Layout:
             raise SinkError(
                 f"index {index.keys} cannot be made on {self._output.database}.{name}",
                 got=str(e)[:500],
-                fix="mend the documents or drop the other index, or declare it otherwise",
+                hint="mend the documents or drop the other index, or declare it otherwise",
             ) from e

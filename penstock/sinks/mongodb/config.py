@@ -67,12 +67,12 @@ class MongoDB(Documents):
             ("ends with .graves" if self.collection.endswith(GRAVES) else "", self.collection),
         ):
             if wrong:
-                raise DeclarationError(f"a name of MongoDB {wrong}", got=repr(got), fix="choose another name")
+                raise DeclarationError(f"a name of MongoDB {wrong}", got=repr(got), hint="choose another name")
         if self.suffix and self.tombstones == "mark":
             raise DeclarationError(
                 f"a tombstone of {self.name} cannot tell which collection its document is in",
                 got="TOMBSTONES MARK with SUFFIX",
-                fix="TOMBSTONES DELETE, which looks for it, or leave SUFFIX out",
+                hint="TOMBSTONES DELETE, which looks for it, or leave SUFFIX out",
             )
         twice = set(self.indexes) & set(self.unique)
         for keys in (*self.indexes, *self.unique):
@@ -80,7 +80,7 @@ class MongoDB(Documents):
                 raise DeclarationError(
                     f"an index of {self.name} is none that can be made",
                     got=keys,
-                    fix="name different columns, none of it twice; _id has its own index",
+                    hint="name different columns, none of it twice; _id has its own index",
                 )
 
     @property

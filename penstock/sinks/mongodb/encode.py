@@ -55,13 +55,13 @@ def fits(kind: Any, name: str) -> None:
         raise SinkError(
             f"what the SELECT of {name} gives is no document of MongoDB",
             got=wrong,
-            fix="name columns and fields otherwise (AS), or cast them, as to STRING, and release the sink",
+            hint="name columns and fields otherwise (AS), or cast them, as to STRING, and release the sink",
         )
     if taken := [field.name for field in kind if field.name in OWN]:
         raise SinkError(
             f"the SELECT of {name} gives a column that the sink itself writes",
             got=taken[0],
-            fix="name it otherwise (AS), and release the sink",
+            hint="name it otherwise (AS), and release the sink",
         )
 
 

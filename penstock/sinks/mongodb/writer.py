@@ -48,7 +48,7 @@ def open_collection(owner: Owner, outputs: Sequence[Output]) -> Writer:  # noqa:
         raise SinkError(
             f"no MongoDB is known to write {output.name} to",
             got="PENSTOCK_MONGODB_URL is not set",
-            fix="set it to mongodb://user:password@host:27017, and start the driver anew (penstock streams release)",
+            hint="set it to mongodb://user:password@host:27017, and start the driver anew (penstock streams release)",
         )
     return MongoWriter(url, output)
 
@@ -66,7 +66,7 @@ class MongoWriter:
         concern = self._client.write_concern
         if not concern.acknowledged:
             self._client.close()
-            raise SinkError("PENSTOCK_MONGODB_URL asks for no answers", got=concern, fix="leave w=0 out of it")
+            raise SinkError("PENSTOCK_MONGODB_URL asks for no answers", got=concern, hint="leave w=0 out of it")
         self._database = self._client.get_database(
             output.database,
             read_preference=ReadPreference.PRIMARY,
@@ -282,4 +282,4 @@ def _client(url: str, sink: str, options: Mapping[str, Any]) -> MongoClient[Any]
     try:
         return MongoClient(url, appname=f"penstock {sink}"[:128], **options)
     except (PyMongoError, ValueError) as e:
-        raise SinkError("PENSTOCK_MONGODB_URL is no URL of a MongoDB", got=type(e).__name__, fix=FIX) from None
+        raise SinkError("PENSTOCK_MONGODB_URL is no URL of a MongoDB", got=type(e).__name__, hint=FIX) from None

@@ -47,7 +47,7 @@ class Caller:
             raise NotReady(
                 "what is known is older than it may be",
                 got=f"{fresh.age_ms} ms",
-                fix="ask again, or allow for more by max_age_ms",
+                hint="ask again, or allow for more by max_age_ms",
             )
 
 

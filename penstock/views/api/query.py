@@ -106,7 +106,7 @@ def condition(layout: Layout, asked: Asked, partitions: Sequence[int] | None = N
             several = value if isinstance(value, list) else [value]
             values += len(several)
             if values > VALUES:
-                raise Wrong("too many values in one request", got=f"more than {VALUES}", fix="ask in several requests")
+                raise Wrong("too many values in one request", got=f"more than {VALUES}", hint="ask in several requests")
             if isinstance(value, list) and word not in ("eq", "in"):
                 raise Wrong(f"{name}: {word} takes one value", got="a list")
             made = [typed(column, name, one) for one in several]
@@ -195,7 +195,7 @@ def typed(column: Column, name: str, value: Any) -> Any:
     found = _typed(kind, value)
     if found is None:
         got = repr(value)[:200] if not isinstance(value, int) or abs(value) < 1 << 64 else "a number of over 64 bits"
-        raise Wrong(f"{name} is asked by a value of another type", got=got, fix=f"send {HINTS.get(kind, kind)}")
+        raise Wrong(f"{name} is asked by a value of another type", got=got, hint=f"send {HINTS.get(kind, kind)}")
     if column.is_map:
         return str(found).lower() if isinstance(found, bool) else str(found)
     return int(found) if isinstance(found, bool) else found
@@ -261,19 +261,19 @@ def _column(layout: Layout, name: str) -> tuple[Column, str | None]:
     if (column := layout.by.get(first)) and (column.is_map or part in (*WORDS, "in")):
         return column, part
     known = ", ".join(f"{n}.…" if c.is_map else n for n, c in layout.by.items()) or "none: it has no `by`"
-    raise Wrong("the view is not asked by this field", got=name[:200], fix=f"take one of: {known}")
+    raise Wrong("the view is not asked by this field", got=name[:200], hint=f"take one of: {known}")
 
 
 def _words(name: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
     if not given or any(word not in (*WORDS, "in") for word in given):
-        raise Wrong(f"{name}: no such comparison", got=str(list(given))[:200], fix=f"take {', '.join(WORDS)}, in")
+        raise Wrong(f"{name}: no such comparison", got=str(list(given))[:200], hint=f"take {', '.join(WORDS)}, in")
     return given
 
 
 def _entries(found: Query, column: Column, name: str, part: str | None, word: str, values: Sequence[str]) -> None:
     if part is None or word not in ("eq", "in"):
-        fix = f"ask by an entry, {column.field.name}.NAME, for one value or one of several"
-        raise Wrong("a map is asked by its entries", got=f"{name} {word}"[:200], fix=fix)
+        hint = f"ask by an entry, {column.field.name}.NAME, for one value or one of several"
+        raise Wrong("a map is asked by its entries", got=f"{name} {word}"[:200], hint=hint)
     if values:
         # SQLite takes expressions of a thousand levels, and each OR is one.
         each = [f"instr({column.name}, ?) > 0"] * len(values)
@@ -302,7 +302,7 @@ def _grouped(layout: Layout, name: str) -> Column:
     column = layout.by.get(name)
     if column is None or column.is_map:
         known = ", ".join(n for n, c in layout.by.items() if not c.is_map) or "none"
-        raise Wrong("the view is not ordered or counted by this field", got=name[:200], fix=f"take one of: {known}")
+        raise Wrong("the view is not ordered or counted by this field", got=name[:200], hint=f"take one of: {known}")
     return column
 
 
@@ -310,8 +310,8 @@ def _stepped(layout: Layout, asked: Counts) -> Iterator[Column]:
     for name in asked.per:
         column = layout.by.get(name)
         if name not in asked.by or column is None or column.kind not in (*INTEGERS, "timestamp") or column.is_map:
-            fix = "give steps to whole numbers and timestamps that are counted `by`"
-            raise Wrong("the view does not count this field in steps", got=name[:200], fix=fix)
+            hint = "give steps to whole numbers and timestamps that are counted `by`"
+            raise Wrong("the view does not count this field in steps", got=name[:200], hint=hint)
         yield column
 
 
@@ -330,6 +330,6 @@ def _cursor(layout: Layout, asked: Search) -> tuple[Any, str]:
     place = _typed(kind, at) if kind else None
     fits = (order, descending) == (asked.order, asked.descending) and isinstance(key, str)
     if not fits or (place is None if kind else at is not None):
-        fix = "send the cursor of the page before, with the same order"
-        raise Wrong("this is no cursor of these pages", got=str(asked.cursor)[:80], fix=fix)
+        hint = "send the cursor of the page before, with the same order"
+        raise Wrong("this is no cursor of these pages", got=str(asked.cursor)[:80], hint=hint)
     return place, key

@@ -63,7 +63,7 @@ class Pool:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                 return await asyncio.wrap_future(future)
         except TimeoutError:
-            raise Late("the query did not end in time", fix="ask for less, or give it more time") from None
+            raise Late("the query did not end in time", hint="ask for less, or give it more time") from None
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)

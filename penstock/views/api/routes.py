@@ -44,7 +44,7 @@ def caller_of(request: Request, max_age_ms: int | None = None) -> Caller:
     if given is not None:
         if not (given.isascii() and given.isdigit() and len(given) < 10) or not 0 < int(given) <= LONGEST * 1000:
             raise Wrong(
-                f"{DEADLINE} is no such time", got=given[:40], fix=f"send 1 to {LONGEST * 1000:.0f} milliseconds"
+                f"{DEADLINE} is no such time", got=given[:40], hint=f"send 1 to {LONGEST * 1000:.0f} milliseconds"
             )
         patience = int(given) / 1000
     return Caller(time.monotonic() + patience, FORWARDED in request.headers, max_age_ms)
@@ -56,8 +56,8 @@ def known_only(request: Request) -> None:
     if name != "rows" and name not in openapi.OPEN_TO_ALL:
         known = {"max_age_ms"} if name in openapi.OF_VALUES else set[str]()
         if unknown := sorted(request.query_params.keys() - known):
-            fix = f"leave it out; known here: {', '.join(known) or 'none'}"
-            raise Wrong("there is no such parameter", got=unknown[0][:200], fix=fix)
+            hint = f"leave it out; known here: {', '.join(known) or 'none'}"
+            raise Wrong("there is no such parameter", got=unknown[0][:200], hint=hint)
 
 
 def fresh_headers(fresh: Fresh) -> dict[str, str]:
@@ -146,10 +146,10 @@ def made(service: Service, token: str) -> FastAPI:
         """Rows by criteria, a page: `field=value`, `map.entry=value`, `field.ge=value`; one field again: or."""
         given = [(name, value) for name, value in request.query_params.multi_items() if name not in OF_PAGES]
         if len(given) > query.VALUES:
-            raise Wrong("too many criteria", got=len(given), fix=f"send {query.VALUES} at most")
+            raise Wrong("too many criteria", got=len(given), hint=f"send {query.VALUES} at most")
         where = query.said(service.view(view).layout, given)
         if len(where) > query.TERMS:
-            raise Wrong("too many criteria", got=len(where), fix=f"ask by {query.TERMS} fields and entries at most")
+            raise Wrong("too many criteria", got=len(where), hint=f"ask by {query.TERMS} fields and entries at most")
         search = Search(where=where, order=order, descending=descending, limit=limit, cursor=cursor)
         return answered(await service.search(view, search, caller_of(request, max_age_ms)))
 

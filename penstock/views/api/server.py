@@ -222,7 +222,7 @@ class Server:
                 raise LocalError(
                     "the views cannot be served",
                     got=self._place,
-                    fix="see the log; if another process has the port, set PENSTOCK_VIEWS_PORT",
+                    hint="see the log; if another process has the port, set PENSTOCK_VIEWS_PORT",
                 )
             time.sleep(0.02)
 
@@ -248,8 +248,8 @@ def token_of(host: str) -> str:
         raise SettingError(
             "the views are not served to other hosts without a token",
             got=f"PENSTOCK_VIEWS_HOST={host}",
-            fix=f"set PENSTOCK_VIEWS_TOKEN, or write one into {kept}",
+            hint=f"set PENSTOCK_VIEWS_TOKEN, or write one into {kept}",
         )
     if token and not (token.isascii() and token.isprintable() and " " not in token):
-        raise SettingError("the token of the views is not usable", fix="take letters, digits and signs without spaces")
+        raise SettingError("the token of the views is not usable", hint="take letters, digits and signs without spaces")
     return token

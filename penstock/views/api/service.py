@@ -60,7 +60,7 @@ class Service:
             if name in self._declared:
                 raise NotReady("the view is being opened")
             known = ", ".join(sorted(self._declared)) or "none"
-            raise Missing("there is no such view", got=name[:200], fix=f"take one of: {known}")
+            raise Missing("there is no such view", got=name[:200], hint=f"take one of: {known}")
         return self.runs[name]
 
     # A key
@@ -112,7 +112,7 @@ class Service:
             fresh = self._fresh(run, held, caller)
             if rows.cut:
                 raise Wrong(
-                    "these keys' values are more than an answer holds", got=f"over {PAGE} bytes", fix="ask for fewer"
+                    "these keys' values are more than an answer holds", got=f"over {PAGE} bytes", hint="ask for fewer"
                 )
             return {"rows": {k: orjson.Fragment(v) for k, v in rows}, "freshness": fresh.data}
 
@@ -177,7 +177,9 @@ class Service:
                 numbers[tuple(values)] += number
         if len(numbers) > criteria.GROUPS:
             raise Wrong(
-                "there are too many groups", got=f"over {criteria.GROUPS}", fix="count by fewer fields, or ask for less"
+                "there are too many groups",
+                got=f"over {criteria.GROUPS}",
+                hint="count by fewer fields, or ask for less",
             )
         columns = [run.layout.by[name] for name in asked.by]
         groups = [
@@ -318,7 +320,7 @@ class Service:
         return NotReady(
             f"no instance has partitions of view {run.view.name} ready",
             got=f"partitions {sorted(partitions)[:20]}; here: {here}",
-            fix="ask again: they are being loaded, or their instance is being started",
+            hint="ask again: they are being loaded, or their instance is being started",
         )
 
     # How fresh it is

@@ -48,7 +48,7 @@ def asked(control: Control, path: str, body: Any = None, patience: float = PATIE
     deadline = time.monotonic() + patience
     token = token_of("127.0.0.1")
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    failure = NotAnswered("no instance of the views has reported to the control database", fix=FIX)
+    failure = NotAnswered("no instance of the views has reported to the control database", hint=FIX)
     refusal: httpx.Response | None = None
     now, instances = Instances(control).read()
     with httpx.Client(headers=headers, trust_env=False) as client:
@@ -65,7 +65,7 @@ def asked(control: Control, path: str, body: Any = None, patience: float = PATIE
                 failure = Slow("the views do not answer in time", got=f"{row.name}: nothing within {left:.0f} s")
             except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
                 got = f"{row.name} at {row.url}: {type(e).__name__}"
-                failure = NotAnswered("no instance of the views answers", got=got, fix=FIX)
+                failure = NotAnswered("no instance of the views answers", got=got, hint=FIX)
             else:
                 if answer.status_code != 503:
                     return answer

@@ -179,8 +179,8 @@ class Peers:
             except (ClientError, KeyError, OSError, ValueError) as e:
                 self._directory.suspect(number)
                 if whole and isinstance(e, TimeoutError):
-                    fix = "ask again, or give it more time"
-                    raise Late("another instance did not answer in time", got=f"views-{number}", fix=fix) from e
+                    hint = "ask again, or give it more time"
+                    raise Late("another instance did not answer in time", got=f"views-{number}", hint=hint) from e
                 raise Away("an instance of the views does not answer", got=f"views-{number}: {type(e).__name__}") from e
         # An instance of other code may not have the view at all: that says nothing of a key.
         unknown = answer.status == 404 and LAG not in answer.headers

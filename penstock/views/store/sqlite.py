@@ -263,13 +263,13 @@ class Store:
     def _told(self, e: sqlite3.Error | OSError) -> PenstockError:
         code = getattr(e, "sqlite_errorcode", 0) & 0xFF
         if code in DAMAGES:
-            fix = "nothing: it is made anew from its topic"
-            return Damaged("the store is damaged", got=f"{self.path}: {e}", fix=fix)
+            hint = "nothing: it is made anew from its topic"
+            return Damaged("the store is damaged", got=f"{self.path}: {e}", hint=hint)
         if isinstance(e, OSError) or code in NOT_NOW:
             return NotKept(
                 "the store of a view cannot be kept on disk",
                 got=f"{self.path}: {e}",
-                fix="see that its folder can be written and its disk has room; it is tried again by itself",
+                hint="see that its folder can be written and its disk has room; it is tried again by itself",
             )
         return Damaged("the store of a view cannot be used", got=f"{self.path}: {e}")
 
@@ -287,7 +287,7 @@ class Store:
             return _bounded(cursor, most) if most else Rows(cursor.fetchall())
         except sqlite3.OperationalError as e:
             if e.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
-                raise Late("the query did not end in time", fix="ask for less, or give it more time") from e
+                raise Late("the query did not end in time", hint="ask for less, or give it more time") from e
             raise self._told(e) from e
         except sqlite3.Error as e:
             raise self._told(e) from e
