@@ -169,7 +169,7 @@ def _query(job: Job, rows: Rows, output: TopicOutput, files: Sequence[Path], fol
         raise DeclarationError(
             f"{what}: its event time is none that can be told without Spark",
             got=rows.event_time,
-            hint="write it as timestamp_millis(column), timestamp_micros(column), timestamp_seconds(column) or a column",
+            hint="write timestamp_millis(column), timestamp_micros(column), timestamp_seconds(column) or a column",
         )
     left_out = LeftOut()
     with database(folder) as connection:

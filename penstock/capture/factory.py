@@ -182,7 +182,7 @@ def _resumed(capture: Capture, fresh: Position, kept: Position, decision: Decisi
         raise PositionRefused(
             f"the statement of capture {capture.name} was changed",
             got=f"fingerprint {capture.fingerprint}, position of {kept.fingerprint}",
-            hint=f"to read all rows again, {_by(capture.name)}; `continue` in its place goes on from the old cursor and "
+            hint=f"to read all again, {_by(capture.name)}; `continue` in its place goes on from the old cursor and "
             "compares the others; or name a new topic behind INTO and take a snapshot",
         )
     return replace(kept, fingerprint=capture.fingerprint) if kept.fingerprint == capture.former else kept

@@ -126,7 +126,7 @@ class TransactionalWriter:
                     raise BrokerError(
                         f"{self.what} could not read its mark",
                         got=f"{topic}[{partition}] up to {at} of {end}",
-                        hint="nothing, if the broker was away: it is read again; else a transaction that a producer has "
+                        hint="nothing, if the broker was away: it is retried; else a transaction that a producer has "
                         "left open there holds it: end that producer, or abort it (kafka-transactions.sh list, abort)",
                     )
             self._consumer.unassign()

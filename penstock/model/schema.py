@@ -146,6 +146,6 @@ def _type(found: exp.DataType, what: str, where: str, of_json: bool) -> Type:
     raise DeclarationError(
         f"the schema of {what}: field {where} has a type that is not read from JSON",
         got=found.sql("spark"),
-        hint=f"declare one of {KNOWN}; a number with more than a double's digits is best written and declared as STRING "
+        hint=f"declare one of {KNOWN}; a number with more than a double's digits is written and declared as STRING "
         "and cast in the transform",
     )

@@ -85,7 +85,7 @@ class Stream:
             raise DeclarationError(
                 f"stream {self.name} has {self.stateful_steps} stateful steps and promises updates, which Spark cannot "
                 "do in one query",
-                hint="promise Final, or make two streams with a topic between: the first writes absolute values by key, "
+                hint="promise Final, or two streams with a topic between: the first writes absolute values by key, "
                 "the second reads them",
             )
 

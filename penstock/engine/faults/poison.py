@@ -181,7 +181,7 @@ class Quarantine:
                 self._blocked = Blocked(
                     f"stream {self.stream.name}: what its transform makes of its state fails without a record to blame",
                     got=str(e),
-                    hint="let the transform give a value or NULL there, e.g. by try_divide or TRY_CAST, and release app "
+                    hint="make the transform give a value or NULL there, by try_divide or TRY_CAST, and release app "
                     f"{self.stream.app}: it goes on with the state as it is, and nothing is lost",
                 )
                 raise self._blocked from e

@@ -147,7 +147,7 @@ def check(stream: Stream, steps: Sequence[str]) -> None:
         raise DeclarationError(
             f"stream {stream.name} has state of its own and promises {promise}",
             got=", ".join(steps),
-            hint="promise Timed(tick=..., grace=...): rows come once, when records or timers make them; for values that "
+            hint="promise Timed(tick=..., grace=...): each row once, when records or timers make them; for values that "
             f"are updated {TWO_STREAMS}",
         )
     if (FOLD in steps) != isinstance(stream.promise, Folded) or (FOLD in steps and {*steps} != {FOLD}):

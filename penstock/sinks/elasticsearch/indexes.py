@@ -175,7 +175,7 @@ class Layout:
             raise SinkError(
                 f"{what} of Elasticsearch is not as {self._output.name} declares it",
                 got="; ".join(wrong[:10]),
-                hint="declare the field as it is there (FIELDS), name it otherwise, or delete what is there and let the "
+                hint="declare the field as it is there (FIELDS), rename it, or delete what is there and let the "
                 "sink start over",
             )
         return missing

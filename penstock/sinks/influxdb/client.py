@@ -167,5 +167,5 @@ def _client(url: str) -> httpx.Client:
     raise SinkError(
         "the connection influxdb is no URL of an InfluxDB",
         got="what PENSTOCK_INFLUXDB_URL or AIRFLOW_CONN_INFLUXDB holds",
-        hint="write it as http://user:password@host:8086, in the password %2F for /, %3F for ?, %23 for # and %40 for @",
+        hint="write http://user:password@host:8086, in the password %2F for /, %3F for ?, %23 for # and %40 for @",
     )
