@@ -24,7 +24,7 @@ def tried(given: Input) -> None:
         raise DeclarationError(
             f"{what} cannot know the event time",
             got=given.event_time,
-            hint="declare timestamp_millis(field), timestamp_seconds(field), timestamp_micros(field) or a field of"
+            hint="declare timestamp_millis(field), timestamp_seconds(field), timestamp_micros(field) or a field of "
             "type TIMESTAMP; of raw records it is `timestamp`",
         )
     kinds = OWN | {field.name: field.type for field in RECORD_TYPE}
