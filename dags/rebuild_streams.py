@@ -6,9 +6,9 @@ from airflow.sdk import DAG, Param
 from penstock_runs import RebuildStream
 
 from penstock.catalog import readable
-from penstock.model.output_mode import Folded
+from penstock.model.output_mode import KeyedState
 
-rebuilt = sorted(name for name, stream in readable()[0].streams.items() if isinstance(stream.promise, Folded))
+rebuilt = sorted(name for name, stream in readable()[0].streams.items() if isinstance(stream.output_mode, KeyedState))
 
 with DAG(
     "rebuild_streams",

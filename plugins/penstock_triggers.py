@@ -274,13 +274,16 @@ def _both(found: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict
 def _windowed(windows: list[dict[str, Any]]) -> Windowed:
     """What `declared_windows` gave: the triggerer lives long, and must not keep declarations of its own."""
     from penstock.catalog import Beaten, Reader, Writer
-    from penstock.model.output_mode import Due
+    from penstock.model.output_mode import HeartbeatSchedule
     from penstock.model.topic import Topic
 
     return {
         w["topic"]: Beaten(
             Topic(w["topic"], beat_every=w["beat_every"]),
-            [Reader(Due(*(timedelta(seconds=s) for s in given[:2])), *given[2:]) for given in w["readers"]],
+            [
+                Reader(HeartbeatSchedule(*(timedelta(seconds=s) for s in given[:2])), *given[2:])
+                for given in w["readers"]
+            ],
             # A trigger that an earlier version left knows neither, nor the names of readers.
             w.get("grace", 0.0),
             {

@@ -27,7 +27,7 @@ from penstock.engine.query.stream_run import StreamRun
 from penstock.engine.session import open_session, session_for
 from penstock.errors import PenstockError
 from penstock.settings import PROJECT, settings
-from penstock.streams import F, Fold, Folded, Stream, Topic, TopicOutput
+from penstock.streams import F, Fold, KeyedState, Stream, Topic, TopicOutput
 from penstock.testing import read, send
 from tests.integration.test_checkpoints import COUNTS, EACH, GIVEN, OUT, events
 from tests.support import tended, wait_until
@@ -52,7 +52,8 @@ def summed(events: DataFrame) -> DataFrame:
 
 TOTALS = Stream(
     "sums", "tests", {"events": GIVEN}, summed,
-    TopicOutput(Topic(OUT.name, partitions=1, compacted=True), key="key", value="n"), Folded(), shuffle_partitions=2,
+    TopicOutput(Topic(OUT.name, partitions=1, compacted=True), key="key", value="n"), KeyedState(),
+    shuffle_partitions=2,
 )  # fmt: skip
 STREAMS = {stream.name: stream for stream in (EACH, COUNTS, TOTALS)}
 

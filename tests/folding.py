@@ -24,11 +24,11 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Folding:
     """A fold whose state lies in a folder. ddl: the columns of its rows, `timestamp`, epoch ms, among them.
 
-    late_by: ms; None takes every row. hashes: how many there are, so that keys meet.
+    grace: ms; None takes every row. hashes: how many there are, so that keys meet.
     """
 
-    def __init__(self, fold: Fold, ddl: str, folder: Path, late_by: int | None = None, hashes: int = 2**62) -> None:
-        self.fold, self.folder, self.late_by, self.batch, self.latest = fold, folder, late_by, 0, 0
+    def __init__(self, fold: Fold, ddl: str, folder: Path, grace: int | None = None, hashes: int = 2**62) -> None:
+        self.fold, self.folder, self.grace, self.batch, self.latest = fold, folder, grace, 0, 0
         self.late, self._hashes = 0, hashes
         self._seen: set[int] = set()
         fields = [pa.field(f.name, arrow(f.type)) for f in schema(ddl, "a test")]
@@ -36,7 +36,7 @@ class Folding:
 
     @property
     def watermark(self) -> int:
-        return max(0, self.latest - (self.late_by or 0))
+        return max(0, self.latest - (self.grace or 0))
 
     def take(self, rows: Sequence[Row], *, again: bool = False, clock: int = 0) -> list[dict[str, Any]]:
         """What a batch gives; again: run it twice, as behind a crash. clock: of a heartbeat in it, epoch ms."""
@@ -50,12 +50,12 @@ class Folding:
         self.latest = max([self.latest, clock, *(row["timestamp"] for row in rows)])
         return found.rows.to_pylist()
 
-    def _run(self, rows: Sequence[Row], watermark: int) -> fold_query.Folded:
+    def _run(self, rows: Sequence[Row], watermark: int) -> fold_query.FoldResult:
         table = self._table(rows)
         layout = fold_query.layout(self.fold, table.schema)
         part = Part(self.folder, layout, keyed_store.was(self.folder, self.batch))
         due = part.due(self.fold.due, watermark) if self.fold.due else None
-        found = fold_query.folded(self.fold, table, part.find, watermark, late=self.late_by is not None, due=due)
+        found = fold_query.folded(self.fold, table, part.find, watermark, late=self.grace is not None, due=due)
         made = part.change(
             found.kept, found.gone, found.was, found.late, lambda kept: fold_query.ended(self.fold, kept, watermark)
         )

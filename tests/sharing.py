@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.engine.query.stream_run import StreamRun
-from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, latest, read
 from tests.support import wait_until
 
@@ -41,7 +41,7 @@ STREAM = Stream(
     inputs={"orders": GIVEN},
     transform=transform,
     output=TopicOutput(SHARES, key="window", value="sum"),
-    promise=Updates(window=timedelta(minutes=1), late_by=timedelta(days=10_000)),
+    output_mode=EmitChanges(window=timedelta(minutes=1), grace=timedelta(days=10_000)),
 )
 
 
@@ -77,7 +77,9 @@ def sums(bootstrap: str) -> dict[str | None, str | None]:
 def raw_stream(**more: object) -> Stream:
     """Reads topics of a pattern, whatever they hold, and takes all of it for numbers."""
     given = {"records": Input(pattern="orders.?")}
-    made = replace(STREAM, inputs=given, transform=numbers, output=TopicOutput(SHARES, value="n"), promise=Each())
+    made = replace(
+        STREAM, inputs=given, transform=numbers, output=TopicOutput(SHARES, value="n"), output_mode=Stateless()
+    )
     return replace(made, **more)  # type: ignore[arg-type]
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobs.agents import ACTIVE_AGENTS, AGENT_OFFLINE, CHECK_IN, CHECK_INS, KNOWN, agents_settings, unless_forgotten
 from penstock.model.output_mode import millis
-from penstock.streams import F, Fold, Folded, Input, Stream, TopicOutput
+from penstock.streams import F, Fold, Input, KeyedState, Stream, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -139,6 +139,6 @@ STREAM = Stream(
         "offline": TopicOutput(AGENT_OFFLINE, key="agent", value=("agent", "account", "last_seen", "timestamp")),
     },
     # Each beat costs a batch: this often, who is silent is told within five seconds.
-    promise=Folded(tick=timedelta(seconds=1.5)),
+    output_mode=KeyedState(tick=timedelta(seconds=1.5)),
     shuffle_partitions=2,
 )

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from jobs.agents import ACCOUNTS, ACTIVE_AGENTS, AGAIN, AGENT, TESTS, agents_settings
-from penstock.streams import F, Fold, Folded, Input, Stream, Table, TopicOutput
+from penstock.streams import F, Fold, Input, KeyedState, Stream, Table, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -83,7 +83,7 @@ STREAM = Stream(
     ),
     # Nothing is ever due: a batch now and then keeps the table of agents near its topic's end, so that a change finds
     # it there.
-    promise=Folded(tick=timedelta(seconds=30)),
+    output_mode=KeyedState(tick=timedelta(seconds=30)),
     steps=2,
     shuffle_partitions=2,
     # Changes that come together are one.

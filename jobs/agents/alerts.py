@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from jobs.agents import ALERTS, KNOWN, SESSION, SESSIONS, agents_settings, captured
-from penstock.streams import F, Fold, Folded, Input, Stream, Table, TopicOutput
+from penstock.streams import F, Fold, Input, KeyedState, Stream, Table, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -139,6 +139,6 @@ STREAM = Stream(
     },
     transform=transform,
     output=TopicOutput(ALERTS, key=("account", "rule"), value=VALUE),
-    promise=Folded(late_by=agents_settings().alert_grace, tick=timedelta(seconds=1)),
+    output_mode=KeyedState(grace=agents_settings().alert_grace, tick=timedelta(seconds=1)),
     shuffle_partitions=2,
 )

@@ -16,7 +16,7 @@ from jobs.agents import (
     agents_settings,
     unless_forgotten,
 )
-from penstock.streams import F, Fold, Folded, Input, Stream, TopicOutput
+from penstock.streams import F, Fold, Input, KeyedState, Stream, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -99,7 +99,7 @@ STREAM = Stream(
     },
     transform=transform,
     output=TopicOutput(ASSIGNMENTS, key="agent", value="said"),
-    promise=Folded(),
+    output_mode=KeyedState(),
     shuffle_partitions=2,
     # So that the agents of a large account, told again, hold up those of others for a batch at most.
     max_records=50_000,

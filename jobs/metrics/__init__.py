@@ -25,7 +25,7 @@ class MetricsSettings(BaseSettings):
 
     bundle: Length = Field(timedelta(minutes=5), gt=timedelta(0), description="window of the first stage")
     summary: Length = Field(timedelta(minutes=10), description="window of the second stage: some whole bundles")
-    late_by: Length = Field(timedelta(hours=1), description="how late a receipt may be and still be counted")
+    grace: Length = Field(timedelta(hours=1), description="how late a receipt may be and still be counted")
     decimals: int = Field(2, ge=0, le=9, description="values are truncated to these before quantiles are taken")
     quantiles: tuple[float, ...] = Field((0.9,), description="order statistics of a summary, each over 0, at most 1")
     # A bundle is one record, and brokers take a megabyte: some 20 bytes for each value and its count.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobs.metrics import metrics_settings, receipts
 from jobs.metrics.figures import BUNDLE, bundled
-from penstock.streams import Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,7 +27,7 @@ STREAM = Stream(
     inputs={"receipts": receipts(S.bundle, late="keep")},
     transform=transform,
     output=TopicOutput(BUNDLES, key="key", value=BUNDLE),
-    promise=Updates(window=S.bundle, late_by=S.late_by),
+    output_mode=EmitChanges(window=S.bundle, grace=S.grace),
     shuffle_partitions=2,
     every=10.0,
     # The lists of a batch's bundles are in memory together.

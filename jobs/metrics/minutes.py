@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobs.metrics import metrics_settings, receipts
 from jobs.metrics.figures import KEY, MOMENTS, quantile_names, summarised
-from penstock.streams import Final, Stream, Topic, TopicOutput
+from penstock.streams import EmitFinal, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,6 +31,6 @@ STREAM = Stream(
         key=KEY,
         value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
     ),
-    promise=Final(window=MINUTE, grace=timedelta(seconds=10)),
+    output_mode=EmitFinal(window=MINUTE, grace=timedelta(seconds=10)),
     every=10.0,
 )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jobs.metrics import metrics_settings
 from jobs.metrics.bundles import BUNDLES
 from jobs.metrics.figures import BUNDLE_SCHEMA, KEY, MOMENTS, merged, newest, quantile_names
-from penstock.streams import Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, Input, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,7 +38,7 @@ STREAM = Stream(
     output=TopicOutput(SUMMARIES, key=KEY, value=(*KEY, *MOMENTS, *quantile_names(S.quantiles))),
     # Whatever the first stage let in is in time here: its rows move time as far as it has come itself, and a heartbeat,
     # should the topic get some, no further than the clock. A bundle's own time is its window's start.
-    promise=Updates(window=S.summary, late_by=S.late_by + S.summary),
+    output_mode=EmitChanges(window=S.summary, grace=S.grace + S.summary),
     shuffle_partitions=2,
     every=10.0,
 )

@@ -26,9 +26,7 @@ class PresenceSettings(BaseSettings):
     )
     within: Length = Field(timedelta(minutes=10), description="the time in which it is to be seen that long")
     away: Length = Field(timedelta(hours=4), description="how long it is not to be seen before it may walk in again")
-    late_by: Length = Field(
-        timedelta(minutes=10), ge=timedelta(0), description="how late a probe may be and still count"
-    )
+    grace: Length = Field(timedelta(minutes=10), ge=timedelta(0), description="how late a probe may be and still count")
     wait: Length = Field(
         timedelta(minutes=30), ge=timedelta(0), description="how long after a walk-in its contact may log in"
     )

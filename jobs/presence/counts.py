@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobs.presence import AT, BASE_COUNT, BASE_COUNTS, ENRICHED, ENRICHED_WALK_INS, WALK_IN_COUNTS
-from penstock.streams import F, Fold, Folded, Input, Stream, TopicOutput
+from penstock.streams import F, Fold, Input, KeyedState, Stream, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,6 +72,6 @@ STREAM = Stream(
     output=TopicOutput(
         WALK_IN_COUNTS, key=("business", "contact"), value=("business", "contact", "count", "base", "as_of", "walks")
     ),
-    promise=Folded(),
+    output_mode=KeyedState(),
     shuffle_partitions=2,
 )

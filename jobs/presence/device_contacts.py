@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobs.presence import AT, CRM_BACKFILL, CRM_EVENT, CRM_EVENTS, DEVICE_CONTACT, DEVICE_CONTACTS
-from penstock.streams import Fold, Folded, Input, Stream, TopicOutput
+from penstock.streams import Fold, Input, KeyedState, Stream, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -104,6 +104,6 @@ STREAM = Stream(
         key="device",
         value=("device", "contact", "businesses", "timestamp", "rank", "removed", "logins"),
     ),
-    promise=Folded(),
+    output_mode=KeyedState(),
     shuffle_partitions=2,
 )

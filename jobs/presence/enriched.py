@@ -15,7 +15,7 @@ from jobs.presence import (
     presence_settings,
 )
 from penstock.model.output_mode import millis
-from penstock.streams import F, Fold, Folded, Input, Stream, TopicOutput
+from penstock.streams import F, Fold, Input, KeyedState, Stream, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -113,6 +113,6 @@ STREAM = Stream(
         key=("business", "contact"),
         value=("device", "business", "since", "timestamp", "contact"),
     ),
-    promise=Folded(),
+    output_mode=KeyedState(),
     shuffle_partitions=2,
 )

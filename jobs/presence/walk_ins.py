@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from jobs.presence import AT, PROBE, PROBES, WALK_IN, WALK_INS, presence_settings
 from penstock.model.output_mode import millis
-from penstock.streams import F, Fold, Folded, Input, Stream, Table, Topic, TopicOutput
+from penstock.streams import F, Fold, Input, KeyedState, Stream, Table, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 S = presence_settings()
-DWELL, WITHIN, AWAY, LATE = (millis(length) for length in (S.dwell, S.within, S.away, S.late_by))
+DWELL, WITHIN, AWAY, LATE = (millis(length) for length in (S.dwell, S.within, S.away, S.grace))
 
 # As `sql/captures/businesses.sql` makes it.
 BUSINESSES = Table(
@@ -97,7 +97,7 @@ STREAM = Stream(
     inputs={"probes": Input(PROBES, schema=PROBE, event_time=AT), "businesses": BUSINESSES},
     transform=transform,
     output=TopicOutput(WALK_INS, key=("device", "business"), value=("device", "business", "since", "timestamp")),
-    promise=Folded(late_by=S.late_by),
+    output_mode=KeyedState(grace=S.grace),
     shuffle_partitions=2,
     # A part of a batch is folded in one piece, in a worker's memory.
     max_records=2_000_000,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from jobs.quality import rules, verdict
 from penstock.settings import settings
-from penstock.streams import F, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, F, Input, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,7 +39,7 @@ STREAM = Stream(
     inputs={"records": RECORDS},
     transform=transform,
     output=TopicOutput(METRICS, key=("topic", "window", "status"), value="count"),
-    promise=Updates(window=timedelta(seconds=1), late_by=timedelta(hours=1)),
+    output_mode=EmitChanges(window=timedelta(seconds=1), grace=timedelta(hours=1)),
     shuffle_partitions=2,
     # A backlog is worked off in pieces, so that a crash repeats one of them and not all.
     max_records=5_000_000,

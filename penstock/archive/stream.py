@@ -11,7 +11,7 @@ from penstock.model.archive import Archive
 from penstock.model.input import RECORDS_OWN, Input
 from penstock.model.lazy_spark import F
 from penstock.model.output import Delivery, Output
-from penstock.model.output_mode import Each
+from penstock.model.output_mode import Stateless
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic, name_of
 from penstock.object_store import endpoint
@@ -71,7 +71,7 @@ def stream(archive: Archive, topics: Mapping[str, Topic] | None = None) -> Strea
     try:
         found = Stream(
             name=archive.name, app=archive.app, inputs={"records": _input(archive, topic)}, transform=transform,
-            output=output, promise=Each(), every=archive.every.total_seconds(), max_records=archive.batch,
+            output=output, output_mode=Stateless(), every=archive.every.total_seconds(), max_records=archive.batch,
         )  # fmt: skip
     except DeclarationError as e:
         raise DeclarationError(f"{archive.where}: archive {archive.name}: {e.what}", got=e.got, hint=e.hint) from e

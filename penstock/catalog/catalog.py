@@ -11,7 +11,7 @@ from penstock.errors import DeclarationError
 from penstock.model.archive import Archive
 from penstock.model.backfill import Backfill
 from penstock.model.declaration import Declared
-from penstock.model.output_mode import Due
+from penstock.model.output_mode import HeartbeatSchedule
 from penstock.model.stream import Stream
 from penstock.model.topic import ASIDE, Topic
 from penstock.model.view import Served, View
@@ -38,7 +38,7 @@ class Writer(NamedTuple):
 class Reader(NamedTuple):
     """A stream that waits for the clock: when it needs heartbeats. Without a name it is one that always runs."""
 
-    due: Due
+    due: HeartbeatSchedule
     name: str = ""
 
 
@@ -136,11 +136,11 @@ class Catalog:
         return tuple(n for n in self._written_by(stream.follows) if n in self.streams and n != stream.name)
 
     def windowed(self) -> Windowed:
-        """Topics that need heartbeats: those read by a stream whose promise waits for the clock."""
+        """Topics that need heartbeats: those read by a stream whose output mode waits for the clock."""
         found: Windowed = {}
         for stream in self.streams.values():
-            if due := stream.promise.due:
-                grace = stream.promise.delay.total_seconds()
+            if due := stream.output_mode.due:
+                grace = stream.output_mode.delay.total_seconds()
                 for topic in (given.topic for given in stream.sources.values() if given.topic):
                     known = found.get(topic.name) or Beaten(topic, [], grace, self._writers(topic.name))
                     found[topic.name] = known._replace(
@@ -173,7 +173,7 @@ class Catalog:
 
 
 def _clocks(stream: Stream) -> tuple[str, ...]:
-    return tuple(i.topic.name for i in stream.sources.values() if i.topic) if stream.promise.due else ()
+    return tuple(i.topic.name for i in stream.sources.values() if i.topic) if stream.output_mode.due else ()
 
 
 def _named(kind: str, name: str, among: Mapping[str, T]) -> T:

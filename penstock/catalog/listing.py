@@ -11,7 +11,7 @@ from penstock.catalog.catalog import Catalog
 from penstock.catalog.graph import Graph, graph
 from penstock.catalog.graph_layout import layered
 from penstock.model.declaration import Declared, Kind, Place
-from penstock.model.output_mode import Promise
+from penstock.model.output_mode import OutputMode
 from penstock.settings import settings
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Row:
     app: str | None
     reads: Sequence[Place]
     writes: Sequence[Place]
-    promise: str
+    output_mode: str
     runs: bool
     where: str
     description: str = ""
@@ -40,16 +40,18 @@ class Row:
 
 def rows(catalog: Catalog) -> list[Row]:
     """Everything but the topics, by kind and name."""
-    promises = {name: promise(stream.promise) for name, stream in {**catalog.streams, **catalog.idle}.items()}
-    promises |= {name: _captured(capture) for name, capture in catalog.captures.items()}
-    behind = {name: stream.promise.delay // timedelta(milliseconds=1) for name, stream in catalog.streams.items()}
+    output_modes = {
+        name: described_mode(stream.output_mode) for name, stream in {**catalog.streams, **catalog.idle}.items()
+    }
+    output_modes |= {name: _captured(capture) for name, capture in catalog.captures.items()}
+    behind = {name: stream.output_mode.delay // timedelta(milliseconds=1) for name, stream in catalog.streams.items()}
     described = {name: backfill.description for name, backfill in catalog.backfills.items()}
     found = sorted(catalog.declared.values(), key=lambda one: (_rank(one), one.name))
     run = catalog.supervised.keys() | {name for name, one in catalog.backfills.items() if one.runs}
     run |= {served.view.name for served in catalog.served.values()}
     return [
         Row(
-            one.kind, one.name, one.app, one.reads, one.writes, promises.get(one.name, ""), one.name in run,
+            one.kind, one.name, one.app, one.reads, one.writes, output_modes.get(one.name, ""), one.name in run,
             one.where.removeprefix(f"{settings().project}/"), described.get(one.name, ""), behind.get(one.name, 0),
         )
         for one in found
@@ -85,11 +87,11 @@ def _rank(one: Declared) -> int:
     return ("capture", "stream", "sink", "view", "archive", "backfill").index(one.kind)
 
 
-def promise(given: Promise) -> str:
-    """E.g. `final: window 5 min, grace 1 min`."""
+def described_mode(given: OutputMode) -> str:
+    """E.g. `EmitFinal: window 5 min, grace 1 min`."""
     chosen = [f.name for f in fields(given) if getattr(given, f.name) != f.default]
     said = ", ".join(f"{name.replace('_', ' ')} {span(getattr(given, name))}" for name in chosen)
-    return type(given).__name__.lower() + (f": {said}" if said else "")
+    return type(given).__name__ + (f": {said}" if said else "")
 
 
 def _captured(capture: Capture) -> str:

@@ -53,8 +53,8 @@ COMMANDS = {
     ),
     "catalog": _Command(
         "catalog",
-        "Every stream, sink, capture, view, archive and backfill: what it reads, writes and promises, and what runs "
-        "it.",
+        "Every stream, sink, capture, view, archive and backfill: what it reads and writes, its output mode, and "
+        "what runs it.",
         "catalog",
     ),
     "topics": _Command(

@@ -44,7 +44,8 @@ def catalog(
         Drawing | None, typer.Option("--graph", help="Draw what feeds what, as a tree or for Mermaid.")
     ] = None,
 ) -> None:
-    """Every stream, sink, capture, view, archive and backfill: what it reads, writes and promises, and what runs it.
+    """Every stream, sink, capture, view, archive and backfill: what it reads and writes, its output mode, and what runs
+    it.
 
     What is wrong in a file is told behind the others, and the exit code is then 1.
     """
@@ -90,10 +91,10 @@ def _print(listed: list[Row]) -> None:
     if not listed:
         out.print("Nothing is declared: see docs/catalog.md.")
         return
-    made = table(["kind", "name", "app", "reads", "writes", "promise", "runs"])
+    made = table(["kind", "name", "app", "reads", "writes", "output mode", "runs"])
     for row in listed:
         made.add_row(
-            row.kind, Text(row.name), row.app or "-", _names(row.reads), _names(row.writes), row.promise or "-",
+            row.kind, Text(row.name), row.app or "-", _names(row.reads), _names(row.writes), row.output_mode or "-",
             "yes" if row.runs else Text("declared only", style="yellow"),
         )  # fmt: skip
     out.print(made)

@@ -29,7 +29,7 @@ from penstock.engine.session import open_session
 from penstock.host.process import free_port
 from penstock.java import aot_cache
 from penstock.kafka.admin import ensure_topics
-from penstock.streams import F, Final, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, EmitFinal, F, Input, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -66,7 +66,7 @@ STREAMS = [
         inputs={"readings": INPUT},
         transform=totals,
         output=TopicOutput(Topic("totals", partitions=1), key="name", value=FIGURES),
-        promise=Updates(window=MINUTE, late_by=MINUTE),
+        output_mode=EmitChanges(window=MINUTE, grace=MINUTE),
         shuffle_partitions=2,
     ),
     Stream(
@@ -75,7 +75,7 @@ STREAMS = [
         inputs={"records": Input(READINGS)},
         transform=counts,
         output=TopicOutput(Topic("counts", partitions=1), key="topic", value="count"),
-        promise=Final(window=MINUTE, grace=timedelta(0)),
+        output_mode=EmitFinal(window=MINUTE, grace=timedelta(0)),
     ),
 ]
 

@@ -36,7 +36,7 @@ class Fold:
     due: the field of the state, BIGINT, that says when its key is to be folded though no record of it comes, in epoch
         ms: in the first batch that begins when time has come so far the key is in `state`, and perhaps in no record.
         Let `fold` move it on, or to NULL for never: a key whose time has come is folded in every batch. With it the
-        stream promises `Folded(tick=...)`.
+        stream needs `KeyedState(tick=...)`.
     restored: a SELECT over `output`, the newest record of each key of the stream's compacted output, in the columns
         that its key and value are made of: it gives the key and the state. Empty if those do not hold the state.
     reads_back: how long before the watermark the inputs must still hold their records, so that a state that is lost can
@@ -48,7 +48,7 @@ class Fold:
     not matter more than the rule says, and a batch that runs again must come to the same: so no `now()` and no
     `random()`. `arg_max`, `any_value` and the like pass a NULL over: pack what may be NULL, `struct_pack(v := v)`.
 
-    A stream with a fold promises `Folded`.
+    A stream with a fold uses `KeyedState`.
     """
 
     name: str

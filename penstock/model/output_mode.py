@@ -1,4 +1,4 @@
-"""What a stream promises of its output. The type of the promise chooses Spark's output mode."""
+"""When a stream emits rows, and how often a row is emitted. Each output mode chooses one of Spark's."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def check_length(what: str, length: object, *, least: int = 0) -> None:
 
 
 @dataclass(frozen=True)
-class Due:
+class HeartbeatSchedule:
     """Moments at which time must have moved: every so often, `after` behind each multiple of that."""
 
     every: timedelta
@@ -44,7 +44,7 @@ class Due:
 
 
 @dataclass(frozen=True)
-class Promise:
+class OutputMode:
     """mode: Spark's output mode; steps: stateful steps (aggregations, joins of two streams, duplicates dropped, state
     with timers) that the transform has unless the stream says otherwise; refines: whether a row may come again, later,
     with newer values."""
@@ -91,13 +91,13 @@ class Promise:
         return True
 
     @property
-    def due(self) -> Due | None:
+    def due(self) -> HeartbeatSchedule | None:
         """When time must have moved though nobody sends; None if it need not."""
         return None
 
 
 @dataclass(frozen=True)
-class Final(Promise):
+class EmitFinal(OutputMode):
     """Each window is emitted once, when it closes, and never refined.
 
     window: length of the window (its slide, where windows overlap): gives the moments at which one is due.
@@ -130,22 +130,22 @@ class Final(Promise):
         return self.first or NONE
 
     @property
-    def due(self) -> Due:
-        return Due(self.window, self.grace + self.phase)
+    def due(self) -> HeartbeatSchedule:
+        return HeartbeatSchedule(self.window, self.grace + self.phase)
 
 
 @dataclass(frozen=True)
-class Updates(Promise):
+class EmitChanges(OutputMode):
     """Every change of a window is upserted as its new absolute value.
 
     window: length of the window (its slide, where windows overlap), one second at least in practice; decides which
         record is late.
-    phase: as with Final.
-    late_by: how late a record may be and still update its window; later ones are counted as late.
+    phase: as with EmitFinal.
+    grace: how late a record may be and still update its window; later ones are counted as late.
     """
 
     window: timedelta = field(metadata=POSITIVE)
-    late_by: timedelta
+    grace: timedelta
     phase: timedelta = NONE
 
     mode: ClassVar[Mode] = "update"
@@ -153,7 +153,7 @@ class Updates(Promise):
 
     @property
     def delay(self) -> timedelta:
-        return self.late_by
+        return self.grace
 
     @property
     def length(self) -> timedelta:
@@ -165,7 +165,7 @@ class Updates(Promise):
 
 
 @dataclass(frozen=True)
-class Each(Promise):
+class Stateless(OutputMode):
     """Every record becomes rows by itself, without a window and without state; tables may be joined to it."""
 
     steps: ClassVar[int] = 0
@@ -176,7 +176,7 @@ class Each(Promise):
 
 
 @dataclass(frozen=True)
-class Joined(Promise):
+class StreamJoin(OutputMode):
     """Rows of two streams that meet in time; each pair is emitted once, an unmatched row of an outer join when no
     partner can come any more.
 
@@ -192,13 +192,13 @@ class Joined(Promise):
         return self.grace
 
     @property
-    def due(self) -> Due:
+    def due(self) -> HeartbeatSchedule:
         # An unmatched row waits for `within` and the grace: half as long again does no harm.
-        return Due(max(timedelta(seconds=1), (self.within + self.grace) / 2))
+        return HeartbeatSchedule(max(timedelta(seconds=1), (self.within + self.grace) / 2))
 
 
 @dataclass(frozen=True)
-class Timed(Promise):
+class Timers(OutputMode):
     """State with timers in event time (`transformWithState`): rows when records come and when a timer is due.
 
     tick: how exact timers are when nobody sends: time moves so often at least.
@@ -213,31 +213,31 @@ class Timed(Promise):
         return self.grace
 
     @property
-    def due(self) -> Due:
-        return Due(self.tick)
+    def due(self) -> HeartbeatSchedule:
+        return HeartbeatSchedule(self.tick)
 
 
 @dataclass(frozen=True)
-class Folded(Promise):
+class KeyedState(OutputMode):
     """State by key, kept in columns (`Fold`): rows when records come and when a key is due; of a key with newer values,
     where that is how the output's key is meant.
 
-    late_by: how late a record may be and still be folded in; later ones are counted as late. None takes every one.
-    tick: how exact what is due is when nobody sends: time moves so often at least, `late_by` behind each multiple of
+    grace: how late a record may be and still be folded in; later ones are counted as late. None takes every one.
+    tick: how exact what is due is when nobody sends: time moves so often at least, `grace` behind each multiple of
         it, so that what is due at one is found at once. None if nothing is ever due.
     """
 
-    late_by: timedelta | None = None
+    grace: timedelta | None = None
     tick: timedelta | None = field(default=None, metadata=POSITIVE)
 
     @property
     def delay(self) -> timedelta:
-        return self.late_by or NONE
+        return self.grace or NONE
 
     @property
     def drops_late(self) -> bool:
-        return self.late_by is not None
+        return self.grace is not None
 
     @property
-    def due(self) -> Due | None:
-        return Due(self.tick, self.delay) if self.tick else None
+    def due(self) -> HeartbeatSchedule | None:
+        return HeartbeatSchedule(self.tick, self.delay) if self.tick else None

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import InitVar, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from penstock.errors import DeclarationError
@@ -22,7 +22,7 @@ from penstock.model.checks.stream_checks import kinds_fit, no_loop, numbers_fit
 from penstock.model.declaration import Kind, Place, check_name, here
 from penstock.model.input import Input, Table
 from penstock.model.output import Beside, Output, TopicOutput
-from penstock.model.output_mode import Each, Joined, Promise
+from penstock.model.output_mode import OutputMode, Stateless, StreamJoin
 from penstock.model.topic import ASIDE, COMMITS, CREATE, CREATE_FOR_SINK, POSITIONS, Topic, beside
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Stream:
         The watermark waits until a batch has read to the end, so nothing that waits becomes late.
     poison: how many records that make their batch fail are put aside in a row, of one batch and those right behind it,
         and how many rows that their output does not take; beyond that the stream is blocked.
-    steps: how many stateful steps the transform has, where it is not as many as the promise says.
+    steps: how many stateful steps the transform has, where it is not as many as the output mode says.
     runs: whether it is run at all; one that is not is declared only, and its topics are there for others.
 
     DeclarationError, with the way out, if it cannot be kept: names, inputs and outputs that do not fit, or what Spark
@@ -60,52 +60,28 @@ class Stream:
     inputs: Mapping[str, Input | Table]
     transform: Callable[..., DataFrame]
     output: Output | Mapping[str, Output]
-    promise: Promise
+    output_mode: OutputMode
     shuffle_partitions: int = 1
     every: float = 0.0
     max_records: int = 0
     poison: int = 100
     steps: int | None = None
     runs: bool = True
-    # What a declaration of before 0.2 said here.
-    key: InitVar[object] = None
-    value: InitVar[object] = None
-    keep_late: InitVar[object] = None
     where: str = field(default_factory=here, init=False, compare=False, repr=False)
 
-    def __post_init__(self, key: object, value: object, keep_late: object) -> None:
-        self._of_today(key, value, keep_late)
+    def __post_init__(self) -> None:
         check_name("stream", self.name)
         check_name("app", self.app)
         kinds_fit(self)
         numbers_fit(self)
         self._inputs_fit()
         self._outputs_fit()
-        if self.stateful_steps > 1 and self.promise.mode == "update":
+        if self.stateful_steps > 1 and self.output_mode.mode == "update":
             raise DeclarationError(
-                f"stream {self.name} has {self.stateful_steps} stateful steps and promises updates, which Spark cannot "
+                f"stream {self.name} has {self.stateful_steps} stateful steps and emits changes, which Spark cannot "
                 "do in one query",
-                hint="promise Final, or two streams with a topic between: the first writes absolute values by key, "
+                hint="use EmitFinal, or two streams with a topic between: the first writes absolute values by key, "
                 "the second reads them",
-            )
-
-    def _of_today(self, key: object, value: object, keep_late: object) -> None:
-        given = {"key": key, "value": value}
-        ways = []
-        if isinstance(self.output, Topic):
-            columns = ", ".join(f"{name}={'...' if said is None else repr(said)}" for name, said in given.items())
-            ways.append(f"output=TopicOutput(Topic({self.output.name!r}), {columns})")
-        elif key is not None or value is not None:
-            ways.append("leave key and value out: an output says itself which columns it takes")
-        if keep_late is not None:
-            ways.append('Input(..., late="keep") on each input whose late records are to be kept, and no keep_late')
-        if ways:
-            old = {**given, "keep_late": keep_late}
-            said = [f"output={type(self.output).__name__}", *(f"{k}={v!r}" for k, v in old.items() if v is not None)]
-            raise DeclarationError(
-                f"stream {self.name} is declared as versions before 0.2 had it",
-                got=", ".join(said),
-                hint="; ".join(ways),
             )
 
     def _inputs_fit(self) -> None:
@@ -119,20 +95,22 @@ class Stream:
                 got=f"transform({', '.join(wanted)}) with inputs {', '.join(self.inputs)}",
                 hint="name and order both alike",
             )
-        if self.max_records and self.promise.due:
+        if self.max_records and self.output_mode.due:
             raise DeclarationError(
                 f"stream {self.name} waits for the clock, so its batches must read to the end of all partitions",
                 got=f"max_records={self.max_records}",
                 hint="leave it out",
             )
-        if self.promise.due and (patterns := [given.pattern for given in self.sources.values() if given.pattern]):
+        if self.output_mode.due and (patterns := [given.pattern for given in self.sources.values() if given.pattern]):
             raise DeclarationError(
                 f"stream {self.name} waits for the clock, and topics of a pattern get no heartbeats, so what was last "
                 "would wait for ever",
                 got=", ".join(patterns),
-                hint="name each topic in an input of its own and unite them, or promise Updates",
+                hint="name each topic in an input of its own and unite them, or use EmitChanges",
             )
-        if not isinstance(self.promise, Each) and (far := [i.source for i in self.sources.values() if i.ahead is None]):
+        if not isinstance(self.output_mode, Stateless) and (
+            far := [i.source for i in self.sources.values() if i.ahead is None]
+        ):
             raise DeclarationError(
                 f"stream {self.name} believes every time, and keeps state that times end",
                 got=f"ahead=None for {', '.join(far)}",
@@ -146,18 +124,20 @@ class Stream:
                 hint="give the table once and join it as often as is needed; of a topic's own records the newest value "
                 "is the record itself",
             )
-        if self.stateful_steps < self.promise.steps or (isinstance(self.promise, Each) and self.stateful_steps):
+        if self.stateful_steps < self.output_mode.steps or (
+            isinstance(self.output_mode, Stateless) and self.stateful_steps
+        ):
             raise DeclarationError(
-                f"stream {self.name} promises {type(self.promise).__name__}, which means "
-                + ("no state" if isinstance(self.promise, Each) else "state"),
+                f"stream {self.name} has the output mode {type(self.output_mode).__name__}, which means "
+                + ("no state" if isinstance(self.output_mode, Stateless) else "state"),
                 got=f"steps={self.steps}",
-                hint="leave steps out, or take the promise that fits: Each has none, all others have one step or more",
+                hint="leave steps out, or take the output mode that fits: Stateless has none, all others one or more",
             )
-        if isinstance(self.promise, Joined) and len(self.sources) < 2:
+        if isinstance(self.output_mode, StreamJoin) and len(self.sources) < 2:
             raise DeclarationError(
-                f"stream {self.name} promises a join of streams and reads one",
+                f"stream {self.name} joins streams and reads one",
                 got=", ".join(self.sources),
-                hint="give two inputs; for a join with a Table, which needs no state, promise Each",
+                hint="give two inputs; for a join with a Table, which needs no state, use Stateless",
             )
 
     def _outputs_fit(self) -> None:
@@ -168,11 +148,11 @@ class Stream:
                 raise DeclarationError(
                     f"stream {self.name}: this is no output", got=repr(output), hint="TopicOutput(Topic(...), ...)"
                 )
-            if self.promise.refines and not output.keyed:
+            if self.output_mode.refines and not output.keyed:
                 raise DeclarationError(
                     f"stream {self.name} updates its rows, but {output.name} takes rows without a key, so it would "
                     "keep every version of each",
-                    hint="give the output a key, or promise Final",
+                    hint="give the output a key, or use EmitFinal",
                 )
             if output.delivery == "upsert" and not output.keyed:
                 raise DeclarationError(
@@ -197,7 +177,7 @@ class Stream:
             raise DeclarationError(
                 f"stream {self.name} reads its own output",
                 got=", ".join(own),
-                hint="write another topic; what a stream must remember of its own rows is state: Updates, or Timed",
+                hint="write another topic; what a stream must remember of its own rows is state: EmitChanges or Timers",
             )
         if taken := sorted({output.name for output in self.outputs.values()} & self.beside.keys()):
             raise DeclarationError(
@@ -280,7 +260,7 @@ class Stream:
 
     @property
     def stateful_steps(self) -> int:
-        return self.promise.steps if self.steps is None else self.steps
+        return self.output_mode.steps if self.steps is None else self.steps
 
     def topics(self) -> Iterator[Topic]:
         """The topics that it reads and writes; a pattern names none."""

@@ -102,7 +102,7 @@ def _same(found: list[Record], wanted: list[dict[str, Any]], where: str) -> None
 
 
 def _close(found: str | None, wanted: str | None) -> bool:
-    """Equal, numbers in JSON to twelve digits: the order of additions is not part of the promise."""
+    """Equal, numbers in JSON to twelve digits: the order of additions is not part of the output mode."""
     if found == wanted or found is None or wanted is None:
         return found == wanted
     one, other = json.loads(found), json.loads(wanted)

@@ -3,7 +3,7 @@ import { $, attr, h, text } from "./dom.js";
 import { DASH } from "./format.js";
 import { Graph } from "./graph.js";
 
-const HEAD = ["Kind", "Name", "App", "Reads", "Writes", "Promise", "Runs"];
+const HEAD = ["Kind", "Name", "App", "Reads", "Writes", "Output mode", "Runs"];
 
 const place = ({ kind, name }) =>
   h("div", {}, name, kind === "topic" ? null : h("span", { class: "muted" }, ` ${kind}`));
@@ -37,7 +37,7 @@ export class Catalog {
         h("td", { class: "what" }, one.app ?? DASH),
         names(one.reads),
         names(one.writes),
-        h("td", { class: "what" }, one.promise || DASH),
+        h("td", { class: "what" }, one.output_mode || DASH),
         one.runs ? h("td", {}, "yes") : h("td", { class: "what muted", title: found.not_run }, "declared only"),
       ),
     );

@@ -17,7 +17,7 @@ from penstock.control import tables as s
 from penstock.control.repositories.captures import CaptureRow, Captures
 from penstock.model.capture import APP as CAPTURES
 from penstock.model.capture import Capture, parse
-from penstock.streams import Final, Input, Stream, Topic, TopicOutput
+from penstock.streams import EmitFinal, Input, Stream, Topic, TopicOutput
 
 APPS = {
     "agents": ["agent-offline", "assignments"],
@@ -68,7 +68,7 @@ def _capture(name: str) -> Capture:
 def _stream(name: str, app: str) -> Stream:
     minute = timedelta(minutes=1)
     output = TopicOutput(Topic(name), "key", "value")
-    return Stream(name, app, {"rows": Input(Topic(f"{name}-in"))}, lambda rows: rows, output, Final(minute, minute))
+    return Stream(name, app, {"rows": Input(Topic(f"{name}-in"))}, lambda rows: rows, output, EmitFinal(minute, minute))
 
 
 class Scene:

@@ -114,10 +114,10 @@ def test_without_confirmation_nothing_happens(visit: Visit, control: Control, wa
 
 
 AGENTS = """
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
 STREAMS = [
     Stream(name, "agents", {"rows": Input(Topic(f"{name}-in"))}, lambda rows: rows,
-           TopicOutput(Topic(name), value="value"), Each())
+           TopicOutput(Topic(name), value="value"), Stateless())
     for name in ("agent-offline", "assignments")
 ]
 """

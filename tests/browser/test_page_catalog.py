@@ -46,7 +46,7 @@ def test_everything_declared_is_listed_and_drawn(visit: Visit, server: Server) -
         expect(row(view, name).locator("td").first).to_have_text(kind)
         expect(node(view, kind, name)).to_have_count(1)
     expect(row(view, "order-points")).to_contain_text("influxdb:shop.orders")
-    expect(row(view, "order-minutes")).to_contain_text("final: window 1 min, grace 10 s")
+    expect(row(view, "order-minutes")).to_contain_text("EmitFinal: window 1 min, grace 10 s")
     expect(row(view, "first-year")).to_contain_text("declared only")
     expect(row(view, "order-minutes").locator("td").last).to_have_text("yes")
     for kind, name in (("table", "till:towns"), ("pattern", "order.*"), ("store", "influxdb:shop.orders")):

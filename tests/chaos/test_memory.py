@@ -21,11 +21,12 @@ from tests.support import wait_until
 pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(1000)]
 
 STREAM = """
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
 TEXTS = Input(Topic("texts", partitions=2), schema="text STRING NOT NULL, at BIGINT NOT NULL",
               event_time="timestamp_millis(at)")
 STREAM = Stream("reading", "heavy", {"texts": TEXTS}, lambda texts: texts.select("text"),
-                TopicOutput(Topic("said", partitions=1, config={"compression.type": "zstd"}), value="text"), Each())
+                TopicOutput(Topic("said", partitions=1, config={"compression.type": "zstd"}), value="text"),
+                Stateless())
 """
 RECORDS, SIZE = 260, 900_000
 

@@ -18,7 +18,7 @@ from penstock.control import Control
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.query.stream_run import StreamRun
 from penstock.kafka.admin import admin, end_offsets
-from penstock.streams import Each, F, Final, Input, Stream, Topic, TopicOutput
+from penstock.streams import EmitFinal, F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, read, running, send
 from tests.support import wait_until
@@ -50,16 +50,16 @@ def counts(given: DataFrame) -> DataFrame:
 FIRST = {
     "each": Stream(
         "first", "chain", {"given": given(SOURCE)}, lambda given: given.select("at"),
-        TopicOutput(BETWEEN, key="at", value=("at",)), Each(),
+        TopicOutput(BETWEEN, key="at", value=("at",)), Stateless(),
     ),
     "windows": Stream(
         "first", "chain", {"given": given(SOURCE)}, seconds,
-        TopicOutput(BETWEEN, key="at", value=("at", "n")), Final(timedelta(seconds=1), timedelta(seconds=1)),
+        TopicOutput(BETWEEN, key="at", value=("at", "n")), EmitFinal(timedelta(seconds=1), timedelta(seconds=1)),
     ),
 }  # fmt: skip
 SECOND = Stream(
     "second", "chain", {"given": given(BETWEEN)}, counts, TopicOutput(COUNTS, key="end", value="n"),
-    Final(WINDOW, GRACE),
+    EmitFinal(WINDOW, GRACE),
 )  # fmt: skip
 
 

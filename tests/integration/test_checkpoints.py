@@ -24,7 +24,7 @@ from penstock.kafka.admin import admin
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.output import Mark
 from penstock.model.topic import COMMITS
-from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.support import tended, wait_until
 
@@ -48,10 +48,10 @@ def counted(events: DataFrame) -> DataFrame:
     return rows.select(F.unix_millis("w.start").alias("key"), "n")
 
 
-EACH = Stream("each", "tests", {"events": GIVEN}, each, TopicOutput(OUT, key="key", value="n"), Each())
+EACH = Stream("each", "tests", {"events": GIVEN}, each, TopicOutput(OUT, key="key", value="n"), Stateless())
 COUNTS = Stream(
     "counts", "tests", {"events": GIVEN}, counted, TopicOutput(OUT, key="key", value="n"),
-    Updates(window=timedelta(minutes=1), late_by=timedelta(minutes=5)),
+    EmitChanges(window=timedelta(minutes=1), grace=timedelta(minutes=5)),
 )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ from penstock import catalog
 from penstock.codec import event_time
 from penstock.errors import DeclarationError
 from penstock.model.schema import schema
-from penstock.streams import Combiner, F, Final, Input, Stream, Table, Topic, TopicOutput
+from penstock.streams import Combiner, EmitFinal, F, Input, Stream, Table, Topic, TopicOutput
 from penstock.testing import splits
 from tests import plain_json, texts
 from tests.plain import order, plain, truncated
@@ -273,7 +273,7 @@ def test_a_combined_stream_is_split_beside_its_table(spark: SparkSession) -> Non
         inputs={"sales": sales, "shops": Table(Topic("shops", compacted=True), schema="town STRING NOT NULL")},
         transform=by_town,
         output=TopicOutput(Topic("towns"), key="town", value="total"),
-        promise=Final(timedelta(minutes=1), timedelta(minutes=1)),
+        output_mode=EmitFinal(timedelta(minutes=1), timedelta(minutes=1)),
     )
     given = [{"shop": f"s{n % 3}", "amount": 1.0, "at": START + n * 7_000} for n in range(60)]
     shops = [{"key": "s0", "town": "Aachen"}, {"key": "s1", "town": "Bonn"}]

@@ -26,7 +26,7 @@ from penstock.kafka.replay import REPLAYS, Replay, replay
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.topic import ASIDE, COMMITS, beside
 from penstock.settings import settings
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, send
 from tests.support import wait_until
 
@@ -204,7 +204,7 @@ def transform(sales: DataFrame) -> DataFrame:
 @pytest.mark.usefixtures("home")
 def test_the_command_line_tells_and_sends(bootstrap: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given = Input(SALES, schema="n BIGINT NOT NULL, timestamp TIMESTAMP NOT NULL")
-    made = build([Stream("a", "tests", {"sales": given}, transform, TopicOutput(Topic("out"), value="n"), Each())])
+    made = build([Stream("a", "tests", {"sales": given}, transform, TopicOutput(Topic("out"), value="n"), Stateless())])
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     settings.cache_clear()
     monkeypatch.setattr(dead_letters, "load", lambda: made)

@@ -17,7 +17,7 @@ from penstock import catalog
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.query.stream_run import StreamRun
 from penstock.model.stream import Stream
-from penstock.streams import F, Final, TopicOutput
+from penstock.streams import EmitFinal, F, TopicOutput
 from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, read, rows, running, send
 
@@ -168,7 +168,10 @@ def test_a_filter_and_a_join_let_beats_through(spark: SparkSession, bootstrap: s
     output = base.outputs[""]
     assert isinstance(output, TopicOutput)
     stream = replace(
-        base, transform=filtered, output=replace(output, key="town"), promise=Final(timedelta(minutes=1), timedelta(0))
+        base,
+        transform=filtered,
+        output=replace(output, key="town"),
+        output_mode=EmitFinal(timedelta(minutes=1), timedelta(0)),
     )
     made(bootstrap, stream)
     send(bootstrap, [Record("shops", "a", '{"town": "Aachen"}')])

@@ -28,10 +28,10 @@ from tests.support import wait_until
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(1200)]
 
 STREAM = """
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
 STREAM = Stream("{name}", "{app}", {{"orders": Input(Topic("orders", partitions=1))}},
                 lambda orders: orders.select("value"),
-                TopicOutput(Topic("{name}-out", partitions=1), value="value"), Each())
+                TopicOutput(Topic("{name}-out", partitions=1), value="value"), Stateless())
 """
 # Beyond the 20 s that a driver may lack a stream, and short: a run tells of failing streams at its end.
 EPOCH = 40

@@ -24,7 +24,7 @@ from penstock.engine.state import fold as folding
 from penstock.engine.state.keyed_store import Manifest, versions
 from penstock.errors import Blocked, DeclarationError
 from penstock.model.topic import COMMITS
-from penstock.streams import Each, F, Fold, Folded, Input, Stream, Topic, TopicOutput
+from penstock.streams import F, Fold, Input, KeyedState, Stateless, Stream, Topic, TopicOutput
 from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, latest, read, rows, running, send
 from tests.support import tended, wait_until
@@ -64,7 +64,7 @@ def summed(paid: DataFrame) -> DataFrame:
 def stream(**changes: Any) -> Stream:
     made = Stream(
         name="sums", app="tests", inputs={"paid": GIVEN}, transform=summed, shuffle_partitions=2,
-        output=TopicOutput(TOTALS, key="who", value="total"), promise=Folded(late_by=timedelta(seconds=10)),
+        output=TopicOutput(TOTALS, key="who", value="total"), output_mode=KeyedState(grace=timedelta(seconds=10)),
     )  # fmt: skip
     return replace(made, **changes)
 
@@ -251,7 +251,7 @@ def silent(paid: DataFrame) -> DataFrame:
 
 
 def test_keys_are_due_by_the_clock_though_nobody_sends(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
-    of = stream(transform=silent, promise=Folded(tick=timedelta(seconds=1)))
+    of = stream(transform=silent, output_mode=KeyedState(tick=timedelta(seconds=1)))
     clock = [0.0]
     beater = Beater(catalog.build([of]).windowed(), None, bootstrap, clock=lambda: clock[0])
 
@@ -327,8 +327,8 @@ def test_what_does_not_fit_is_refused(spark: SparkSession) -> None:
             plan_fingerprint.rows(session_for(spark, of), of, "127.0.0.1:1", {})
         return str(told.value)
 
-    assert "nothing moves time" in refused(stream(transform=silent, promise=Folded()))
-    assert "folds" in refused(stream(promise=Each(), inputs={"paid": replace(GIVEN, late="count")}))
+    assert "nothing moves time" in refused(stream(transform=silent, output_mode=KeyedState()))
+    assert "folds" in refused(stream(output_mode=Stateless(), inputs={"paid": replace(GIVEN, late="count")}))
     assert "does not fold" in refused(stream(transform=lambda paid: paid.select("who", F.lit(1).alias("total"))))
     assert "lacks columns" in refused(stream(transform=lambda paid: SUMS(paid.select("who", "amount"))))
     assert "twice" in refused(stream(transform=lambda paid: SUMS(paid).unionByName(SUMS(paid))))

@@ -23,7 +23,7 @@ from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.topic import COMMITS
-from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
+from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.support import tended, wait_until
 
@@ -43,7 +43,7 @@ def transform(events: DataFrame) -> DataFrame:
 
 
 def stream(given: Input) -> Stream:
-    return Stream("gaps", "tests", {"events": given}, transform, TopicOutput(OUT, value="n"), Each())
+    return Stream("gaps", "tests", {"events": given}, transform, TopicOutput(OUT, value="n"), Stateless())
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def test_a_batch_whose_commit_had_no_answer_is_counted_all_the_same(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = Input(EVENTS, schema="n BIGINT NOT NULL", event_time="timestamp_millis(n)")
-    one = Stream("gaps", "tests", {"events": given}, lambda events: events, TopicOutput(OUT, value="n"), Each())
+    one = Stream("gaps", "tests", {"events": given}, lambda events: events, TopicOutput(OUT, value="n"), Stateless())
     create(bootstrap, *(topic for topic in one.topics() if topic.name not in (EVENTS.name, OUT.name, COMMITS.name)))
     commit, unanswered = TopicWriter.commit, [BrokerError("no answer")]
 

@@ -17,7 +17,7 @@ from penstock.devstack.servers.influxdb import InfluxDB as Server
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.settings import PROJECT, settings
 from penstock.sinks.influxdb.config import InfluxDB
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.faults import Fault, Proxy
 from tests.influx import asked, server
@@ -69,7 +69,7 @@ BOTH = Stream(
         "points": InfluxDB(sink="two-places", database="d", measurement="m", tags=("id",), time="at"),
         "copy": TopicOutput(COPY, key="key", value="v"),
     },
-    Each(),
+    Stateless(),
 )
 FAULTS = [
     Fault(401), Fault(404), Fault(413), Fault(429, {"Retry-After": "1"}), Fault(500), Fault(503), Fault(302),

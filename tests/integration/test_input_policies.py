@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.kafka.admin import admin, partitions
 from penstock.model.topic import COMMITS
-from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
+from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def transform(events: DataFrame) -> DataFrame:
 
 
 def stream(given: Input) -> Stream:
-    return Stream("gaps", "tests", {"events": given}, transform, TopicOutput(OUT, value="n"), Each())
+    return Stream("gaps", "tests", {"events": given}, transform, TopicOutput(OUT, value="n"), Stateless())
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ from pyspark.sql.streaming import StatefulProcessor
 
 from penstock import catalog
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.model.output_mode import Promise
-from penstock.streams import F, Final, Input, Stream, Timed, Topic, TopicOutput
+from penstock.model.output_mode import OutputMode
+from penstock.streams import EmitFinal, F, Input, Stream, Timers, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 
 if TYPE_CHECKING:
@@ -62,14 +62,14 @@ def micros(seconds: float) -> int:
 
 def through(
     transform: Any,
-    promise: Promise,
+    output_mode: OutputMode,
     steps: Sequence[Sequence[float]],
     spark: SparkSession,
     bootstrap: str,
     folder: Path,
 ) -> tuple[list[tuple[int, int]], list[tuple[int, str]]]:
     """Rows as (at, n), and the late records with how many ms; each step is a run of its own."""
-    stream = Stream("late", "tests", {"events": INPUT}, transform, TopicOutput(OUT, value=("at", "n")), promise)
+    stream = Stream("late", "tests", {"events": INPUT}, transform, TopicOutput(OUT, value=("at", "n")), output_mode)
     create(bootstrap, *catalog.build([stream]).topics.values())
     for step in steps:
         send(bootstrap, [Record(EVENTS.name, None, json.dumps({"at": micros(seconds)})) for seconds in step])
@@ -84,9 +84,9 @@ def through(
 
 def test_a_record_that_misses_one_of_its_windows_is_late(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     """The second step finds time at 17.25: a window has ended at 17, and the next ends at 19."""
-    promise = Final(window=2 * SECOND, grace=3 * SECOND, phase=SECOND)
+    output_mode = EmitFinal(window=2 * SECOND, grace=3 * SECOND, phase=SECOND)
     steps = [[20.25], [16.5, 17.0], [60.0]]
-    rows, late = through(windows, promise, steps, spark, bootstrap, tmp_path)
+    rows, late = through(windows, output_mode, steps, spark, bootstrap, tmp_path)
     assert sorted(rows) == [(19, 2), (21, 3), (23, 1), (25, 1)]
     assert late == [(micros(16.5), "250")]
 
@@ -95,6 +95,6 @@ def test_what_is_later_than_time_by_less_than_a_millisecond_is_in_time(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     steps = [[20.0], [17.0, 17.0005, 16.9]]
-    rows, late = through(timed, Timed(tick=SECOND, grace=3 * SECOND), steps, spark, bootstrap, tmp_path)
+    rows, late = through(timed, Timers(tick=SECOND, grace=3 * SECOND), steps, spark, bootstrap, tmp_path)
     assert sorted(rows) == [(micros(17.0005), 1), (micros(20.0), 1)]
     assert late == [(micros(17.0), "0"), (micros(16.9), "100")]

@@ -110,9 +110,10 @@ def logged(home: Path) -> str:
 
 NEW_STREAM = """
 from jobs.metrics import RECEIPTS
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
 STREAM = Stream("kept-receipts", "metrics", {"receipts": Input(RECEIPTS)},
-                lambda receipts: receipts.select("value"), TopicOutput(Topic("kept-receipts"), value="value"), Each())
+                lambda receipts: receipts.select("value"), TopicOutput(Topic("kept-receipts"), value="value"),
+                Stateless())
 """
 NEW_CAPTURE = """CAPTURE INTO names PARTITIONS 1
 FROM mysql demo

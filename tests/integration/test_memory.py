@@ -16,7 +16,7 @@ from penstock.engine.jvm import bridge
 from penstock.engine.query.stream_run import StreamRun
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.topic import COMMITS
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.support import tended, wait_until
 
@@ -37,7 +37,7 @@ STREAM = Stream(
     },
     transform=lambda texts: texts.select("text"),
     output=TopicOutput(OUT, value="text"),
-    promise=Each(),
+    output_mode=Stateless(),
 )
 BYTES = 1_000
 

@@ -22,7 +22,7 @@ from penstock.errors import SinkError, Wait
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.output import NOTHING, Delivery, Mark, Output, Owner
 from penstock.model.topic import COMMITS
-from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
+from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.support import tended, wait_until
 
@@ -117,7 +117,7 @@ def transform(events: DataFrame) -> DataFrame:
 
 def stream(transform: Callable[[DataFrame], DataFrame] = transform, **outputs: Output) -> Stream:
     given = Input(EVENTS, schema="n BIGINT NOT NULL, at TIMESTAMP", event_time="at", dead="count")
-    return Stream("tagging", "tests", {"events": given}, transform, outputs, Each())
+    return Stream("tagging", "tests", {"events": given}, transform, outputs, Stateless())
 
 
 TOPICS: dict[str, Output] = {"even": TopicOutput(EVEN, key="n", value="n"), "odd": TopicOutput(ODD, value=("n",))}

@@ -23,7 +23,7 @@ from penstock.engine.session import session_for
 from penstock.engine.state import fold
 from penstock.errors import Blocked, ReleaseRefused
 from penstock.settings import PROJECT, settings
-from penstock.streams import F, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, F, Input, Stream, Topic, TopicOutput
 from penstock.supervision import release
 from penstock.tables import topic_reader
 from penstock.testing import Record, create, read, running, send
@@ -57,7 +57,7 @@ def stream(transform: Transform, window: timedelta = MINUTE, **changed: Any) -> 
         name="plan-totals", app="plans",
         inputs={"sales": Input(SALES, schema=given["schema"], event_time="at", share=given["share"])},
         transform=transform, output=TopicOutput(TOTALS, key="shop", value="total"),
-        promise=Updates(window=window, late_by=given["grace"]),
+        output_mode=EmitChanges(window=window, grace=given["grace"]),
     )  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def test_a_changed_aggregate_is_blocked_until_it_is_accepted(
 
 APP = """
 from datetime import timedelta
-from penstock.streams import F, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import F, Input, Stream, Topic, TopicOutput, EmitChanges
 
 def counted(length, value):
     def transform(sales):
@@ -171,7 +171,7 @@ def stream(name, minutes, value):
     return Stream(
         name, "shop", {{"sales": Input(Topic("in"), schema="{schema}", event_time="at")}},
         counted(f"{{minutes}} minutes", value), TopicOutput(Topic(name, compacted=True), key="shop", value="value"),
-        Updates(window=timedelta(minutes=minutes), late_by=timedelta(minutes=1)))
+        EmitChanges(window=timedelta(minutes=minutes), grace=timedelta(minutes=1)))
 
 STREAMS = [{streams}]
 """

@@ -21,7 +21,7 @@ from penstock.kafka.admin import admin, partitions
 from penstock.kafka.limits import Message, digest
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.topic import ASIDE, COMMITS
-from penstock.streams import F, Final, Stream, TopicOutput
+from penstock.streams import EmitFinal, F, Stream, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.sharing import DEAD, MINUTE, ORDERS, SHARES, STREAM, order, place, raw_stream, sums, until, why
 from tests.support import tended, wait_until
@@ -195,7 +195,7 @@ def test_what_fails_without_a_record_blocks_and_costs_none(spark: SparkSession, 
         return records.groupBy().agg(F.count("*").alias("n")).select(F.expr("raise_error('never')").alias("n"))
 
     output = TopicOutput(SHARES, key="n", value="n")
-    of = replace(raw_stream(), transform=wrong, promise=STREAM.promise, output=output)
+    of = replace(raw_stream(), transform=wrong, output_mode=STREAM.output_mode, output=output)
     send(bootstrap, [Record(ORDERS.name, None, "1")])
     with running(of, spark, bootstrap, tmp_path) as run:
         until(run, "blocked")
@@ -212,7 +212,7 @@ def test_a_window_that_fails_as_it_closes_blocks_until_the_transform_is_mended(
             sums = orders.groupBy(F.window("event_time", "1 minute").alias("w")).agg(F.sum("amount").alias("sum"))
             return sums.select(F.unix_millis("w.start").alias("window"), F.expr(how).alias("sum"))
 
-        return replace(STREAM, transform=closing, promise=Final(timedelta(minutes=1), timedelta(seconds=1)))
+        return replace(STREAM, transform=closing, output_mode=EmitFinal(timedelta(minutes=1), timedelta(seconds=1)))
 
     def at(minute: int, amount: int) -> Record:
         value = json.dumps({"amount": amount, "people": 1, "at": MINUTE + 60_000 * minute})

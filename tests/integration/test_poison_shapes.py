@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.model.topic import COMMITS
-from penstock.streams import Each, F, Input, Joined, Table, Topic, TopicOutput
+from penstock.streams import F, Input, Stateless, StreamJoin, Table, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.sharing import DEAD, FOR_EVER, GIVEN, MINUTE, ORDERS, SHARES, STREAM, order, place, sums, until, why
 
@@ -72,8 +72,10 @@ def test_a_record_whose_pair_fails_in_a_join(spark: SparkSession, bootstrap: str
         schema="of BIGINT NOT NULL, number BIGINT NOT NULL, at BIGINT NOT NULL",
         event_time="timestamp_millis(at)",
     )
-    promise = Joined(within=timedelta(minutes=1), grace=timedelta(minutes=1))
-    of = replace(STREAM, inputs={"orders": GIVEN, "guests": given}, transform=shared, promise=promise, output=PAIRED)
+    output_mode = StreamJoin(within=timedelta(minutes=1), grace=timedelta(minutes=1))
+    of = replace(
+        STREAM, inputs={"orders": GIVEN, "guests": given}, transform=shared, output_mode=output_mode, output=PAIRED
+    )
     send(bootstrap, [order(10), order(20, partition=1), *guests((10, 2), (20, 0), (99, 0))])
     with running(of, spark, bootstrap, tmp_path) as run:
         until(run, dead=1)
@@ -96,7 +98,9 @@ def test_a_record_that_fails_with_its_row_of_a_table(spark: SparkSession, bootst
         return pairs.select("amount", F.expr("amount DIV rooms").alias("share"))
 
     table = Table(HOUSES, schema="rooms BIGINT NOT NULL")
-    of = replace(STREAM, inputs={"orders": GIVEN, "houses": table}, transform=shared, promise=Each(), output=PAIRED)
+    of = replace(
+        STREAM, inputs={"orders": GIVEN, "houses": table}, transform=shared, output_mode=Stateless(), output=PAIRED
+    )
     send(bootstrap, [Record(HOUSES.name, key, json.dumps({"rooms": n})) for key, n in (("10", 2), ("20", 0))])
     send(bootstrap, [order(10), order(20), order(30), order(10, partition=1)])
     with running(of, spark, bootstrap, tmp_path) as run:

@@ -26,7 +26,7 @@ from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.operations import recompute
 from penstock.engine.operations.recompute import Counts, recomputed
 from penstock.errors import DeclarationError
-from penstock.streams import F, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, F, Input, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send, table
 from tests.plain import plain
 
@@ -176,7 +176,7 @@ def stream(
 ) -> Stream:
     source = Input(given, schema=MICROS, event_time=time)
     written = TopicOutput(output, key="at", value=("at", "n"))
-    return Stream(f"{given.name}-counts", "tests", {"given": source}, transform, written, Updates(window, HOUR))
+    return Stream(f"{given.name}-counts", "tests", {"given": source}, transform, written, EmitChanges(window, HOUR))
 
 
 BASE = 1_700_000_000_000

@@ -15,9 +15,21 @@ from penstock.control import ProgressRow
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import DeclarationError
-from penstock.model.output_mode import Promise
+from penstock.model.output_mode import OutputMode
 from penstock.model.topic import COMMITS
-from penstock.streams import Each, F, Final, Input, Joined, Stream, Table, Timed, Topic, TopicOutput, Updates
+from penstock.streams import (
+    EmitChanges,
+    EmitFinal,
+    F,
+    Input,
+    Stateless,
+    Stream,
+    StreamJoin,
+    Table,
+    Timers,
+    Topic,
+    TopicOutput,
+)
 from penstock.testing import create, frames
 
 if TYPE_CHECKING:
@@ -34,8 +46,8 @@ INPUTS: dict[str, Input | Table] = {
     "other": Input(OTHER, schema=SCHEMA, event_time="at", dead="count"),
     "names": Table(NAMES, schema="name STRING"),
 }
-FINAL, UPDATES = Final(window=MINUTE, grace=MINUTE), Updates(window=MINUTE, late_by=MINUTE)
-JOINED, TIMED = Joined(within=MINUTE, grace=MINUTE), Timed(tick=MINUTE, grace=MINUTE)
+FINAL, UPDATES = EmitFinal(window=MINUTE, grace=MINUTE), EmitChanges(window=MINUTE, grace=MINUTE)
+JOINED, TIMED = StreamJoin(within=MINUTE, grace=MINUTE), Timers(tick=MINUTE, grace=MINUTE)
 BETWEEN = "a.n = b.n AND a.event_time BETWEEN b.event_time AND b.event_time + INTERVAL 1 MINUTE"
 
 
@@ -73,21 +85,21 @@ def sliding(length: str, every: str, start: str = "0 seconds") -> Any:
 
 
 TOPIC_BETWEEN = "two streams with a topic between"
-REFUSED: dict[str, tuple[Promise, Any, str]] = {
+REFUSED: dict[str, tuple[OutputMode, Any, str]] = {
     "an aggregate of an aggregate that is updated": (
         UPDATES, lambda one: by_minute(by_minute(one).withColumn("event_time", F.window_time("w"))), "one is all"),
-    "a join without saying so": (FINAL, joined, "promise Joined("),
+    "a join without saying so": (FINAL, joined, "use StreamJoin("),
     "a join that is updated": (UPDATES, joined, TOPIC_BETWEEN),
-    "a join of each": (Each(), joined, "promise Joined("),
-    "no join": (JOINED, lambda one, other: one.union(other).select("n"), "take another promise"),
+    "a join of each": (Stateless(), joined, "use StreamJoin("),
+    "no join": (JOINED, lambda one, other: one.union(other).select("n"), "take another output mode"),
     "timers that are updated": (UPDATES, timed, TOPIC_BETWEEN),
-    "timers without saying so": (FINAL, timed, "promise Timed("),
+    "timers without saying so": (FINAL, timed, "use Timers("),
     "timers by the machine's clock": (TIMED, lambda one: by_clock(one, "ProcessingTime"), '"EventTime"'),
     "state without a clock": (TIMED, lambda one: by_clock(one, "None"), '"EventTime"'),
     "timers without event time": (TIMED, lambda one: timed(one.select("n")), "the column event_time"),
-    "no timers": (TIMED, by_minute, "take another promise"),
+    "no timers": (TIMED, by_minute, "take another output mode"),
     "a step more than is said": (FINAL, lambda one: by_minute(one.dropDuplicates(["n", "event_time"])), "say steps=2"),
-    "a step in a stream without state": (Each(), by_minute, "say steps=1"),
+    "a step in a stream without state": (Stateless(), by_minute, "say steps=1"),
     "groups without time": (FINAL, lambda one: one.groupBy("n").count().select("n"), "a window of event_time"),
     "updated windows of another time": (
         UPDATES, lambda one: one.groupBy(F.window("at", "1 minute").alias("w")).agg(F.count("*").alias("n")),
@@ -107,21 +119,21 @@ REFUSED: dict[str, tuple[Promise, Any, str]] = {
     "a watermark of its own, once more": (
         FINAL, lambda one: by_minute(one.withWatermark("event_time", "1 hour")), "leave withWatermark out"),
     "a watermark of its own without state": (
-        Each(), lambda one: one.withWatermark("at", "1 hour").select("n"), "leave withWatermark out"),
+        Stateless(), lambda one: one.withWatermark("at", "1 hour").select("n"), "leave withWatermark out"),
     "an outer join without time": (
         JOINED, lambda one, other: one.join(other, "n", "left").select("n"), "how far apart"),
     "an anti join of streams": (JOINED, lambda one, other: one.alias("a").join(
         other.alias("b"), F.expr(BETWEEN), "anti"), "filter a left join"),
     "a table joined with a stream": (
-        Each(), lambda one, names: names.join(one, F.expr("key = n"), "left").select("n"), "not the table with"),
+        Stateless(), lambda one, names: names.join(one, F.expr("key = n"), "left").select("n"), "not the table with"),
     "all of a table": (
-        Each(), lambda one, names: one.join(names, F.expr("key = n"), "full").select("n"), "not the table with"),
-    "an order": (Each(), lambda one: one.orderBy("n"), "leave it out"),
-    "a limit": (Each(), lambda one: one.limit(3), "leave it out"),
+        Stateless(), lambda one, names: one.join(names, F.expr("key = n"), "full").select("n"), "not the table with"),
+    "an order": (Stateless(), lambda one: one.orderBy("n"), "leave it out"),
+    "a limit": (Stateless(), lambda one: one.limit(3), "leave it out"),
     "a window over rows": (
-        Each(), lambda one: one.selectExpr("row_number() OVER (PARTITION BY n ORDER BY at) AS n"), "max_by"),
+        Stateless(), lambda one: one.selectExpr("row_number() OVER (PARTITION BY n ORDER BY at) AS n"), "max_by"),
     "sessions that are updated": (
-        UPDATES, lambda one: one.groupBy("n", F.session_window("event_time", "1 minute")).count(), "promise Final"),
+        UPDATES, lambda one: one.groupBy("n", F.session_window("event_time", "1 minute")).count(), "use EmitFinal"),
     "old timers by the machine's clock": (
         TIMED, lambda one: one.groupBy("n").applyInPandasWithState(
             same, "n BIGINT", "n BIGINT", "append", "ProcessingTimeTimeout"), '"EventTime"'),
@@ -131,12 +143,13 @@ REFUSED: dict[str, tuple[Promise, Any, str]] = {
     "windows that overlap, by their length": (
         FINAL, sliding("1 minute", "30 seconds"), "window=datetime.timedelta(seconds=30)"),
     "windows that overlap and end between": (
-        Final(window=MINUTE, grace=MINUTE), sliding("90 seconds", "1 minute"), "phase=datetime.timedelta(seconds=30)"),
+        EmitFinal(window=MINUTE, grace=MINUTE), sliding("90 seconds", "1 minute"),
+        "phase=datetime.timedelta(seconds=30)"),
     "windows with a start of their own": (
         UPDATES, sliding("1 minute", "1 minute", "-5 seconds"), "phase=datetime.timedelta(seconds=55)"),
     "longer windows than it says": (
         UPDATES, sliding("1 hour", "1 hour"), "window=datetime.timedelta(seconds=3600)"),
-    "common rows": (Each(), lambda one, other: one.select("n").intersect(other.select("n")), "join the streams"),
+    "common rows": (Stateless(), lambda one, other: one.select("n").intersect(other.select("n")), "join the streams"),
 }  # fmt: skip
 
 
@@ -148,9 +161,9 @@ def bootstrap(broker: Broker) -> str:
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused(spark: SparkSession, bootstrap: str, tmp_path: Path, name: str) -> None:
-    promise, transform, way = REFUSED[name]
+    output_mode, transform, way = REFUSED[name]
     inputs = {n: INPUTS[n] for n in inspect.signature(transform).parameters}
-    stream = Stream("refused", "tests", inputs, transform, TopicOutput(OUT, key="n", value="n"), promise)
+    stream = Stream("refused", "tests", inputs, transform, TopicOutput(OUT, key="n", value="n"), output_mode)
     run = StreamRun(stream, spark, bootstrap, str(tmp_path), ProgressRow("refused", "tests", "i"))
     try:
         run.start()
@@ -167,14 +180,19 @@ def test_refused(spark: SparkSession, bootstrap: str, tmp_path: Path, name: str)
 @pytest.mark.parametrize("moment", ["coalesce(at, now())", "greatest(at, CAST('today' AS TIMESTAMP))"])
 def test_an_event_time_that_is_another_each_time_is_refused(spark: SparkSession, moment: str) -> None:
     given = Input(ONE, schema="at TIMESTAMP", event_time=moment)
-    stream = Stream("timed", "tests", {"rows": given}, lambda rows: rows, TopicOutput(OUT, value="value"), Each())
+    stream = Stream("timed", "tests", {"rows": given}, lambda rows: rows, TopicOutput(OUT, value="value"), Stateless())
     with pytest.raises(DeclarationError, match="input one: its event time is another each time"):
         frames(spark, stream, rows=[])
 
 
 def test_a_fault_of_another_kind_is_told_as_it_is(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     stream = Stream(
-        "refused", "tests", {"one": INPUTS["one"]}, lambda one: one.select("m"), TopicOutput(OUT, value="n"), Each()
+        "refused",
+        "tests",
+        {"one": INPUTS["one"]},
+        lambda one: one.select("m"),
+        TopicOutput(OUT, value="n"),
+        Stateless(),
     )
     run = StreamRun(stream, spark, bootstrap, str(tmp_path), ProgressRow("refused", "tests", "i"))
     run.tend()

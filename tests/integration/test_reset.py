@@ -25,7 +25,7 @@ from penstock.engine.session import session_for
 from penstock.kafka.admin import admin
 from penstock.kafka.replay import REPLAYS
 from penstock.model.topic import COMMITS
-from penstock.streams import Each, F, Final, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, EmitFinal, F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.support import forget, tended, wait_until
 
@@ -53,12 +53,12 @@ STREAM = Stream(
     inputs={"events": EVENT},
     transform=transform,
     output=TopicOutput(OUT, key="minute", value="count"),
-    promise=Updates(window=LENGTH, late_by=LENGTH),
+    output_mode=EmitChanges(window=LENGTH, grace=LENGTH),
     max_records=3,
 )
-FINAL = replace(STREAM, promise=Final(window=LENGTH, grace=timedelta(0)), max_records=0)
+FINAL = replace(STREAM, output_mode=EmitFinal(window=LENGTH, grace=timedelta(0)), max_records=0)
 BARE = replace(FINAL, output=TopicOutput(OUT, value=("minute", "count")))
-EACH = replace(BARE, transform=lambda events: events.selectExpr("1 AS minute", "at AS count"), promise=Each())
+EACH = replace(BARE, transform=lambda events: events.selectExpr("1 AS minute", "at AS count"), output_mode=Stateless())
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from penstock.kafka.admin import admin, partitions
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.output import Mark
 from penstock.model.topic import COMMITS
-from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, latest, read, running, send
 from tests.support import wait_until
 
@@ -53,7 +53,7 @@ STREAM = Stream(
     inputs={"events": Input(EVENTS, schema="n BIGINT NOT NULL, at BIGINT NOT NULL", event_time="timestamp_millis(at)")},
     transform=transform,
     output=TopicOutput(OUT, key="window", value=("count", "sum")),
-    promise=Updates(window=timedelta(minutes=1), late_by=timedelta(minutes=5)),
+    output_mode=EmitChanges(window=timedelta(minutes=1), grace=timedelta(minutes=5)),
 )
 
 
@@ -199,7 +199,7 @@ def test_offsets_are_committed_where_every_kafka_tool_looks(
 def test_a_checkpoint_that_is_gone_is_not_begun_anew(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     """One without state goes on behind its mark; one with state says what is missing."""
     plain = replace(
-        STREAM, transform=lambda events: events.select("n"), output=TopicOutput(OUT, value="n"), promise=Each()
+        STREAM, transform=lambda events: events.select("n"), output=TopicOutput(OUT, value="n"), output_mode=Stateless()
     )
     send(bootstrap, events(1, 2))
     for each in (STREAM, replace(plain, name="plain")):
@@ -244,7 +244,7 @@ PATTERN = replace(
     inputs={"records": Input(pattern="events.*")},
     transform=lambda records: by_topic(records).select("topic", "count"),
     output=TopicOutput(OUT, key="topic", value="count"),
-    promise=Updates(window=timedelta(minutes=1), late_by=timedelta(days=10_000)),
+    output_mode=EmitChanges(window=timedelta(minutes=1), grace=timedelta(days=10_000)),
 )
 
 

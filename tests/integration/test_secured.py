@@ -26,11 +26,11 @@ from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.errors import BrokerError, ControlError
 from penstock.host.process import free_port
 from penstock.kafka.admin import admin, ensure_topics
-from penstock.model.output_mode import Due
+from penstock.model.output_mode import HeartbeatSchedule
 from penstock.model.topic import COMMITS
 from penstock.monitoring.collect.sender import Sender
 from penstock.settings import settings
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, read, running, send
 from tests.captures import Source, polled
@@ -49,7 +49,7 @@ STREAM = Stream(
     inputs={"events": Input(EVENTS, schema="n BIGINT NOT NULL, at BIGINT", event_time="timestamp_millis(at)")},
     transform=lambda events: events.selectExpr("CAST(n AS STRING) AS key", "n * 2 AS twice"),
     output=TopicOutput(OUT, key="key", value=("twice",)),
-    promise=Each(),
+    output_mode=Stateless(),
 )
 
 
@@ -128,7 +128,7 @@ def set_to(guarded: Guarded, authority: Authority, monkeypatch: pytest.MonkeyPat
 
 
 def beater(topic: Topic, bootstrap: str) -> Beater:
-    due = Due(timedelta(seconds=10), timedelta(seconds=4))
+    due = HeartbeatSchedule(timedelta(seconds=10), timedelta(seconds=4))
     return Beater({topic.name: Beaten(topic, [Reader(due)], 4.0)}, None, bootstrap)
 
 

@@ -33,7 +33,7 @@ from penstock.model.output import NOTHING, Mark, Output, Owner
 from penstock.model.topic import COMMITS
 from penstock.settings import settings
 from penstock.sinks.core.document import Documents, Figures
-from penstock.streams import Each, F, Input, Stream, Topic
+from penstock.streams import F, Input, Stateless, Stream, Topic
 from penstock.testing import Record, create, running, send
 from tests.support import wait_until
 
@@ -123,7 +123,7 @@ def sink(name: str) -> Stream:
     given = Input(
         ORDERS, schema="lines INT NOT NULL", event_time="record.timestamp", ahead=None, record=True, tombstones="keep"
     )
-    return Stream(name, "tests", {"orders": given}, transform, Filed(sink=name, connection="cabinet"), Each())
+    return Stream(name, "tests", {"orders": given}, transform, Filed(sink=name, connection="cabinet"), Stateless())
 
 
 @pytest.fixture

@@ -56,10 +56,10 @@ def test_state_comes_back_to_its_plateau(spark: SparkSession, fresh_broker: Brok
     assert held[-1][0] == held[-1 - a_day][0] == held[-1 - 2 * a_day][0], held
     assert held[-1][1] == held[-1 - a_day][1] == held[-1 - 2 * a_day][1], held
     # What is held: the lateness, what came since the watermark was last moved, and the window that is open.
-    span = s.late_by + 2 * STEP + s.bundle
+    span = s.grace + 2 * STEP + s.bundle
     assert METRICS <= held[-1][0] <= METRICS * (span // s.bundle)
     # The second comes as far as the first said a step before, which is by its lateness behind.
-    span += s.late_by + 2 * STEP
+    span += s.grace + 2 * STEP
     assert METRICS <= held[-1][1] <= METRICS * ((span + 2 * s.summary) // s.summary)
     assert len({r.key for r in read(bootstrap, summaries.SUMMARIES.name)}) == (
         METRICS * (timedelta(days=DAYS) // s.summary)

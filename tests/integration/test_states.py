@@ -13,8 +13,8 @@ from penstock.control import ProgressRow
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.query import source
 from penstock.engine.query.stream_run import StreamRun
-from penstock.model.output_mode import Due
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.model.output_mode import HeartbeatSchedule
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, running, send
 from tests.support import tended, wait_until
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
 NUMBERS, COPIES = Topic("state-numbers", partitions=2), Topic("state-copies", partitions=1)
 STREAM = Stream(
     name="state-copies", app="states", inputs={"numbers": Input(NUMBERS)}, transform=lambda numbers: numbers,
-    output=TopicOutput(COPIES, value="value"), promise=Each(),
+    output=TopicOutput(COPIES, value="value"), output_mode=Stateless(),
 )  # fmt: skip
 
 
@@ -62,7 +62,9 @@ def test_a_stream_that_fails_does_so_until_it_is_well_and_can_be_stopped(
 def test_beats_are_no_rows(spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
     at = fresh_broker.bootstrap
     create(at, *STREAM.topics())
-    beater = Beater({NUMBERS.name: Beaten(NUMBERS, [Reader(Due(timedelta(minutes=1), timedelta()))])}, None, at)
+    beater = Beater(
+        {NUMBERS.name: Beaten(NUMBERS, [Reader(HeartbeatSchedule(timedelta(minutes=1), timedelta()))])}, None, at
+    )
     beater.run_once()
     send(at, [Record(NUMBERS.name, None, "x", n % 2) for n in range(3)])
     with running(STREAM, spark, at, tmp_path) as run:

@@ -22,7 +22,7 @@ from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.query.tables import Tables
 from penstock.kafka.admin import admin, partitions
 from penstock.model.output import Mark
-from penstock.streams import Each, Input, Stream, Table, Topic, TopicOutput
+from penstock.streams import Input, Stateless, Stream, Table, Topic, TopicOutput
 from penstock.tables import topic_reader
 from penstock.tables.table_store import MANIFEST, Manifest
 from penstock.testing import Record, create, read, send
@@ -41,7 +41,7 @@ STREAM = Stream(
     },
     transform=lambda sales, shops: sales.join(shops, sales.shop == shops.key),
     output=TopicOutput(OUT, key="id", value="id"),
-    promise=Each(),
+    output_mode=Stateless(),
 )
 
 

@@ -23,7 +23,7 @@ from penstock.kafka.admin import admin, partitions
 from penstock.kafka.dead_letters import between, consumer
 from penstock.kafka.topic_writer import TopicWriter
 from penstock.model.topic import COMMITS
-from penstock.streams import Each, F, Input, Stream, Table, Topic, TopicOutput
+from penstock.streams import F, Input, Stateless, Stream, Table, Topic, TopicOutput
 from penstock.tables import topic_reader
 from penstock.tables.table_store import GONE, MANIFEST
 from penstock.tables.topic_reader import Decoder, TableFeed
@@ -54,7 +54,7 @@ STREAM = Stream(
     },
     transform=transform,
     output=TopicOutput(OUT, key="id", value="town"),
-    promise=Each(),
+    output_mode=Stateless(),
 )
 
 

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 from penstock import catalog
 from penstock.codec.heartbeat import BEAT_KEY, Signer
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.model.output_mode import Promise
+from penstock.model.output_mode import OutputMode
 from penstock.model.topic import ASIDE
-from penstock.streams import F, Final, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, EmitFinal, F, Input, Stream, Topic, TopicOutput
 from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, read, running, send
 
@@ -41,9 +41,9 @@ def counts(events: DataFrame) -> DataFrame:
     )
 
 
-def declared(given: Input, promise: Promise, max_records: int = 0) -> Stream:
+def declared(given: Input, output_mode: OutputMode, max_records: int = 0) -> Stream:
     output = TopicOutput(Topic("counts", partitions=1), key="end", value="n")
-    return Stream("timed", "tests", {"events": given}, counts, output, promise, max_records=max_records)
+    return Stream("timed", "tests", {"events": given}, counts, output, output_mode, max_records=max_records)
 
 
 def events(*times: float, partition: int = 0) -> list[Record]:
@@ -54,9 +54,10 @@ def events(*times: float, partition: int = 0) -> list[Record]:
 
 @pytest.fixture
 def bootstrap(fresh_broker: Broker) -> str:
-    create(fresh_broker.bootstrap, *catalog.build([declared(INPUTS["raw"], Final(MINUTE, SECOND))]).topics.values())
+    create(fresh_broker.bootstrap, *catalog.build([declared(INPUTS["raw"], EmitFinal(MINUTE, SECOND))]).topics.values())
     create(
-        fresh_broker.bootstrap, *catalog.build([declared(INPUTS["a schema"], Final(MINUTE, SECOND))]).topics.values()
+        fresh_broker.bootstrap,
+        *catalog.build([declared(INPUTS["a schema"], EmitFinal(MINUTE, SECOND))]).topics.values(),
     )
     return fresh_broker.bootstrap
 
@@ -69,7 +70,7 @@ def test_one_fast_clock_takes_nothing_of_the_grace(
     grace = 5 * MINUTE
     now = time.time()
     ended = now - now % 60 - 5
-    with running(declared(INPUTS[name], Final(window=MINUTE, grace=grace)), spark, bootstrap, tmp_path) as run:
+    with running(declared(INPUTS[name], EmitFinal(window=MINUTE, grace=grace)), spark, bootstrap, tmp_path) as run:
         send(bootstrap, events(now + 590))
         run.settle()
         send(bootstrap, events(*[ended] * 10, partition=1))
@@ -83,7 +84,7 @@ def test_one_fast_clock_takes_nothing_of_the_grace(
 
 def test_a_batch_that_is_run_again(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     """Its output is there, and Spark has not noted that it ended: what it read must not move time further now."""
-    stream = declared(INPUTS["a schema"], Final(window=MINUTE, grace=5 * MINUTE))
+    stream = declared(INPUTS["a schema"], EmitFinal(window=MINUTE, grace=5 * MINUTE))
     now = time.time()
     send(bootstrap, events(now + 590))
     for _ in range(2):
@@ -101,7 +102,7 @@ def test_a_batch_that_is_run_again(spark: SparkSession, bootstrap: str, tmp_path
 def test_beats_of_others_and_of_a_fast_clock(spark: SparkSession, bootstrap: str, tmp_path: Path, name: str) -> None:
     """Forged ones are records like any other; a true one that lies ahead moves time to the clock."""
     grace = 5 * MINUTE
-    stream = declared(INPUTS[name], Final(window=MINUTE, grace=grace))
+    stream = declared(INPUTS[name], EmitFinal(window=MINUTE, grace=grace))
     now = time.time()
     ended, ahead = now - now % 60 - 5, int((now + 590) * 1000)
     key = BEAT_KEY.decode()
@@ -127,7 +128,7 @@ def test_a_backlog_that_is_read_in_pieces_is_not_late(spark: SparkSession, boots
     now = time.time()
     old = [now - 6 * 3600 + n * 33 for n in range(650)]
     send(bootstrap, [*events(*old), *events(*(now - 120 + n / 6 for n in range(650)), partition=1)])
-    stream = declared(INPUTS["a schema"], Updates(window=MINUTE, late_by=HOUR), max_records=300)
+    stream = declared(INPUTS["a schema"], EmitChanges(window=MINUTE, grace=HOUR), max_records=300)
     with running(stream, spark, bootstrap, tmp_path) as run:
         run.settle()
         assert (run.figures.batch_id or 0) >= 3, "it was read in pieces"
@@ -144,12 +145,13 @@ EARLY = Topic("early-windows", partitions=2, config={"retention.ms": "-1"})
 ROW = "at BIGINT NOT NULL, key STRING NOT NULL, n BIGINT NOT NULL"
 EARLIER = Stream(
     "earlier", "tests", {"events": INPUTS["a schema"]}, lambda events: windows(events, "1 minute"),
-    TopicOutput(EARLY, key="key", value=("at", "key", "n")), Updates(window=MINUTE, late_by=4 * MINUTE), max_records=1,
+    TopicOutput(EARLY, key="key", value=("at", "key", "n")), EmitChanges(window=MINUTE, grace=4 * MINUTE),
+    max_records=1,
 )  # fmt: skip
 LATER = Stream(
     "later", "tests", {"rows": Input(EARLY, schema=ROW, event_time="timestamp_millis(at)")},
     lambda rows: windows(rows, "2 minutes"), TopicOutput(Topic("counts", partitions=1), key="key", value="n"),
-    Updates(window=2 * MINUTE, late_by=6 * MINUTE),
+    EmitChanges(window=2 * MINUTE, grace=6 * MINUTE),
 )  # fmt: skip
 
 

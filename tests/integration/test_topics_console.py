@@ -19,7 +19,7 @@ from penstock.errors import BrokerError, BrokerRefused
 from penstock.kafka import console
 from penstock.kafka.admin import ensure_topics
 from penstock.settings import settings
-from penstock.streams import Final, Input, Stream, Topic, TopicOutput
+from penstock.streams import EmitFinal, Input, Stream, Topic, TopicOutput
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("orders")]
 
@@ -41,8 +41,8 @@ def orders(fresh_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Iterator[st
 
 def _catalog() -> Catalog:
     given = Input(Topic("orders"), schema=ORDER, event_time="timestamp_millis(at)")
-    output, promise = TopicOutput(Topic("totals"), "shop", "amount"), Final(timedelta(minutes=1), timedelta(0))
-    return build([Stream("totals", "shop", {"orders": given}, lambda orders: orders, output, promise)])
+    output, output_mode = TopicOutput(Topic("totals"), "shop", "amount"), EmitFinal(timedelta(minutes=1), timedelta(0))
+    return build([Stream("totals", "shop", {"orders": given}, lambda orders: orders, output, output_mode)])
 
 
 def run(*args: str, given: str | bytes | None = None, code: int = 0) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.model.topic import ASIDE, COMMITS
-from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
+from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import create, running
 from tests.support import tended, wait_until
 
@@ -65,7 +65,7 @@ def read(bootstrap: str, topic: str) -> list[tuple[Any, Any]]:
 
 def stream(given: Input, output: Any, transform: Any = None, **more: Input) -> Stream:
     inputs = {"things": given, **more}
-    return Stream("values", "tests", inputs, transform or (lambda things: things), output, Each())
+    return Stream("values", "tests", inputs, transform or (lambda things: things), output, Stateless())
 
 
 def made(declared: Stream, spark: SparkSession, bootstrap: str, folder: Path) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.engine.query.decode import HEADERS, decoded
 from penstock.model.input import RAW
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, frames
 
 pytestmark = pytest.mark.integration
@@ -29,7 +29,7 @@ def streamed(given: Input) -> Stream:
     def transform(rows: DataFrame) -> DataFrame:
         return rows
 
-    return Stream("s", "a", {"rows": given}, transform, TopicOutput(Topic("out"), value="id"), Each())
+    return Stream("s", "a", {"rows": given}, transform, TopicOutput(Topic("out"), value="id"), Stateless())
 
 
 @pytest.mark.parametrize(

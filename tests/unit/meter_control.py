@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.catalog import build
 from penstock.control import Control, ProgressRow
-from penstock.streams import Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, Input, Stream, Topic, TopicOutput
 
 STREAM = "topic-quality"
 APP = "quality"
@@ -27,7 +27,7 @@ def filled(control: Control) -> Control:
         inputs={"records": Input(topic=Topic("clicks"), schema="at BIGINT", event_time="timestamp_millis(at)")},
         transform=_transform,
         output=TopicOutput(Topic("metrics"), key="key", value="value"),
-        promise=Updates(window=timedelta(seconds=1), late_by=timedelta(minutes=1)),
+        output_mode=EmitChanges(window=timedelta(seconds=1), grace=timedelta(minutes=1)),
     )
     control.sync(build([stream]))
     incarnation = control.claim(APP, None, host="here", spec_hash="0", owner="test", log="driver.log")

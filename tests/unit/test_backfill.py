@@ -37,7 +37,7 @@ from penstock.control import Control
 from penstock.control.rows import ProgressRow
 from penstock.errors import BackfillError, NotYet, Wait
 from penstock.kafka.limits import Message
-from penstock.streams import Archive, Backfill, Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Archive, Backfill, Input, Stateless, Stream, Topic, TopicOutput
 from tests.support import wait_until
 
 AT = datetime(2026, 1, 1, 10, tzinfo=UTC)
@@ -300,7 +300,7 @@ def test_a_dry_run_has_a_row_of_its_own(control: Control) -> None:
 
 IN, OUT = Topic("in"), Topic("out")
 READER = Stream(
-    name="reader", app="tests", inputs={"of": Input(IN)}, transform=lambda of: of, promise=Each(),
+    name="reader", app="tests", inputs={"of": Input(IN)}, transform=lambda of: of, output_mode=Stateless(),
     output=TopicOutput(OUT, value="value"),
 )  # fmt: skip
 

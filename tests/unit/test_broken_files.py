@@ -26,9 +26,9 @@ from penstock.supervision.unreadable_run import Unreadable
 from tests.chaos.projects import other_project
 
 STREAM = """
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
 STREAM = Stream("{name}", "{app}", {{"rows": Input(Topic("in"))}}, lambda rows: rows,
-                TopicOutput(Topic("{name}-out"), value="value"), Each())
+                TopicOutput(Topic("{name}-out"), value="value"), Stateless())
 """
 CAPTURE = """CAPTURE INTO {name}
 FROM sqlite demo
@@ -299,8 +299,10 @@ def test_state_that_does_not_fit_is_not_released_unless_accepted(
 def test_the_beats_of_a_broken_file_go_on(project: Path) -> None:
     from penstock_triggers import declared_windows
 
-    windowed = STREAM.format(name="rates", app="bank").replace("Each())", "Final(timedelta(60), timedelta(1)))")
-    head = "from datetime import timedelta\nfrom penstock.streams import Final\n"
+    windowed = STREAM.format(name="rates", app="bank").replace(
+        "Stateless())", "EmitFinal(timedelta(60), timedelta(1)))"
+    )
+    head = "from datetime import timedelta\nfrom penstock.streams import EmitFinal\n"
     (project / "jobs" / "bank" / "rates.py").write_text(head + windowed)
     before = declared_windows()
     assert [one["topic"] for one in before] == ["in"]
@@ -313,8 +315,10 @@ def test_who_feeds_a_topic_is_known_though_its_file_breaks(project: Path) -> Non
     """Its driver runs on, and its readers' windows wait for it as before."""
     from penstock_triggers import _windowed, declared_windows
 
-    windowed = STREAM.format(name="rates", app="bank").replace("Each())", "Final(timedelta(60), timedelta(1)))")
-    head = "from datetime import timedelta\nfrom penstock.streams import Final\n"
+    windowed = STREAM.format(name="rates", app="bank").replace(
+        "Stateless())", "EmitFinal(timedelta(60), timedelta(1)))"
+    )
+    head = "from datetime import timedelta\nfrom penstock.streams import EmitFinal\n"
     (project / "jobs" / "bank" / "rates.py").write_text(head + windowed.replace('Topic("in")', 'Topic("sales-out")'))
     before = declared_windows()
     found = _windowed(json.loads(json.dumps(before)))

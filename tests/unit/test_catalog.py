@@ -21,7 +21,7 @@ from penstock.model.declaration import Declared, Place
 from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT
 from penstock.sinks.influxdb.config import InfluxDB
-from penstock.streams import Archive, Backfill, Each, Final, Input, Stream, Table, Topic, TopicOutput, View
+from penstock.streams import Archive, Backfill, EmitFinal, Input, Stateless, Stream, Table, Topic, TopicOutput, View
 from tests.chaos.projects import other_project
 
 DECLARED = PROJECT / "tests" / "browser" / "project"
@@ -36,7 +36,7 @@ def stream(name: str = "minutes", **changed: Any) -> Stream:
         "inputs": {"rows": Input(ORDERS, schema="at BIGINT", event_time="timestamp_millis(at)", late="keep")},
         "transform": lambda rows: rows,
         "output": TopicOutput(Topic(name), "key", "value"),
-        "promise": Final(MINUTE, MINUTE),
+        "output_mode": EmitFinal(MINUTE, MINUTE),
     }
     return Stream(name, **{**given, **changed})
 
@@ -71,7 +71,7 @@ def test_every_kind_says_what_it_reads_and_writes() -> None:
         inputs={"rows": Input(ORDERS), "shops": Table(SHOPS, "name STRING")},
         transform=lambda rows, shops: rows.join(shops),
     )
-    every = stream(inputs={"rows": Input(pattern="o.*")}, output=both, promise=Each())
+    every = stream(inputs={"rows": Input(pattern="o.*")}, output=both, output_mode=Stateless())
     topic = [Place("topic", name) for name in ("orders", "shops", "minutes", "a", "shops-dead-letter")]
     expected: list[tuple[Declared, str, list[Place], list[Place]]] = [
         (
@@ -136,7 +136,7 @@ def test_each_knows_where_it_was_declared() -> None:
             "the format is not known; got: 'csv'; hint: take one of: parquet",
         ),
         (
-            lambda: Archive("a", stream(output=POINTS, promise=Each()), bucket="lake"),
+            lambda: Archive("a", stream(output=POINTS, output_mode=Stateless()), bucket="lake"),
             "stream minutes does not write one topic; got: influxdb:shop.m",
         ),
         (lambda: Backfill("b", "", ORDERS), "backfill b has no source"),

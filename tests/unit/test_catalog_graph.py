@@ -185,9 +185,12 @@ def test_rows_say_what_runs_and_what_is_promised(catalog: Catalog) -> None:
         "shops", "order-minutes", "order-points", "order-counts", "order-replay",
         "minutes-by-shop", "shop-names", "agents", "assigned", "last-alerts",
     }  # fmt: skip
-    assert found["order-minutes"].promise == "final: window 1 min, grace 10 s"
-    assert (found["order-points"].promise, found["shops"].promise) == ("each", "polled every 1 s, compared every 1 d")
-    assert found["order-archive"].promise == "each"
+    assert found["order-minutes"].output_mode == "EmitFinal: window 1 min, grace 10 s"
+    assert (found["order-points"].output_mode, found["shops"].output_mode) == (
+        "Stateless",
+        "polled every 1 s, compared every 1 d",
+    )
+    assert found["order-archive"].output_mode == "Stateless"
     assert [found[name].behind_ms for name in ("order-minutes", "order-points", "shops")] == [10_000, 0, 0]
 
 

@@ -20,10 +20,10 @@ from tests.chaos.projects import other_project
 ORDERS = """UPSERT INTO mongodb.shop.orders READ orders AS JSON (id BIGINT) KEY (id)
 TOMBSTONES DELETE (record.key) AS SELECT id FROM orders"""
 FOREIGN = "INSERT INTO mongodb.shop.clicks READ clicks AS TEXT APP web AS SELECT text FROM clicks"
-STREAM = """from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+STREAM = """from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
 ORDERS = Topic("orders", compacted=True)
 OUTPUT = TopicOutput(Topic("copied"), value="v")
-STREAM = Stream("copy", "shop", {"rows": Input(ORDERS)}, lambda rows: rows, OUTPUT, Each())
+STREAM = Stream("copy", "shop", {"rows": Input(ORDERS)}, lambda rows: rows, OUTPUT, Stateless())
 """
 
 
@@ -182,7 +182,7 @@ def test_a_whole_topic_and_a_share_of_it_do_not_go_to_one_place(project: Path) -
 
 
 def test_a_stream_that_does_not_run_is_declared_only(project: Path) -> None:
-    (project / "jobs" / "shop" / "copy_of.py").write_text(STREAM.replace("Each())", "Each(), runs=False)"))
+    (project / "jobs" / "shop" / "copy_of.py").write_text(STREAM.replace("Stateless())", "Stateless(), runs=False)"))
     load.cache_clear()
     found = load(project)
     assert (set(found.apps), set(found.idle)) == ({"sinks", "web"}, {"copy"})

@@ -23,10 +23,10 @@ from tests.unit.test_catalog import DECLARED
 
 STREAM = """
 from datetime import timedelta
-from penstock.streams import Combiner, Each, Input, Stream, Topic, TopicOutput, View
+from penstock.streams import Combiner, Stateless, Input, Stream, Topic, TopicOutput, View
 COMBINE = Combiner("n BIGINT", "SELECT count(*) AS n, max(event_time) AS event_time FROM {records}")
 STREAM = Stream("{name}", "other", {{"rows": Input(Topic("{topic}"), combine=COMBINE)}}, lambda rows: rows,
-                TopicOutput(Topic("{name}-out"), value="n"), Each())
+                TopicOutput(Topic("{name}-out"), value="n"), Stateless())
 """
 GOOD = STREAM.format(name="good", topic="here", records="records")
 ALL = {

@@ -46,10 +46,10 @@ def test_everything_is_listed_with_inputs_outputs_and_whether_it_runs() -> None:
         "order-minutes",
         "influxdb:shop.orders",
         "(store)",
-        "each",
+        "Stateless",
         "yes",
     ]
-    assert "final: window 1 min, grace 10 s" in lines["stream order-minutes"]
+    assert "EmitFinal: window 1 min, grace 10 s" in lines["stream order-minutes"]
     assert lines["archive order-archive"].rstrip().endswith("declared only")
     assert "bucket:lake/shop/orders (store)" in lines["archive order-archive"]
     assert "order-archive (archive)" in lines["backfill order-replay"]

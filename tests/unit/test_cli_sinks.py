@@ -18,7 +18,7 @@ from penstock.control import Control, ProgressRow, connect
 from penstock.errors import DeclarationError
 from penstock.model.output import Output
 from penstock.sinks.core.document import Documents
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.support import forget
 
 
@@ -32,7 +32,7 @@ class Shelf(Documents):
 
 
 def stream(name: str, output: Output, reads: str = "orders") -> Stream:
-    return Stream(name, "sinks", {"rows": Input(Topic(reads), record=True)}, lambda rows: rows, output, Each())
+    return Stream(name, "sinks", {"rows": Input(Topic(reads), record=True)}, lambda rows: rows, output, Stateless())
 
 
 SEARCH = stream("search", Shelf(sink="search", connection="shelf"))

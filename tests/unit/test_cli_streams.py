@@ -21,7 +21,7 @@ from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.devstack import resource_usage
 from penstock.errors import ControlError, ReleaseRefused
 from penstock.host import process
-from penstock.streams import Final, Input, Stream, Topic, TopicOutput
+from penstock.streams import EmitFinal, Input, Stream, Topic, TopicOutput
 from penstock.supervision import release as releases
 from tests.support import forget
 
@@ -33,7 +33,7 @@ def catalog() -> Catalog:
     def stream(name: str, app_name: str) -> Stream:
         return Stream(
             name, app_name, {"rows": Input(Topic(f"{name}-in"))}, lambda rows: rows,
-            TopicOutput(Topic(f"{name}-out"), "key", "value"), Final(timedelta(minutes=5), timedelta(minutes=1)),
+            TopicOutput(Topic(f"{name}-out"), "key", "value"), EmitFinal(timedelta(minutes=5), timedelta(minutes=1)),
         )  # fmt: skip
 
     return build([stream("bundles", "metrics"), stream("summaries", "metrics"), stream("topic-quality", "quality")])

@@ -15,16 +15,16 @@ from penstock.errors import DeclarationError
 from penstock.model.capture import parse
 from penstock.streams import (
     Combiner,
-    Each,
-    Final,
+    EmitChanges,
+    EmitFinal,
     Input,
-    Joined,
+    Stateless,
     Stream,
+    StreamJoin,
     Table,
-    Timed,
+    Timers,
     Topic,
     TopicOutput,
-    Updates,
 )
 
 TRIES = 10_000
@@ -40,8 +40,8 @@ TEXTS = [
 STRANGE: list[Any] = [
     *TEXTS, None, True, False, 0, 1, -1, 2, 10**30, 0.5, -0.5, float("nan"), float("inf"), 1j, b"", b"a", b"\xff", (),
     (1,), ("a",), ("a", "a"), ("a", None), [], ["a"], [[]], {}, {"a": 1}, {1: "a"}, {"": None}, set(), {"a"}, object(),
-    object, Each, Each(), SECOND, -SECOND, timedelta(0), timedelta.max, timedelta.min, timedelta(microseconds=1), len,
-    lambda: None, max, dict, Topic("t"), Topic("t", compacted=True), int, range(3),
+    object, Stateless, Stateless(), SECOND, -SECOND, timedelta(0), timedelta.max, timedelta.min,
+    timedelta(microseconds=1), len, lambda: None, max, dict, Topic("t"), Topic("t", compacted=True), int, range(3),
     TopicOutput(Topic("o"), value="v"), Input(Topic("i")), Table(Topic("c", compacted=True), "a BIGINT"), Ellipsis,
 ]  # fmt: skip
 
@@ -70,21 +70,21 @@ KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "table": (Table, {"topic": COMPACT, "schema": "a BIGINT"}),
     "combiner": (Combiner, {"schema": "n BIGINT", "sql": "SELECT count(*) AS n FROM records", "reads": ("key",)}),
     "output": (TopicOutput, {"topic": Topic("out"), "key": "k", "value": ("a", "b")}),
-    "final": (Final, {"window": SECOND, "grace": SECOND, "first": None, "phase": timedelta(0)}),
-    "updates": (Updates, {"window": SECOND, "late_by": SECOND, "phase": timedelta(0)}),
-    "joined": (Joined, {"within": SECOND, "grace": SECOND}),
-    "timed": (Timed, {"tick": SECOND, "grace": SECOND}),
+    "final": (EmitFinal, {"window": SECOND, "grace": SECOND, "first": None, "phase": timedelta(0)}),
+    "updates": (EmitChanges, {"window": SECOND, "grace": SECOND, "phase": timedelta(0)}),
+    "joined": (StreamJoin, {"within": SECOND, "grace": SECOND}),
+    "timed": (Timers, {"tick": SECOND, "grace": SECOND}),
     "stream": (
         Stream,
         {"name": "s", "app": "a", "inputs": {"given": GIVEN}, "transform": rows,
-         "output": TopicOutput(Topic("out"), key="k", value="v"), "promise": Each(), "shuffle_partitions": 1,
+         "output": TopicOutput(Topic("out"), key="k", value="v"), "output_mode": Stateless(), "shuffle_partitions": 1,
          "every": 0.0, "max_records": 0, "steps": None},
     ),
     "stream of two": (
         Stream,
         {"name": "s", "app": "a", "inputs": {"a": GIVEN, "b": Table(COMPACT, "x BIGINT")}, "transform": two,
          "output": {name: TopicOutput(Topic(name), key="k", value="v") for name in "xy"},
-         "promise": Updates(SECOND, SECOND), "steps": 1},
+         "output_mode": EmitChanges(SECOND, SECOND), "steps": 1},
     ),
 }  # fmt: skip
 

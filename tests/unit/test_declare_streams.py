@@ -10,9 +10,20 @@ import pytest
 
 from penstock.errors import DeclarationError
 from penstock.model.input import Combiner
-from penstock.model.output_mode import Promise
+from penstock.model.output_mode import OutputMode
 from penstock.model.topic import COMMITS
-from penstock.streams import Each, Final, Input, Joined, Stream, Table, Timed, Topic, TopicOutput, Updates
+from penstock.streams import (
+    EmitChanges,
+    EmitFinal,
+    Input,
+    Stateless,
+    Stream,
+    StreamJoin,
+    Table,
+    Timers,
+    Topic,
+    TopicOutput,
+)
 
 MINUTE = timedelta(minutes=1)
 EVENTS = Input(Topic("events"), schema="n BIGINT, at TIMESTAMP", event_time="at")
@@ -23,7 +34,7 @@ OUT = TopicOutput(Topic("out"), key="n", value="n")
 def declared(**changed: Any) -> Stream:
     given: dict[str, Any] = {
         "name": "s", "app": "a", "inputs": {"events": EVENTS}, "transform": lambda events: events,
-        "output": OUT, "promise": Each(),
+        "output": OUT, "output_mode": Stateless(),
     }  # fmt: skip
     return Stream(**given | changed)
 
@@ -35,13 +46,13 @@ def two(events: Any, names: Any) -> Any:  # noqa: ARG001
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"promise": Updates(MINUTE, MINUTE), "steps": 2}, "a topic between"),
-        ({"promise": Joined(MINUTE, MINUTE)}, "give two inputs"),
-        ({"promise": Joined(MINUTE, MINUTE), "inputs": {"events": EVENTS, "names": NAMES}, "transform": two},
-         "a join with a Table, which needs no state, promise Each"),
-        ({"promise": Each(), "steps": 1}, "means no state"),
-        ({"promise": Timed(MINUTE, MINUTE), "steps": 0}, "means state"),
-        ({"promise": Final(MINUTE, MINUTE), "max_records": 5}, "leave it out"),
+        ({"output_mode": EmitChanges(MINUTE, MINUTE), "steps": 2}, "a topic between"),
+        ({"output_mode": StreamJoin(MINUTE, MINUTE)}, "give two inputs"),
+        ({"output_mode": StreamJoin(MINUTE, MINUTE), "inputs": {"events": EVENTS, "names": NAMES}, "transform": two},
+         "a join with a Table, which needs no state, use Stateless"),
+        ({"output_mode": Stateless(), "steps": 1}, "means no state"),
+        ({"output_mode": Timers(MINUTE, MINUTE), "steps": 0}, "means state"),
+        ({"output_mode": EmitFinal(MINUTE, MINUTE), "max_records": 5}, "leave it out"),
         ({"inputs": {"names": NAMES}, "transform": lambda names: names}, "tables alone make no batch"),
         ({"inputs": {"events": NAMES, "names": NAMES}, "transform": two}, "tables alone make no batch"),
         ({"inputs": {"events": EVENTS, "names": Table(Topic("events", compacted=True), schema="n BIGINT")},
@@ -52,14 +63,15 @@ def two(events: Any, names: Any) -> Any:  # noqa: ARG001
         ({"output": {"a": OUT, "b": OUT}}, "two outputs to one place"),
         ({"output": TopicOutput(Topic("events-dead-letter"), key="n", value="n")}, "where its dead letters"),
         ({"output": {}}, "has no output"),
-        ({"promise": Updates(MINUTE, MINUTE), "output": TopicOutput(Topic("out"), value="n")}, "give the output a key"),
+        ({"output_mode": EmitChanges(MINUTE, MINUTE), "output": TopicOutput(Topic("out"), value="n")},
+         "give the output a key"),
         ({"output": {"": OUT, "b": TopicOutput(Topic("b"), value="n")}}, "a text as the tag of each output"),
         ({"output": {1: OUT}}, "a text as the tag of each output"),
         ({"output": [OUT]}, "or several by tag"),
         ({"inputs": {"events": Topic("events")}}, "this is no input"),
         ({"inputs": [EVENTS]}, "inputs is not what it should be"),
         ({"transform": None}, "transform is not what it should be"),
-        ({"promise": Each}, "promise is not what it should be"),
+        ({"output_mode": Stateless}, "output_mode is not what it should be"),
         ({"name": 5}, "is not usable"),
         ({"name": "x" * 121}, "120 at most"),
         ({"every": -1.0}, "every is too small"),
@@ -73,7 +85,7 @@ def two(events: Any, names: Any) -> Any:  # noqa: ARG001
         ({"inputs": {"events": Input(pattern="s-.*", late="keep")}}, "matches s-late"),
         ({"inputs": {"events": Input(Topic("events"), late="keep"), "names": Input(Topic("s-late"))},
           "transform": two}, "reads its own output"),
-        ({"inputs": {"events": Input(pattern="e.*")}, "promise": Final(MINUTE, MINUTE)}, "get no heartbeats"),
+        ({"inputs": {"events": Input(pattern="e.*")}, "output_mode": EmitFinal(MINUTE, MINUTE)}, "get no heartbeats"),
     ],
 )  # fmt: skip
 def test_refused(changed: dict[str, Any], said: str) -> None:
@@ -89,9 +101,13 @@ def test_a_table_needs_a_compacted_topic() -> None:
 
 def test_a_step_before_the_windows_decides_what_is_late() -> None:
     hour = timedelta(hours=1)
-    assert (Final(hour, MINUTE).length, Final(hour, MINUTE).taken_for) == (hour, timedelta(0))
-    sessions = Final(hour, MINUTE, first=5 * MINUTE)
-    assert (sessions.length, sessions.taken_for, sessions.due) == (timedelta(0), 5 * MINUTE, Final(hour, MINUTE).due)
+    assert (EmitFinal(hour, MINUTE).length, EmitFinal(hour, MINUTE).taken_for) == (hour, timedelta(0))
+    sessions = EmitFinal(hour, MINUTE, first=5 * MINUTE)
+    assert (sessions.length, sessions.taken_for, sessions.due) == (
+        timedelta(0),
+        5 * MINUTE,
+        EmitFinal(hour, MINUTE).due,
+    )
 
 
 def test_what_a_pattern_is_advised_to_be_is_taken() -> None:
@@ -99,19 +115,19 @@ def test_what_a_pattern_is_advised_to_be_is_taken() -> None:
 
 
 LENGTHS: list[tuple[Any, str]] = [
-    (lambda: Final(timedelta(0), MINUTE), "Final(window=...)"),
-    (lambda: Final(MINUTE, -MINUTE), "Final(grace=...)"),
-    (lambda: Final(MINUTE, MINUTE, first=-MINUTE), "Final(first=...)"),
-    (lambda: Final("1 minute", MINUTE), "Final(window=...)"),  # type: ignore[arg-type]
-    (lambda: Final(None, MINUTE), "Final(window=...)"),  # type: ignore[arg-type]
-    (lambda: Updates(timedelta(microseconds=10), MINUTE), "Updates(window=...)"),
-    (lambda: Updates(MINUTE, 60), "Updates(late_by=...)"),  # type: ignore[arg-type]
-    (lambda: Final(MINUTE, MINUTE, phase=-MINUTE), "Final(phase=...)"),
-    (lambda: Joined(-MINUTE, MINUTE), "Joined(within=...)"),
-    (lambda: Timed(timedelta(0), MINUTE), "Timed(tick=...)"),
+    (lambda: EmitFinal(timedelta(0), MINUTE), "EmitFinal(window=...)"),
+    (lambda: EmitFinal(MINUTE, -MINUTE), "EmitFinal(grace=...)"),
+    (lambda: EmitFinal(MINUTE, MINUTE, first=-MINUTE), "EmitFinal(first=...)"),
+    (lambda: EmitFinal("1 minute", MINUTE), "EmitFinal(window=...)"),  # type: ignore[arg-type]
+    (lambda: EmitFinal(None, MINUTE), "EmitFinal(window=...)"),  # type: ignore[arg-type]
+    (lambda: EmitChanges(timedelta(microseconds=10), MINUTE), "EmitChanges(window=...)"),
+    (lambda: EmitChanges(MINUTE, 60), "EmitChanges(grace=...)"),  # type: ignore[arg-type]
+    (lambda: EmitFinal(MINUTE, MINUTE, phase=-MINUTE), "EmitFinal(phase=...)"),
+    (lambda: StreamJoin(-MINUTE, MINUTE), "StreamJoin(within=...)"),
+    (lambda: Timers(timedelta(0), MINUTE), "Timers(tick=...)"),
     (lambda: Input(Topic("events"), ahead=-MINUTE), "input events: ahead"),
     (lambda: Input(Topic("events"), ahead=timedelta.max), "input events: ahead"),
-    (lambda: Updates(MINUTE, timedelta(days=365_001)), "Updates(late_by=...)"),
+    (lambda: EmitChanges(MINUTE, timedelta(days=365_001)), "EmitChanges(grace=...)"),
 ]
 
 
@@ -126,9 +142,9 @@ def test_a_length_of_time_that_no_clock_can_keep(make: Any, what: str) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Final(MINUTE, MINUTE, phase=MINUTE),
-        lambda: Updates(MINUTE, MINUTE, phase=2 * MINUTE),
-        lambda: Final(MINUTE, MINUTE, first=MINUTE, phase=timedelta(seconds=1)),
+        lambda: EmitFinal(MINUTE, MINUTE, phase=MINUTE),
+        lambda: EmitChanges(MINUTE, MINUTE, phase=2 * MINUTE),
+        lambda: EmitFinal(MINUTE, MINUTE, first=MINUTE, phase=timedelta(seconds=1)),
     ],
 )
 def test_a_phase_that_no_window_has(make: Any) -> None:
@@ -137,7 +153,7 @@ def test_a_phase_that_no_window_has(make: Any) -> None:
 
 
 def test_lengths_that_can_be_kept() -> None:
-    assert (Final(MINUTE, timedelta(0)).first, Joined(timedelta(0), timedelta(0)).delay) == (None, timedelta(0))
+    assert (EmitFinal(MINUTE, timedelta(0)).first, StreamJoin(timedelta(0), timedelta(0)).delay) == (None, timedelta(0))
 
 
 EVENT = "n BIGINT, at TIMESTAMP, s STRUCT<at: TIMESTAMP>, day DATE"
@@ -178,11 +194,11 @@ def test_an_input_of_whole_records() -> None:
     Input(Topic("events"), record=True, event_time="record.timestamp")
 
 
-@pytest.mark.parametrize(("promise", "good"), [(Each(), True), (Final(MINUTE, MINUTE), False)])
-def test_every_time_is_believed_where_none_ends_a_window(promise: Promise, good: bool) -> None:
+@pytest.mark.parametrize(("output_mode", "good"), [(Stateless(), True), (EmitFinal(MINUTE, MINUTE), False)])
+def test_every_time_is_believed_where_none_ends_a_window(output_mode: OutputMode, good: bool) -> None:
     given = {"rows": Input(Topic("events"), ahead=None)}
     with nullcontext() if good else pytest.raises(DeclarationError, match="believes every time"):
-        Stream("s", "a", given, lambda rows: rows, TopicOutput(Topic("out"), value="value"), promise)
+        Stream("s", "a", given, lambda rows: rows, TopicOutput(Topic("out"), value="value"), output_mode)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from penstock.engine.jvm.bridge import Execution
 from penstock.engine.query.upstream import FREE, HELD, NOTHING, Fed, Feeds, Look, feeding, limit
 from penstock.engine.query.watermark import Watermark
 from penstock.model.output import Mark
-from penstock.streams import Each, Final, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, EmitFinal, Input, Stateless, Stream, Topic, TopicOutput
 
 SECOND = 1000
 MINUTE = 60 * SECOND
@@ -31,10 +31,10 @@ def given(topic: Topic) -> Input:
     return Input(topic, schema=AT, event_time="timestamp_millis(at)")
 
 
-def stream(name: str, read: Topic, write: Topic, window: int, late_by: int, most: int = 0) -> Stream:
-    promise = Updates(timedelta(milliseconds=window), timedelta(milliseconds=late_by))
+def stream(name: str, read: Topic, write: Topic, window: int, grace: int, most: int = 0) -> Stream:
+    output_mode = EmitChanges(timedelta(milliseconds=window), timedelta(milliseconds=grace))
     output = TopicOutput(write, key="at", value="at")
-    return Stream(name, "tests", {"rows": given(read)}, lambda rows: rows, output, promise, max_records=most)
+    return Stream(name, "tests", {"rows": given(read)}, lambda rows: rows, output, output_mode, max_records=most)
 
 
 def fed(time: int, batch: int = 1, *, rests: bool = False, writes: str = "between") -> Fed:
@@ -130,13 +130,13 @@ class Stage:
             watermark_ms=self.watermark,
         )  # fmt: skip
         found = [at for p, end in enumerate(ends) for at in times[p][starts[topic][p] : end]]
-        size = self.stream.promise.length // timedelta(milliseconds=1)
+        size = self.stream.output_mode.length // timedelta(milliseconds=1)
         late = [at for at in found if at // size * size + size <= self.watermark]
         executed = Executed(max(found, default=0))
         come = self._clock.settle(cast(Batch, planned), cast(Execution, executed))
         if executed.moved is not None:
             self.watermark = max(
-                self.watermark, executed.moved - self.stream.promise.delay // timedelta(milliseconds=1)
+                self.watermark, executed.moved - self.stream.output_mode.delay // timedelta(milliseconds=1)
             )
         kept = Counter(found)
         kept.subtract(late)
@@ -174,19 +174,19 @@ class Between:
         return
 
 
-def dropped(seed: int, most: int, *, by_marks: bool, outage: int, late_by: int = 4 * MINUTE) -> tuple[int, int, int]:
+def dropped(seed: int, most: int, *, by_marks: bool, outage: int, grace: int = 4 * MINUTE) -> tuple[int, int, int]:
     """An hour of records, of which some come late, through two streams that are away now and then: how many the first
-    let in, and how many of these the second dropped; of these how many were younger than late_by when they came."""
+    let in, and how many of these the second dropped; of these how many were younger than grace when they came."""
     chance = random.Random(seed)
-    first = Stage(stream("first", SOURCE, BETWEEN, MINUTE, late_by, most))
+    first = Stage(stream("first", SOURCE, BETWEEN, MINUTE, grace, most))
     between = Between(chance)
     second = Stage(
-        stream("second", BETWEEN, Topic("out"), 2 * MINUTE, late_by + 2 * MINUTE),
+        stream("second", BETWEEN, Topic("out"), 2 * MINUTE, grace + 2 * MINUTE),
         Feeds(cast(Stream, SimpleNamespace(name="second", sources={"rows": BETWEENS})), between) if by_marks else None,
     )
     if second.feeds:
         second.feeds.open(-1)
-    coming = [(n * SECOND, chance.choice([0, 0, 20 * SECOND, late_by - MINUTE, 2 * late_by])) for n in range(3600)]
+    coming = [(n * SECOND, chance.choice([0, 0, 20 * SECOND, grace - MINUTE, 2 * grace])) for n in range(3600)]
     written: list[list[int]] = [[], [], [], []]
     young, let_in, lost, lost_young = set[int](), 0, 0, 0
     at, n, reads_at, follows_at = 10**9, 0, 0, 0
@@ -197,7 +197,7 @@ def dropped(seed: int, most: int, *, by_marks: bool, outage: int, late_by: int =
             # Each five minutes most records come to another partition.
             partition = n // 300 % 4 if chance.random() < 0.9 else chance.randrange(4)
             written[partition].append(at + came - age)
-            young |= {at + came - age} if age < late_by else set()
+            young |= {at + came - age} if age < grace else set()
             n += 1
         if now == reads_at:
             waits = [len(times) - end for times, end in zip(written, first.read, strict=True)]
@@ -231,7 +231,7 @@ def test_what_the_first_let_in_is_in_time_for_the_second(most: int, outage: int)
 def test_beats_count_in_full_where_windows_wait_for_them() -> None:
     batch = cast(Batch, SimpleNamespace(batch_id=0, starts={}, ends={}, at_ms=10 * MINUTE, watermark_ms=0))
     updates = stream("second", BETWEEN, Topic("out"), MINUTE, 0)
-    final = replace(updates, promise=Final(timedelta(minutes=1), timedelta(0)))
+    final = replace(updates, output_mode=EmitFinal(timedelta(minutes=1), timedelta(0)))
     portions = cast(Portions, SimpleNamespace(most=0, cuts=lambda _: False))
     feeds = cast(Feeds, SimpleNamespace(limits=lambda *_: {"rows": 3 * MINUTE}))
     for latest, beat, moved in ((5, None, 3), (2, None, 2), (5, 4, 4), (4, 4, 4), (12, 11, 10)):
@@ -243,7 +243,9 @@ def test_beats_count_in_full_where_windows_wait_for_them() -> None:
 
 def test_a_stream_that_drops_nothing_says_how_far_it_read_to_the_end() -> None:
     """What a batch reads is told by the next one, for of the batch itself some rows may be seen before others."""
-    each = Stream("each", "a", {"rows": given(SOURCE)}, lambda rows: rows, TopicOutput(BETWEEN, value="at"), Each())
+    each = Stream(
+        "each", "a", {"rows": given(SOURCE)}, lambda rows: rows, TopicOutput(BETWEEN, value="at"), Stateless()
+    )
     portions = SimpleNamespace(most=0, cuts=lambda batch: batch.cut)
     watermark = Watermark(each, cast(Portions, portions), None, 3)
     told = []

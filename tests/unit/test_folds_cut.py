@@ -44,7 +44,7 @@ SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 6)
 
 @dataclass(frozen=True)
 class Kind:
-    """A fold's histories. ddl: the columns of its rows; late_by: as in `Folding`; history: at random; last: one row of
+    """A fold's histories. ddl: the columns of its rows; grace: as in `Folding`; history: at random; last: one row of
     each key, behind all that were given; came: what must be the same of the rows that came."""
 
     fold: Fold
@@ -52,7 +52,7 @@ class Kind:
     history: Callable[[random.Random], list[Item]]
     last: Callable[[list[Row], int], list[Row]]
     came: Callable[[list[Row]], Any]
-    late_by: int | None = None
+    grace: int | None = None
 
 
 def every(rows: Iterable[Row]) -> list[str]:
@@ -214,7 +214,7 @@ KINDS = [
 
 def ran(kind: Kind, items: Sequence[Item], cuts: Sequence[int], folder: Path, chance: random.Random) -> tuple[Any, Any]:
     """What came of it, and the state."""
-    folding = Folding(kind.fold, kind.ddl, folder, kind.late_by)
+    folding = Folding(kind.fold, kind.ddl, folder, kind.grace)
     came: list[Row] = []
 
     def take(batch: Sequence[Item], clock: int = 0) -> None:

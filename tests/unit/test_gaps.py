@@ -15,7 +15,7 @@ from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.control.repositories.data_loss import Gap
 from penstock.engine.faults.data_loss import Mended, There, _gaps, _read, _within
 from penstock.model.output import Mark
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.support import forget
 
 ME = Actor("ann", "cli")
@@ -108,7 +108,7 @@ def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     found = connect()
     found.migrate()
     output = TopicOutput(Topic("out"), value="value")
-    found.sync(build([Stream("s", "a", {"rows": Input(Topic("t"))}, lambda rows: rows, output, Each())]))
+    found.sync(build([Stream("s", "a", {"rows": Input(Topic("t"))}, lambda rows: rows, output, Stateless())]))
     found.report([ProgressRow("s", "a", "i", state="blocked", error="a gap")], keep=False)
     found.gaps_found("s", [REMOVED])
     yield found

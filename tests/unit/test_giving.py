@@ -15,7 +15,7 @@ from penstock.engine.commit.reject_budget import Untaken
 from penstock.errors import Blocked, Refused, Wait
 from penstock.model.output import NOTHING, Mark
 from penstock.model.topic import ASIDE
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.unit.test_policies import Heap
 
 OUT = TopicOutput(Topic("out"), value="value")
@@ -59,7 +59,7 @@ class Given:
     answered: bool = False
 
     def give(self, *values: str) -> int:
-        stream = Stream("s", "a", {"rows": Input(Topic("in"))}, lambda rows: rows, OUT, Each(), poison=2)
+        stream = Stream("s", "a", {"rows": Input(Topic("in"))}, lambda rows: rows, OUT, Stateless(), poison=2)
         stood = self.stood
         giving = Giving(
             stream, "", threading.Event(), lambda why: stood.append(getattr(why, "what", "")), Untaken(stream)

@@ -13,18 +13,18 @@ import pytest
 from penstock.catalog import Beaten, Reader, Windowed, Writer
 from penstock.control import Actor, Control, ProgressRow
 from penstock.errors import BrokerError
-from penstock.model.output_mode import Due
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.model.output_mode import HeartbeatSchedule
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.supervision.event_clock import heartbeats
 from penstock.supervision.event_clock.heartbeats import Beater
 
-DUE, GRACE = Due(timedelta(seconds=10), timedelta(seconds=4)), 4.0
+DUE, GRACE = HeartbeatSchedule(timedelta(seconds=10), timedelta(seconds=4)), 4.0
 FED, SOURCE = Topic("fed"), Topic("source")
 WINDOWED: Windowed = {
     "fed": Beaten(FED, [Reader(DUE)], GRACE, {"up": Writer()}),
     "source": Beaten(SOURCE, [Reader(DUE, "up")], GRACE),
 }
-UP = Stream("up", "chain", {"given": Input(SOURCE)}, lambda given: given, TopicOutput(FED, value="value"), Each())
+UP = Stream("up", "chain", {"given": Input(SOURCE)}, lambda given: given, TopicOutput(FED, value="value"), Stateless())
 
 
 class Out:

@@ -14,8 +14,8 @@ from penstock.catalog import Beaten, Reader, Windowed, Writer
 from penstock.control import Control, ProgressRow, Reach
 from penstock.errors import ControlError
 from penstock.model import capture
-from penstock.model.output_mode import Due
-from penstock.streams import Each, Final, Input, Stream, Table, Topic, TopicOutput, Updates
+from penstock.model.output_mode import HeartbeatSchedule
+from penstock.streams import EmitChanges, EmitFinal, Input, Stateless, Stream, Table, Topic, TopicOutput
 from penstock.supervision.event_clock.gating import AWAY, Holds
 
 if TYPE_CHECKING:
@@ -60,8 +60,8 @@ class Told:
 
 def beaten(**writers: Writer) -> Windowed:
     return {
-        "t": Beaten(Topic("t"), [Reader(Due(MINUTE))], GRACE, writers),
-        "source": Beaten(Topic("source"), [Reader(Due(MINUTE))]),
+        "t": Beaten(Topic("t"), [Reader(HeartbeatSchedule(MINUTE))], GRACE, writers),
+        "source": Beaten(Topic("source"), [Reader(HeartbeatSchedule(MINUTE))]),
     }
 
 
@@ -272,9 +272,9 @@ def names(given: DataFrame, shops: DataFrame) -> DataFrame:
 
 
 def stream(name: str, source: Topic, target: Topic, *, final: bool = False, every: float = 0.0) -> Stream:
-    promise = Final(MINUTE, timedelta(seconds=10)) if final else Each()
+    output_mode = EmitFinal(MINUTE, timedelta(seconds=10)) if final else Stateless()
     output = TopicOutput(target, key="key", value="value")
-    return Stream(name, "chain", {"given": Input(source)}, lambda given: given, output, promise, every=every)
+    return Stream(name, "chain", {"given": Input(source)}, lambda given: given, output, output_mode, every=every)
 
 
 def test_the_catalog_knows_who_feeds_a_topic() -> None:
@@ -283,7 +283,7 @@ def test_the_catalog_knows_who_feeds_a_topic() -> None:
         stream("one", SOURCE, middle, every=2.0),
         Stream(
             "two", "chain", {"given": Input(pattern="mid.*"), "shops": SHOPS}, names,
-            TopicOutput(BUNDLES, key="key", value="value"), Updates(MINUTE, MINUTE),
+            TopicOutput(BUNDLES, key="key", value="value"), EmitChanges(MINUTE, MINUTE),
         ),
         stream("names", SOURCE, TABLE),
         stream("windows", BUNDLES, pairs, final=True),

@@ -33,9 +33,9 @@ from tests.chaos.projects import other_project
 from tests.support import wait_until
 
 STREAM = """
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Stateless, Input, Stream, Topic, TopicOutput
 STREAM = Stream("{name}", "{app}", {{"rows": Input(Topic("in"))}}, lambda rows: rows,
-                TopicOutput(Topic("{name}-out"), value="value"), Each())
+                TopicOutput(Topic("{name}-out"), value="value"), Stateless())
 """
 Usage = namedtuple("Usage", "total used free")
 

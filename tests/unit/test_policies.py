@@ -1,4 +1,4 @@
-"""What holds of an input, a topic or a promise where the declaration says nothing, and when time must have moved."""
+"""Defaults of an input, a topic and an output mode, and when heartbeats are due."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from penstock.errors import DeclarationError
 from penstock.model.output import Delivery, Mark, Output
-from penstock.model.output_mode import Due, Promise, millis
-from penstock.streams import Each, Final, Input, Joined, Stream, Table, Timed, Topic, Updates
+from penstock.model.output_mode import HeartbeatSchedule, OutputMode, millis
+from penstock.streams import EmitChanges, EmitFinal, Input, Stateless, Stream, StreamJoin, Table, Timers, Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -43,26 +43,26 @@ def test_policies_that_are_declared() -> None:
 
 
 @pytest.mark.parametrize(
-    ("promise", "due"),
+    ("output_mode", "due"),
     [
-        (Final(MINUTE, TEN), Due(MINUTE, TEN)),
-        (Final(MINUTE, TEN, phase=TEN), Due(MINUTE, TEN + TEN)),
-        (Joined(within=MINUTE, grace=TEN), Due(timedelta(seconds=35))),
-        (Joined(within=timedelta(0), grace=timedelta(0)), Due(timedelta(seconds=1))),
-        (Timed(tick=TEN, grace=MINUTE), Due(TEN)),
-        (Updates(MINUTE, TEN), None),
-        (Each(), None),
+        (EmitFinal(MINUTE, TEN), HeartbeatSchedule(MINUTE, TEN)),
+        (EmitFinal(MINUTE, TEN, phase=TEN), HeartbeatSchedule(MINUTE, TEN + TEN)),
+        (StreamJoin(within=MINUTE, grace=TEN), HeartbeatSchedule(timedelta(seconds=35))),
+        (StreamJoin(within=timedelta(0), grace=timedelta(0)), HeartbeatSchedule(timedelta(seconds=1))),
+        (Timers(tick=TEN, grace=MINUTE), HeartbeatSchedule(TEN)),
+        (EmitChanges(MINUTE, TEN), None),
+        (Stateless(), None),
     ],
 )
-def test_when_time_must_have_moved(promise: Promise, due: Due | None) -> None:
-    assert promise.due == due
+def test_when_time_must_have_moved(output_mode: OutputMode, due: HeartbeatSchedule | None) -> None:
+    assert output_mode.due == due
 
 
 @pytest.mark.parametrize(
     ("after", "moment"), [(0, 10_000), (9_999, 10_000), (10_000, 70_000), (69_999, 70_000), (70_000, 130_000)]
 )
 def test_the_next_moment_is_a_windows_end_and_its_grace(after: int, moment: int) -> None:
-    assert Due(MINUTE, TEN).next(after) == moment
+    assert HeartbeatSchedule(MINUTE, TEN).next(after) == moment
     assert millis(TEN) == 10_000
 
 
@@ -102,4 +102,4 @@ class Heap(Output):
 
 def test_a_store_that_is_written_again_needs_keys() -> None:
     with pytest.raises(DeclarationError, match="heap writes a batch again after a crash, so its rows need a key"):
-        Stream("s", "a", {"events": WITH_SCHEMA}, lambda events: events, Heap(), Each())
+        Stream("s", "a", {"events": WITH_SCHEMA}, lambda events: events, Heap(), Stateless())

@@ -17,7 +17,7 @@ from penstock.engine.faults.batch_splitting import OF_HEAP, Portions, full
 from penstock.engine.jvm import bridge
 from penstock.errors import Blocked
 from penstock.model.output import NOTHING, Mark
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 
 HEAP = 1000 * OF_HEAP
 
@@ -95,7 +95,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(batch_splitting, "between", between)
         monkeypatch.setattr(batch_splitting, "first_offsets", lambda *_: {})
         stream = Stream(
-            "s", "a", {"t": Input(Topic("t"))}, lambda t: t, TopicOutput(Topic("out"), value="value"), Each()
+            "s", "a", {"t": Input(Topic("t"))}, lambda t: t, TopicOutput(Topic("out"), value="value"), Stateless()
         )
         return Portions(stream, cast(Any, None), "127.0.0.1:1", cast(Checkpoint, world.kept))
 

@@ -25,7 +25,7 @@ from penstock.engine.state.restore_query import SENDS, Restoring, Unreadable, ea
 from penstock.engine.state.restore_rules import restoring, sole
 from penstock.errors import BrokerError, DeclarationError, PenstockError
 from penstock.model.output import NOTHING, Mark
-from penstock.streams import Fold, Folded, Input, Stream, Topic, TopicOutput
+from penstock.streams import Fold, Input, KeyedState, Stream, Topic, TopicOutput
 from penstock.tables import topic_snapshot
 
 PAID = Topic("paid")
@@ -49,7 +49,7 @@ SIGNER = Signer(b"secret")
 def stream(**changes: Any) -> Stream:
     made = Stream(
         name="sums", app="a", inputs={"paid": Input(PAID, schema="at BIGINT", event_time="timestamp_millis(at)")},
-        transform=lambda paid: paid, output=OUTPUT, promise=Folded(),
+        transform=lambda paid: paid, output=OUTPUT, output_mode=KeyedState(),
     )  # fmt: skip
     return replace(made, **changes)
 

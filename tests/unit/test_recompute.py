@@ -13,8 +13,8 @@ from jobs.metrics import RECEIPTS, bundles, minutes, summaries
 from jobs.quality import counts
 from penstock.engine.operations.recompute import fits, within
 from penstock.errors import DeclarationError
-from penstock.model.output_mode import Promise
-from penstock.streams import Each, Final, Input, Stream, Table, Topic, TopicOutput, Updates
+from penstock.model.output_mode import OutputMode
+from penstock.streams import EmitChanges, EmitFinal, Input, Stateless, Stream, Table, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,23 +36,23 @@ def reading(topic: Topic, **more: Any) -> Input:
     return Input(topic, schema="at BIGINT", event_time="timestamp_millis(at)", **more)
 
 
-def stream(given: Topic, target: Topic, promise: Promise | None = None, **more: Any) -> Stream:
+def stream(given: Topic, target: Topic, output_mode: OutputMode | None = None, **more: Any) -> Stream:
     said: dict[str, Any] = {"output": TopicOutput(target, key="at", value="at"), "transform": same}
-    said |= {"inputs": {"given": reading(given)}, "promise": promise or Updates(MINUTE, MINUTE)}
+    said |= {"inputs": {"given": reading(given)}, "output_mode": output_mode or EmitChanges(MINUTE, MINUTE)}
     return Stream(f"{given.name}-to-{target.name}", "tests", **(said | more))
 
 
-FIRST, SECOND = stream(A, B), stream(B, C, Final(2 * MINUTE, MINUTE))
+FIRST, SECOND = stream(A, B), stream(B, C, EmitFinal(2 * MINUTE, MINUTE))
 TABLE = Table(Topic("t", compacted=True), schema="n INT")
 REFUSED: dict[str, list[Stream]] = {
     "has no stream": [],
     "joins tables": [stream(A, B, inputs={"given": reading(A), "more": TABLE}, transform=joined)],
     "reads more than one input": [stream(A, B, inputs={"given": reading(A), "more": reading(C)}, transform=joined)],
     "reads a share": [stream(A, B, inputs={"given": reading(A, share=(1, 2))})],
-    "does not count by windows alone; got: Each, 0": [stream(A, B, Each())],
-    "does not count by windows alone; got: Final, 1": [stream(A, B, Final(MINUTE, MINUTE, first=MINUTE))],
+    "does not count by windows alone; got: Stateless, 0": [stream(A, B, Stateless())],
+    "does not count by windows alone; got: EmitFinal, 1": [stream(A, B, EmitFinal(MINUTE, MINUTE, first=MINUTE))],
     "does not write one topic by key; got: b;": [
-        stream(A, B, Final(MINUTE, MINUTE), output=TopicOutput(B, value="at"))
+        stream(A, B, EmitFinal(MINUTE, MINUTE), output=TopicOutput(B, value="at"))
     ],
     "does not write one topic by key; got: b, c;": [
         stream(A, B, output={"b": FIRST.output, "c": TopicOutput(C, key="at", value="at")})
@@ -60,9 +60,9 @@ REFUSED: dict[str, list[Stream]] = {
     "does not read what a-to-b writes": [FIRST, stream(A, C)],
     "reads more of b than its values; got: no schema": [FIRST, replace(SECOND, inputs={"given": Input(B)})],
     "reads more of b than its values; got: record": [FIRST, stream(B, C, inputs={"given": reading(B, record=True)})],
-    "windows that cut those of a-to-b": [FIRST, stream(B, C, Updates(1.5 * MINUTE, MINUTE))],
+    "windows that cut those of a-to-b": [FIRST, stream(B, C, EmitChanges(1.5 * MINUTE, MINUTE))],
     "windows that cut those of a-to-b; got: windows of 0:01:00 of": [
-        FIRST, stream(B, C, Updates(MINUTE, MINUTE, phase=MINUTE / 2))
+        FIRST, stream(B, C, EmitChanges(MINUTE, MINUTE, phase=MINUTE / 2))
     ],
     "does not read what is archived": [SECOND],
 }  # fmt: skip
@@ -82,7 +82,7 @@ def test_the_shipped_streams_fit(chain: Sequence[Stream]) -> None:
 
 
 def test_whole_windows_of_an_interval() -> None:
-    odd = stream(B, C, Updates(2 * MINUTE, MINUTE, phase=MINUTE))
+    odd = stream(B, C, EmitChanges(2 * MINUTE, MINUTE, phase=MINUTE))
     for chain, start, end, low, high in (
         ([FIRST, SECOND], 0.0, 4.0, 0, 4),
         ([FIRST, SECOND], 0.5, 5.9, 2, 4),

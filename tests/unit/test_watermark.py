@@ -15,7 +15,7 @@ from penstock.engine.checkpoint.layout import Batch
 from penstock.engine.faults.batch_splitting import Portions
 from penstock.engine.jvm.bridge import Execution
 from penstock.engine.query.watermark import Watermark
-from penstock.streams import Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, Input, Stream, Topic, TopicOutput
 
 MINUTE = timedelta(minutes=1)
 NOW = 1_700_000_000_000
@@ -56,7 +56,7 @@ def held(limit: int, starts: Ends, ends: Ends, *, cut: bool = False) -> int | No
     output = TopicOutput(Topic("out"), key="n", value="n")
     stream = Stream(
         "s", "a", {"one": one, "more": more}, lambda one, more: one.union(more), output,
-        Updates(MINUTE, MINUTE), max_records=limit,
+        EmitChanges(MINUTE, MINUTE), max_records=limit,
     )  # fmt: skip
     execution = Executed()
     portions = cast(Portions, SimpleNamespace(most=limit, cuts=lambda _: cut))

@@ -23,7 +23,7 @@ from penstock.kafka.dead_letters import Letter
 from penstock.kafka.transactions import mark_partition
 from penstock.model.output import NOTHING, Mark
 from penstock.model.topic import COMMITS
-from penstock.streams import Each, Input, Stream, Topic, TopicOutput
+from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.support import forget
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ ME = Actor("ann", "cli")
 
 def stream(name: str, given: Input) -> Stream:
     return Stream(
-        name, "a", {"rows": given}, lambda rows: rows, TopicOutput(Topic(f"{name}-out"), value="value"), Each()
+        name, "a", {"rows": given}, lambda rows: rows, TopicOutput(Topic(f"{name}-out"), value="value"), Stateless()
     )
 
 

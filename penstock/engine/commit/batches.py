@@ -248,7 +248,7 @@ class Batches:
             writes = tuple(topic.name for topic in self._stream.written)
             mark = Mark(
                 str(query.id), batch_id, {**batch.ends, **of_marks}, {**ids, **self._tables.ids}, batch.plans,
-                self._checkpoint.copy, batch.starts, writes, come, self._stream.promise.due is not None,
+                self._checkpoint.copy, batch.starts, writes, come, self._stream.output_mode.due is not None,
             )  # fmt: skip
             self._checkpoint.sync()
             beside = joined(rejects.rows, of_tables)

@@ -113,11 +113,11 @@ class Rejects:
             if not self._old(execution):
                 return
             batch = self._unseen(batch)
-        promise, micros = self._stream.promise, timedelta(microseconds=1)
-        size, phase = promise.length // micros, promise.ends // micros
+        output_mode, micros = self._stream.output_mode, timedelta(microseconds=1)
+        size, phase = output_mode.length // micros, output_mode.ends // micros
         # Times are finer than the watermark: a record of the same millisecond may lie behind it.
         at, passed = F.unix_micros(columnar.EVENT_TIME), batch.watermark_ms * 1000
-        end = at + size - F.pmod(at - phase, F.lit(size)) if size else at + promise.taken_for // micros
+        end = at + size - F.pmod(at - phase, F.lit(size)) if size else at + output_mode.taken_for // micros
         upto = F.lit(passed)
         if self._reset and self._reset.floor is not None:
             seen = source.before(self._reset.below, f"{columnar.KEPT}.")

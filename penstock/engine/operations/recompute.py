@@ -34,7 +34,7 @@ from penstock.engine.session import session_for
 from penstock.errors import DeclarationError, PenstockError
 from penstock.model.input import WHOLE, Input
 from penstock.model.output import TopicOutput
-from penstock.model.output_mode import Final, Updates
+from penstock.model.output_mode import EmitChanges, EmitFinal
 from penstock.model.stream import Stream
 from penstock.settings import settings
 
@@ -75,10 +75,10 @@ class Counts:
 def fits(streams: Sequence[Stream], topic: str = "") -> None:
     """DeclarationError if a chain cannot be computed again, as far as declarations tell. topic: what it is to read.
 
-    Each stream reads one topic or pattern and no table, whole; promises `Updates` or `Final` of windows, in one step;
-    and writes one topic, by key. Each next one reads the topic of the one before, with a schema; its windows are some
-    whole windows of that one. Windows that overlap, and streams of a pattern that do not group by topic, are refused by
-    `recomputed`, for only the plan tells.
+    Each stream reads one topic or pattern and no table, whole; its output mode is `EmitChanges` or `EmitFinal` of
+    windows, in one step; and it writes one topic, by key. Each next one reads the topic of the one before, with a
+    schema; its windows are some whole windows of that one. Windows that overlap, and streams of a pattern that do
+    not group by topic, are refused by `recomputed`, for only the plan tells.
     """
     if not streams:
         raise DeclarationError("a recompute has no stream", hint="name the stream whose rows are wanted")
@@ -96,7 +96,7 @@ def fits(streams: Sequence[Stream], topic: str = "") -> None:
             got = "record=True" if given.record else "no schema"
             hint = "read values only: by then nobody knows the places and times that its records had"
             raise _refused(stream, f"reads more of {output.name} than its values", got, hint)
-        one, other = before.promise, stream.promise
+        one, other = before.output_mode, stream.output_mode
         if other.length % one.length or (other.ends - one.ends) % one.length:
             got = f"windows of {other.length} of windows of {one.length}"
             raise _refused(stream, f"has windows that cut those of {before.name}", got, "take whole windows of it")
@@ -109,10 +109,10 @@ def within(streams: Sequence[Stream], start: datetime, end: datetime) -> tuple[d
     """
     if start.tzinfo is None or end.tzinfo is None:
         raise DeclarationError("an interval has a time without a zone", got=f"{start} to {end}", hint="say UTC")
-    promise = streams[-1].promise
-    first = -((promise.ends - (max(start, EPOCH) - EPOCH)) // promise.length)
-    last = (end - EPOCH - promise.ends) // promise.length
-    low, high = (EPOCH + promise.ends + n * promise.length for n in (first, last))
+    output_mode = streams[-1].output_mode
+    first = -((output_mode.ends - (max(start, EPOCH) - EPOCH)) // output_mode.length)
+    last = (end - EPOCH - output_mode.ends) // output_mode.length
+    low, high = (EPOCH + output_mode.ends + n * output_mode.length for n in (first, last))
     return low, max(low, high)
 
 
@@ -235,7 +235,7 @@ class _Stage:
                 f"{at[0]} to {at[1]}, of windows from {at[2]} to {at[3]}",
                 "let their event time be the start of their window, or any time in it",
             )
-        size, phase = stream.promise.length // MICRO, stream.promise.ends // MICRO
+        size, phase = stream.output_mode.length // MICRO, stream.output_mode.ends // MICRO
         self._bounds = first - (first - phase) % size, last - (last - phase) % size + size
 
 
@@ -330,10 +330,10 @@ def _one_fits(stream: Stream) -> None:
     if _input(stream).share != (1, 1):
         hint = "take a stream that reads all of it"
         raise _refused(stream, "reads a share of its topic", f"share={_input(stream).share}", hint)
-    promise = stream.promise
-    if not isinstance(promise, Updates | Final) or not promise.length or stream.stateful_steps != 1:
-        got = f"{type(promise).__name__}, {stream.stateful_steps} stateful steps"
-        hint = "take one that promises Updates or Final of windows, in one step"
+    output_mode = stream.output_mode
+    if not isinstance(output_mode, EmitChanges | EmitFinal) or not output_mode.length or stream.stateful_steps != 1:
+        got = f"{type(output_mode).__name__}, {stream.stateful_steps} stateful steps"
+        hint = "take one that has the output mode EmitChanges or EmitFinal of windows, in one step"
         raise _refused(stream, "does not count by windows alone", got, hint)
     if not (isinstance(stream.output, TopicOutput) and stream.output.keyed):
         hint = "give it one TopicOutput with a key: its rows then take the place of those that are there"

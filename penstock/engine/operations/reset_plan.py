@@ -2,7 +2,7 @@
 
 A record's event time is taken to lie no further behind its own timestamp than its input's `ahead` says. What was
 removed is taken to be no newer than what the topic now removes for its age, nor than the first record that is left by
-more than what the promise allows; where it was removed for its size, nobody knows.
+more than what the output mode allows; where it was removed for its size, nobody knows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from penstock.kafka.admin import (
 )
 from penstock.kafka.commit_marker import mark_of
 from penstock.kafka.replay import replayed
-from penstock.model.output_mode import Each, Final, Updates, millis
+from penstock.model.output_mode import EmitChanges, EmitFinal, Stateless, millis
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,7 +105,7 @@ def planned(stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Che
     removed = {topic: removed_from(topic, bootstrap) for topic in {part.topic for part in parts if part.first}}
     all_left = {part.topic for part in parts if part.first and part.start == part.first}
     by_size = sorted(topic for topic in all_left if removed[topic].by_size and not removed[topic].rising)
-    if by_size and not isinstance(stream.promise, Each):
+    if by_size and not isinstance(stream.output_mode, Stateless):
         plan.against.append(
             f"{', '.join(by_size)}: records were removed for their size, and nothing tells of which time they were, as "
             "timestamps need not rise"
@@ -147,7 +147,7 @@ def _twice(stream: Stream, plan: Plan, replayed: Iterable[tuple[Origin, str]]) -
     ids = plan.reset.ids
     mine = {origin for origin, topic_id in replayed if topic_id in ("", ids.get(origin.topic, topic_id))}
     if count := sum(origin.offset in again.get(origin[:2], ()) for origin in mine):
-        over = isinstance(stream.promise, Each) and all(output.keyed for output in stream.outputs.values())
+        over = isinstance(stream.output_mode, Stateless) and all(output.keyed for output in stream.outputs.values())
         said = f"{count:,} of the records that are read again were put aside and replayed"
         (plan.notes if over else plan.against).append(f"{said}, so each of them is there twice")
 
@@ -175,7 +175,7 @@ def _starts(stream: Stream, bootstrap: str, logs: Mapping[Place, tuple[int, int]
 
 def _ahead(stream: Stream, topic: str) -> int:
     """How far, in ms, the event time of a topic's records may lie behind their own timestamps."""
-    if isinstance(stream.promise, Each):
+    if isinstance(stream.output_mode, Stateless):
         return 0
     ahead = (given.ahead for given in stream.sources.values() if given.reads(topic))
     return max(millis(length) for length in ahead if length is not None)
@@ -198,7 +198,7 @@ def _floor(
         if part.first:
             # In whatever order they were.
             upto = max(upto, removed[part.topic].until or 0)
-        late = millis(stream.promise.delay) if part.start == part.first else 0
+        late = millis(stream.output_mode.delay) if part.start == part.first else 0
         found.append(upto + _ahead(stream, part.topic) + late)
     return max(found, default=None)
 
@@ -221,41 +221,41 @@ def _windows(stream: Stream, spark: SparkSession, bootstrap: str) -> list[bridge
 
 def _judge(stream: Stream, plan: Plan, windows: list[bridge.Windows], floor: int | None) -> None:
     """Set the floor of a plan, and say what becomes of the output."""
-    promise, kept = stream.promise, ", ".join(o.name for o in stream.outputs.values() if not o.keyed)
+    output_mode, kept = stream.output_mode, ", ".join(o.name for o in stream.outputs.values() if not o.keyed)
     if plan.skipped:
         plan.notes.append(f"{plan.skipped:,} records are never read")
-    if isinstance(promise, Each):
+    if isinstance(output_mode, Stateless):
         if plan.again and kept:
             plan.against.append(f"{plan.again:,} records give their rows once more; {kept} would hold them twice")
         elif plan.again:
             plan.notes.append("rows of records that are read again are written over themselves")
         return
-    told = isinstance(promise, Updates | Final) and promise.length and stream.stateful_steps == 1
+    told = isinstance(output_mode, EmitChanges | EmitFinal) and output_mode.length and stream.stateful_steps == 1
     if not (told and windows and all(one.length == one.slide for one in windows)):
         if floor is not None:
             plan.against.append("what it counts is not of windows one behind the other, so rows would come with less")
         elif plan.again and kept:
             plan.against.append(f"all rows come once more; {kept} would hold them twice")
         return
-    size, phase = millis(promise.length), millis(promise.ends)
+    size, phase = millis(output_mode.length), millis(output_mode.ends)
     emitted = plan.reset.emitted
     unfinished = emitted - (emitted - phase) % size if emitted else None
     if floor is not None:
         floor += (phase - floor) % size
-    if isinstance(promise, Final) and kept and unfinished is not None:
+    if isinstance(output_mode, EmitFinal) and kept and unfinished is not None:
         floor = max(floor or 0, unfinished)
     plan.reset = replace(plan.reset, floor=floor)
     if floor is not None:
         plan.notes.append(f"windows that begin before {said(floor)} are left as they are")
         if unfinished is not None and unfinished < floor:
-            rest = "are never emitted" if isinstance(promise, Final) else "stay as they were when it stopped"
+            rest = "are never emitted" if isinstance(output_mode, EmitFinal) else "stay as they were when it stopped"
             plan.notes.append(f"of these, the windows that were open, from {said(unfinished)} on, {rest}")
     if plan.again:
         plan.notes.append(
             "later windows are emitted again once they close, under the same keys and with all of their records"
-            if isinstance(promise, Final) and not kept
+            if isinstance(output_mode, EmitFinal) and not kept
             else "windows that were emitted are not emitted again"
-            if isinstance(promise, Final)
+            if isinstance(output_mode, EmitFinal)
             else "later windows are counted anew in one batch, and written over what is there"
         )
 

@@ -73,7 +73,7 @@ def stream(
     alive = raw.where("value IS NOT NULL") if given.parted else raw
     rows = decode.decoded(alive, given, F.current_timestamp())
     rows = decode.good(rows, given, f"bad_{name}") if given.schema else decode.raw(rows, given, f"beats_{name}")
-    delay = f"{of.promise.delay.total_seconds()} seconds"
+    delay = f"{of.output_mode.delay.total_seconds()} seconds"
     found = decode.without_beats(_new(rows, name, reset).withWatermark(columnar.EVENT_TIME, delay))
     if alive is raw:
         return found

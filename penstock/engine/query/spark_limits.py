@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import DataFrame
 
 from penstock.errors import DeclarationError
-from penstock.model.output_mode import Folded, Joined, Timed
+from penstock.model.output_mode import KeyedState, StreamJoin, Timers
 
 if TYPE_CHECKING:
     from pyspark.errors import AnalysisException
@@ -21,25 +21,25 @@ FOLD = "Fold"
 BY_TIME = (
     'group by a window of event_time as well, F.window("event_time", ...): declare another time as the event time of '
     'the input; shift windows for days of another zone, F.window("event_time", "1 day", startTime="5 hours"), and say '
-    "their phase in the promise; for a value by key without an end take a Fold"
+    "their phase in the output mode; for a value by key without an end take a Fold"
 )
 TWO_STREAMS = "make two streams with a topic between: the first writes absolute values by key, the second reads them"
 # Of Spark's message: what it means here, and what to do instead.
 WAYS = {
-    "correctness' issue": ("a stateful step behind one that Spark cannot follow", f"promise Final, or {TWO_STREAMS}"),
+    "correctness' issue": ("a stateful step behind one that Spark cannot follow", f"use EmitFinal, or {TWO_STREAMS}"),
     "aggregations without watermark": (
         "an aggregate that never ends, as its groups have no event time",
         BY_TIME,
     ),
     "without a watermark in the join keys": (
         "an outer join without an end",
-        "say in its condition how far apart the partners' event times may lie, as Joined(within=...) does",
+        "say in its condition how far apart the partners' event times may lie, as StreamJoin(within=...) does",
     ),
     r"join\w* with (a )?streaming .* (on the (right|left)|static)": (
         "a join that would need all of a stream that has no end",
         "join the stream with the table, not the table with the stream; for rows without a partner, filter a left join",
     ),
-    "session window streaming aggregations": ("sessions that are updated", "promise Final: a session is told of once"),
+    "session window streaming aggregations": ("sessions that are updated", "use EmitFinal: a session is told of once"),
     "Distinct aggregations": (
         "a count of different values",
         "drop duplicates in a step before (steps=2), take size(collect_set(...)), or approx_count_distinct",
@@ -47,7 +47,7 @@ WAYS = {
     "Sorting is not supported": ("an order of rows", "leave it out: readers order by key or time"),
     "NON_TIME_WINDOW": (
         "a window over rows",
-        "max_by or min_by in a window of event_time, or state with timers (Timed)",
+        "max_by or min_by in a window of event_time, or state with timers (Timers)",
     ),
     "Limits are not supported": ("a limit over a stream", "leave it out, or aggregate by a window of event_time"),
     "(Intersect|Except) of streaming": ("sets of a stream's rows", "join the streams on the columns"),
@@ -75,18 +75,18 @@ def is_frame(stream: Stream, rows: object) -> None:
 
 
 def windows_fit(stream: Stream, found: Sequence[Windows]) -> None:
-    """DeclarationError if the windows of a plan with one step end at other times than the promise says."""
-    promise = stream.promise
-    if stream.stateful_steps > 1 or not promise.length:
+    """DeclarationError if the windows of a plan with one step end at other times than the output mode says."""
+    output_mode = stream.output_mode
+    if stream.stateful_steps > 1 or not output_mode.length:
         return
     for one in found:
-        if (one.slide, one.phase) != (promise.length, promise.ends):
-            kind, said = type(promise).__name__, f"window={promise.length!r}, phase={promise.ends!r}"
+        if (one.slide, one.phase) != (output_mode.length, output_mode.ends):
+            kind, said = type(output_mode).__name__, f"window={output_mode.length!r}, phase={output_mode.ends!r}"
             raise DeclarationError(
-                f"stream {stream.name} groups by windows that end at other times than its promise says, so it would "
-                "close them at the wrong time, or take the wrong records for late",
+                f"stream {stream.name} groups by windows that end at other times than its output mode says, so it "
+                "would close them at the wrong time, or take the wrong records for late",
                 got=f"windows of {one.length}, one every {one.slide}, from {one.start} on, and {kind}({said})",
-                hint=f"promise {kind}(window={one.slide!r}, phase={one.phase!r}, ...), or take other windows",
+                hint=f"use {kind}(window={one.slide!r}, phase={one.phase!r}, ...), or take other windows",
             )
 
 
@@ -97,15 +97,15 @@ def times_fit(stream: Stream, untimed: Sequence[str], own: Sequence[str]) -> Non
     """
     if own:
         raise DeclarationError(
-            f"stream {stream.name} puts a watermark on a time, and event_time has the one that its promise says",
+            f"stream {stream.name} puts a watermark on a time, and event_time has the one that its output mode says",
             got=f"withWatermark on {', '.join(own)}",
-            hint="leave withWatermark out: how late a record may be is the promise's, and which time counts is the "
+            hint="leave withWatermark out: how late a record may be is the output mode's, and which time counts is the "
             "event_time of the input",
         )
-    if stream.promise.refines and untimed:
+    if stream.output_mode.refines and untimed:
         raise DeclarationError(
-            f"stream {stream.name} promises {type(stream.promise).__name__} of groups without event time, so no record "
-            "would ever be late, and their state would grow for ever",
+            f"stream {stream.name} uses {type(stream.output_mode).__name__} for groups without event time, so no "
+            "record would ever be late, and their state would grow for ever",
             got=f"groups by {', '.join(untimed)}",
             hint=BY_TIME,
         )
@@ -115,7 +115,7 @@ def clocks_fit(stream: Stream, found: Sequence[str]) -> None:
     """DeclarationError if state of a plan, by the names that `jvm.clocks` gives, lives by another than event time."""
     if strange := [clock for clock in found if not clock.startswith("EventTime")]:
         raise DeclarationError(
-            f"stream {stream.name} promises timers in event time, and its state has another clock: by that of the "
+            f"stream {stream.name} has timers in event time, and its state has another clock: by that of the "
             "machine batches follow each other without end, and without event time no record is late",
             got=", ".join(strange),
             hint='transformWithState(..., "Append", "EventTime"), on rows that still have the column event_time',
@@ -124,46 +124,49 @@ def clocks_fit(stream: Stream, found: Sequence[str]) -> None:
 
 def timers_fit(stream: Stream, due: Sequence[str]) -> None:
     """DeclarationError if keys of some folds are due at times, and nothing moves time. due: those folds."""
-    if due and not stream.promise.due:
+    if due and not stream.output_mode.due:
         raise DeclarationError(
             f"stream {stream.name} has keys that are due at a time, and nothing moves time when nobody sends",
-            got=f"fold {', '.join(due)} and {type(stream.promise).__name__}() without tick",
-            hint="promise Folded(tick=timedelta(seconds=1)), or as seldom as it may be",
+            got=f"fold {', '.join(due)} and {type(stream.output_mode).__name__}() without tick",
+            hint="use KeyedState(tick=timedelta(seconds=1)), or as seldom as it may be",
         )
 
 
 def check(stream: Stream, steps: Sequence[str]) -> None:
     """DeclarationError if the stateful steps of a plan, by Spark's names, are not what the stream promises."""
-    promise = type(stream.promise).__name__
+    output_mode = type(stream.output_mode).__name__
     joins, timers = "Join" in steps, any(step.startswith(("TransformWithState", "FlatMapGroups")) for step in steps)
-    if joins and not isinstance(stream.promise, Joined):
+    if joins and not isinstance(stream.output_mode, StreamJoin):
         raise DeclarationError(
-            f"stream {stream.name} joins two streams and promises {promise}",
+            f"stream {stream.name} joins two streams and has the output mode {output_mode}",
             got=", ".join(steps),
-            hint="promise Joined(within=..., grace=...): each pair comes once; for values of pairs that are updated "
+            hint="use StreamJoin(within=..., grace=...): each pair comes once; for values of pairs that are updated "
             + TWO_STREAMS,
         )
-    if timers and not isinstance(stream.promise, Timed):
+    if timers and not isinstance(stream.output_mode, Timers):
         raise DeclarationError(
-            f"stream {stream.name} has state of its own and promises {promise}",
+            f"stream {stream.name} has state of its own and the output mode {output_mode}",
             got=", ".join(steps),
-            hint="promise Timed(tick=..., grace=...): each row once, when records or timers make them; for values that "
+            hint="use Timers(tick=..., grace=...): each row once, when records or timers make them; for values that "
             f"are updated {TWO_STREAMS}",
         )
-    if (FOLD in steps) != isinstance(stream.promise, Folded) or (FOLD in steps and {*steps} != {FOLD}):
+    if (FOLD in steps) != isinstance(stream.output_mode, KeyedState) or (FOLD in steps and {*steps} != {FOLD}):
         raise DeclarationError(
-            f"stream {stream.name} promises {promise}, and " + ("folds" if FOLD in steps else "does not fold"),
+            f"stream {stream.name} has the output mode {output_mode}, and "
+            + ("folds" if FOLD in steps else "does not fold"),
             got=", ".join(steps) or "no stateful step",
-            hint="promise Folded(late_by=...) for a transform whose only state is that of its folds; for another "
+            hint="use KeyedState(grace=...) for a transform whose only state is that of its folds; for another "
             + TWO_STREAMS,
         )
     if "GlobalLimit" in steps:
         what, hint = WAYS["Limits are not supported"]
         raise DeclarationError(f"stream {stream.name} asks for {what}, which ends after its first rows", hint=hint)
-    missing = (isinstance(stream.promise, Joined) and not joins) or (isinstance(stream.promise, Timed) and not timers)
+    missing = (isinstance(stream.output_mode, StreamJoin) and not joins) or (
+        isinstance(stream.output_mode, Timers) and not timers
+    )
     if missing or len(steps) != stream.stateful_steps:
         raise DeclarationError(
-            f"stream {stream.name} promises {promise} with {stream.stateful_steps} stateful steps",
+            f"stream {stream.name} has the output mode {output_mode} with {stream.stateful_steps} stateful steps",
             got=f"{', '.join(steps) or 'none'} in its transform",
-            hint=f"say steps={len(steps)}, or take another promise; with Updates one is all that Spark can do",
+            hint=f"say steps={len(steps)}, or take another output mode; with EmitChanges one is all that Spark can do",
         )

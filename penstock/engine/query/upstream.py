@@ -175,7 +175,7 @@ def feeding(stream: Stream) -> tuple[str, ...]:
         return ()
     found = stream.sources.items()
     return tuple(
-        name for name, i in found if not i.by_own_time or (i.topic is not None and not stream.promise.drops_late)
+        name for name, i in found if not i.by_own_time or (i.topic is not None and not stream.output_mode.drops_late)
     )
 
 

@@ -47,7 +47,7 @@ class Watermark:
         moved = execution.hold_time([place for place, _ in self._places], latest)
         if not self._places:
             return None
-        if self._stream.promise.drops_late:
+        if self._stream.output_mode.drops_late:
             return batch.watermark_ms
         had = min([self._time, *limits.values()])
         self._time = max([self._time, *(at for at in moved if at is not None)])
@@ -65,7 +65,7 @@ class Watermark:
         upto = FREE if not name or self._stream.sources[name].by_own_time else limits.get(name, FREE)
         if upto >= batch.at_ms:
             return batch.at_ms
-        if self._stream.promise.due and (metric := execution.observed(self._metric(name))) is not None:
+        if self._stream.output_mode.due and (metric := execution.observed(self._metric(name))) is not None:
             upto = max(upto, metric.getAs("beat_at") or 0)
         return min(batch.at_ms, upto) or None
 

@@ -34,7 +34,7 @@ from penstock.engine.state import keyed_store, object_store
 from penstock.engine.state.keyed_store import HASH, KEPT, Damaged, Manifest, Part
 from penstock.engine.state.object_store import Far, FarFolds, Told
 from penstock.errors import DeclarationError, PenstockError
-from penstock.model.output_mode import Folded
+from penstock.model.output_mode import KeyedState
 from penstock.model.schema import quoted
 from penstock.settings import executors_here, settings
 
@@ -78,7 +78,7 @@ def at(stream: Stream, checkpoint: str) -> Iterator[Place]:
     DeclarationError, once there is one, if that is on no disk of this machine's and in no object store.
     """
     known = urlparse(checkpoint)
-    late = isinstance(stream.promise, Folded) and stream.promise.late_by is not None
+    late = isinstance(stream.output_mode, KeyedState) and stream.output_mode.grace is not None
     far = object_store.far(checkpoint, _cache(checkpoint)) if s3a.is_far(checkpoint) else None
     place = Place(f"{known.path}/folds" if known.scheme in ("", "file") else "", late, far=far)
     before = HERE.set(place)

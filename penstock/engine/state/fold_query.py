@@ -27,7 +27,7 @@ class Known(Protocol):
     def __call__(self, hashes: Hashes) -> pa.Table: ...
 
 
-class Folded(NamedTuple):
+class FoldResult(NamedTuple):
     """What one fold came to. rows: for the transform. kept, gone: the state of all hashes of the records: rows, and
     hashes that have none any more; was: how many keys had a state; late: rows that were left out."""
 
@@ -62,7 +62,7 @@ def folded(
     late: bool,
     due: pa.Table | None = None,
     time: int | None = None,
-) -> Folded:
+) -> FoldResult:
     """Fold rows, their columns beside `_hash`, into what is known of their keys.
 
     watermark: epoch ms; late: whether rows behind it are left out; due: state that is folded whether its keys have
@@ -113,8 +113,8 @@ def _cut(records: pa.Table, pieces: int) -> list[pa.Table]:
     return [records.filter(pa.array(number == n)) for n in range(pieces)]
 
 
-def _joined(fold: Fold, found: list[Folded], count: int, records: pa.Table) -> Folded:
-    return Folded(
+def _joined(fold: Fold, found: list[FoldResult], count: int, records: pa.Table) -> FoldResult:
+    return FoldResult(
         pa.concat_tables([given(fold).empty_table(), *(one.rows for one in found)]),
         pa.concat_tables([layout(fold, records.schema).empty_table(), *(one.kept for one in found)]),
         np.concatenate([np.empty(0, np.int64), *(one.gone for one in found)]),
@@ -123,7 +123,7 @@ def _joined(fold: Fold, found: list[Folded], count: int, records: pa.Table) -> F
     )
 
 
-def _one(fold: Fold, records: pa.Table, due: pa.Table, known: Known, times: tuple[int, int]) -> Folded:
+def _one(fold: Fold, records: pa.Table, due: pa.Table, known: Known, times: tuple[int, int]) -> FoldResult:
     hashes = np.unique(np.concatenate([records[HASH].to_numpy(), due[HASH].to_numpy()]))
     there = known(hashes)
     con, key = connection(), ", ".join(f'"{name}"' for name in fold.key)
@@ -152,7 +152,7 @@ def _one(fold: Fold, records: pa.Table, due: pa.Table, known: Known, times: tupl
         rows = _table(con, _alone(fold.rows))
         kept = pa.concat_tables([_cast(fold, fresh, layout(fold, records.schema)), others.cast(there.schema)])
         gone = np.setdiff1d(hashes, kept[HASH].to_numpy())
-        return Folded(_cast(fold, rows, given(fold)), kept, gone, len(there), 0)
+        return FoldResult(_cast(fold, rows, given(fold)), kept, gone, len(there), 0)
     except (duckdb.BinderException, duckdb.ParserException, duckdb.CatalogException) as e:
         raise refused(fold, e) from e
     finally:

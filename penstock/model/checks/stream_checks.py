@@ -11,7 +11,7 @@ from penstock.errors import DeclarationError
 from penstock.model.argument_types import check_kind
 from penstock.model.input import Input, Table
 from penstock.model.output import Output
-from penstock.model.output_mode import Promise
+from penstock.model.output_mode import OutputMode
 from penstock.model.topic import COMMITS
 
 if TYPE_CHECKING:
@@ -24,7 +24,11 @@ def kinds_fit(stream: Stream) -> None:
     for what, good, hint in (
         ("inputs", isinstance(stream.inputs, Mapping), "inputs={'name': Input(...)}"),
         ("transform", _takes_inputs(stream.transform), "a function of the inputs, by their names"),
-        ("promise", isinstance(stream.promise, Promise), "promise=Each(), or another, with its lengths of time"),
+        (
+            "output_mode",
+            isinstance(stream.output_mode, OutputMode),
+            "output_mode=Stateless(), or another, with its lengths of time",
+        ),
         ("output", isinstance(stream.output, Mapping | Output), "output=TopicOutput(...), or several by tag"),
         ("output", all(isinstance(tag, str) and tag for tag in tags), "a text as the tag of each output"),
     ):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeclarationError, SinkError
 from penstock.model.input import Input
-from penstock.model.output_mode import Each
+from penstock.model.output_mode import Stateless
 from penstock.model.sink import Read, Sink
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic
@@ -66,7 +66,7 @@ def stream(sink: Sink, topics: Mapping[str, Topic] | None = None) -> Stream:
         made = output(sink)
         found = Stream(
             name=sink.name, app=sink.app, inputs=inputs, transform=Transform(sink, compacted), output=made,
-            promise=Each(), every=sink.every.total_seconds(), max_records=sink.batch,
+            output_mode=Stateless(), every=sink.every.total_seconds(), max_records=sink.batch,
         )  # fmt: skip
     # Not this file, but the statement's.
     object.__setattr__(found, "where", sink.at("INTO"))

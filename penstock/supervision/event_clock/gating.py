@@ -19,7 +19,7 @@ from typing import NamedTuple
 from penstock.catalog import Windowed, Writer
 from penstock.control import Control, Reach
 from penstock.errors import ControlError
-from penstock.model.output_mode import Due
+from penstock.model.output_mode import HeartbeatSchedule
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Holds:
             return Bound(now_ms)
         return Bound(now_ms - age if at else None, why)
 
-    def due(self, name: str) -> list[Due]:
+    def due(self, name: str) -> list[HeartbeatSchedule]:
         """When the readers of a topic that are not stopped need beats of it, by what the last look found."""
         rows = self._rows
         return [

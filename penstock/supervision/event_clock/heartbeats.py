@@ -23,7 +23,7 @@ from penstock.control import Control
 from penstock.errors import BrokerError, ControlError
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.client import connection
-from penstock.model.output_mode import Due
+from penstock.model.output_mode import HeartbeatSchedule
 from penstock.model.topic import Topic
 from penstock.settings import settings
 from penstock.supervision.event_clock.gating import Bound, Holds
@@ -43,7 +43,7 @@ NOBODY = Bound(None)
 OVERDUE = 5.0
 
 
-def next_beat(topic: Topic, readers: list[Due], after_ms: int) -> int:
+def next_beat(topic: Topic, readers: list[HeartbeatSchedule], after_ms: int) -> int:
     """Epoch ms of the first moment later than `after_ms` at which the topic needs a beat."""
     due = [reader.next(after_ms) for reader in readers]
     if topic.beat_every:

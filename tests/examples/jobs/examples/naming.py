@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.streams import Each, F, Input, Stream, Table, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, F, Input, Stateless, Stream, Table, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +36,7 @@ STREAMS = [
         inputs={"sales": SALES, "shops": SHOPS},
         transform=with_towns,
         output=TopicOutput(Topic("named-sales", partitions=1), key="id", value=("shop", "town", "amount")),
-        promise=Each(),
+        output_mode=Stateless(),
     ),
     Stream(
         name="towns",
@@ -44,6 +44,6 @@ STREAMS = [
         inputs={"sales": SALES, "shops": SHOPS},
         transform=by_town,
         output=TopicOutput(Topic("towns", partitions=1, compacted=True), key=("town", "hour"), value="amount"),
-        promise=Updates(window=timedelta(hours=1), late_by=timedelta(hours=1)),
+        output_mode=EmitChanges(window=timedelta(hours=1), grace=timedelta(hours=1)),
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.streams import F, Input, Joined, Stream, Topic, TopicOutput
+from penstock.streams import F, Input, Stream, StreamJoin, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,5 +33,5 @@ STREAM = Stream(
     },
     transform=transform,
     output=TopicOutput(Topic("paid-orders", partitions=1), key="id", value="amount"),
-    promise=Joined(within=timedelta(minutes=10), grace=timedelta(minutes=1)),
+    output_mode=StreamJoin(within=timedelta(minutes=10), grace=timedelta(minutes=1)),
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.streams import Input, Stream, Timed, Topic, TopicOutput
+from penstock.streams import Input, Stream, Timers, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,5 +57,5 @@ STREAM = Stream(
     },
     transform=transform,
     output=TopicOutput(Topic("silences", partitions=1), key="machine", value=("since", "silent")),
-    promise=Timed(tick=timedelta(minutes=1), grace=timedelta(minutes=1)),
+    output_mode=Timers(tick=timedelta(minutes=1), grace=timedelta(minutes=1)),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from penstock.streams import Each, F, Input, Stream, Topic, TopicOutput
+from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -32,5 +32,5 @@ STREAM = Stream(
         "large": TopicOutput(Topic("large-sales", partitions=1), key="id", value=("shop", "amount")),
         "small": TopicOutput(Topic("small-sales", partitions=1), value="amount"),
     },
-    promise=Each(),
+    output_mode=Stateless(),
 )

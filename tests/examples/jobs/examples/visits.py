@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.streams import F, Final, Input, Stream, Topic, TopicOutput
+from penstock.streams import EmitFinal, F, Input, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,7 +47,7 @@ STREAMS = [
         inputs={"clicks": CLICKS},
         transform=visits,
         output=TopicOutput(Topic("visits", partitions=1), key="hour", value=("visits", "longest")),
-        promise=Final(window=HOUR, grace=MINUTE, first=GAP),
+        output_mode=EmitFinal(window=HOUR, grace=MINUTE, first=GAP),
         steps=2,
     ),
     Stream(
@@ -56,7 +56,7 @@ STREAMS = [
         inputs={"clicks": CLICKS},
         transform=once,
         output=TopicOutput(Topic("clicks-once", partitions=1), key="minute", value="clicks"),
-        promise=Final(window=MINUTE, grace=MINUTE, first=timedelta(0)),
+        output_mode=EmitFinal(window=MINUTE, grace=MINUTE, first=timedelta(0)),
         steps=2,
     ),
     Stream(
@@ -65,7 +65,7 @@ STREAMS = [
         inputs={"clicks": CLICKS},
         transform=busiest,
         output=TopicOutput(Topic("busiest", partitions=1), key="hour", value="most"),
-        promise=Final(window=HOUR, grace=MINUTE, first=timedelta(0)),
+        output_mode=EmitFinal(window=HOUR, grace=MINUTE, first=timedelta(0)),
         steps=2,
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.streams import F, Final, Input, Stream, Topic, TopicOutput
+from penstock.streams import EmitFinal, F, Input, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -26,7 +26,7 @@ def stream(app: str, number: int) -> Stream:
         inputs={"events": Input(Topic(f"{name}-in"), schema="at BIGINT NOT NULL", event_time="timestamp_millis(at)")},
         transform=transform,
         output=TopicOutput(Topic(f"{name}-out", partitions=1), key="window", value=("window", "count")),
-        promise=Final(window=WINDOW, grace=timedelta(0)),
+        output_mode=EmitFinal(window=WINDOW, grace=timedelta(0)),
     )
 
 

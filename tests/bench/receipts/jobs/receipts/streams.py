@@ -11,7 +11,7 @@ from jobs.metrics import bundles, metrics_settings, receipts, summaries
 from jobs.metrics.figures import KEY, MOMENTS, quantile_names, summarised
 from jobs.presence import walk_ins
 from jobs.quality import counts
-from penstock.streams import Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +36,7 @@ STREAMS = [
             key=KEY,
             value=(*KEY, *MOMENTS, *quantile_names(S.quantiles)),
         ),
-        promise=Updates(window=S.summary, late_by=timedelta(hours=1)),
+        output_mode=EmitChanges(window=S.summary, grace=timedelta(hours=1)),
         shuffle_partitions=int(os.environ.get("SHUFFLE_PARTITIONS", bundles.STREAM.shuffle_partitions)),
         max_records=bundles.STREAM.max_records,
     ),

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from penstock.sinks.influxdb.config import InfluxDB
-from penstock.streams import Each, F, Final, Input, Stream, Table, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, EmitFinal, F, Input, Stateless, Stream, Table, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,7 +39,7 @@ STREAMS = [
         },
         transform=minutes,
         output=TopicOutput(MINUTES, key="shop", value="total"),
-        promise=Final(window=timedelta(minutes=1), grace=timedelta(seconds=10)),
+        output_mode=EmitFinal(window=timedelta(minutes=1), grace=timedelta(seconds=10)),
     ),
     Stream(
         name="order-points",
@@ -47,7 +47,7 @@ STREAMS = [
         inputs={"minutes": Input(MINUTES)},
         transform=lines,
         output=InfluxDB(sink="order-points", database="shop", measurement="orders"),
-        promise=Each(),
+        output_mode=Stateless(),
     ),
     Stream(
         name="order-counts",
@@ -55,6 +55,6 @@ STREAMS = [
         inputs={"records": Input(pattern="order.*")},
         transform=counts,
         output=TopicOutput(Topic("counts"), key="topic", value="count"),
-        promise=Updates(window=timedelta(minutes=1), late_by=timedelta(seconds=10)),
+        output_mode=EmitChanges(window=timedelta(minutes=1), grace=timedelta(seconds=10)),
     ),
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.streams import Archive, Backfill, F, Input, Rows, Stream, Topic, TopicOutput, Updates
+from penstock.streams import Archive, Backfill, EmitChanges, F, Input, Rows, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -33,7 +33,7 @@ STREAM = Stream(
     inputs={"events": Input(EVENTS, schema=EVENT, event_time="timestamp_millis(at)")},
     transform=transform,
     output=TopicOutput(Topic("digits", partitions=2, compacted=True), key=("start", "digit"), value=("count", "sum")),
-    promise=Updates(window=timedelta(minutes=1), late_by=timedelta(minutes=10)),
+    output_mode=EmitChanges(window=timedelta(minutes=1), grace=timedelta(minutes=10)),
 )
 
 REPLAYED = Topic("events-again", partitions=3, beat_every=0, config={"retention.ms": "-1"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from penstock.streams import Fold, Folded, Input, Stream, Topic, TopicOutput
+from penstock.streams import Fold, Input, KeyedState, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -37,6 +37,6 @@ STREAM = Stream(
                           event_time="timestamp_millis(at)")},
     transform=transform,
     output=TopicOutput(Topic("sums", partitions=2, compacted=True), key="who", value=("who", "total")),
-    promise=Folded(),
+    output_mode=KeyedState(),
     shuffle_partitions=2,
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.streams import Each, F, Fold, Folded, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, F, Fold, Input, KeyedState, Stateless, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -42,17 +42,18 @@ def sums(numbers: DataFrame) -> DataFrame:
 
 STREAMS = [
     Stream(
-        name="evens", app="kept", inputs={"numbers": NUMBERS}, transform=evens, promise=Each(),
+        name="evens", app="kept", inputs={"numbers": NUMBERS}, transform=evens, output_mode=Stateless(),
         output=TopicOutput(Topic("evens", partitions=1), key="n", value=("n",)),
     ),
     Stream(
         name="digits", app="kept", inputs={"numbers": NUMBERS}, transform=digits,
         output=TopicOutput(Topic("digits", partitions=1, compacted=True), key=("start", "digit"),
                            value=("count", "sum")),
-        promise=Updates(window=timedelta(minutes=1), late_by=timedelta(minutes=10)),
+        output_mode=EmitChanges(window=timedelta(minutes=1), grace=timedelta(minutes=10)),
     ),
     Stream(
-        name="sums", app="kept", inputs={"numbers": NUMBERS}, transform=sums, shuffle_partitions=2, promise=Folded(),
+        name="sums", app="kept", inputs={"numbers": NUMBERS}, transform=sums, shuffle_partitions=2,
+        output_mode=KeyedState(),
         output=TopicOutput(Topic("sums", partitions=1, compacted=True), key="who", value=("total",)),
     ),
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from penstock.streams import F, Final, Input, Stream, Topic, TopicOutput, Updates
+from penstock.streams import EmitChanges, EmitFinal, F, Input, Stream, Topic, TopicOutput
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,7 +31,7 @@ STREAMS = [
         inputs={"numbers": numbers},
         transform=transform,
         output=TopicOutput(Topic("totals", partitions=1, compacted=True), key="start", value=("count", "sum")),
-        promise=Updates(window=timedelta(seconds=10), late_by=timedelta(minutes=10)),
+        output_mode=EmitChanges(window=timedelta(seconds=10), grace=timedelta(minutes=10)),
     ),
     Stream(
         name="finals",
@@ -40,6 +40,6 @@ STREAMS = [
         transform=transform,
         output=TopicOutput(Topic("finals", partitions=1), key="start", value=("count", "sum")),
         # Longer than any breaker lasts: what arrives after an outage is not late.
-        promise=Final(window=timedelta(seconds=10), grace=timedelta(minutes=2)),
+        output_mode=EmitFinal(window=timedelta(seconds=10), grace=timedelta(minutes=2)),
     ),
 ]

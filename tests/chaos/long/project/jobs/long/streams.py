@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.streams import (
     Combiner,
-    Each,
+    EmitChanges,
+    EmitFinal,
     F,
-    Final,
     Input,
-    Joined,
+    Stateless,
     Stream,
+    StreamJoin,
     Table,
-    Timed,
+    Timers,
     Topic,
     TopicOutput,
-    Updates,
 )
 
 if TYPE_CHECKING:
@@ -128,9 +128,9 @@ def wilds(raw: DataFrame) -> DataFrame:
 
 
 def stream(
-    name: str, inputs: dict[str, Input | Table], transform: Any, output: Any, promise: Any, **more: Any
+    name: str, inputs: dict[str, Input | Table], transform: Any, output: Any, output_mode: Any, **more: Any
 ) -> Stream:
-    return Stream(name, APP, inputs, transform, output, promise, every=EVERY, **more)
+    return Stream(name, APP, inputs, transform, output, output_mode, every=EVERY, **more)
 
 
 BY_WINDOW: dict[str, Any] = {"key": ("k", "start"), "value": ("n", "total")}
@@ -143,29 +143,29 @@ EVERY_KIND = [
         {"events": events(), "names": Table(NAMES, schema="version BIGINT NOT NULL")},
         named,
         TopicOutput(topic("named"), key="id", value=("v", "name", "seen", "version")),
-        Each(),
+        Stateless(),
     ),
-    stream("parted", {"events": events()}, parted, BY_PARITY, Each()),
+    stream("parted", {"events": events()}, parted, BY_PARITY, Stateless()),
     stream(
         "totals",
         {"events": events("keep", PARTS)},
         totals,
         TopicOutput(topic("totals", compacted=True), **BY_WINDOW),
-        Updates(WINDOW, late_by=GRACE),
+        EmitChanges(WINDOW, grace=GRACE),
     ),
     stream(
         "finals",
         {"events": events("keep")},
         finals,
         TopicOutput(topic("finals"), **BY_WINDOW),
-        Final(WINDOW, GRACE),
+        EmitFinal(WINDOW, GRACE),
     ),
     stream(
         "once",
         {"events": events("keep")},
         once,
         TopicOutput(topic("once"), key="start", value="n"),
-        Final(WINDOW, GRACE, first=timedelta(0)),
+        EmitFinal(WINDOW, GRACE, first=timedelta(0)),
         steps=2,
     ),
     stream(
@@ -173,21 +173,21 @@ EVERY_KIND = [
         {"events": events(), "pays": PAID},
         joined,
         TopicOutput(topic("joined"), key="id", value=("v", "amount")),
-        Joined(NEAR, GRACE),
+        StreamJoin(NEAR, GRACE),
     ),
     stream(
         "timed",
         {"events": events()},
         timed,
         TopicOutput(topic("timed"), key="g", value=("n", "total")),
-        Timed(WINDOW, GRACE),
+        Timers(WINDOW, GRACE),
     ),
     stream(
         "wilds",
         {"raw": Input(pattern="wild-.*")},
         wilds,
         TopicOutput(topic("wilds", compacted=True), key=("topic", "start"), value="n"),
-        Updates(WINDOW, late_by=timedelta(hours=12)),
+        EmitChanges(WINDOW, grace=timedelta(hours=12)),
     ),
 ]
 # A short run does with some of them.
