@@ -1,7 +1,7 @@
 # make up starts the platform on this machine, make test checks the project; neither needs anything but Python 3.11.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help env test-env up status logs down clean doctor test chaos mutants lint types bench pins env-clean
+.PHONY: help env test-env up status logs down clean doctor check test docs chaos mutants lint types bench pins env-clean
 
 # The first Python 3.11 there is; where there is none, any Python, which says what is missing.
 FIND = for p in python3.11 python3 python; do \
@@ -50,6 +50,14 @@ clean: env ## stop everything and remove the data
 
 doctor: env ## check Java, ports, versions, broker, database
 	@$(PENSTOCK) doctor
+
+check: lint ## ruff, mypy and the unit tests that start no process: under a minute
+	@.venv/bin/mypy $(SOURCES) & types=$$!; \
+	.venv/bin/python -m pytest -q -n 2 --dist worksteal -m 'not processes' tests/unit; tests=$$?; \
+	wait $$types && exit $$tests
+
+docs: test-env ## the documentation site, written to docs/_build
+	.venv/bin/sphinx-build -q -W --keep-going -b html docs docs/_build
 
 # Files run in one worker each, in their order (tests/conftest.py): they share servers. Long ones come first, by name.
 # Types are checked beside the tests, most of which wait for servers.

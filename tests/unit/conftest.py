@@ -16,6 +16,35 @@ from penstock.settings import PROJECT
 from tests.unit.supervised import Platform
 
 
+# Fixtures behind which a server, a JVM or another process is.
+OTHER_PROCESSES = {"spark", "broker", "mariadb", "p", "airflow_home", "parsed"}
+EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "socket.connect"}
+_pure: list[str] = []
+
+
+def _refuse(event: str, arguments: tuple[object, ...]) -> None:
+    if _pure and event in EVENTS:
+        raise AssertionError(f"{_pure[0]} is not marked `processes`, but calls {event}: {arguments[:1]}")
+
+
+sys.addaudithook(_refuse)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if OTHER_PROCESSES & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.processes)
+
+
+@pytest.fixture(autouse=True)
+def _no_other_processes(request: pytest.FixtureRequest) -> Iterator[None]:
+    """A test without the marker `processes` starts no process and opens no connection: `make check` runs it."""
+    if not request.node.get_closest_marker("processes"):
+        _pure[:] = [request.node.nodeid]
+    yield
+    _pure.clear()
+
+
 @pytest.fixture(scope="module")
 def airflow_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Operators and triggers can be imported as Airflow does, by their bare names, in a home of their own."""

@@ -1,0 +1,70 @@
+"""The documentation: the site builds, its commands exist, its Python compiles."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from penstock.cli import load
+from penstock.settings import PROJECT
+
+PAGES = [PROJECT / "README.md", *sorted((PROJECT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def snippets(language: str) -> Iterator[tuple[str, str]]:
+    """Page name and text of each code block of a language."""
+    for page in PAGES:
+        for found, text in FENCE.findall(page.read_text()):
+            if found == language:
+                yield page.name, text
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Page name and arguments of each `penstock` command in a console block."""
+    for page, text in snippets("console"):
+        for line in text.replace("\\\n", " ").splitlines():
+            if line.startswith("$ penstock "):
+                yield page, shlex.split(line.removeprefix("$ penstock "), comments=True)
+
+
+def parse(arguments: list[str]) -> None:
+    """Parse a command line as `penstock` does, without running it; raises click.UsageError if it is wrong."""
+    name, *rest = arguments
+    command: click.Command = load(name, rest[0] if rest else "")
+    while isinstance(command, click.Group):
+        context = command.make_context(name, list(rest), ignore_unknown_options=False)
+        if not (rest := [*context._protected_args, *context.args]):
+            return
+        _, found, rest = command.resolve_command(context, rest)
+        assert found is not None
+        command = found
+    command.make_context(name, rest)
+
+
+def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
+    built = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "html", PROJECT / "docs", tmp_path],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert built.returncode == 0, built.stderr
+
+
+@pytest.mark.parametrize(("page", "arguments"), list(commands()), ids=lambda x: x if isinstance(x, str) else " ".join(x))
+def test_commands_in_the_docs_exist(page: str, arguments: list[str]) -> None:
+    try:
+        parse([a.split(";")[0] for a in arguments])
+    except click.UsageError as e:
+        pytest.fail(f"{page}: penstock {' '.join(arguments)}: {e.format_message()}")
+
+
+@pytest.mark.parametrize(("page", "text"), list(snippets("python")), ids=lambda x: x.split("\n")[0][:40])
+def test_python_in_the_docs_compiles(page: str, text: str) -> None:
+    compile(text, page, "exec")
