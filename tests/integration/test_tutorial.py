@@ -40,7 +40,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def module(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
+    assert spec
+    assert spec.loader
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
@@ -58,7 +59,7 @@ def test_the_stream_of_the_tutorial_emits_its_row(
     create(bootstrap, *(replace(t, config={"retention.ms": "-1"}) for t in stream.topics()))
     orders = [(MINUTE + 20_000, 2.5), (MINUTE + 30_000, 4.0), (MINUTE + 300_000, 1.0)]
     text = '{{"shop":"north","amount":{},"at":{}}}'
-    send(bootstrap, *(Record("orders", None, text.format(amount, at), 0, timestamp=at) for at, amount in orders))
+    send(bootstrap, [Record("orders", None, text.format(amount, at), 0, timestamp=at) for at, amount in orders])
     with running(stream, spark, bootstrap, tmp_path / "checkpoints") as run:
         run.settle()
         rows = read(bootstrap, "order-minutes")

@@ -15,7 +15,6 @@ import pytest
 from penstock.settings import PROJECT
 from tests.unit.supervised import Platform
 
-
 # Fixtures behind which a server, a JVM or another process is.
 OTHER_PROCESSES = {"spark", "broker", "mariadb", "p", "airflow_home", "parsed"}
 EVENTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "socket.connect"}

@@ -57,7 +57,9 @@ def test_the_site_builds_without_warnings(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
 
 
-@pytest.mark.parametrize(("page", "arguments"), list(commands()), ids=lambda x: x if isinstance(x, str) else " ".join(x))
+@pytest.mark.parametrize(
+    ("page", "arguments"), list(commands()), ids=lambda x: x if isinstance(x, str) else " ".join(x)
+)
 def test_commands_in_the_docs_exist(page: str, arguments: list[str]) -> None:
     try:
         parse([a.split(";")[0] for a in arguments])
