@@ -317,7 +317,7 @@ def get_explanation(sink: Annotated[str, Query(max_length=120)]) -> JSONResponse
     """What the statement of a sink makes of its records; it costs a JVM for some seconds: not for every viewer."""
     spec = launch.spec_hash()
     found = _sinks(spec).get(sink)
-    if found is None or not found["where"].startswith("sql/sinks/"):
+    if found is None or not found["location"].startswith("sql/sinks/"):
         raise HTTPException(404, "there is no such statement")
     return JSONResponse({"text": _explained(sink, spec)})
 

@@ -229,8 +229,8 @@ def _releases(control: Control) -> dict[str, int] | None:
 
 
 def declared_windows() -> list[dict[str, Any]]:
-    """Topics that need heartbeats, as JSON: name, beat_every, [every, after, name] of each reader and the least grace
-    of theirs, in seconds; by name [every, feeds, clocks] of the streams that feed it.
+    """Topics that need heartbeats, as JSON: name, heartbeat_every, [every, after, name] of each reader and the least
+    grace of theirs, in seconds; by name [every, feeds, clocks] of the streams that feed it.
 
     A mistake in one file must not stop the beats of others, nor those that its running driver waits for: these are as
     they were when all could be read.
@@ -243,8 +243,8 @@ def declared_windows() -> list[dict[str, Any]]:
     found = [
         {
             "topic": of.topic.name,
-            "beat_every": of.topic.beat_every,
-            "readers": [[r.due.every.total_seconds(), r.due.after.total_seconds(), r.name] for r in of.readers],
+            "heartbeat_every": of.topic.heartbeat_every,
+            "readers": [[r.due.interval.total_seconds(), r.due.offset.total_seconds(), r.name] for r in of.readers],
             "grace": of.grace,
             "writers": {n: [w.every, list(w.feeds), list(w.clocks)] for n, w in of.writers.items()},
         }
@@ -279,7 +279,7 @@ def _windowed(windows: list[dict[str, Any]]) -> Windowed:
 
     return {
         w["topic"]: Beaten(
-            Topic(w["topic"], beat_every=w["beat_every"]),
+            Topic(w["topic"], heartbeat_every=w["heartbeat_every"]),
             [
                 Reader(HeartbeatSchedule(*(timedelta(seconds=s) for s in given[:2])), *given[2:])
                 for given in w["readers"]

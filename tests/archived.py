@@ -27,7 +27,7 @@ from penstock.devstack.servers.s3 import S3
 from penstock.errors import Wait
 from penstock.host.process import free_port
 from penstock.model.archive import Archive
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 from penstock.object_store.bucket import Object, Store
 from penstock.object_store.endpoint import ACCESS_KEY, Endpoint
 
@@ -81,7 +81,9 @@ def holds(
         ends[r["partition"]] = max(ends.get(r["partition"], 0), r["offset"] + 1)
     rows = pa.Table.from_pylist(list(map(dict, given)), parquet.SCHEMA)
     ids = {topic: topic_id} if topic_id else {}
-    writer.write({to.name: rows}, Mark("query", 0, {topic: ends}, ids, starts={topic: starts} if starts else {}))
+    writer.write(
+        {to.name: rows}, CommitMarker("query", 0, {topic: ends}, ids, start_offsets={topic: starts} if starts else {})
+    )
     if close:
         # Later than any hour that was closed by now.
         late = datetime(2027, 1, 1, tzinfo=UTC).timestamp() + 10_000 * next(looks)

@@ -12,11 +12,11 @@ import orjson
 import pyarrow as pa
 
 from penstock.devstack.servers.elasticsearch import Elasticsearch as Part
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 from penstock.sinks.elasticsearch.config import Elasticsearch
 from penstock.sinks.elasticsearch.writer import IndexWriter
 
-MARK = Mark("query", 1, {})
+MARK = CommitMarker("query", 1, {})
 NOON = datetime(2026, 11, 22, 12, tzinfo=UTC)
 # So that a few requests at once are more than it takes, and that a document can be too large for it.
 SMALL = {"thread_pool.write.size": "1", "thread_pool.write.queue_size": "2", "http.max_content_length": "8mb"}

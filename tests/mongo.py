@@ -19,7 +19,7 @@ from pymongo.database import Database
 from penstock.devstack.servers.mongodb import MongoDB as Server
 from penstock.errors import Refused
 from penstock.host.process import free_port
-from penstock.model.output import NOTHING
+from penstock.model.output import NO_COMMIT
 from penstock.sinks.mongodb.config import MongoDB
 from penstock.sinks.mongodb.writer import MongoWriter
 
@@ -115,7 +115,7 @@ def table(*rows: Row, kind: pa.DataType = DOC) -> pa.Table:
 
 
 def write(writer: MongoWriter, output: MongoDB, *rows: Row, kind: pa.DataType = DOC) -> int:
-    return writer.write({output.name: table(*rows, kind=kind)}, NOTHING)
+    return writer.write({output.name: table(*rows, kind=kind)}, NO_COMMIT)
 
 
 def refused(writer: MongoWriter, output: MongoDB, *rows: Row, kind: pa.DataType = DOC) -> dict[int, str]:

@@ -17,7 +17,7 @@ from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.host.process import free_port
 from penstock.kafka.limits import Limit, Message
 from penstock.model.capture import parse
-from penstock.model.topic import ASIDE
+from penstock.model.topic import DEAD_LETTERS
 from tests.captures import Source
 
 # Of a capture whose snapshot is to wait for nobody; `LEAST_OVERLAP` must be 0 too.
@@ -46,7 +46,7 @@ class Kept:
         # All or, if its maker raises, none of them.
         for topic, key, value, *_ in list(messages):
             assert key is not None
-            if topic == ASIDE.name:
+            if topic == DEAD_LETTERS.name:
                 self.letters.append(key)
                 continue
             self.written[key] += 1

@@ -61,7 +61,11 @@ AGENT = f"{CHECK_IN}, online BOOLEAN NOT NULL, since BIGINT NOT NULL"
 DAY_MS = 24 * 60 * 60 * 1000
 # A tombstone: the agent is forgotten. The scheduler must not be away for longer than it stays, a week.
 ACTIVE_AGENTS = Topic(
-    "active-agents", partitions=4, compacted=True, widens=False, config={"delete.retention.ms": str(7 * DAY_MS)}
+    "active-agents",
+    partitions=4,
+    compacted=True,
+    may_add_partitions=False,
+    config={"delete.retention.ms": str(7 * DAY_MS)},
 )
 AGAIN = Topic("check-ins-again", partitions=4, retention=timedelta(days=2))
 
@@ -110,7 +114,9 @@ def unless_forgotten(*columns: str) -> Column:
 
 def captured(name: str) -> Topic:
     """A topic as its file in `sql/captures/` makes it."""
-    return Topic(name, compacted=True, beat_every=0, widens=False, config={"max.message.bytes": "16777216"})
+    return Topic(
+        name, compacted=True, heartbeat_every=0, may_add_partitions=False, config={"max.message.bytes": "16777216"}
+    )
 
 
 # `enabled` and `active` are 0 or 1. labels: what a test asks of agents, a JSON object. It lies in the row of the test,

@@ -131,7 +131,7 @@ def transform(check_ins: DataFrame) -> DataFrame:
 STREAM = Stream(
     name="agents-active",
     app="agents",
-    runs=agents_settings().run,
+    enabled=agents_settings().run,
     inputs={"check_ins": Input(CHECK_INS, schema=CHECK_IN, event_time=KNOWN, record=True)},
     transform=transform,
     output={

@@ -62,14 +62,14 @@ def _never() -> Column:
 
 def _changes(of: Table) -> Input:
     return Input(
-        of.topic, schema=of.schema, event_time="record.timestamp", record=True, tombstones="keep", dead="count"
+        of.topic, schema=of.schema, event_time="record.timestamp", record=True, tombstones="keep", dead_letters="count"
     )
 
 
 STREAM = Stream(
     name="agents-again",
     app="agents",
-    runs=agents_settings().run,
+    enabled=agents_settings().run,
     inputs={
         "tests": _changes(TESTS),
         "accounts": _changes(ACCOUNTS),

@@ -132,7 +132,7 @@ def _matches(rule: Column) -> Column:
 STREAM = Stream(
     name="alerts",
     app="agents",
-    runs=agents_settings().run,
+    enabled=agents_settings().run,
     inputs={
         "sessions": Input(SESSIONS, schema=SESSION, event_time=KNOWN),
         "rules": RULES,

@@ -90,7 +90,7 @@ def _tests() -> Column:
 STREAM = Stream(
     name="assignments",
     app="agents",
-    runs=agents_settings().run,
+    enabled=agents_settings().run,
     inputs={
         "agents": Input(ACTIVE_AGENTS, schema=AGENT, event_time=AT, record=True, tombstones="keep"),
         "again": Input(AGAIN, schema=AGENT, event_time=AT),

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from jobs.metrics.parts import parts
-from penstock.model.input import Late
+from penstock.model.input import LateRecords
 from penstock.settings import Length
 from penstock.streams import Input, Topic
 
@@ -56,12 +56,12 @@ RECEIPTS = Topic("receipts", partitions=4, retention=timedelta(days=2))
 RECEIPT = "environment STRING NOT NULL, metric STRING NOT NULL, value DOUBLE NOT NULL, timestamp BIGINT NOT NULL"
 
 
-def receipts(window: timedelta, late: Late = "count") -> Input:
+def receipts(window: timedelta, late: LateRecords = "count") -> Input:
     """Receipts as parts of their groups: see `jobs.metrics.parts`. window: which the transform groups by."""
     return Input(
         RECEIPTS,
         schema=RECEIPT,
         event_time="timestamp_millis(timestamp)",
         combine=parts(window, metrics_settings().decimals),
-        late=late,
+        late_records=late,
     )

@@ -15,7 +15,7 @@ RECEIPTS_ARCHIVE = Archive(
 )
 
 # Not the topic itself: its streams would count every receipt once more.
-REPLAYED = Topic("replayed", partitions=4, beat_every=0, config={"retention.ms": "-1"})
+REPLAYED = Topic("replayed", partitions=4, heartbeat_every=0, config={"retention.ms": "-1"})
 
 REPLAY = Backfill(
     "replay",

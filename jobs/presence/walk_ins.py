@@ -16,7 +16,13 @@ DWELL, WITHIN, AWAY, LATE = (millis(length) for length in (S.dwell, S.within, S.
 
 # As `sql/captures/businesses.sql` makes it.
 BUSINESSES = Table(
-    Topic("businesses", compacted=True, beat_every=0, widens=False, config={"max.message.bytes": "16777216"}),
+    Topic(
+        "businesses",
+        compacted=True,
+        heartbeat_every=0,
+        may_add_partitions=False,
+        config={"max.message.bytes": "16777216"},
+    ),
     schema="id BIGINT NOT NULL, threshold INT NOT NULL",
 )
 

@@ -27,7 +27,7 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from penstock.errors import DeclarationError
-from penstock.model.declaration import files_of
+from penstock.model.declaration import list_files
 from penstock.model.schema import Field, schema
 
 EVERY = "*"
@@ -182,7 +182,7 @@ def load(folder: Path) -> dict[str, Rule]:
     """Every rule of a folder, by topic; `*` is always among them."""
     rules: dict[str, Rule] = {EVERY: Rule(EVERY, "json", "", exp.true())}
     places: dict[str, str] = {}
-    for path in files_of(folder, ".sql"):
+    for path in list_files(folder, ".sql"):
         rule = read(path)
         if rule.topic in places:
             raise DeclarationError(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from penstock.errors import DeclarationError, SinkError
 from penstock.model.archive import Archive
-from penstock.model.input import RECORDS_OWN, Input
+from penstock.model.input import RECORD_TIMESTAMP, Input
 from penstock.model.lazy_spark import F
 from penstock.model.output import Delivery, Output
 from penstock.model.output_mode import Stateless
 from penstock.model.stream import Stream
-from penstock.model.topic import Topic, name_of
+from penstock.model.topic import Topic, topic_name
 from penstock.object_store import endpoint
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def transform(records: DataFrame) -> DataFrame:
 
 def stream(archive: Archive, topics: Mapping[str, Topic] | None = None) -> Stream:
     """The stream that runs it. topics: as the project declares them. DeclarationError with its place in the file."""
-    name = name_of(archive.topic)
+    name = topic_name(archive.topic)
     topic = (topics or {}).get(name) or (archive.topic if isinstance(archive.topic, Topic) else Topic(name))
     output = Archived(archive.name, archive.bucket, archive.prefix, (name,), archive.wait.total_seconds())
     try:
@@ -74,9 +74,9 @@ def stream(archive: Archive, topics: Mapping[str, Topic] | None = None) -> Strea
             output=output, output_mode=Stateless(), every=archive.every.total_seconds(), max_records=archive.batch,
         )  # fmt: skip
     except DeclarationError as e:
-        raise DeclarationError(f"{archive.where}: archive {archive.name}: {e.what}", got=e.got, hint=e.hint) from e
+        raise DeclarationError(f"{archive.location}: archive {archive.name}: {e.what}", got=e.got, hint=e.hint) from e
     # Not this file, but the declaration's.
-    object.__setattr__(found, "where", archive.where)
+    object.__setattr__(found, "location", archive.location)
     return found
 
 
@@ -89,4 +89,4 @@ def is_given() -> bool:
 
 
 def _input(archive: Archive, topic: Topic) -> Input:
-    return Input(topic, event_time=archive.event_time or RECORDS_OWN, ahead=None, record=True)
+    return Input(topic, event_time=archive.event_time or RECORD_TIMESTAMP, max_ahead=None, record=True)

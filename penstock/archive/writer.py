@@ -33,12 +33,12 @@ from penstock.archive.layout import File, State
 from penstock.archive.state_log import Owned
 from penstock.archive.stream import Archived
 from penstock.errors import LeaseLost, SinkError
-from penstock.model.output import NOTHING, Mark, Offsets
+from penstock.model.output import NO_COMMIT, CommitMarker, Offsets
 from penstock.object_store import endpoint
 from penstock.object_store.bucket import Store
 
 if TYPE_CHECKING:
-    from penstock.model.output import Output, Owner
+    from penstock.model.output import Output, WriterOwner
 
 
 @dataclass
@@ -51,7 +51,7 @@ class Figures:
     closed: int = 0
 
 
-def open_archive(owner: Owner, outputs: Sequence[Output]) -> ArchiveWriter:
+def open_archive(owner: WriterOwner, outputs: Sequence[Output]) -> ArchiveWriter:
     """The writer of an archive. SinkError if its bucket or key is wrong, Wait if its store is away."""
     [output] = outputs
     assert isinstance(output, Archived)
@@ -99,11 +99,11 @@ class ArchiveWriter:
         self._keeper = keeper
         keeper.start()
 
-    def committed(self) -> Mark:
-        """NOTHING: what is archived is known by offsets, not by batches."""
-        return NOTHING
+    def committed(self) -> CommitMarker:
+        """NO_COMMIT: what is archived is known by offsets, not by batches."""
+        return NO_COMMIT
 
-    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
+    def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
         """Archive what is new of a batch; how many records. As `penstock.model.output.Writer` says."""
         given = rows.get(self._output.name)
         with self.lock:
@@ -155,11 +155,14 @@ class ArchiveWriter:
         if self._keeper is not None:
             self._keeper.stop()
 
-    def _known(self, mark: Mark) -> State:
+    def _known(self, mark: CommitMarker) -> State:
         """The state, without the positions of topics that were deleted and made again."""
         state = self.state
-        anew = {topic for topic, given in mark.ids.items() if state.ids.get(topic, given) != given}
-        ids = {**state.ids, **{topic: given for topic, given in mark.ids.items() if topic in self._output.topics_read}}
+        anew = {topic for topic, given in mark.topic_ids.items() if state.ids.get(topic, given) != given}
+        ids = {
+            **state.ids,
+            **{topic: given for topic, given in mark.topic_ids.items() if topic in self._output.topics_read},
+        }
         return replace(state, ids=ids, positions={t: p for t, p in state.positions.items() if t not in anew})
 
     def _fresh(self, known: State, rows: pa.Table) -> pa.Table:
@@ -175,7 +178,9 @@ class ArchiveWriter:
         self.figures.again += (0 if given is None else given.num_rows) - written
 
 
-def _behind(known: Offsets, files: Sequence[File], mark: Mark, topics: Sequence[str]) -> dict[str, dict[int, int]]:
+def _behind(
+    known: Offsets, files: Sequence[File], mark: CommitMarker, topics: Sequence[str]
+) -> dict[str, dict[int, int]]:
     """The positions behind some files, and behind the batch of a mark. topics: that the archive reads."""
     found = {**{topic: {} for topic in topics if topic in mark.offsets}, **{t: dict(p) for t, p in known.items()}}
     reached = [(name, span.last + 1) for file in files for name, span in file.spans.items()]
@@ -189,16 +194,16 @@ def _behind(known: Offsets, files: Sequence[File], mark: Mark, topics: Sequence[
     return found
 
 
-def _begins(known: State, mark: Mark, positions: Offsets) -> dict[str, dict[int, int]]:
+def _begins(known: State, mark: CommitMarker, positions: Offsets) -> dict[str, dict[int, int]]:
     """From where on the archive has all of each partition, behind the batch of a mark.
 
     A batch that does not begin where the one before ended leaves records out, which were removed or passed over. Of a
     partition that an earlier version has archived it is not known.
     """
     found = {topic: dict(parts) for topic, parts in known.begins.items()}
-    for topic in positions.keys() & mark.starts.keys():
+    for topic in positions.keys() & mark.start_offsets.keys():
         for p in positions[topic]:
-            start, at = mark.starts[topic].get(p, 0), known.positions.get(topic, {}).get(p)
+            start, at = mark.start_offsets[topic].get(p, 0), known.positions.get(topic, {}).get(p)
             # What an earlier topic of the name lacked stays missing.
             if at is None or (start > at and p in found.get(topic, {})):
                 found.setdefault(topic, {})[p] = max(start, found.get(topic, {}).get(p, 0))

@@ -57,11 +57,11 @@ class Archived:
         inside = reader.names(state, job.begin, job.end)
         # Where an archive begins only all of its manifests say.
         whole = not job.unclosed and (bool(job.streams) or job.begin is None)
-        names = state.hours if whole or job.by_own_time else inside
+        names = state.hours if whole or job.uses_record_timestamp else inside
         every = self._each(lambda name: reader.sound(self._store, state, name), names)
         if whole:
             self._begins(every, state)
-        if job.by_own_time:
+        if job.uses_record_timestamp:
             self._hours = [hour for hour, has in zip(every, self._each(self._has, every), strict=True) if has]
         else:
             self._hours = [hour for hour in every if hour.name in inside]

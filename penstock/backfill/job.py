@@ -77,14 +77,14 @@ class Job:
         return next(iter(self.streams[0].sources.values()))
 
     @property
-    def by_own_time(self) -> bool:
+    def uses_record_timestamp(self) -> bool:
         """Whether the rows are made by a stream that goes by its records' own timestamps."""
-        return bool(self.streams) and self._reads.by_own_time
+        return bool(self.streams) and self._reads.uses_record_timestamp
 
     @property
     def ahead(self) -> timedelta:
         """How far ahead of its own timestamp a record's event time may lie."""
-        return timedelta(0) if self.by_own_time else self._reads.ahead or timedelta(0)
+        return timedelta(0) if self.uses_record_timestamp else self._reads.max_ahead or timedelta(0)
 
     @property
     def id(self) -> str:

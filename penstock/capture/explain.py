@@ -19,7 +19,7 @@ from penstock.capture.polling.page_size import PageSize
 from penstock.capture.snapshot.snapshot import Snapshotting
 from penstock.capture.source.base import Database, SourceError
 from penstock.model.capture import Capture
-from penstock.model.topic import ASIDE
+from penstock.model.topic import DEAD_LETTERS
 
 # What drivers say when nobody answers.
 UNREACHED = re.compile(
@@ -73,7 +73,7 @@ def _explained(capture: Capture, database: Database, pages: Pages) -> Explanatio
         f"pages of {size} rows and {PageSize.BYTES >> 20} MB at most",
         f"transactions hold it back for {capture.hold.total_seconds():g} s at most",
         _compared(capture),
-        f"a row whose record is larger than {capture.largest:,} bytes is put aside in {ASIDE.name}",
+        f"a row whose record is larger than {capture.largest:,} bytes is put aside in {DEAD_LETTERS.name}",
     ]
     if why := database.can_tell:
         delay = capture.delay.total_seconds()

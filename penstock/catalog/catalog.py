@@ -13,7 +13,7 @@ from penstock.model.backfill import Backfill
 from penstock.model.declaration import Declared
 from penstock.model.output_mode import HeartbeatSchedule
 from penstock.model.stream import Stream
-from penstock.model.topic import ASIDE, Topic
+from penstock.model.topic import DEAD_LETTERS, Topic
 from penstock.model.view import Served, View
 from penstock.settings import settings
 
@@ -124,23 +124,23 @@ class Catalog:
     @property
     def dead_letters(self) -> list[str]:
         """The topics that records are put aside in."""
-        found = {name for stream in self.streams.values() for name in stream.beside if name != stream.late_topic}
-        return [*sorted(found), ASIDE.name]
+        found = {name for stream in self.streams.values() for name in stream.side_outputs if name != stream.late_topic}
+        return [*sorted(found), DEAD_LETTERS.name]
 
     def readers(self, topic: str) -> list[str]:
         """The streams that read a topic."""
-        return sorted(name for name, stream in self.streams.items() if stream.takes(topic))
+        return sorted(name for name, stream in self.streams.items() if stream.reads_topic(topic))
 
     def fed_by(self, stream: Stream) -> tuple[str, ...]:
         """The streams that write what a stream reads."""
-        return tuple(n for n in self._written_by(stream.follows) if n in self.streams and n != stream.name)
+        return tuple(n for n in self._written_by(stream.has_input_topic) if n in self.streams and n != stream.name)
 
     def windowed(self) -> Windowed:
         """Topics that need heartbeats: those read by a stream whose output mode waits for the clock."""
         found: Windowed = {}
         for stream in self.streams.values():
-            if due := stream.output_mode.due:
-                grace = stream.output_mode.delay.total_seconds()
+            if due := stream.output_mode.heartbeat_schedule:
+                grace = stream.output_mode.watermark_delay.total_seconds()
                 for topic in (given.topic for given in stream.sources.values() if given.topic):
                     known = found.get(topic.name) or Beaten(topic, [], grace, self._writers(topic.name))
                     found[topic.name] = known._replace(
@@ -157,7 +157,7 @@ class Catalog:
                     found[name] = Writer(self.captures[name].every.total_seconds())
                     continue
                 stream = self.streams[name]
-                feeds = self._written_by(stream.follows)
+                feeds = self._written_by(stream.has_input_topic)
                 found[name] = Writer(stream.every, tuple(feeds), _clocks(stream))
                 waiting += feeds
         return found
@@ -173,7 +173,9 @@ class Catalog:
 
 
 def _clocks(stream: Stream) -> tuple[str, ...]:
-    return tuple(i.topic.name for i in stream.sources.values() if i.topic) if stream.output_mode.due else ()
+    return (
+        tuple(i.topic.name for i in stream.sources.values() if i.topic) if stream.output_mode.heartbeat_schedule else ()
+    )
 
 
 def _named(kind: str, name: str, among: Mapping[str, T]) -> T:

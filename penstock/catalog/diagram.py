@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from penstock.catalog.graph import Graph
-from penstock.model.declaration import Kind, Place
+from penstock.model.declaration import CatalogNode, Kind
 
 SHAPES: Mapping[Kind, tuple[str, str]] = {
     "topic": ("([", "])"),
@@ -23,7 +23,7 @@ def text(graph: Graph) -> str:
     """A tree from what nothing feeds to what feeds nothing, two spaces a step. What stands further up already is not
     unfolded again."""
     lines: list[str] = []
-    shown: set[Place] = set()
+    shown: set[CatalogNode] = set()
     roots = [node for node in graph.nodes if not graph.sources[node]]
     # Of a ring that nothing feeds, a topic is the best to begin with.
     for root in (*roots, *sorted(graph.nodes, key=lambda node: node.kind != "topic")):
@@ -32,7 +32,7 @@ def text(graph: Graph) -> str:
     return "\n".join(lines)
 
 
-def _tree(graph: Graph, node: Place, depth: int, shown: set[Place]) -> Iterator[str]:
+def _tree(graph: Graph, node: CatalogNode, depth: int, shown: set[CatalogNode]) -> Iterator[str]:
     again = node in shown and bool(graph.targets[node])
     yield f"{'  ' * depth}{node.name} ({node.kind})" + (", see above" if again else "")
     if node in shown:

@@ -22,7 +22,7 @@ from penstock.catalog.validation import Found, build, lacking
 from penstock.errors import DeclarationError
 from penstock.model.archive import Archive
 from penstock.model.backfill import Backfill
-from penstock.model.declaration import files_of
+from penstock.model.declaration import list_files
 from penstock.model.stream import Stream
 from penstock.model.view import View
 from penstock.settings import settings
@@ -56,7 +56,7 @@ def modules(project: Path) -> list[Path]:
             got=project,
             hint="see that its disk is there, and let PENSTOCK_PROJECT name the folder that holds them",
         )
-    files = (path for system in files_of(project / "jobs") for path in files_of(system, ".py"))
+    files = (path for system in list_files(project / "jobs") for path in list_files(system, ".py"))
     return [path for path in files if not path.name.startswith("_")]
 
 

@@ -9,14 +9,14 @@ from functools import cached_property
 from typing import NamedTuple
 
 from penstock.catalog.catalog import Catalog
-from penstock.model.declaration import Place
+from penstock.model.declaration import CatalogNode
 
 
 class Edge(NamedTuple):
     """The way of records. matches: from a declared topic to a pattern that matches it."""
 
-    source: Place
-    target: Place
+    source: CatalogNode
+    target: CatalogNode
     matches: bool = False
 
 
@@ -25,16 +25,16 @@ class Graph:
     """Nodes and edges, each once and in order. A topic that a stream writes may have the stream's name: the kind tells
     them apart."""
 
-    nodes: tuple[Place, ...]
+    nodes: tuple[CatalogNode, ...]
     edges: tuple[Edge, ...]
 
     @cached_property
-    def targets(self) -> dict[Place, list[Place]]:
+    def targets(self) -> dict[CatalogNode, list[CatalogNode]]:
         """What each node feeds."""
         return {node: [e.target for e in self.edges if e.source == node] for node in self.nodes}
 
     @cached_property
-    def sources(self) -> dict[Place, list[Place]]:
+    def sources(self) -> dict[CatalogNode, list[CatalogNode]]:
         """What feeds each node."""
         return {node: [e.source for e in self.edges if e.target == node] for node in self.nodes}
 
@@ -46,7 +46,7 @@ class Graph:
         return Graph(tuple(node for node in self.nodes if node in up | down), edges)
 
 
-def _reached(start: Iterable[Place], step: Callable[[Place], list[Place]]) -> Iterator[Place]:
+def _reached(start: Iterable[CatalogNode], step: Callable[[CatalogNode], list[CatalogNode]]) -> Iterator[CatalogNode]:
     """The nodes of a way, those it starts from included."""
     waiting = list(start)
     seen = set(waiting)
@@ -61,9 +61,9 @@ def _reached(start: Iterable[Place], step: Callable[[Place], list[Place]]) -> It
 def graph(catalog: Catalog) -> Graph:
     """The graph of all that is declared. Topics that only Penstock itself reads are not in it."""
     edges: dict[Edge, None] = {}
-    nodes: dict[Place, None] = {}
+    nodes: dict[CatalogNode, None] = {}
     for one in catalog.declared.values():
-        node = Place(one.kind, one.name)
+        node = CatalogNode(one.kind, one.name)
         nodes[node] = None
         edges |= dict.fromkeys(Edge(place, node) for place in one.reads)
         edges |= dict.fromkeys(Edge(node, place) for place in one.writes)

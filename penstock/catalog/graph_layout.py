@@ -8,14 +8,14 @@ from itertools import pairwise
 from statistics import fmean
 
 from penstock.catalog.graph import Edge, Graph
-from penstock.model.declaration import Place
+from penstock.model.declaration import CatalogNode
 
 SWEEPS = 12
 # The place of a long line in a column that it passes, beside a node's 1.
 PASSING = 0.5
 
 # A node, or the place where an edge passes a column.
-Item = Place | tuple[Edge, int]
+Item = CatalogNode | tuple[Edge, int]
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Layout:
     """columns: of nodes, from 0; rows: their centres, from 0 downwards, at least 1 apart in a column; ways: the points
     (column, row) of each edge. An edge that leads back, in a ring, has its two ends alone."""
 
-    columns: Mapping[Place, int]
-    rows: Mapping[Place, float]
+    columns: Mapping[CatalogNode, int]
+    rows: Mapping[CatalogNode, float]
     ways: Mapping[Edge, Sequence[tuple[int, float]]]
 
 
@@ -42,7 +42,7 @@ def layered(graph: Graph) -> Layout:
         stacks[columns[node]].append(node)
     for edge in sorted(forward, key=lambda e: rank[e.source]):
         for item in chains[edge][1:-1]:
-            assert not isinstance(item, Place)
+            assert not isinstance(item, CatalogNode)
             stacks[item[1]].append(item)
     rows = _rows(stacks, list(chains.values()))
     at = {item: (c, rows[item]) for c, stack in enumerate(stacks) for item in stack}
@@ -50,12 +50,12 @@ def layered(graph: Graph) -> Layout:
     return Layout(columns, {node: rows[node] for node in graph.nodes}, ways)
 
 
-def _order(graph: Graph) -> list[Place]:
+def _order(graph: Graph) -> list[CatalogNode]:
     """Nodes such that a source stands before its targets, but for one edge of each ring; neighbours near each other."""
-    found: list[Place] = []
-    seen: set[Place] = set()
+    found: list[CatalogNode] = []
+    seen: set[CatalogNode] = set()
 
-    def visit(node: Place) -> None:
+    def visit(node: CatalogNode) -> None:
         seen.add(node)
         for target in reversed(graph.targets[node]):
             if target not in seen:
@@ -69,7 +69,7 @@ def _order(graph: Graph) -> list[Place]:
     return found[::-1]
 
 
-def _columns(graph: Graph, order: Sequence[Place], forward: Sequence[Edge]) -> dict[Place, int]:
+def _columns(graph: Graph, order: Sequence[CatalogNode], forward: Sequence[Edge]) -> dict[CatalogNode, int]:
     """Each node right of all that feeds it; what nothing feeds is moved up to what it feeds."""
     columns = dict.fromkeys(order, 0)
     for node in order:
@@ -102,7 +102,7 @@ def _rows(stacks: Sequence[list[Item]], chains: Sequence[Sequence[Item]]) -> dic
 
 
 def _size(item: Item) -> float:
-    return 1.0 if isinstance(item, Place) else PASSING
+    return 1.0 if isinstance(item, CatalogNode) else PASSING
 
 
 def _apart(wanted: Sequence[float], sizes: Sequence[float]) -> Iterator[float]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.catalog.catalog import Catalog
 from penstock.catalog.graph import Graph, graph
 from penstock.catalog.graph_layout import layered
-from penstock.model.declaration import Declared, Kind, Place
+from penstock.model.declaration import CatalogNode, Declared, Kind
 from penstock.model.output_mode import OutputMode
 from penstock.settings import settings
 
@@ -23,17 +23,17 @@ NOT_RUN = "declared only: nothing runs it in this version, or nobody has said wh
 
 @dataclass(frozen=True)
 class Row:
-    """runs: whether this version runs it; where: file and line, within the project if it lies there; behind_ms: by how
-    much its watermark lies behind its records, as declared."""
+    """runs: whether this version runs it; location: file and line, within the project if it lies there; behind_ms: by
+    how much its watermark lies behind its records, as declared."""
 
     kind: Kind
     name: str
     app: str | None
-    reads: Sequence[Place]
-    writes: Sequence[Place]
+    reads: Sequence[CatalogNode]
+    writes: Sequence[CatalogNode]
     output_mode: str
     runs: bool
-    where: str
+    location: str
     description: str = ""
     behind_ms: int = 0
 
@@ -44,7 +44,10 @@ def rows(catalog: Catalog) -> list[Row]:
         name: described_mode(stream.output_mode) for name, stream in {**catalog.streams, **catalog.idle}.items()
     }
     output_modes |= {name: _captured(capture) for name, capture in catalog.captures.items()}
-    behind = {name: stream.output_mode.delay // timedelta(milliseconds=1) for name, stream in catalog.streams.items()}
+    behind = {
+        name: stream.output_mode.watermark_delay // timedelta(milliseconds=1)
+        for name, stream in catalog.streams.items()
+    }
     described = {name: backfill.description for name, backfill in catalog.backfills.items()}
     found = sorted(catalog.declared.values(), key=lambda one: (_rank(one), one.name))
     run = catalog.supervised.keys() | {name for name, one in catalog.backfills.items() if one.runs}
@@ -52,7 +55,7 @@ def rows(catalog: Catalog) -> list[Row]:
     return [
         Row(
             one.kind, one.name, one.app, one.reads, one.writes, output_modes.get(one.name, ""), one.name in run,
-            one.where.removeprefix(f"{settings().project}/"), described.get(one.name, ""), behind.get(one.name, 0),
+            one.location.removeprefix(f"{settings().project}/"), described.get(one.name, ""), behind.get(one.name, 0),
         )
         for one in found
     ]  # fmt: skip

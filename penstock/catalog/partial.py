@@ -12,7 +12,7 @@ from penstock.catalog.catalog import Catalog, Supervised
 from penstock.catalog.discovery import found_in, modules
 from penstock.catalog.validation import Found, build, lacking
 from penstock.errors import DeclarationError
-from penstock.model.declaration import files_of
+from penstock.model.declaration import list_files
 from penstock.model.view import APP as VIEWS
 from penstock.model.view import instance_of
 from penstock.settings import settings
@@ -59,7 +59,7 @@ def survey(project: Path | None = None, *, first: str = "", combiners: bool = Tr
     place = project or settings().project
     wrong: list[BrokenFile] = []
     waiting: list[Part] = []
-    sql = [path for folder in ("captures", "sinks") for path in files_of(place / "sql" / folder, ".sql")]
+    sql = [path for folder in ("captures", "sinks") for path in list_files(place / "sql" / folder, ".sql")]
     for path in [*modules(place), *sql]:
         try:
             waiting.append(_part(path, place))
@@ -99,7 +99,7 @@ def readable() -> tuple[Catalog, list[BrokenFile]]:
 def of_app(app: str, found: Catalog, wrong: Iterable[BrokenFile]) -> list[BrokenFile]:
     """What is wrong in the folders of an app's files."""
     family = app if instance_of(app) is None else VIEWS
-    folders = {app} | {Path(_file(one.where)).parent.name for one in found.declared.values() if one.app == family}
+    folders = {app} | {Path(_file(one.location)).parent.name for one in found.declared.values() if one.app == family}
     return [e for e in wrong if e.folder in folders]
 
 
@@ -141,5 +141,7 @@ def _failing(catalog: Catalog) -> Iterator[BrokenFile]:
                 try:
                     tried(given)
                 except DeclarationError as e:
-                    told = DeclarationError(f"{stream.where}: stream {stream.name}: {e.what}", got=e.got, hint=e.hint)
-                    yield BrokenFile(Path(_file(stream.where)), told)
+                    told = DeclarationError(
+                        f"{stream.location}: stream {stream.name}: {e.what}", got=e.got, hint=e.hint
+                    )
+                    yield BrokenFile(Path(_file(stream.location)), told)

@@ -15,7 +15,7 @@ from penstock.model.backfill import Backfill
 from penstock.model.declaration import Declared
 from penstock.model.output import TopicOutput
 from penstock.model.stream import Stream
-from penstock.model.topic import POSITIONS, Topic, name_of
+from penstock.model.topic import POSITIONS, Topic, topic_name
 from penstock.model.view import View, instance_of
 from penstock.sinks.core import stream as sinking
 
@@ -57,7 +57,7 @@ def build(declared: Iterable[Found], captures: Iterable[Capture] = (), sinks: It
     for stream in made:
         # A topic that only sinks read is another's, and stays as it is.
         for topic in stream.topics():
-            if topic.name in topics or not stream.takes(topic.name):
+            if topic.name in topics or not stream.reads_topic(topic.name):
                 _declare(topic, stream, topics)
     _one_writer_each([*streams, *made], captured, archives)
     for view in views:
@@ -80,7 +80,7 @@ def build(declared: Iterable[Found], captures: Iterable[Capture] = (), sinks: It
     idle = [stream for stream, sink in zip(made, sunk, strict=True) if not sinking.is_given(sink)]
     idle += filed if filed and not archiving.is_given() else []
     every = [*streams, *made, *filed]
-    idle += [stream for stream in streams if not stream.runs]
+    idle += [stream for stream in streams if not stream.enabled]
     run = [stream for stream in every if not any(stream is other for other in idle)]
     return Catalog(
         _by_name(run), topics, _by_name(captured), _by_name(views), _by_name(archives), _by_name(backfills),
@@ -93,7 +93,7 @@ def _by_name(found: Iterable[T]) -> dict[str, T]:
 
 
 def _wrong(one: Declared, what: str, got: object = None, hint: str = "") -> DeclarationError:
-    return DeclarationError(f"{one.where}: {what}", got=got, hint=hint)
+    return DeclarationError(f"{one.location}: {what}", got=got, hint=hint)
 
 
 def _differently_named(found: Iterable[Declared]) -> None:
@@ -103,7 +103,7 @@ def _differently_named(found: Iterable[Declared]) -> None:
         if other is not one:
             raise _wrong(
                 one,
-                f"this {one.kind} and the {other.kind} of {other.where} have one name",
+                f"this {one.kind} and the {other.kind} of {other.location} have one name",
                 got=one.name,
                 hint="rename one of them; a capture and a sink have their files' names",
             )
@@ -143,17 +143,17 @@ def _shares(sinks: Iterable[Sink]) -> dict[tuple[str, str], list[tuple[Sink, int
 def _one_writer_each(streams: Sequence[Stream], captures: Sequence[Capture], archives: Sequence[Archive]) -> None:
     writers: dict[str, tuple[Declared, str]] = {}
     written: list[tuple[Declared, str, str]] = [
-        (s, output.name, s.where) for s in streams for output in s.outputs.values()
+        (s, output.name, s.location) for s in streams for output in s.outputs.values()
     ]
     written += [(capture, capture.topic.name, capture.at("topic")) for capture in captures]
-    written += [(archive, place.name, archive.where) for archive in archives for place in archive.writes]
+    written += [(archive, place.name, archive.location) for archive in archives for place in archive.writes]
     for one, name, where in written:
         other, there = writers.setdefault(name, (one, where))
         if other is not one and not (_takes_a_share(one) and _takes_a_share(other)):
             what = f"{one.kind} {one.name} and {other.kind} {other.name} of {there} write to one place"
             raise DeclarationError(f"{where}: {what}", got=name, hint="give each its own")
     for stream in streams:
-        for name in stream.beside.keys() & writers.keys():
+        for name in stream.side_outputs.keys() & writers.keys():
             other, _ = writers[name]
             what = f"{stream.kind} {stream.name} puts aside where {other.kind} {other.name} writes its rows"
             raise _wrong(stream, what, got=name, hint="give the rows, or what is put aside, another topic")
@@ -176,7 +176,7 @@ def _apps(streams: Sequence[Stream], captures: Sequence[Capture]) -> None:
 
 def _topic(topic: Topic | str, by: Declared, topics: Topics) -> Topic:
     """The topic as the project declares it."""
-    name = name_of(topic)
+    name = topic_name(topic)
     if name not in topics:
         known = ", ".join(sorted(topics)) or "none"
         hint = f"declare the topic, or take one of: {known}"

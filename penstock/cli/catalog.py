@@ -15,7 +15,7 @@ from penstock.catalog.graph import Graph, graph
 from penstock.catalog.listing import NOT_RUN, Row, data, rows
 from penstock.cli.output import clear_errors, console, echo, emit, table, unknown
 from penstock.errors import PenstockError
-from penstock.model.declaration import Place
+from penstock.model.declaration import CatalogNode
 
 
 class Drawing(StrEnum):
@@ -60,7 +60,7 @@ def catalog(
             _tell(wrong)
             raise unknown("declared thing or place", name, known)
         drawn = drawn.around(name)
-        listed = [row for row in listed if Place(row.kind, row.name) in drawn.nodes]
+        listed = [row for row in listed if CatalogNode(row.kind, row.name) in drawn.nodes]
     if drawing:
         typer.echo({Drawing.text: text, Drawing.mermaid: mermaid}[drawing](drawn))
     elif as_json:
@@ -102,6 +102,6 @@ def _print(listed: list[Row]) -> None:
         out.print(Text(NOT_RUN, style="yellow"))
 
 
-def _names(places: Sequence[Place]) -> Text:
+def _names(places: Sequence[CatalogNode]) -> Text:
     shown = (place.name if place.kind == "topic" else f"{place.name} ({place.kind})" for place in places)
     return Text("\n".join(shown) or "-")

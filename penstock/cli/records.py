@@ -139,7 +139,7 @@ def _check(catalog: Catalog, topic: str, batch: Sequence[Outgoing], before: int)
 
     for name in catalog.readers(topic):
         for given in catalog.streams[name].sources.values():
-            if not given.schema or not given.reads(topic):
+            if not given.schema or not given.reads_topic(topic):
                 continue
             for number, why in enumerate(refusals(given, [(one.key, one.value) for one in batch])):
                 tombstone = batch[number].value is None

@@ -21,8 +21,8 @@ from penstock.kafka import cleanup
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.commit_marker import forget_mark
 from penstock.kafka.replay import REPLAYS
-from penstock.model.declaration import Place
-from penstock.model.topic import ASIDE, COMMITS, POSITIONS, TOPIC_NAME
+from penstock.model.declaration import CatalogNode
+from penstock.model.topic import COMMITS, DEAD_LETTERS, POSITIONS, TOPIC_NAME
 from penstock.object_store.bucket import Store
 from penstock.settings import settings
 
@@ -93,13 +93,15 @@ def remove(
 
 def used_by(catalog: Catalog, topic: str) -> list[str]:
     """Who reads or writes a topic; not those who read it by a pattern and go on without it."""
-    if topic in (COMMITS.name, POSITIONS.name, ASIDE.name, REPLAYS.name):
+    if topic in (COMMITS.name, POSITIONS.name, DEAD_LETTERS.name, REPLAYS.name):
         return ["Penstock"]
-    found = {d.name for d in catalog.declared.values() if Place("topic", topic) in (*d.reads, *d.writes)}
+    found = {d.name for d in catalog.declared.values() if CatalogNode("topic", topic) in (*d.reads, *d.writes)}
     found |= {
         stream.name
         for stream in catalog.streams.values()
-        if any(given.pattern and given.stops_at_gap and given.reads(topic) for given in stream.sources.values())
+        if any(
+            given.pattern and given.fails_on_data_loss and given.reads_topic(topic) for given in stream.sources.values()
+        )
     }
     return sorted(found) or (["the catalog"] if topic in catalog.topics else [])
 

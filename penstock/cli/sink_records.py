@@ -19,7 +19,7 @@ from penstock.control import connect
 from penstock.errors import PenstockError
 from penstock.kafka.dead_letters import Letter, read, shown
 from penstock.kafka.record_lookup import newest
-from penstock.model.topic import ASIDE
+from penstock.model.topic import DEAD_LETTERS
 from penstock.monitoring.dashboard.snapshot_cache import take
 from penstock.monitoring.dashboard.states import Limits
 from penstock.settings import settings
@@ -94,7 +94,7 @@ def replay(
         chosen = [one for one in _letters(stream) if not place or not places_of(one).isdisjoint(place)]
         unambiguous(chosen, place or ())
         if missing := sorted(set(place or ()).difference(*map(places_of, chosen))):
-            hint = f"penstock dead-letters show {stream.output.aside.name}"  # type: ignore[union-attr]
+            hint = f"penstock dead-letters show {stream.output.dead_letter_topic.name}"  # type: ignore[union-attr]
             raise PenstockError(f"{name} put nothing aside of that place", got=", ".join(missing), hint=hint)
         with _session(name) as spark:
             from penstock.engine.operations.sink_replay import EARLIER
@@ -174,8 +174,8 @@ def _sink(name: str) -> Stream:
 
 def _letters(stream: Stream) -> Iterator[Letter]:
     """What a sink put aside, where its records can be told."""
-    topics = [topic for topic in stream.beside if topic != stream.late_topic]
-    for one in read([*topics, ASIDE.name], settings().bootstrap):
+    topics = [topic for topic in stream.side_outputs if topic != stream.late_topic]
+    for one in read([*topics, DEAD_LETTERS.name], settings().bootstrap):
         if one.stream == stream.name and one.origin:
             yield one
 

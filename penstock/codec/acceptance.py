@@ -27,7 +27,7 @@ def refusals(given: Input, records: Sequence[tuple[bytes | None, bytes | None]])
     """
     reading = Reading.of(given, combine=False, keep=True)
     now = int(time.time() * 1e6)
-    horizon = LAST if given.ahead is None else now + given.ahead // timedelta(microseconds=1)
+    horizon = LAST if given.max_ahead is None else now + given.max_ahead // timedelta(microseconds=1)
     size = len(records)
     kinds = {field.name: field.type for field in (*RECORD_TYPE, *MORE_TYPE)}
     columns: dict[str, pa.Array[Any]] = {

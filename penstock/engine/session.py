@@ -249,8 +249,8 @@ def session_for(spark: SparkSession, stream: Stream) -> SparkSession:
     own = spark.newSession()
     own.conf.set("spark.sql.shuffle.partitions", stream.shuffle_partitions)
     # A batch without data closes windows. Updates have none to close: their old state goes with the next data.
-    own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", stream.output_mode.mode == "append")
+    own.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", stream.output_mode.spark_mode == "append")
     # Of a way that a filter lets nothing through: Spark leaves it in the plan because it may hold state or a watermark.
-    apart = stream.stateful_steps == 0 and any(one.parted for one in stream.sources.values())
+    apart = stream.stateful_steps == 0 and any(one.splits_tombstones for one in stream.sources.values())
     own.conf.set("spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan", apart)
     return own

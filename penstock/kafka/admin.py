@@ -173,7 +173,7 @@ def ensure_topics(topics: Iterable[Topic], bootstrap: str) -> list[str]:
                 done.append(f"created {topic.name} with {topic.partitions} partitions")
                 made.add(topic.name)
             continue
-        if state.partitions < topic.partitions and topic.widens:
+        if state.partitions < topic.partitions and topic.may_add_partitions:
             wider = NewPartitions(topic.name, topic.partitions)
             widened = client.create_partitions([wider], request_timeout=REQUEST)[topic.name]
             answer(widened, bootstrap, f"topic {topic.name} could not be given more partitions")

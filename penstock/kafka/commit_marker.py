@@ -20,7 +20,7 @@ from penstock.kafka.admin import TIMEOUT, UNPACKED, admin, end_offsets, first_of
 from penstock.kafka.client import connection
 from penstock.kafka.dead_letters import between, consumer
 from penstock.kafka.transactions import mark_partition
-from penstock.model.output import NOTHING, Mark
+from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.model.topic import COMMITS
 
 Place = tuple[str, int]
@@ -28,10 +28,10 @@ Place = tuple[str, int]
 PATIENCE = 60.0
 
 
-def mark_of(stream: str, bootstrap: str) -> Mark:
-    """The mark of the last batch of a stream that is written; NOTHING if there is none. BrokerError as `newest`."""
+def mark_of(stream: str, bootstrap: str) -> CommitMarker:
+    """The mark of the last batch of a stream that is written; NO_COMMIT if there is none. BrokerError as `newest`."""
     found = newest(stream, bootstrap)
-    return NOTHING if found is None else Mark.read(found)
+    return NO_COMMIT if found is None else CommitMarker.read(found)
 
 
 def newest(name: str, bootstrap: str) -> bytes | None:

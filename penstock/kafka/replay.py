@@ -22,7 +22,7 @@ from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.topic import Topic
 
 # Which letters were sent again: key `topic[partition]@offset sha256 topic-id`, the last where the letter says it.
-REPLAYS = Topic("penstock.replays", partitions=1, compacted=True, beat_every=0)
+REPLAYS = Topic("penstock.replays", partitions=1, compacted=True, heartbeat_every=0)
 NOTED = re.compile(rb"(?P<topic>\S+)\[(?P<partition>\d+)\]@(?P<offset>\d+) \S+(?: (?P<id>\S+))?")
 REPLAYED = "penstock.replayed"
 # Records of one transaction.

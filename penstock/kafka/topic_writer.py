@@ -12,20 +12,20 @@ from confluent_kafka import KafkaException, TopicPartition
 from penstock.errors import Refused
 from penstock.kafka.limits import LARGEST, Limit, Message, as_bytes
 from penstock.kafka.transactions import TransactionalWriter
-from penstock.model.output import NOTHING, Beside, Mark, Offsets, Output
+from penstock.model.output import NO_COMMIT, CommitMarker, Offsets, Output, SideOutput
 from penstock.model.topic import COMMITS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.model.output import Owner
+    from penstock.model.output import WriterOwner
 
 
 # Why rows are refused, by topic and row number.
 Why = dict[str, dict[int, str]]
 
 
-def open_topics(owner: Owner, outputs: Sequence[Output]) -> TopicWriter:
+def open_topics(owner: WriterOwner, outputs: Sequence[Output]) -> TopicWriter:
     """The writer of a stream's topics."""
     return TopicWriter(owner.name, owner.group, owner.bootstrap, outputs)
 
@@ -41,14 +41,14 @@ class TopicWriter(TransactionalWriter):
         declared = [topic for output in outputs for topic in output.topics()]
         # Its own marks are given by another way.
         self._compacted = {t.name for t in declared if t.compacts} - {COMMITS.name}
-        self._cut = {output.name for output in outputs if isinstance(output, Beside)}
+        self._cut = {output.name for output in outputs if isinstance(output, SideOutput)}
         super().__init__(name, group, bootstrap, COMMITS, "stream", self._topics)
 
-    def committed(self) -> Mark:
+    def committed(self) -> CommitMarker:
         found = self.mark()
-        return NOTHING if found is None else Mark.read(found)
+        return NO_COMMIT if found is None else CommitMarker.read(found)
 
-    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
+    def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
         """As `commit`. Before anything is written: Refused for rows larger than their topic takes, and for those
         without a key where they need one. What is kept beside the rows is cut instead.
         """

@@ -10,11 +10,11 @@ from typing import ClassVar, Literal, get_args
 
 from penstock.errors import DeclarationError
 from penstock.model.checks.event_time_checks import check_event_time
-from penstock.model.declaration import Kind, Place, check_name, here
-from penstock.model.input import RAW, RECORD
-from penstock.model.output_mode import check_length
+from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
+from penstock.model.input import RAW_FIELDS, RECORD_FIELDS
+from penstock.model.output_mode import check_duration
 from penstock.model.stream import Stream
-from penstock.model.topic import Topic, name_of
+from penstock.model.topic import Topic, topic_name
 
 Format = Literal["parquet"]
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
@@ -45,15 +45,15 @@ class Archive:
     every: timedelta = timedelta(seconds=10)
     batch: int = 500_000
     app: str = "archives"
-    where: str = field(default_factory=here, init=False, compare=False, repr=False)
+    location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
 
     kind: ClassVar[Kind] = "archive"
 
     def __post_init__(self) -> None:
         check_name("archive", self.name)
-        check_length(f"archive {self.name}: wait", self.wait)
+        check_duration(f"archive {self.name}: wait", self.wait)
         if self.event_time:
-            check_event_time(f"archive {self.name}", self.event_time, (*RAW, *RECORD))
+            check_event_time(f"archive {self.name}", self.event_time, (*RAW_FIELDS, *RECORD_FIELDS))
         if not BUCKET.fullmatch(self.bucket):
             raise DeclarationError(
                 f"archive {self.name}: the bucket's name is not usable",
@@ -71,22 +71,22 @@ class Archive:
             raise DeclarationError(
                 f"archive {self.name}: the format is not known", got=repr(self.format), hint=f"take one of: {known}"
             )
-        if isinstance(self.of, Stream) and len(self.of.written) != 1:
+        if isinstance(self.of, Stream) and len(self.of.output_topics) != 1:
             raise DeclarationError(
                 f"archive {self.name}: stream {self.of.name} does not write one topic",
-                got=", ".join(self.of.targets),
+                got=", ".join(self.of.output_names),
                 hint="name the topic itself: of=Topic(...)",
             )
 
     @property
     def topic(self) -> Topic | str:
         """The topic, or its name alone."""
-        return self.of.written[0] if isinstance(self.of, Stream) else self.of
+        return self.of.output_topics[0] if isinstance(self.of, Stream) else self.of
 
     @property
-    def reads(self) -> Sequence[Place]:
-        return (Place("topic", name_of(self.topic)),)
+    def reads(self) -> Sequence[CatalogNode]:
+        return (CatalogNode("topic", topic_name(self.topic)),)
 
     @property
-    def writes(self) -> Sequence[Place]:
-        return (Place("store", f"bucket:{self.bucket}/{self.prefix}".rstrip("/")),)
+    def writes(self) -> Sequence[CatalogNode]:
+        return (CatalogNode("store", f"bucket:{self.bucket}/{self.prefix}".rstrip("/")),)

@@ -11,12 +11,12 @@ from typing import ClassVar
 from penstock.errors import DeclarationError
 from penstock.model.archive import Archive
 from penstock.model.argument_types import check_kind
-from penstock.model.declaration import Kind, Place, check_name, here
+from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
 from penstock.model.output import TopicOutput
-from penstock.model.output_mode import check_length
+from penstock.model.output_mode import check_duration
 from penstock.model.schema import Field, schema
 from penstock.model.stream import Stream
-from penstock.model.topic import Topic, name_of
+from penstock.model.topic import Topic, topic_name
 
 DAILY = "0 0 * * *"
 CRON = re.compile(r"\S+( \S+){4}")
@@ -88,7 +88,7 @@ class Backfill:
     rate: int = 0
     every: str = DAILY
     scheduled: bool = False
-    where: str = field(default_factory=here, init=False, compare=False, repr=False)
+    location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
 
     kind: ClassVar[Kind] = "backfill"
     app: ClassVar[None] = None
@@ -102,7 +102,7 @@ class Backfill:
         if not isinstance(self.target, Topic | TopicOutput | Stream | str) or not self.target:
             hint = "give a Topic, a topic's name, a TopicOutput, or a Stream"
             raise DeclarationError(f"{what} has no target", got=repr(self.target), hint=hint)
-        check_length(f"{what}: lag", self.lag)
+        check_duration(f"{what}: lag", self.lag)
         check_kind(what, "rate", self.rate, int)
         if self.rate < 0 or not CRON.fullmatch(self.every):
             got = f"rate={self.rate!r}, every={self.every!r}"
@@ -138,9 +138,9 @@ class Backfill:
             raise DeclarationError(
                 f"{what} names streams on its way and none at its end", hint="give the last one as target"
             )
-        if isinstance(self.target, Stream) and len(self.target.written) != 1:
+        if isinstance(self.target, Stream) and len(self.target.output_topics) != 1:
             raise DeclarationError(
-                f"{what}: stream {self.target.name} does not write one topic", got=", ".join(self.target.targets)
+                f"{what}: stream {self.target.name} does not write one topic", got=", ".join(self.target.output_names)
             )
 
     @property
@@ -157,17 +157,17 @@ class Backfill:
     def fills(self) -> str:
         """The name of the topic that it writes."""
         if isinstance(self.target, Stream):
-            return self.target.written[0].name if self.target.written else self.target.name
-        return self.target.name if isinstance(self.target, TopicOutput) else name_of(self.target)
+            return self.target.output_topics[0].name if self.target.output_topics else self.target.name
+        return self.target.name if isinstance(self.target, TopicOutput) else topic_name(self.target)
 
     @property
-    def reads(self) -> Sequence[Place]:
+    def reads(self) -> Sequence[CatalogNode]:
         if isinstance(self.source, Archive):
-            return (Place(self.source.kind, self.source.name),)
-        return (Place("source", self.source if isinstance(self.source, str) else self.source.place),)
+            return (CatalogNode(self.source.kind, self.source.name),)
+        return (CatalogNode("source", self.source if isinstance(self.source, str) else self.source.place),)
 
     @property
-    def writes(self) -> Sequence[Place]:
+    def writes(self) -> Sequence[CatalogNode]:
         if isinstance(self.target, Stream):
-            return (Place(self.target.kind, self.target.name),)
-        return (Place("topic", self.fills),)
+            return (CatalogNode(self.target.kind, self.target.name),)
+        return (CatalogNode("topic", self.fills),)

@@ -42,14 +42,14 @@ from sqlglot import exp
 
 from penstock.errors import DeclarationError
 from penstock.model.checks import capture_checks
-from penstock.model.declaration import CAPTURES, Kind, Place, files_of
+from penstock.model.declaration import CAPTURES_APP, CatalogNode, Kind, list_files
 from penstock.model.sql.capture_clauses import MB, Clauses
 from penstock.model.sql.capture_lexer import tokens
 from penstock.model.sql.lexer import place, spelled, text_of
 from penstock.model.topic import Topic
 
 # The app whose driver holds all captures.
-APP = CAPTURES
+APP = CAPTURES_APP
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Capture:
         return APP
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         return self.at("CAPTURE")
 
     def at(self, clause: str) -> str:
@@ -98,15 +98,15 @@ class Capture:
         return f"{self.path}:{self.places[clause]}"
 
     @property
-    def reads(self) -> Sequence[Place]:
+    def reads(self) -> Sequence[CatalogNode]:
         """The tables of its SELECT, each as `connection:table`."""
         tables = self.select.find_all(exp.Table)
         names = dict.fromkeys(".".join(part.name for part in table.parts) for table in tables)
-        return tuple(Place("table", f"{self.connection}:{name}") for name in names)
+        return tuple(CatalogNode("table", f"{self.connection}:{name}") for name in names)
 
     @property
-    def writes(self) -> Sequence[Place]:
-        return (Place("topic", self.topic.name),)
+    def writes(self) -> Sequence[CatalogNode]:
+        return (CatalogNode("topic", self.topic.name),)
 
     @property
     def fingerprint(self) -> str:
@@ -141,7 +141,7 @@ class Capture:
 
 def load(folder: Path) -> dict[str, Capture]:
     """The captures of a folder, by name; none if there is no folder."""
-    return {path.stem: read(path) for path in files_of(folder, ".sql")}
+    return {path.stem: read(path) for path in list_files(folder, ".sql")}
 
 
 def read(path: Path) -> Capture:
@@ -159,8 +159,8 @@ def parse(text: str, path: Path) -> Capture:
             name,
             partitions=partitions,
             compacted=True,
-            beat_every=0,
-            widens=False,
+            heartbeat_every=0,
+            may_add_partitions=False,
             config={"max.message.bytes": str(given.get("largest", Capture.largest))},
         )
     except DeclarationError as e:

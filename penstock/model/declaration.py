@@ -1,4 +1,4 @@
-"""What every declared thing says of itself, whatever its kind."""
+"""What all kinds of declarations have in common."""
 
 from __future__ import annotations
 
@@ -14,20 +14,21 @@ Kind = Literal[
     "topic", "pattern", "table", "store", "source",
     "stream", "sink", "capture", "view", "archive", "backfill",
 ]  # fmt: skip
-# The app that all captures run in. Whoever only needs its name need not import the SQL parser of captures.
-CAPTURES = "captures"
-# What the control database keeps of one.
-LONGEST = 120
+# The app of all captures. Who needs only its name need not import the SQL parser of captures.
+CAPTURES_APP = "captures"
+# Width of the control database's columns.
+MAX_NAME_LENGTH = 120
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
 
-def files_of(folder: Path, ending: str = "") -> list[Path]:
-    """What a folder holds whose name ends so, in order; nothing if there is no such folder.
+def list_files(folder: Path, suffix: str = "") -> list[Path]:
+    """Entries of a folder whose names end in `suffix`, sorted; none if the folder does not exist.
 
-    DeclarationError if it cannot be read: nothing would be taken for the wish to run nothing.
+    Raises:
+        DeclarationError: the folder cannot be read. An empty list would be taken for the wish to run nothing.
     """
     try:
-        return sorted(path for path in folder.iterdir() if path.name.endswith(ending))
+        return sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as e:
@@ -35,16 +36,16 @@ def files_of(folder: Path, ending: str = "") -> list[Path]:
         raise DeclarationError(f"folder {folder} cannot be read", got=e.strerror, hint=hint) from e
 
 
-class Place(NamedTuple):
-    """What is read or written: a topic, every topic of a pattern, a table of a database, a store outside Kafka, a named
-    source, or another declared thing."""
+class CatalogNode(NamedTuple):
+    """What is read or written: a topic, the topics of a pattern, a table of a database, a store outside Kafka, a named
+    source, or another declaration."""
 
     kind: Kind
     name: str
 
 
 class Declared(Protocol):
-    """A stream, sink, capture, view, archive or backfill. Its name is unique over all kinds."""
+    """A stream, sink, capture, view, archive or backfill. Names are unique over all kinds."""
 
     @property
     def kind(self) -> Kind: ...
@@ -54,29 +55,29 @@ class Declared(Protocol):
 
     @property
     def app(self) -> str | None:
-        """Whose driver runs it; None if it has none."""
+        """The app whose driver runs it; None if it has none."""
 
     @property
-    def reads(self) -> Sequence[Place]: ...
+    def reads(self) -> Sequence[CatalogNode]: ...
 
     @property
-    def writes(self) -> Sequence[Place]: ...
+    def writes(self) -> Sequence[CatalogNode]: ...
 
     @property
-    def where(self) -> str:
-        """The file, and the line and column if they are known, as `file:line:column`."""
+    def location(self) -> str:
+        """Where it is declared: `file:line:column`, `file:line` or `file`."""
 
 
 def check_name(what: str, name: str) -> None:
-    """DeclarationError if a name is not one that topics, folders and ids can be called by."""
-    if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > LONGEST:
+    """Raises DeclarationError if topics, folders and ids cannot be named so."""
+    if not isinstance(name, str) or not NAME.fullmatch(name) or len(name) > MAX_NAME_LENGTH:
         raise DeclarationError(
             f"the name of {what} {name!r} is not usable",
-            hint=f"use small letters, digits and single '-', {LONGEST} at most",
+            hint=f"use small letters, digits and single '-', {MAX_NAME_LENGTH} at most",
         )
 
 
-def here() -> str:
+def caller_location() -> str:
     """File and line of the code outside this package that is declaring something."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in ("penstock", "dataclasses"):

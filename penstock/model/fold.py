@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from penstock.errors import DeclarationError
 from penstock.model.argument_types import check_kind
 from penstock.model.declaration import check_name
-from penstock.model.output_mode import check_length
+from penstock.model.output_mode import check_duration
 from penstock.model.schema import Field, schema
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Fold:
                 hint="name a field of its state that is a BIGINT, in epoch ms",
             )
         if self.reads_back is not None:
-            check_length(f"fold {self.name}: reads_back", self.reads_back)
+            check_duration(f"fold {self.name}: reads_back", self.reads_back)
             if self.due:
                 raise DeclarationError(
                     f"fold {self.name} has keys that are due, and is to be made of its inputs",

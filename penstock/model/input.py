@@ -10,27 +10,27 @@ from typing import Literal, get_args
 from penstock.errors import DeclarationError
 from penstock.model.argument_types import check_kind
 from penstock.model.checks.event_time_checks import check_event_time
-from penstock.model.output_mode import check_length
+from penstock.model.output_mode import check_duration
 from penstock.model.schema import Field, schema
-from penstock.model.topic import Topic, beside, check_topic
+from penstock.model.topic import Topic, check_topic, side_topic
 
-READS = {"key", "partition", "offset"}
-Late = Literal["count", "keep"]
-Dead = Literal["keep", "count"]
-Gap = Literal["stop", "go on"]
-Tombstones = Literal["dead", "keep"]
-# The record's own time, where there is no schema.
-RECORDS_OWN = "timestamp"
-RAW = schema(
+COMBINER_READS = {"key", "partition", "offset"}
+LateRecords = Literal["count", "keep"]
+DeadLetters = Literal["keep", "count"]
+OnDataLoss = Literal["fail", "continue"]
+Tombstones = Literal["dead letter", "keep"]
+# The record's own timestamp, where there is no schema.
+RECORD_TIMESTAMP = "timestamp"
+RAW_FIELDS = schema(
     "topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP",
     "raw records",
     of_json=False,
 )
-# The column of the record itself, as it lies in its topic.
-WHOLE = "record"
-RECORD = schema(
-    f"{WHOLE} STRUCT<topic: STRING, partition: INT, offset: BIGINT, key: BINARY, value: BINARY, timestamp: TIMESTAMP, "
-    "headers: ARRAY<STRUCT<key: STRING, value: BINARY>>>",
+# The column that holds the record itself, as it is in its topic.
+RECORD_COLUMN = "record"
+RECORD_FIELDS = schema(
+    f"{RECORD_COLUMN} STRUCT<topic: STRING, partition: INT, offset: BIGINT, key: BINARY, value: BINARY, "
+    "timestamp: TIMESTAMP, headers: ARRAY<STRUCT<key: STRING, value: BINARY>>>",
     "whole records",
     of_json=False,
 )
@@ -38,19 +38,19 @@ RECORD = schema(
 
 @dataclass(frozen=True)
 class Combiner:
-    """Groups the records of a batch before they reach Spark: thousands of partial rows instead of millions.
+    """Aggregates the records of a batch before they reach Spark: thousands of partial rows instead of millions.
 
-    schema: Spark DDL of the partial rows, which the transform gets instead of the records; `event_time TIMESTAMP`
-        comes beside it.
-        A list among them holds no NULL.
-    sql: a DuckDB query over the table `records`, which has the input's columns and `event_time TIMESTAMPTZ`. It gives
-        the columns of schema and `event_time`, the greatest of the group. Of an input without a schema `records` has
-        `topic, value`, the value as `text VARCHAR` (NULL if it is no UTF-8), and what reads names. `penstock catalog`
-        tries it without records, and so does a stream before it starts.
-    reads: of an input without a schema, which of `key, partition, offset` the query needs: each has its price.
+    However a batch is split, the transform must make the same of the partial rows: `penstock.testing.splits` tests it.
+    All records of a group must belong to the same windows of the transform, so that they are late together.
 
-    However a batch is split, what the transform makes of the parts must be the same: `penstock.testing.splits` tries
-    it. All records of a group must belong to the same windows of the transform, so that they are late together.
+    Attributes:
+        schema: Spark DDL of the partial rows, which the transform gets instead of the records, with `event_time
+            TIMESTAMP` beside them. An array among them holds no NULL.
+        sql: a DuckDB query over the table `records`: the input's columns and `event_time TIMESTAMPTZ`. It gives the
+            columns of the schema and `event_time`, the greatest of the group. Of an input without a schema `records`
+            has `topic, value`, the value as `text VARCHAR` (NULL if it is no UTF-8), and what `reads` names. `penstock
+            catalog` runs it without records, and so does a stream before it starts.
+        reads: of an input without a schema, which of `key, partition, offset` the query needs: each has its cost.
     """
 
     schema: str
@@ -61,58 +61,58 @@ class Combiner:
         check_kind("a combiner", "schema", self.schema, str)
         check_kind("a combiner", "sql", self.sql, str)
         reads: object = self.reads
-        if not isinstance(reads, tuple) or not set(reads) <= READS:
+        if not isinstance(reads, tuple) or not set(reads) <= COMBINER_READS:
             raise DeclarationError(
                 "a combiner reads what a record does not have",
                 got=repr(self.reads),
-                hint=f"a tuple of: {', '.join(sorted(READS))}; topic, value and text are always there",
+                hint=f"a tuple of: {', '.join(sorted(COMBINER_READS))}; topic, value and text are always there",
             )
 
 
 @dataclass(frozen=True)
 class Input:
-    """One input of a stream.
+    """One input of a stream: a topic, or all topics that match a pattern.
 
-    topic: a declared topic; or pattern: a regular expression over topic names, for every topic it matches, also those
-        created later.
-    schema: Spark DDL of the JSON value; NOT NULL marks what a record must have. docs/records.md says which texts are
-        records of a schema. Without one the transform gets the raw record:
-        `topic STRING, partition INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP`.
-    event_time: SQL over the schema's columns (or over `timestamp`, the record's own time, for a raw input), giving
-        TIMESTAMP. The engine adds it as the column `event_time` and puts the watermark on it. Where it gives NULL,
-        fails, or gives none of the years 1 to 9999, a record is a dead letter, and a raw one keeps its own time.
-    ahead: how far an event time may lie in the future and be believed; a record beyond it is a dead letter. A raw input
-        cannot reject; its event time is capped there. None believes every time. Whatever it is, no record moves the
-        watermark beyond the clock.
-    record: whether the transform gets the record itself beside the columns: `record STRUCT<topic STRING, partition INT,
-        offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP, headers ARRAY<STRUCT<key STRING, value BINARY>>,
-        event_time TIMESTAMP>`. The expression of the event time may name what is in it, as `record.timestamp`.
-    tombstones: what becomes of a record without a value, where there is a schema: it is `dead`, or `keep` it, with NULL
-        in every column and its own time as event time. That takes record=True, to tell whose it is.
-    combine: groups records before Spark sees them.
-    late: what becomes of a record that comes after its windows have closed: `count` it, or `keep` it as well, as it
-        came, in the topic `<stream>-late`. If nothing is said, one that another stream wrote is kept in
-        `penstock.aside`, and any other is counted.
-    dead: what becomes of a record that does not parse: `keep` it in the topic `<topic>-dead-letter` with its place and
-        the reason, or `count` it only.
-    gap: what to do when records were removed before they were read, a log was cut, or a topic was deleted and made
-        again: `stop` and ask, or `go on` with what is there. A topic stops and a pattern goes on unless they say
-        otherwise: a deleted topic must not stop the count of all others. Either way it is told and counted.
-    share: (n, of): only the records of each partition whose number leaves n - 1 when it is divided by `of`. So several
-        streams, in processes of their own, share a topic; all are needed, and all read it whole.
+    Attributes:
+        topic: a declared topic.
+        pattern: or a regular expression: every topic whose name matches, also those created later.
+        schema: Spark DDL of the JSON value; NOT NULL marks required fields. docs/records.md says which texts are
+            records of a schema. Without one the transform gets the raw record: `topic STRING, partition INT, offset
+            BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP`.
+        event_time: SQL over the schema's columns (over `timestamp`, the record's own, for a raw input) that gives
+            TIMESTAMP. The engine adds it as the column `event_time`, with the watermark. Where it gives NULL, fails, or
+            gives none of the years 1 to 9999, a record is a dead letter, and a raw one keeps its own timestamp.
+        max_ahead: how far an event time may lie in the future; a record beyond it is a dead letter. Of a raw input,
+            which rejects nothing, event times are capped there. None accepts every time. In any case no record moves
+            the watermark beyond the clock.
+        combine: aggregates records before Spark sees them.
+        late_records: `count` records whose windows have closed, or `keep` them as well, unchanged, in the topic
+            `<stream>-late`. None: what another stream wrote is kept in `penstock.dead-letters`, all else is counted.
+        dead_letters: `keep` records that cannot be decoded in the topic `<topic>-dead-letter`, with their position and
+            the reason, or `count` them only.
+        on_data_loss: `fail`, and let an operator decide, or `continue` with what is there, when records were removed
+            before they were read, a log was truncated, or a topic was created anew. None: a topic fails and a pattern
+            continues, as a deleted topic must not stop the count of all others. Either way it is logged and counted.
+        record: whether the transform gets the record itself beside the columns: `record STRUCT<topic STRING, partition
+            INT, offset BIGINT, key BINARY, value BINARY, timestamp TIMESTAMP, headers ARRAY<STRUCT<key STRING, value
+            BINARY>>, event_time TIMESTAMP>`. `event_time` may name its fields, as `record.timestamp`.
+        tombstones: of an input with a schema: a tombstone is a `dead letter`, or `keep` it, with NULL in every column
+            and its own timestamp as event time. That takes record=True, which tells the key.
+        share: (n, of): only records of each partition whose number leaves n - 1 when divided by `of`. So several
+            streams, in processes of their own, share a topic; all are needed, and all read it whole.
     """
 
     topic: Topic | None = None
     pattern: str = ""
     schema: str = ""
-    event_time: str = RECORDS_OWN
-    ahead: timedelta | None = timedelta(minutes=5)
+    event_time: str = RECORD_TIMESTAMP
+    max_ahead: timedelta | None = timedelta(minutes=5)
     combine: Combiner | None = None
-    late: Late | None = None
-    dead: Dead = "keep"
-    gap: Gap | None = None
+    late_records: LateRecords | None = None
+    dead_letters: DeadLetters = "keep"
+    on_data_loss: OnDataLoss | None = None
     record: bool = False
-    tombstones: Tombstones = "dead"
+    tombstones: Tombstones = "dead letter"
     share: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
@@ -124,15 +124,19 @@ class Input:
             raise DeclarationError("an input reads either a topic or a pattern", got=self, hint="give exactly one")
         if self.topic is not None:
             check_topic("an input", self.topic)
-        for name, kinds in {"late": Late, "dead": Dead, "gap": Gap, "tombstones": Tombstones}.items():
-            given = getattr(self, name)
-            if given not in get_args(kinds) and (given is not None or name not in ("gap", "late")):
-                known = " or ".join(f'"{kind}"' for kind in get_args(kinds))
+        choices = {
+            "late_records": LateRecords, "dead_letters": DeadLetters, "on_data_loss": OnDataLoss,
+            "tombstones": Tombstones,
+        }  # fmt: skip
+        for name, choice in choices.items():
+            chosen = getattr(self, name)
+            if chosen not in get_args(choice) and (chosen is not None or name not in ("on_data_loss", "late_records")):
+                known = " or ".join(f'"{one}"' for one in get_args(choice))
                 raise DeclarationError(
-                    f"input {self.source}: {name} is not known", got=repr(given), hint=f"say {name}={known}"
+                    f"input {self.source}: {name} has no such value", got=repr(chosen), hint=f"give {name}={known}"
                 )
-        if self.ahead is not None:
-            check_length(f"input {self.source}: ahead", self.ahead)
+        if self.max_ahead is not None:
+            check_duration(f"input {self.source}: max_ahead", self.max_ahead)
         if self.pattern:
             try:
                 re.compile(self.pattern)
@@ -146,42 +150,46 @@ class Input:
                 )
         self._record_fits()
         self._share_fits()
-        fields = schema(self.schema, f"input {self.source}") if self.schema else RAW
-        if self.schema and self.event_time == RECORDS_OWN and RECORDS_OWN not in {f.name.lower() for f in fields}:
+        fields = schema(self.schema, f"input {self.source}") if self.schema else RAW_FIELDS
+        if (
+            self.schema
+            and self.event_time == RECORD_TIMESTAMP
+            and RECORD_TIMESTAMP not in {f.name.lower() for f in fields}
+        ):
             raise DeclarationError(
                 f"input {self.source} does not say which of its fields is the event time",
                 got=self.schema,
                 hint='event_time="timestamp_millis(field)", or another expression over the fields',
             )
-        check_event_time(f"input {self.source}", self.event_time, (*fields, *(RECORD if self.record else ())))
+        check_event_time(f"input {self.source}", self.event_time, (*fields, *(RECORD_FIELDS if self.record else ())))
         if self.combine:
             schema(self.combine.schema, f"the combiner of input {self.source}", of_json=False)
 
     @property
-    def by_own_time(self) -> bool:
-        """Whether its event time is each record's own timestamp."""
-        own = RECORDS_OWN if not self.schema else f"{WHOLE}.{RECORDS_OWN}" if self.record else None
+    def uses_record_timestamp(self) -> bool:
+        """Whether its event time is the record's own timestamp."""
+        own = RECORD_TIMESTAMP if not self.schema else f"{RECORD_COLUMN}.{RECORD_TIMESTAMP}" if self.record else None
         return self.event_time.strip().lower() == own
 
     def _record_fits(self) -> None:
         what = f"input {self.source}"
         if self.record and self.combine:
             raise DeclarationError(
-                f"{what} has a combiner, and what that gives is no record any more", hint="leave out record, or combine"
+                f"{what} has a combiner, whose rows are no records", hint="leave out record, or combine"
             )
         if self.tombstones == "keep" and not self.record:
             raise DeclarationError(
-                f"{what} keeps tombstones, and nothing would tell whose they are",
+                f"{what} keeps tombstones, and nothing would tell their keys",
                 got="record=False",
                 hint="say record=True as well",
             )
         names = {f.name.lower() for f in schema(self.schema, what)} if self.schema else set()
-        if self.record and WHOLE in names:
+        if self.record and RECORD_COLUMN in names:
             raise DeclarationError(
                 f"{what} has a field of the name that the record itself has",
                 got=self.schema,
                 hint="leave the field out, and take it from the value where it is needed: "
-                f"get_json_object(CAST(record.value AS STRING), '$.{WHOLE}')",
+                f"get_json_object(CAST(record.value AS STRING), '$.{RECORD_COLUMN}')",
             )
 
     def _share_fits(self) -> None:
@@ -189,7 +197,7 @@ class Input:
         if isinstance(given, tuple) and [type(n) for n in given] == [int, int] and 1 <= given[0] <= given[1]:
             return
         raise DeclarationError(
-            f"input {self.source}: this is no share", got=repr(given), hint="say share=(1, 2) for the first of two"
+            f"input {self.source}: share is not valid", got=repr(given), hint="give share=(1, 2) for the first of two"
         )
 
     @property
@@ -198,35 +206,37 @@ class Input:
         return self.topic.name if self.topic else self.pattern
 
     @property
-    def parted(self) -> bool:
-        """Whether its tombstones go a way of their own, so that who asks for them has nothing else decoded for it."""
-        return bool(self.schema) and self.tombstones == "keep" and self.ahead is None
+    def splits_tombstones(self) -> bool:
+        """Whether its tombstones take a path of their own, so that a reader of them has nothing else decoded."""
+        return bool(self.schema) and self.tombstones == "keep" and self.max_ahead is None
 
-    def reads(self, topic: str) -> bool:
-        """Whether a topic is among those that it reads."""
+    def reads_topic(self, topic: str) -> bool:
+        """Whether a topic is one of its topics."""
         return self.topic.name == topic if self.topic else bool(re.fullmatch(self.pattern, topic))
 
     @property
-    def stops_at_gap(self) -> bool:
-        return (self.gap or ("stop" if self.topic else "go on")) == "stop"
+    def fails_on_data_loss(self) -> bool:
+        return (self.on_data_loss or ("fail" if self.topic else "continue")) == "fail"
 
     @property
-    def rejected(self) -> Topic | None:
+    def dead_letter_topic(self) -> Topic | None:
         """The topic of its dead letters; None if it has none or they are only counted."""
-        return beside(self.topic.dead_letters) if self.topic and self.schema and self.dead == "keep" else None
+        keeps = self.topic and self.schema and self.dead_letters == "keep"
+        return side_topic(self.topic.dead_letters) if self.topic and keeps else None
 
 
 @dataclass(frozen=True)
 class Table:
     """A compacted topic as the latest value of each key, for a transform to join with; a tombstone removes its key.
 
-    topic: a compacted topic. schema: Spark DDL of the JSON value. The transform gets those columns and `key STRING`,
-        the record's key.
+    It is kept beside the checkpoint and read incrementally: before each batch up to the topic's end, so a batch sees
+    what was committed before it began. The stream starts once the table is loaded, that is, read to the end that the
+    topic had. A change of the table alone starts no batch: a stream that must act on changes reads the topic as an
+    Input. A value that cannot be decoded leaves its key as it was, and is a dead letter.
 
-    It is kept beside the checkpoint and only what is new is read: before each batch up to the topic's end, so a batch
-    sees what was committed before it began. The stream starts once the table is loaded, that is, read to the end that
-    the topic had. A change of the table alone makes no batch: a stream that must act on changes reads the topic as an
-    Input. A value that does not parse leaves its key as it was, and is a dead letter.
+    Attributes:
+        topic: a compacted topic.
+        schema: Spark DDL of the JSON value. The transform gets these columns and `key STRING`, the record's key.
     """
 
     topic: Topic
@@ -258,5 +268,5 @@ class Table:
         return self.topic.name
 
     @property
-    def rejected(self) -> Topic:
-        return beside(self.topic.dead_letters)
+    def dead_letter_topic(self) -> Topic:
+        return side_topic(self.topic.dead_letters)

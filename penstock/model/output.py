@@ -1,7 +1,7 @@
-"""Where a stream's rows go: what is declared (`Output`) apart from what runs (`Writer`).
+"""Where a stream's rows go: the declaration (`Output`) and what writes them at run time (`Writer`).
 
 The engine knows this contract and no store. A kind of store is one module: a class that says what it needs and
-promises, and the writer that its `writer` names.
+guarantees, and the writer that its `writer` names.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
 from penstock.errors import DeclarationError
 from penstock.model.lazy_spark import F
-from penstock.model.topic import ASIDE, Topic
+from penstock.model.topic import DEAD_LETTERS, Topic
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column
 
-# Spark's own format of times stops at milliseconds.
+# Spark's default format of times stops at milliseconds.
 MICROS = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
 JSON = {"ignoreNullFields": "false", "timestampFormat": f"{MICROS}XXX", "timestampNTZFormat": MICROS}
 Offsets = Mapping[str, Mapping[int, int]]
@@ -30,91 +30,115 @@ Columns = str | tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Mark:
-    """The last batch written: the query's id, its number (-1 for none), and the input offsets behind it.
+class CommitMarker:
+    """The last batch that is written.
 
-    ids: the broker's ids of topics that may be deleted and created again while they are read. plans: of this batch and
-    of the one before, by number, as the checkpoint has them. checkpoint: which copy of it wrote this. starts: the first
-    offsets of the batch, for its writers; they are not kept. writes: topics that take its rows. time: how far in event
-    time the stream had come before this batch, epoch ms; None if it does not say: see `penstock.engine.query.upstream`.
-    waits:     whether rows may come without records, when the clock has come far enough.
+    Attributes:
+        query: Spark's id of the query.
+        batch: number of the batch, -1 for none.
+        offsets: the input offsets behind it, by topic and partition.
+        topic_ids: the broker's ids of topics that may be deleted and created again while they are read.
+        plans: the offset log's entries of this batch and of the one before, by number.
+        checkpoint: id of the copy of the checkpoint that wrote this.
+        start_offsets: the first offsets of the batch, for its writers; not stored.
+        output_topics: topics that take its rows.
+        event_time: how far event time had come before this batch, epoch ms; None if the stream does not say: see
+            `penstock.engine.query.upstream`.
+        waits_for_clock: whether rows may follow without records, once event time has come far enough.
     """
 
     query: str
     batch: int
     offsets: Offsets
-    ids: Mapping[str, str] = field(default_factory=dict)
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
     plans: Mapping[int, str] = field(default_factory=dict)
     checkpoint: str = ""
-    starts: Offsets = field(default_factory=dict, compare=False)
-    writes: Sequence[str] = ()
-    time: int | None = None
-    waits: bool = False
+    start_offsets: Offsets = field(default_factory=dict, compare=False)
+    output_topics: Sequence[str] = ()
+    event_time: int | None = None
+    waits_for_clock: bool = False
 
     def value(self) -> bytes:
-        found = asdict(self)
-        del found["starts"]
-        return json.dumps(found).encode()
+        fields = asdict(self)
+        del fields["start_offsets"]
+        return json.dumps(fields).encode()
 
     @classmethod
-    def read(cls, value: bytes) -> Mark:
-        found = json.loads(value)
-        offsets = {topic: {int(p): at for p, at in parts.items()} for topic, parts in found["offsets"].items()}
-        plans = {int(batch): plan for batch, plan in found.get("plans", {}).items()}
-        known = {name: found[name] for name in ("ids", "checkpoint", "time", "waits") if name in found}
-        writes = tuple(found.get("writes", ()))
-        return cls(found["query"], found["batch"], offsets, plans=plans, writes=writes, **known)
+    def read(cls, value: bytes) -> CommitMarker:
+        fields = json.loads(value)
+        fields["offsets"] = {t: {int(p): at for p, at in parts.items()} for t, parts in fields["offsets"].items()}
+        fields["plans"] = {int(batch): plan for batch, plan in fields["plans"].items()}
+        fields["output_topics"] = tuple(fields["output_topics"])
+        return cls(**fields)
 
 
-NOTHING = Mark("", -1, {})
+NO_COMMIT = CommitMarker("", -1, {})
 
 
 class Writer(Protocol):
     """Writes a stream's batches into one store. To open it fences every earlier writer of the same stream there.
 
-    No two calls come at once, and a batch is written before the next one is given; a store without marks is closed
-    while a batch is written that does not end. Not every writer is closed: a driver may be killed. If it has `figures`,
-    a dataclass of counts since it was opened, they are shown.
+    Calls do not overlap, and a batch is written before the next one is given. A store without commit markers may be
+    closed while a batch is written that does not end. Not every writer is closed: a driver may be killed. If it has
+    `figures`, a dataclass of counts since it was opened, they are reported.
     """
 
-    def committed(self) -> Mark:
-        """The mark of the last batch whose rows are all in the store; NOTHING if it keeps none.
+    def committed(self) -> CommitMarker:
+        """The marker of the last batch whose rows are all in the store; NO_COMMIT if it keeps none.
 
-        Called once, before the first write. A batch that lies before the mark is not given again; of a store that
-        keeps no mark the last batch is given again after a crash, which must change nothing.
+        Called once, before the first write. A batch before the marker is not given again. Of a store that keeps no
+        marker the last batch is given again after a crash, which must change nothing.
         """
 
-    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
-        """Write a batch, by output's name, with its mark; the number of rows written.
+    def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
+        """Write a batch with its commit marker; return when all of it is durable.
 
-        It returns when all of it is safe. LeaseLost if a newer writer has fenced this one, Wait if the store asks to
-        be left alone for a while (the same batch is given again then), Refused for rows that it can never take (the
-        rest is given again at once, unless that says it is written; where a batch is to be there once, nothing of it is
-        written before), any other PenstockError if it refused: the batch is given again after a pause.
+        Args:
+            rows: by the output's name.
+            mark: of the batch.
+
+        Returns:
+            The number of rows written.
+
+        Raises:
+            LeaseLost: a newer writer has fenced this one.
+            Wait: the store asks to back off; the same batch is given again then.
+            Refused: rows that the store can never accept. The rest is given again at once, unless the error says that
+                it is written; where a batch is to be there once, nothing of it is written before.
+            PenstockError: any other failure; the batch is given again after a pause.
         """
 
     def close(self) -> None:
-        """Give back what was opened; a batch that is being written is not finished."""
+        """Release resources; a batch that is being written is not finished."""
 
 
 @dataclass(frozen=True)
-class Owner:
-    """Whose writer is opened. name: of the stream; group: its fencing id; bootstrap: the brokers."""
+class WriterOwner:
+    """Whose writer is opened.
+
+    Attributes:
+        name: of the stream.
+        group: its fencing id.
+        bootstrap: the brokers.
+    """
 
     name: str
     group: str
     bootstrap: str
 
 
-Opener = Callable[[Owner, Sequence["Output"]], Writer]
+Opener = Callable[[WriterOwner, Sequence["Output"]], Writer]
 
 
 class Output(ABC):
-    """A place for rows, as declared.
+    """A target of rows, as declared.
 
-    writer: `module:callable` that opens the store: an Opener. delivery: what the store promises of a batch that is
-    given twice: it is there once (`exactly once`), or it is written again over itself (`upsert`). empty_batches:
-    whether a store without marks is also given batches without rows, and so knows all offsets that were read.
+    Attributes:
+        writer: `module:callable` that opens the store: an Opener.
+        delivery: what the store guarantees of a batch that is given twice: it is there once (`exactly once`), or it is
+            written over itself (`upsert`).
+        empty_batches: whether a store without commit markers is also given batches without rows, and so knows all
+            offsets that were read.
     """
 
     writer: ClassVar[str]
@@ -124,12 +148,12 @@ class Output(ABC):
     @property
     @abstractmethod
     def name(self) -> str:
-        """Of the target; no two outputs of a project have the same."""
+        """Of the target; unique among the outputs of a project."""
 
     @property
     @abstractmethod
     def keyed(self) -> bool:
-        """Whether a later row of a key takes the place of an earlier one."""
+        """Whether a later row of a key replaces an earlier one."""
 
     @property
     @abstractmethod
@@ -145,13 +169,13 @@ class Output(ABC):
         return ()
 
     @property
-    def aside(self) -> Topic:
-        """Where rows go that it can never take: as the record they were made of, if they say its `topic STRING,
-        partition INT, offset BIGINT`, else as they are, `key` and `value`."""
-        return ASIDE
+    def dead_letter_topic(self) -> Topic:
+        """Where rows go that the store can never accept: as the record they were made of, if they name it by `topic
+        STRING, partition INT, offset BIGINT`, else as they are, `key` and `value`."""
+        return DEAD_LETTERS
 
 
-def open_store(outputs: Sequence[Output], owner: Owner) -> Writer:
+def open_store(outputs: Sequence[Output], owner: WriterOwner) -> Writer:
     """The writer of outputs that share a store; earlier writers of the same owner there are fenced."""
     opener: Opener = resolve_name(outputs[0].writer)
     return opener(owner, outputs)
@@ -159,10 +183,13 @@ def open_store(outputs: Sequence[Output], owner: Owner) -> Writer:
 
 @dataclass(frozen=True)
 class TopicOutput(Output):
-    """Rows as records of a topic, written in one transaction with their mark.
+    """Rows as records of a topic, written in one transaction with their commit marker.
 
-    key and value: one column's name, written as text (BINARY as it is), or several, written as a JSON object with those
-    fields, times to the microsecond. A NULL value is a tombstone. An empty key writes records without one.
+    Attributes:
+        topic: the target.
+        key: one column's name, written as text (BINARY as it is), or several, written as a JSON object with those
+            fields, times to the microsecond. Empty: records without a key.
+        value: columns as for the key. NULL is a tombstone.
     """
 
     topic: Topic
@@ -182,12 +209,18 @@ class TopicOutput(Output):
                 f"the output to topic {self.topic.name} has no value",
                 hint="give value= one column's name, or several as a tuple",
             )
-        for what, given in {"key": self.key, "value": self.value}.items():
-            names = [given] if isinstance(given, str) else list(given) if isinstance(given, list | tuple) else [given]
-            if not all(isinstance(name, str) for name in names) or ("" in names and given) or _twice(names):
+        for what, columns in {"key": self.key, "value": self.value}.items():
+            names = (
+                [columns]
+                if isinstance(columns, str)
+                else list(columns)
+                if isinstance(columns, list | tuple)
+                else [columns]
+            )
+            if not all(isinstance(name, str) for name in names) or ("" in names and columns) or _repeats(names):
                 raise DeclarationError(
-                    f"the output to topic {self.topic.name}: {what} is no column, nor several",
-                    got=repr(given),
+                    f"the output to topic {self.topic.name}: {what} names neither one column nor several",
+                    got=repr(columns),
                     hint=f"give {what}= one column's name, or several different ones as a tuple",
                 )
 
@@ -212,13 +245,13 @@ class TopicOutput(Output):
 
 
 @dataclass(frozen=True)
-class Beside(TopicOutput):
-    """Records of the input that did not reach the transform, as they came: dead letters and late records."""
+class SideOutput(TopicOutput):
+    """Records that did not reach the transform, unchanged: dead letters and late records."""
 
     value: Columns = "value"
 
 
-def _twice(names: Sequence[object]) -> bool:
+def _repeats(names: Sequence[object]) -> bool:
     return len(set(names)) < len(names)
 
 

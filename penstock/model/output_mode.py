@@ -1,4 +1,4 @@
-"""When a stream emits rows, and how often a row is emitted. Each output mode chooses one of Spark's."""
+"""Output modes: when a stream emits rows, and how often a row is emitted. Each chooses one of Spark's output modes."""
 
 from __future__ import annotations
 
@@ -8,167 +8,185 @@ from typing import ClassVar, Literal
 
 from penstock.errors import DeclarationError
 
-Mode = Literal["append", "update"]
-NONE = timedelta(0)
+SparkMode = Literal["append", "update"]
+ZERO = timedelta(0)
 POSITIVE = {"least": 1}
 # Every time of the calendar's last centuries can be moved by so much.
-LONGEST = timedelta(days=365_000)
-MOST = LONGEST // timedelta(milliseconds=1)
+MAX_DURATION = timedelta(days=365_000)
+MAX_DURATION_MS = MAX_DURATION // timedelta(milliseconds=1)
 
 
-def millis(length: timedelta) -> int:
-    return length // timedelta(milliseconds=1)
+def millis(duration: timedelta) -> int:
+    return duration // timedelta(milliseconds=1)
 
 
-def check_length(what: str, length: object, *, least: int = 0) -> None:
-    """DeclarationError if it is no length of time in whole milliseconds, below `least` ms, or above LONGEST."""
-    if not isinstance(length, timedelta) or length % timedelta(milliseconds=1) or not least <= millis(length) <= MOST:
+def check_duration(what: str, duration: object, *, least: int = 0) -> None:
+    """Check that a duration is a whole number of milliseconds within bounds.
+
+    Args:
+        what: names the argument in the error.
+        duration: the argument.
+        least: smallest allowed duration, ms.
+
+    Raises:
+        DeclarationError: it is no timedelta of whole milliseconds, is below `least`, or is above MAX_DURATION.
+    """
+    if (
+        not isinstance(duration, timedelta)
+        or duration % timedelta(milliseconds=1)
+        or not least <= millis(duration) <= MAX_DURATION_MS
+    ):
         raise DeclarationError(
-            f"{what} is no length of time that can be kept",
-            got=repr(length),
-            hint=f"give a timedelta of whole milliseconds, {least} at least, {LONGEST.days} days at most",
+            f"{what} is not a valid duration",
+            got=repr(duration),
+            hint=f"give a timedelta of whole milliseconds, {least} at least, {MAX_DURATION.days} days at most",
         )
 
 
 @dataclass(frozen=True)
 class HeartbeatSchedule:
-    """Moments at which time must have moved: every so often, `after` behind each multiple of that."""
+    """Event times at which the watermark must advance: `offset` after each multiple of `interval`."""
 
-    every: timedelta
-    after: timedelta = NONE
+    interval: timedelta
+    offset: timedelta = ZERO
 
     def next(self, after_ms: int) -> int:
-        """Epoch ms of the first one later than `after_ms`."""
-        every, after = millis(self.every), millis(self.after)
-        return ((after_ms - after) // every + 1) * every + after
+        """The first scheduled time later than `after_ms`, epoch ms."""
+        interval, offset = millis(self.interval), millis(self.offset)
+        return ((after_ms - offset) // interval + 1) * interval + offset
 
 
 @dataclass(frozen=True)
 class OutputMode:
-    """mode: Spark's output mode; steps: stateful steps (aggregations, joins of two streams, duplicates dropped, state
-    with timers) that the transform has unless the stream says otherwise; refines: whether a row may come again, later,
-    with newer values."""
+    """Base of all output modes.
 
-    mode: ClassVar[Mode] = "append"
-    steps: ClassVar[int] = 1
-    refines: ClassVar[bool] = False
+    Attributes:
+        spark_mode: Spark's output mode.
+        stateful_steps: stateful operators (aggregations, stream-stream joins, deduplication, state with timers) of the
+            transform, unless the stream says otherwise.
+        updates_rows: whether a row may be emitted again with newer values.
+    """
+
+    spark_mode: ClassVar[SparkMode] = "append"
+    stateful_steps: ClassVar[int] = 1
+    updates_rows: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        for given in fields(self):
-            length = getattr(self, given.name)
-            if length is not None or given.default is not None:
-                check_length(f"{type(self).__name__}({given.name}=...)", length, least=given.metadata.get("least", 0))
-        if self.ends and self.ends >= self.length:
+        for one in fields(self):
+            duration = getattr(self, one.name)
+            if duration is not None or one.default is not None:
+                check_duration(f"{type(self).__name__}({one.name}=...)", duration, least=one.metadata.get("least", 0))
+        if self.window_phase and self.window_phase >= self.window_length:
             raise DeclarationError(
-                f"{type(self).__name__}(phase=...) is no time between one window's end and the next",
-                got=repr(self.ends),
-                hint="give a phase below window, and none with first=...",
+                f"{type(self).__name__}(phase=...) does not lie between one window's end and the next",
+                got=repr(self.window_phase),
+                hint="give a phase below window, and none with first_step=...",
             )
 
     @property
-    def delay(self) -> timedelta:
-        """The watermark's delay."""
-        return NONE
+    def watermark_delay(self) -> timedelta:
+        return ZERO
 
     @property
-    def length(self) -> timedelta:
-        """The window that decides which record is late; zero where none does."""
-        return NONE
+    def window_length(self) -> timedelta:
+        """The window that decides which record is late; zero where no window does."""
+        return ZERO
 
     @property
-    def ends(self) -> timedelta:
-        """How long after each multiple of `length` a window ends."""
-        return NONE
+    def window_phase(self) -> timedelta:
+        """How long after each multiple of `window_length` a window ends."""
+        return ZERO
 
     @property
-    def taken_for(self) -> timedelta:
-        """How long behind its own time a record is late, where no window decides it."""
-        return NONE
+    def record_retention(self) -> timedelta:
+        """How long behind its own event time a record is late, where no window decides it."""
+        return ZERO
 
     @property
     def drops_late(self) -> bool:
-        """Whether a record may come too late: then nothing older than the watermark comes out of the stream."""
+        """Whether records can be late. If so, no row older than the watermark is emitted."""
         return True
 
     @property
-    def due(self) -> HeartbeatSchedule | None:
-        """When time must have moved though nobody sends; None if it need not."""
+    def heartbeat_schedule(self) -> HeartbeatSchedule | None:
+        """When the watermark must advance on an idle topic; None if it need not."""
         return None
 
 
 @dataclass(frozen=True)
 class EmitFinal(OutputMode):
-    """Each window is emitted once, when it closes, and never refined.
+    """Each window is emitted once, when it closes.
 
-    window: length of the window (its slide, where windows overlap): gives the moments at which one is due.
-    phase: how long after each multiple of `window` a window ends, where that is not zero: five minutes every two end
-        one minute after.
-    grace: how long after a window's end its records may still arrive; later ones are counted as late.
-    first: where another step comes before the windows, or the windows are sessions, for how long that step takes a
-        record: the gap of a session, zero where duplicates are dropped. It then decides which record is late.
+    Attributes:
+        window: length of the window (the slide of windows that overlap), so when a window closes.
+        grace: how long after a window's end its records are accepted; later ones are late.
+        first_step: where another stateful step precedes the windows, or the windows are sessions: how long that step
+            keeps a record, which then decides what is late. The gap of a session; zero for deduplication.
+        phase: how long after each multiple of `window` a window ends. Windows of five minutes that slide by two end
+            one minute after.
     """
 
     window: timedelta = field(metadata=POSITIVE)
     grace: timedelta
-    first: timedelta | None = None
-    phase: timedelta = NONE
+    first_step: timedelta | None = None
+    phase: timedelta = ZERO
 
     @property
-    def delay(self) -> timedelta:
+    def watermark_delay(self) -> timedelta:
         return self.grace
 
     @property
-    def length(self) -> timedelta:
-        return self.window if self.first is None else NONE
+    def window_length(self) -> timedelta:
+        return self.window if self.first_step is None else ZERO
 
     @property
-    def ends(self) -> timedelta:
+    def window_phase(self) -> timedelta:
         return self.phase
 
     @property
-    def taken_for(self) -> timedelta:
-        return self.first or NONE
+    def record_retention(self) -> timedelta:
+        return self.first_step or ZERO
 
     @property
-    def due(self) -> HeartbeatSchedule:
+    def heartbeat_schedule(self) -> HeartbeatSchedule:
         return HeartbeatSchedule(self.window, self.grace + self.phase)
 
 
 @dataclass(frozen=True)
 class EmitChanges(OutputMode):
-    """Every change of a window is upserted as its new absolute value.
+    """Each change of a window is upserted as its new absolute value.
 
-    window: length of the window (its slide, where windows overlap), one second at least in practice; decides which
-        record is late.
-    phase: as with EmitFinal.
-    grace: how late a record may be and still update its window; later ones are counted as late.
+    Attributes:
+        window: length of the window (the slide of windows that overlap); one second at least in practice.
+        grace: how long after a window's end its records are accepted; later ones are late.
+        phase: as in EmitFinal.
     """
 
     window: timedelta = field(metadata=POSITIVE)
     grace: timedelta
-    phase: timedelta = NONE
+    phase: timedelta = ZERO
 
-    mode: ClassVar[Mode] = "update"
-    refines: ClassVar[bool] = True
+    spark_mode: ClassVar[SparkMode] = "update"
+    updates_rows: ClassVar[bool] = True
 
     @property
-    def delay(self) -> timedelta:
+    def watermark_delay(self) -> timedelta:
         return self.grace
 
     @property
-    def length(self) -> timedelta:
+    def window_length(self) -> timedelta:
         return self.window
 
     @property
-    def ends(self) -> timedelta:
+    def window_phase(self) -> timedelta:
         return self.phase
 
 
 @dataclass(frozen=True)
 class Stateless(OutputMode):
-    """Every record becomes rows by itself, without a window and without state; tables may be joined to it."""
+    """Each record becomes rows by itself, without window or state. Tables may be joined to it."""
 
-    steps: ClassVar[int] = 0
+    stateful_steps: ClassVar[int] = 0
 
     @property
     def drops_late(self) -> bool:
@@ -177,67 +195,69 @@ class Stateless(OutputMode):
 
 @dataclass(frozen=True)
 class StreamJoin(OutputMode):
-    """Rows of two streams that meet in time; each pair is emitted once, an unmatched row of an outer join when no
-    partner can come any more.
+    """A stream-stream join. Each pair is emitted once; an unmatched row of an outer join when no partner can follow.
 
-    within: how far apart in event time two partners may lie; the transform's join condition says the same.
-    grace: how long after its time a record may still arrive.
+    Attributes:
+        within: how far apart in event time partners may lie; the transform's join condition says the same.
+        grace: how long after its event time a record is accepted.
     """
 
     within: timedelta
     grace: timedelta
 
     @property
-    def delay(self) -> timedelta:
+    def watermark_delay(self) -> timedelta:
         return self.grace
 
     @property
-    def due(self) -> HeartbeatSchedule:
+    def heartbeat_schedule(self) -> HeartbeatSchedule:
         # An unmatched row waits for `within` and the grace: half as long again does no harm.
         return HeartbeatSchedule(max(timedelta(seconds=1), (self.within + self.grace) / 2))
 
 
 @dataclass(frozen=True)
 class Timers(OutputMode):
-    """State with timers in event time (`transformWithState`): rows when records come and when a timer is due.
+    """State with timers in event time (`transformWithState`). Rows follow records and timers.
 
-    tick: how exact timers are when nobody sends: time moves so often at least.
-    grace: how long after its time a record may still arrive before timers pass it.
+    Attributes:
+        tick: how often the watermark advances on an idle topic, and so how exact timers are.
+        grace: how long after its event time a record is accepted, before timers pass it.
     """
 
     tick: timedelta = field(metadata=POSITIVE)
     grace: timedelta
 
     @property
-    def delay(self) -> timedelta:
+    def watermark_delay(self) -> timedelta:
         return self.grace
 
     @property
-    def due(self) -> HeartbeatSchedule:
+    def heartbeat_schedule(self) -> HeartbeatSchedule:
         return HeartbeatSchedule(self.tick)
 
 
 @dataclass(frozen=True)
 class KeyedState(OutputMode):
-    """State by key, kept in columns (`Fold`): rows when records come and when a key is due; of a key with newer values,
-    where that is how the output's key is meant.
+    """State by key in columns (`Fold`). Rows follow records and timers, and newer ones replace older ones of a key
+    where the output's key is meant so.
 
-    grace: how late a record may be and still be folded in; later ones are counted as late. None takes every one.
-    tick: how exact what is due is when nobody sends: time moves so often at least, `grace` behind each multiple of
-        it, so that what is due at one is found at once. None if nothing is ever due.
+    Attributes:
+        grace: how long after its event time a record is accepted; later ones are late. None accepts every record.
+        tick: how often the watermark advances on an idle topic, and so how exact timers are: `grace` after each
+            multiple of it, so that a timer set at one fires at once. None if the folds have no timers.
     """
 
     grace: timedelta | None = None
     tick: timedelta | None = field(default=None, metadata=POSITIVE)
 
     @property
-    def delay(self) -> timedelta:
-        return self.grace or NONE
+    def watermark_delay(self) -> timedelta:
+        return self.grace or ZERO
 
     @property
     def drops_late(self) -> bool:
         return self.grace is not None
 
     @property
-    def due(self) -> HeartbeatSchedule | None:
-        return HeartbeatSchedule(self.tick, self.delay) if self.tick else None
+    def heartbeat_schedule(self) -> HeartbeatSchedule | None:
+        return HeartbeatSchedule(self.tick, self.watermark_delay) if self.tick else None

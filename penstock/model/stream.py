@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 from penstock.errors import DeclarationError
 from penstock.model.checks.stream_checks import kinds_fit, no_loop, numbers_fit
-from penstock.model.declaration import Kind, Place, check_name, here
+from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
 from penstock.model.input import Input, Table
-from penstock.model.output import Beside, Output, TopicOutput
+from penstock.model.output import Output, SideOutput, TopicOutput
 from penstock.model.output_mode import OutputMode, Stateless, StreamJoin
-from penstock.model.topic import ASIDE, COMMITS, CREATE, CREATE_FOR_SINK, POSITIONS, Topic, beside
+from penstock.model.topic import COMMITS, CREATE, CREATE_FOR_SINK, DEAD_LETTERS, POSITIONS, Topic, side_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,24 +35,27 @@ TAG = "output"
 class Stream:
     """A stream as declared; the engine turns it into one Spark query.
 
-    name: unique; names the checkpoint, the transactional id and consumer group `penstock.<name>`, and the log lines.
-    app: the Spark application it runs in; several streams share one.
-    inputs: by name; the transform's parameters carry the same names.
-    transform: a pure function from the inputs' frames to the frame of rows; runs on a stream and in a test alike.
-    output: where the transform's rows go. Or several by tag: then each row says in its column `output STRING` which
-        one it is for, and each output takes its own columns of it.
-    promise: what the rows are and when they come; it chooses Spark's output mode and the watermark.
-    shuffle_partitions: pinned by the checkpoint, so declared once and kept.
-    every: seconds between batches; 0 takes a batch as soon as there is something to read.
-    max_records: what a batch takes at most, of each partition in proportion to what waits there; 0 for all there is.
-        The watermark waits until a batch has read to the end, so nothing that waits becomes late.
-    poison: how many records that make their batch fail are put aside in a row, of one batch and those right behind it,
-        and how many rows that their output does not take; beyond that the stream is blocked.
-    steps: how many stateful steps the transform has, where it is not as many as the output mode says.
-    runs: whether it is run at all; one that is not is declared only, and its topics are there for others.
+    Attributes:
+        name: unique; names the checkpoint, the transactional id and consumer group `penstock.<name>`, and the log
+            lines.
+        app: the Spark application that runs it, with all others of the app.
+        inputs: by name; the transform's parameters have the same names.
+        transform: a pure function from the inputs' frames to the frame of rows. Runs on a stream and in a test alike.
+        output: where the transform's rows go. Or several by tag: each row names in its column `output STRING` the tag
+            of its output, and each output takes its own columns of it.
+        output_mode: when rows are emitted; determines Spark's output mode and the watermark.
+        shuffle_partitions: fixed by the checkpoint, so declared once and kept.
+        every: seconds between batches; 0 starts a batch as soon as there is something to read.
+        max_records: upper bound of a batch, spread over the partitions in proportion to their lag; 0 for no bound. The
+            watermark waits until a batch has read to the end, so no record becomes late by waiting.
+        max_poison: how many records in a row may make their batch fail, in one batch and those right behind it, and how
+            many rows the output may refuse. They become dead letters; beyond that the stream is blocked.
+        steps: how many stateful operators the transform has, if not as many as the output mode implies.
+        enabled: whether it is run. If not, it only declares its topics for others.
+        location: where it is declared.
 
-    DeclarationError, with the way out, if it cannot be kept: names, inputs and outputs that do not fit, or what Spark
-    cannot do in one query.
+    Raises:
+        DeclarationError: names, inputs and outputs do not go together, or Spark cannot run it in one query.
     """
 
     name: str
@@ -64,10 +67,10 @@ class Stream:
     shuffle_partitions: int = 1
     every: float = 0.0
     max_records: int = 0
-    poison: int = 100
+    max_poison: int = 100
     steps: int | None = None
-    runs: bool = True
-    where: str = field(default_factory=here, init=False, compare=False, repr=False)
+    enabled: bool = True
+    location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         check_name("stream", self.name)
@@ -76,7 +79,7 @@ class Stream:
         numbers_fit(self)
         self._inputs_fit()
         self._outputs_fit()
-        if self.stateful_steps > 1 and self.output_mode.mode == "update":
+        if self.stateful_steps > 1 and self.output_mode.spark_mode == "update":
             raise DeclarationError(
                 f"stream {self.name} has {self.stateful_steps} stateful steps and emits changes, which Spark cannot "
                 "do in one query",
@@ -95,13 +98,15 @@ class Stream:
                 got=f"transform({', '.join(wanted)}) with inputs {', '.join(self.inputs)}",
                 hint="name and order both alike",
             )
-        if self.max_records and self.output_mode.due:
+        if self.max_records and self.output_mode.heartbeat_schedule:
             raise DeclarationError(
                 f"stream {self.name} waits for the clock, so its batches must read to the end of all partitions",
                 got=f"max_records={self.max_records}",
                 hint="leave it out",
             )
-        if self.output_mode.due and (patterns := [given.pattern for given in self.sources.values() if given.pattern]):
+        if self.output_mode.heartbeat_schedule and (
+            patterns := [given.pattern for given in self.sources.values() if given.pattern]
+        ):
             raise DeclarationError(
                 f"stream {self.name} waits for the clock, and topics of a pattern get no heartbeats, so what was last "
                 "would wait for ever",
@@ -109,12 +114,12 @@ class Stream:
                 hint="name each topic in an input of its own and unite them, or use EmitChanges",
             )
         if not isinstance(self.output_mode, Stateless) and (
-            far := [i.source for i in self.sources.values() if i.ahead is None]
+            far := [i.source for i in self.sources.values() if i.max_ahead is None]
         ):
             raise DeclarationError(
-                f"stream {self.name} believes every time, and keeps state that times end",
-                got=f"ahead=None for {', '.join(far)}",
-                hint="say how far an event time may lie in the future: ahead=timedelta(minutes=5)",
+                f"stream {self.name} accepts every event time, and has state that event time ends",
+                got=f"max_ahead=None for {', '.join(far)}",
+                hint="say how far an event time may lie in the future: max_ahead=timedelta(minutes=5)",
             )
         read = [given.source for given in self.inputs.values()]
         if twice := sorted(table.source for table in self.tables.values() if read.count(table.source) > 1):
@@ -124,11 +129,11 @@ class Stream:
                 hint="give the table once and join it as often as is needed; of a topic's own records the newest value "
                 "is the record itself",
             )
-        if self.stateful_steps < self.output_mode.steps or (
+        if self.stateful_steps < self.output_mode.stateful_steps or (
             isinstance(self.output_mode, Stateless) and self.stateful_steps
         ):
             raise DeclarationError(
-                f"stream {self.name} has the output mode {type(self.output_mode).__name__}, which means "
+                f"stream {self.name} uses {type(self.output_mode).__name__}, which means "
                 + ("no state" if isinstance(self.output_mode, Stateless) else "state"),
                 got=f"steps={self.steps}",
                 hint="leave steps out, or take the output mode that fits: Stateless has none, all others one or more",
@@ -148,7 +153,7 @@ class Stream:
                 raise DeclarationError(
                     f"stream {self.name}: this is no output", got=repr(output), hint="TopicOutput(Topic(...), ...)"
                 )
-            if self.output_mode.refines and not output.keyed:
+            if self.output_mode.updates_rows and not output.keyed:
                 raise DeclarationError(
                     f"stream {self.name} updates its rows, but {output.name} takes rows without a key, so it would "
                     "keep every version of each",
@@ -165,13 +170,13 @@ class Stream:
                     hint="give the output a key",
                 )
         topics = {topic.name for output in self.outputs.values() for topic in output.topics()}
-        topics |= {output.aside.name for output in self.outputs.values()} - {ASIDE.name}
+        topics |= {output.dead_letter_topic.name for output in self.outputs.values()} - {DEAD_LETTERS.name}
         read = {given.source for given in self.inputs.values()}
         if taken := sorted((topics | read) & {COMMITS.name, POSITIONS.name}):
             raise DeclarationError(
                 f"stream {self.name} takes a topic of Penstock's own", got=", ".join(taken), hint="take another"
             )
-        topics |= {self.late_topic} if self.keeps_late else set()
+        topics |= {self.late_topic} if self.keeps_late_records else set()
         no_loop(self, topics)
         if own := sorted(topics & {given.source for given in self.inputs.values()}):
             raise DeclarationError(
@@ -179,7 +184,7 @@ class Stream:
                 got=", ".join(own),
                 hint="write another topic; what a stream must remember of its own rows is state: EmitChanges or Timers",
             )
-        if taken := sorted({output.name for output in self.outputs.values()} & self.beside.keys()):
+        if taken := sorted({output.name for output in self.outputs.values()} & self.side_outputs.keys()):
             raise DeclarationError(
                 f"stream {self.name} writes its rows where its dead letters or late records go",
                 got=", ".join(taken),
@@ -204,67 +209,69 @@ class Stream:
         return {"": self.output} if isinstance(self.output, Output) else dict(self.output)
 
     @property
-    def targets(self) -> tuple[str, ...]:
+    def output_names(self) -> tuple[str, ...]:
         """The names of its outputs, in order."""
         return tuple(output.name for output in self.outputs.values())
 
     @property
-    def written(self) -> tuple[Topic, ...]:
+    def output_topics(self) -> tuple[Topic, ...]:
         """The topics that take its rows."""
         return tuple(topic for output in self.outputs.values() for topic in output.topics())
 
     @property
     def kind(self) -> Kind:
         """A stream, or a sink: one with an output that is no topic."""
-        return "sink" if len(self.written) < len(self.outputs) else "stream"
+        return "sink" if len(self.output_topics) < len(self.outputs) else "stream"
 
     @property
-    def creates(self) -> str:
+    def create_hint(self) -> str:
         """What to do where its topics are not there."""
         return CREATE_FOR_SINK if self.kind == "sink" else CREATE
 
     @property
-    def reads(self) -> Sequence[Place]:
-        given = (Place("topic" if i.topic else "pattern", i.source) for i in self.inputs.values())
+    def reads(self) -> Sequence[CatalogNode]:
+        given = (CatalogNode("topic" if i.topic else "pattern", i.source) for i in self.inputs.values())
         return tuple(dict.fromkeys(given))
 
     @property
-    def writes(self) -> Sequence[Place]:
+    def writes(self) -> Sequence[CatalogNode]:
         """Where its rows go, then where records go that do not reach the transform."""
-        topics = {topic.name for topic in self.written}
-        rows = (Place("topic" if name in topics else "store", name) for name in self.targets)
-        return (*rows, *(Place("topic", name) for name in self.beside))
+        topics = {topic.name for topic in self.output_topics}
+        rows = (CatalogNode("topic" if name in topics else "store", name) for name in self.output_names)
+        return (*rows, *(CatalogNode("topic", name) for name in self.side_outputs))
 
     @property
-    def beside(self) -> dict[str, TopicOutput]:
-        """Where records go that do not reach the transform, or whose rows an output never takes, by topic; not ASIDE,
-        which is everybody's."""
-        topics = [rejected for given in self.inputs.values() if (rejected := given.rejected)]
-        topics += [output.aside for output in self.outputs.values() if output.aside != ASIDE]
-        if self.keeps_late:
-            topics.append(beside(self.late_topic))
-        return {topic.name: Beside(topic) for topic in topics}
+    def side_outputs(self) -> dict[str, TopicOutput]:
+        """Where records go that do not reach the transform, or whose rows an output never takes, by topic; not
+        DEAD_LETTERS, which is everybody's."""
+        topics = [topic for given in self.inputs.values() if (topic := given.dead_letter_topic)]
+        topics += [
+            output.dead_letter_topic for output in self.outputs.values() if output.dead_letter_topic != DEAD_LETTERS
+        ]
+        if self.keeps_late_records:
+            topics.append(side_topic(self.late_topic))
+        return {topic.name: SideOutput(topic) for topic in topics}
 
     @property
-    def keeps_late(self) -> bool:
-        return any(given.late == "keep" for given in self.sources.values())
+    def keeps_late_records(self) -> bool:
+        return any(given.late_records == "keep" for given in self.sources.values())
 
-    def takes(self, topic: str) -> bool:
+    def reads_topic(self, topic: str) -> bool:
         """Whether it reads a topic, by name or by a pattern."""
-        return topic in {table.topic.name for table in self.tables.values()} or self.follows(topic)
+        return topic in {table.topic.name for table in self.tables.values()} or self.has_input_topic(topic)
 
-    def follows(self, topic: str) -> bool:
+    def has_input_topic(self, topic: str) -> bool:
         """Whether records of a topic make its batches."""
         given = self.sources.values()
         return any(i.topic.name == topic if i.topic else re.fullmatch(i.pattern, topic) for i in given)
 
     @property
     def stateful_steps(self) -> int:
-        return self.output_mode.steps if self.steps is None else self.steps
+        return self.output_mode.stateful_steps if self.steps is None else self.steps
 
     def topics(self) -> Iterator[Topic]:
         """The topics that it reads and writes; a pattern names none."""
-        for output in (*self.outputs.values(), *self.beside.values()):
+        for output in (*self.outputs.values(), *self.side_outputs.values()):
             yield from output.topics()
         for given in self.inputs.values():
             if given.topic:

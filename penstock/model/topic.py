@@ -10,7 +10,7 @@ from datetime import timedelta
 from penstock.errors import DeclarationError
 from penstock.model.argument_types import check_kind
 
-KEPT_FOR_EVER = 'beat_every=0 for none; to keep records for ever, config={"retention.ms": "-1"}'
+FOREVER = 'heartbeat_every=0 for none; to keep records for ever, config={"retention.ms": "-1"}'
 TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
@@ -18,31 +18,35 @@ TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 class Topic:
     """A Kafka topic as declared.
 
-    partitions: never lowered, raised by `penstock topics --apply`.
-    compacted: cleanup.policy=compact with small segments, so that a restart does not read millions of dead records.
-    retention: how long records of a topic that is not compacted are kept.
-    beat_every: seconds between heartbeats while no window is due; 0 for none.
-    widens: whether more partitions may be given to a topic that is there; its keys then change their partition.
-    config: further broker settings, as Kafka names them.
+    Attributes:
+        name: as Kafka has it.
+        partitions: never lowered; `penstock topics --apply` raises them.
+        compacted: `cleanup.policy=compact` with small segments, so that a restart does not read millions of dead
+            records.
+        retention: how long records of a topic that is not compacted are kept.
+        heartbeat_every: seconds between heartbeats while no window is due; 0 for none.
+        may_add_partitions: whether an existing topic may get more partitions; its keys then change their partition.
+        config: further broker settings, by Kafka's names.
     """
 
     name: str
     partitions: int = 4
     compacted: bool = False
     retention: timedelta = timedelta(days=7)
-    beat_every: float = 60.0
-    widens: bool = True
+    heartbeat_every: float = 60.0
+    may_add_partitions: bool = True
     config: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not TOPIC_NAME.fullmatch(str(self.name)) or self.name in (".", ".."):
             raise DeclarationError(
-                "a topic's name has a character Kafka refuses",
+                "Kafka refuses the name of a topic",
                 got=repr(self.name),
                 hint="use letters, digits, '.', '_' and '-', 249 at most",
             )
         what = f"topic {self.name}"
-        for name, kind in {"partitions": int, "compacted": bool, "widens": bool, "beat_every": float}.items():
+        kinds = {"partitions": int, "compacted": bool, "may_add_partitions": bool, "heartbeat_every": float}
+        for name, kind in kinds.items():
             check_kind(what, name, getattr(self, name), kind)
         check_kind(what, "retention", self.retention, timedelta)
         check_kind(what, "config", self.config, Mapping)
@@ -50,13 +54,13 @@ class Topic:
             check_kind(what, "config", word, str)
         if self.partitions < 1:
             raise DeclarationError(f"topic {self.name} needs a partition", got=self.partitions, hint="use 1 or more")
-        if self.beat_every < 0 or self.retention < timedelta(0):
-            got = f"beat_every={self.beat_every}, retention={self.retention!r}"
-            raise DeclarationError(f"topic {self.name} has a length of time below zero", got=got, hint=KEPT_FOR_EVER)
+        if self.heartbeat_every < 0 or self.retention < timedelta(0):
+            got = f"heartbeat_every={self.heartbeat_every}, retention={self.retention!r}"
+            raise DeclarationError(f"topic {self.name} has a negative duration", got=got, hint=FOREVER)
 
     @property
     def dead_letters(self) -> str:
-        """The topic that takes this topic's records which do not parse."""
+        """The topic of this topic's records that cannot be decoded."""
         return f"{self.name}-dead-letter"
 
     @property
@@ -65,7 +69,7 @@ class Topic:
         return "compact" in self.settings()["cleanup.policy"]
 
     def settings(self) -> dict[str, str]:
-        """Broker settings of the topic, declared ones last."""
+        """Broker settings of the topic; `config` wins."""
         if self.compacted:
             # Only closed segments are compacted: a small segment bounds what a restart reads over.
             base = {
@@ -83,29 +87,29 @@ class Topic:
         return {**base, **self.config}
 
 
-def check_topic(what: str, given: object) -> None:
-    """DeclarationError if what is given for a topic is none."""
-    if not isinstance(given, Topic):
-        raise DeclarationError(f"{what} needs a Topic", got=repr(given), hint="Topic('name')")
+def check_topic(what: str, topic: object) -> None:
+    """Raises DeclarationError if an argument is no Topic."""
+    if not isinstance(topic, Topic):
+        raise DeclarationError(f"{what} needs a Topic", got=repr(topic), hint="Topic('name')")
 
 
-def name_of(topic: Topic | str) -> str:
+def topic_name(topic: Topic | str) -> str:
     """The name of a topic that is given by itself or by name."""
     return topic if isinstance(topic, str) else topic.name
 
 
-def beside(name: str) -> Topic:
-    """A topic of records that did not reach a transform."""
-    return Topic(name, partitions=1, beat_every=0)
+def side_topic(name: str) -> Topic:
+    """A topic of dead letters or late records."""
+    return Topic(name, partitions=1, heartbeat_every=0)
 
 
-# A stream's mark and a capture's position must stay in their partition: never change the numbers.
-COMMITS = Topic("penstock.commits", partitions=16, compacted=True, beat_every=0)
-POSITIONS = Topic("penstock.captures", partitions=4, compacted=True, beat_every=0)
-# What is put aside and has no dead-letter topic of its own: records of raw inputs and rows that no output takes. It is
-# made when it is first needed.
-ASIDE = beside("penstock.aside")
-# What to do where topics are not there; the other holds where a sink reads one, which the project need not declare.
+# Commit markers of streams and positions of captures must stay in their partition: never change the numbers.
+COMMITS = Topic("penstock.commits", partitions=16, compacted=True, heartbeat_every=0)
+POSITIONS = Topic("penstock.captures", partitions=4, compacted=True, heartbeat_every=0)
+# Dead letters that have no topic of their own: records of raw inputs and rows that no output accepts. Created when it
+# is first needed.
+DEAD_LETTERS = side_topic("penstock.dead-letters")
+# Hints where topics are missing. The second is for a sink: the project need not declare the topics that it reads.
 CREATE = "create them with `penstock topics --apply`"
 CREATE_FOR_SINK = (
     "`penstock topics --apply` creates those that the project declares; any other, let its own writer create"

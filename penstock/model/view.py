@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from penstock.errors import DeclarationError
-from penstock.model.declaration import Kind, Place, check_name, here
+from penstock.model.declaration import CatalogNode, Kind, caller_location, check_name
 from penstock.model.output import Columns
-from penstock.model.topic import Topic, name_of
+from penstock.model.topic import Topic, topic_name
 
 if TYPE_CHECKING:
     from penstock.model.schema import Field
@@ -60,7 +60,7 @@ class View:
     topic: Topic | str
     schema: str
     by: Columns = ()
-    where: str = field(default_factory=here, init=False, compare=False, repr=False)
+    location: str = field(default_factory=caller_location, init=False, compare=False, repr=False)
 
     kind: ClassVar[Kind] = "view"
     app: ClassVar[str] = APP
@@ -109,11 +109,11 @@ class View:
                 )
 
     @property
-    def reads(self) -> Sequence[Place]:
-        return (Place("topic", name_of(self.topic)),)
+    def reads(self) -> Sequence[CatalogNode]:
+        return (CatalogNode("topic", topic_name(self.topic)),)
 
     @property
-    def writes(self) -> Sequence[Place]:
+    def writes(self) -> Sequence[CatalogNode]:
         return ()
 
 

@@ -20,7 +20,7 @@ import orjson
 from penstock.errors import LocalError
 from penstock.host import files
 from penstock.java import runtime
-from penstock.model.declaration import CAPTURES
+from penstock.model.declaration import CAPTURES_APP
 from penstock.model.view import instance_of
 from penstock.settings import PROJECT, executors_here, settings
 from penstock.supervision import processes
@@ -41,7 +41,7 @@ def arguments(app: str, incarnation: str) -> list[str]:
 
 def plain(app: str, incarnation: str) -> list[str] | None:
     """The command line of a driver that is no Spark application: of captures and views; None for streams."""
-    module = "penstock.capture.driver" if app == CAPTURES else "penstock.views.driver" if instance_of(app) else ""
+    module = "penstock.capture.driver" if app == CAPTURES_APP else "penstock.views.driver" if instance_of(app) else ""
     return [sys.executable, "-m", module, *arguments(app, incarnation)] if module else None
 
 

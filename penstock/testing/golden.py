@@ -46,9 +46,9 @@ class Case:
 
         bootstrap: a broker without these topics. folder: an empty one, for the checkpoints.
         """
-        streams = [replace(stream, runs=True) for stream in streams]
+        streams = [replace(stream, enabled=True) for stream in streams]
         first, last = streams[0], streams[-1]
-        target = self.given.get("output") or last.targets[0]
+        target = self.given.get("output") or last.output_names[0]
         # The records are years old by their own time: the broker must not take them for expired.
         inputs = [Topic(name, partitions=n, config={"retention.ms": "-1"}) for name, n in self.given["topics"].items()]
         declared = catalog.build(streams).topics.values()

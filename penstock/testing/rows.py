@@ -136,7 +136,7 @@ def _arrow(given: Input, rows: Sequence[Given]) -> pa.RecordBatch:
     kinds = {field.name: field.type for field in columnar.RECORD_TYPE}
     arrays = {name: pa.array(found[name], kinds[name]) for name in columnar.RAW if name != "topic" or not given.topic}
     micros = timedelta(microseconds=1)
-    horizon = LAST if given.ahead is None else int(time.time() * 1e6) + given.ahead // micros
+    horizon = LAST if given.max_ahead is None else int(time.time() * 1e6) + given.max_ahead // micros
     own = [(at - EPOCH) // micros for at in found["timestamp"]]
     clock = [horizon if given.schema else at for at in own]
     arrays |= {"clock": pa.array(clock, pa.int64()), "beat": pa.nulls(len(made), pa.int32())}

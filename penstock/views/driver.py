@@ -11,7 +11,7 @@ from typing import ClassVar
 from penstock.control import Control, ProgressRow
 from penstock.control.repositories.view_instances import Holds, InstanceRow, Instances
 from penstock.errors import LocalError
-from penstock.model.topic import name_of
+from penstock.model.topic import topic_name
 from penstock.model.view import instance_of
 from penstock.settings import settings
 from penstock.supervision.lifecycle import Driver
@@ -57,7 +57,7 @@ class ViewsDriver(Driver):
 
     def made(self, name: str, figures: ProgressRow) -> ViewRun:
         served = self.catalog.served[name]
-        topic = self.catalog.topics[name_of(served.view.topic)]
+        topic = self.catalog.topics[topic_name(served.view.topic)]
         root = settings().home / "views" / self.app
         run = ViewRun(served, topic, root, settings().bootstrap, figures)
         self._service.runs[served.view.name] = run

@@ -121,7 +121,7 @@ export class BackfillTable {
       h(
         "tr",
         {},
-        h("th", { scope: "row", class: "what", title: one.where }, one.name),
+        h("th", { scope: "row", class: "what", title: one.location }, one.name),
         places(one.reads),
         places(one.writes),
         h("td", { class: "note" }, one.description || f.DASH),

@@ -33,7 +33,7 @@ export class Catalog {
         "tr",
         {},
         h("td", { class: "when" }, one.kind),
-        h("th", { scope: "row", class: "what", title: [one.description, one.where].filter(Boolean).join("\n") }, this.buttons[n]),
+        h("th", { scope: "row", class: "what", title: [one.description, one.location].filter(Boolean).join("\n") }, this.buttons[n]),
         h("td", { class: "what" }, one.app ?? DASH),
         names(one.reads),
         names(one.writes),

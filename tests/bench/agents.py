@@ -101,7 +101,7 @@ class Platform:
         return int(answer.json()["total"]) if answer.status_code == 200 else 0
 
 
-class Beside:
+class SideOutput:
     """Work in a process of its own, and what it came to."""
 
     def __init__(self, work: Callable[..., Any], *given: Any) -> None:
@@ -169,10 +169,10 @@ def run(agents: int, rate: float, minutes: float) -> Found:
 
         stop, all_of = context.Event(), context.Event()
         stack.callback(stop.set)
-        sending = Beside(agents_load.load, broker.bootstrap, agents, rate, stop)
+        sending = SideOutput(agents_load.load, broker.bootstrap, agents, rate, stop)
         time.sleep(WARM_UP)
-        watching = Beside(agents_load.watch, broker.bootstrap, NEW_TEST, agents // 10, all_of, stop)
-        asking = Beside(agents_load.changes, broker.bootstrap, platform.url, stop)
+        watching = SideOutput(agents_load.watch, broker.bootstrap, NEW_TEST, agents // 10, all_of, stop)
+        asking = SideOutput(agents_load.changes, broker.bootstrap, platform.url, stop)
         begun = time.time()
         while time.time() < begun + minutes * 60:
             time.sleep(15)

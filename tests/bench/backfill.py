@@ -32,7 +32,7 @@ from penstock.backfill.progress import Figures
 from penstock.backfill.run import run
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.host.process import free_port
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 from penstock.object_store.bucket import Store
 from penstock.settings import settings
 from penstock.streams import Archive, Backfill, Topic
@@ -65,7 +65,7 @@ def filled(store: Store, count: int) -> None:
             made = connection.sql(MADE.format(step=step, first=first, last=last), params=[START]).to_arrow_table()
             assert made is not None
             ends = {p: -(-(last - p) // 4) for p in range(4)}
-            writer.write({to.name: made.cast(parquet.SCHEMA)}, Mark("query", number, {TOPIC.name: ends}))
+            writer.write({to.name: made.cast(parquet.SCHEMA)}, CommitMarker("query", number, {TOPIC.name: ends}))
     asked: Ends = ({}, {(TOPIC.name, p): end for p, end in ends.items()})
     later = (START + timedelta(days=2)).timestamp()
     Keeper(writer, to, lambda _: asked, lambda: later).tend()

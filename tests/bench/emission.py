@@ -75,7 +75,7 @@ def measure(given: Drivers, app: str, windows: int) -> list[float]:
             "fetch.wait.max.ms": 10,
         }
     )
-    consumer.assign([TopicPartition(s.targets[0], 0, 0) for s in streams])
+    consumer.assign([TopicPartition(s.output_names[0], 0, 0) for s in streams])
     threading.Thread(target=beat, daemon=True).start()
     Source(streams, given.bootstrap, stop).start()
     found: list[float] = []

@@ -84,7 +84,7 @@ def measured(at: Place, job: str, settings: Mapping[str, str], cluster: Cluster 
         with drivers(at.broker, at.mariadb, home, project, **given_settings) as given:
             streams = [catalog.load().stream(name) for name in names]
             # With their marks: a stream that has one and no checkpoint is blocked.
-            drop(at, [COMMITS.name, *(s.targets[0] for s in streams)])
+            drop(at, [COMMITS.name, *(s.output_names[0] for s in streams)])
             ensure_topics(catalog.load().topics.values(), at.broker.bootstrap)
             marks = Marks(at.broker.bootstrap)
             began = time.time()
@@ -102,7 +102,7 @@ def measured(at: Place, job: str, settings: Mapping[str, str], cluster: Cluster 
                 source, done = read_by(job), began
                 for stream in streams:
                     done = marks.wait([stream.name], source, ends(at, source))
-                    source = stream.targets[0]
+                    source = stream.output_names[0]
                 cpu = all_cpu() - before
                 course.note(cpu, marks.offsets(names))
             marks.close()

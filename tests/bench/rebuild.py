@@ -27,7 +27,7 @@ from penstock.engine.session import session_for
 from penstock.host import process
 from penstock.host.process import free_port
 from penstock.kafka.admin import admin, end_offsets
-from penstock.model.output import Mark, Owner, open_store
+from penstock.model.output import CommitMarker, WriterOwner, open_store
 from penstock.model.topic import COMMITS
 from penstock.testing import create, running, spark_session
 from tests.bench.common import peak_memory, table, write
@@ -70,8 +70,8 @@ def filled(spark: SparkSession, bootstrap: str, keys: int) -> None:
     offsets = {topic.name: dict.fromkeys(range(topic.partitions), 0) for topic in topics}
     said = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": START, "conf": {}})
     plan = "\n".join(["v1", said, *(json.dumps({name: parts}) for name, parts in offsets.items())])
-    writer = open_store(list(STREAM.outputs.values()), Owner(STREAM.name, STREAM.group, bootstrap))
-    writer.write({}, Mark("4c2e4f2e-6c0a-4f51-9d4e-2f5d3f1f7a10", 0, offsets, plans={0: plan}))
+    writer = open_store(list(STREAM.outputs.values()), WriterOwner(STREAM.name, STREAM.group, bootstrap))
+    writer.write({}, CommitMarker("4c2e4f2e-6c0a-4f51-9d4e-2f5d3f1f7a10", 0, offsets, plans={0: plan}))
     writer.close()
 
 

@@ -29,7 +29,7 @@ from penstock.host import process
 from penstock.host.process import free_port
 from penstock.java import jars, runtime
 from penstock.kafka.admin import ensure_topics
-from penstock.model.output import NOTHING
+from penstock.model.output import NO_COMMIT
 from penstock.model.sink import APP
 from penstock.settings import settings
 from penstock.sinks.mongodb.config import MongoDB
@@ -186,7 +186,7 @@ def _writer(at: Place) -> Callable[[], object]:
     def begin() -> None:
         writer = MongoWriter(at.server.url, output)
         for rows in ready:
-            writer.write({output.name: rows}, NOTHING)
+            writer.write({output.name: rows}, NO_COMMIT)
         writer.close()
 
     return begin

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from confluent_kafka import Consumer, TopicPartition
 
 from penstock.kafka.admin import admin, end_offsets
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
 from tests.support import wait_until
 
@@ -29,7 +29,7 @@ class Marks:
                 "log_level": 0,
             }
         )
-        self._seen: dict[str, tuple[Mark, float]] = {}
+        self._seen: dict[str, tuple[CommitMarker, float]] = {}
         wanted = [(COMMITS.name, p) for p in range(COMMITS.partitions)]
 
         def ends() -> dict[tuple[str, int], int] | None:
@@ -67,7 +67,7 @@ class Marks:
             return ""
         key, value = message.key(), message.value()
         assert isinstance(key, bytes)
-        self._seen[key.decode()] = Mark.read(value or b""), message.timestamp()[1] / 1000
+        self._seen[key.decode()] = CommitMarker.read(value or b""), message.timestamp()[1] / 1000
         return key.decode()
 
     def offsets(self, streams: Sequence[str]) -> dict[str, int]:

@@ -71,7 +71,7 @@ MUTANTS = [
     Mutant(
         "a mark is not compared",
         OUTPUT,
-        "return NOTHING if found is None else Mark.read(found)",
+        "return NO_COMMIT if found is None else CommitMarker.read(found)",
         "return NOTHING",
         kills=4,
         kinds="aimed",

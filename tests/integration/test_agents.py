@@ -41,7 +41,7 @@ def test_a_row_that_changes_is_an_assignment_that_changes(
 ) -> None:
     """From the database to the topic of assignments, with streams that are stopped in between."""
     bootstrap = fresh_broker.bootstrap
-    streams = [replace(one.STREAM, runs=True) for one in (active, again, assignments)]
+    streams = [replace(one.STREAM, enabled=True) for one in (active, again, assignments)]
     create(bootstrap, *catalog.build(streams).topics.values(), COMMITS, POSITIONS)
     captures = [catalog.load().captures[name] for name in TABLES]
     now = int(time.time() * 1000)
@@ -169,7 +169,7 @@ def test_a_fleet_is_found(
     bootstrap = fresh_broker.bootstrap
     monkeypatch.setenv("PENSTOCK_KAFKA_BOOTSTRAP", bootstrap)
     settings.cache_clear()
-    streams = [replace(one.STREAM, runs=True) for one in (active, assignments)]
+    streams = [replace(one.STREAM, enabled=True) for one in (active, assignments)]
     create(bootstrap, *catalog.build([*streams, alerts.STREAM]).topics.values(), COMMITS)
 
     def row(topic: str, key: dict[str, Any], **more: Any) -> Record:

@@ -18,7 +18,7 @@ from penstock.archive.verify import verify
 from penstock.archive.writer import ArchiveWriter
 from penstock.devstack.servers.s3 import S3
 from penstock.errors import LeaseLost, PenstockError, Wait
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 from penstock.object_store.bucket import Store
 from tests import archived
 from tests.archived import Cut, Failing, where
@@ -63,7 +63,7 @@ def give(writer: ArchiveWriter, to: Archived, rows: pa.Table, number: int = 0) -
     ends: dict[int, int] = {}
     for row in rows.to_pylist():
         ends[row["partition"]] = max(ends.get(row["partition"], 0), row["offset"] + 1)
-    return writer.write({to.name: rows}, Mark("query", number, {"t": ends}))
+    return writer.write({to.name: rows}, CommitMarker("query", number, {"t": ends}))
 
 
 def keeper(writer: ArchiveWriter, to: Archived, end: int, now: float = LATER) -> Keeper:
@@ -128,7 +128,7 @@ def test_a_topic_made_again_begins_anew(store: Store) -> None:
     to = output(store)
     writer = ArchiveWriter(to, store)
     for given in ("old", "old", "new"):
-        writer.write({to.name: batch(0, 1)}, Mark("query", 0, {"t": {0: 2}}, {"t": given}))
+        writer.write({to.name: batch(0, 1)}, CommitMarker("query", 0, {"t": {0: 2}}, {"t": given}))
     assert [row["offset"] for row in there(store)] == [0, 0, 1, 1]
 
 

@@ -173,7 +173,7 @@ def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
 
 def test_the_command_line_shows_and_verifies(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from penstock.archive.writer import ArchiveWriter
-    from penstock.model.output import Mark
+    from penstock.model.output import CommitMarker
     from tests.integration.test_archive_writer import batch
 
     system = tmp_path / "jobs" / "shop"
@@ -187,10 +187,10 @@ def test_the_command_line_shows_and_verifies(store: Store, tmp_path: Path, monke
     forget_jobs()
     [output] = stream(Archive("kept", Topic("t"), bucket="lake", prefix="events")).outputs.values()
     opened = ArchiveWriter(output, store)  # type: ignore[arg-type]
-    opened.write({output.name: batch(0, 1, 2)}, Mark("q", 0, {}))
-    opened.write({output.name: batch(3, 4, hour=11)}, Mark("q", 1, {}))
+    opened.write({output.name: batch(0, 1, 2)}, CommitMarker("q", 0, {}))
+    opened.write({output.name: batch(3, 4, hour=11)}, CommitMarker("q", 1, {}))
     hour_closer.Keeper(opened, output, lambda _: ({}, {})).tend()  # type: ignore[arg-type]
-    opened.write({output.name: batch(5, hour=11)}, Mark("q", 2, {}))
+    opened.write({output.name: batch(5, hour=11)}, CommitMarker("q", 2, {}))
 
     def asked(*words: str) -> tuple[int, str]:
         done = CliRunner().invoke(app, ["archives", *words])

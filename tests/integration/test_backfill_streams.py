@@ -81,7 +81,7 @@ def fresh(backfill: Backfill, prefix: str, **changes: Any) -> tuple[Archive, Bac
 def test_summaries_are_computed_again_with_what_came_late(
     endpoint: Endpoint, fresh_broker: Broker, spark: SparkSession
 ) -> None:
-    create(fresh_broker.bootstrap, *STREAM.written)
+    create(fresh_broker.bootstrap, *STREAM.output_topics)
     before = [receipt(n, START - timedelta(hours=2) + timedelta(minutes=n)) for n in range(3)]
     given = [receipt(3 + n, START + timedelta(minutes=n), float(n)) for n in range(60)]
     holds(RECEIPTS_ARCHIVE, endpoint, [*before, *given])
@@ -128,7 +128,7 @@ def test_a_stream_by_another_event_time_than_its_archive_is_refused(
 ) -> None:
     """Its windows may have records in any hour."""
     archive, backfill = fresh(SUMMARIES, "another", event_time="")
-    create(fresh_broker.bootstrap, *STREAM.written)
+    create(fresh_broker.bootstrap, *STREAM.output_topics)
     given = [receipt(n, START + timedelta(minutes=n)) for n in range(5)]
     late = receipt(5, START, sent=START + timedelta(minutes=7))
     holds(archive, endpoint, [*given, {**late, "event_time": late["timestamp"]}])
@@ -141,7 +141,7 @@ def test_a_stream_by_another_event_time_than_its_archive_is_refused(
 def test_windows_from_before_the_archive_began_are_refused(endpoint: Endpoint, fresh_broker: Broker) -> None:
     """It began at offset 7, ten minutes past the hour; that a record of an earlier hour came later says nothing."""
     archive, backfill = fresh(SUMMARIES, "begun")
-    create(fresh_broker.bootstrap, *STREAM.written)
+    create(fresh_broker.bootstrap, *STREAM.output_topics)
     begun = START + timedelta(minutes=10)
     late = receipt(9, START - timedelta(hours=5), sent=begun + timedelta(minutes=1))
     holds(archive, endpoint, [receipt(7, START, sent=begun), receipt(8, begun + timedelta(minutes=1)), late])

@@ -15,7 +15,7 @@ from penstock.engine.checkpoint.offset_log import Fit
 from penstock.errors import BrokerError
 from penstock.kafka import dead_letters as letters
 from penstock.kafka.replay import replay
-from penstock.model.topic import ASIDE, COMMITS
+from penstock.model.topic import COMMITS, DEAD_LETTERS
 from penstock.streams import Table, Topic
 from penstock.tables.topic_reader import TableFeed
 from penstock.testing import Record, create, read, running, send
@@ -76,7 +76,7 @@ def test_a_broken_batch_of_the_brokers_log_costs_that_batch(
         wait_until(lambda: tended(run.tend, lambda: len(read(bootstrap, SHARES.name)) == 3))
         assert run.figures.dead == 2
     assert [r.value for r in read(bootstrap, SHARES.name)] == ["1", "3", "4"]
-    letters = read(bootstrap, ASIDE.name)
+    letters = read(bootstrap, DEAD_LETTERS.name)
     assert [(place(one), one.value) for one in letters] == [("orders[0]@1", "vactim"), ("orders[0]@2", "20")]
     assert all("broken in the broker's log" in why(one) for one in letters)
 

@@ -6,7 +6,7 @@ import random
 import sys
 
 from penstock.kafka.dead_letters import Letter, read
-from penstock.model.topic import ASIDE
+from penstock.model.topic import DEAD_LETTERS
 from tests.captures import Source, polled, until
 
 COLUMNS = "id, gone, changed, body"
@@ -28,7 +28,7 @@ def put(source: Source, number: int, body: str) -> None:
 
 
 def letters(source: Source) -> list[Letter]:
-    return [one for one in read([ASIDE.name], source.broker.bootstrap, sys.maxsize) if one.stream == source.name]
+    return [one for one in read([DEAD_LETTERS.name], source.broker.bootstrap, sys.maxsize) if one.stream == source.name]
 
 
 def keys(source: Source) -> set[bytes]:

@@ -22,7 +22,7 @@ from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import Blocked
 from penstock.kafka.admin import admin
 from penstock.kafka.topic_writer import TopicWriter
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
 from penstock.streams import EmitChanges, F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
@@ -36,7 +36,9 @@ pytestmark = pytest.mark.integration
 MINUTE = 1_700_000_400_000
 EVENTS = Topic("events", partitions=1)
 OUT = Topic("out", partitions=1)
-GIVEN = Input(EVENTS, schema="n BIGINT NOT NULL, at BIGINT NOT NULL", event_time="timestamp_millis(at)", dead="count")
+GIVEN = Input(
+    EVENTS, schema="n BIGINT NOT NULL, at BIGINT NOT NULL", event_time="timestamp_millis(at)", dead_letters="count"
+)
 
 
 def each(events: DataFrame) -> DataFrame:
@@ -168,7 +170,7 @@ def test_what_spark_wrote_of_a_batch_is_on_the_disk_before_the_batch_is_done(
         sync(path)
         synced.add(path)
 
-    def written(self: TopicWriter, rows: Mapping[str, pa.Table], mark: Mark) -> int:
+    def written(self: TopicWriter, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
         kept = [*(tmp_path / "counts" / "offsets").iterdir(), *(tmp_path / "counts" / "state").rglob("*.changelog")]
         lacking.update({*kept, *(path.parent for path in kept)} - synced)
         return write(self, rows, mark)

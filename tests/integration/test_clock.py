@@ -113,14 +113,14 @@ def test_spark_gives_no_event_time_beyond_the_calendar_and_never_fails(spark: Sp
     beyond = {first - 2, last + 2, 9_223_372_036_854_776, 1_700_000_000_000_000_000, 2**63 - 1, -(2**63)}
     beyond |= {-1_691_241_070_000_000 if factor > 1 else FIRST - 2}
     beyond = {at for at in beyond if not first - 1 <= at <= last}
-    given = Input(Topic("t"), schema=f"at {kind} NOT NULL", event_time=event_time, ahead=None)
+    given = Input(Topic("t"), schema=f"at {kind} NOT NULL", event_time=event_time, max_ahead=None)
     found = decided(spark, given, [0, first + 1, last - 1, *sorted(beyond)])
     assert found == [None] * 3 + [f"no event time: {event_time} gives none"] * len(beyond)
 
 
 def test_texts_that_are_no_event_time(spark: SparkSession) -> None:
     for event_time in ("to_timestamp(at)", "at"):
-        given = Input(Topic("t"), schema="at STRING NOT NULL", event_time=event_time, ahead=None)
+        given = Input(Topic("t"), schema="at STRING NOT NULL", event_time=event_time, max_ahead=None)
         found = decided(spark, given, ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59.999999Z", *TEXTS])
         assert found == [None] * 2 + [f"no event time: {event_time} gives none"] * len(TEXTS)
 
@@ -130,17 +130,19 @@ def test_a_text_without_a_day_is_no_time_of_today(spark: SparkSession) -> None:
     whole = ["2026-01-31", "2026-01-31T10:00", " 2026-01-31 10:00:00 America/New_York", "2026-01"]
     alone = ["20:15", "T10:00", "T10", "1:2", "1:2:3.5Z", " \t10:20", "\x0110:20", "10:20:30+02:00"]
     for event_time in ("CAST(at AS TIMESTAMP)", "to_timestamp(at)", "try_to_timestamp(at)", "at + INTERVAL '1' HOUR"):
-        given = Input(Topic("t"), schema="at STRING NOT NULL", event_time=event_time, ahead=None)
+        given = Input(Topic("t"), schema="at STRING NOT NULL", event_time=event_time, max_ahead=None)
         found = decided(spark, given, [*whole, *alone])
         assert found == [None] * len(whole) + [f"no event time: {event_time} gives none"] * len(alone)
-    raw = Input(Topic("t"), event_time="CAST(get_json_object(CAST(value AS STRING), '$.at') AS TIMESTAMP)", ahead=None)
+    raw = Input(
+        Topic("t"), event_time="CAST(get_json_object(CAST(value AS STRING), '$.at') AS TIMESTAMP)", max_ahead=None
+    )
     rows = [(None, json.dumps({"at": at}).encode(), "t", 0, n, NOW) for n, at in enumerate([*alone, "2026-01-02"])]
     times = [row[EVENT_TIME] for row in decode.decoded(spark.createDataFrame(rows, SCHEMA), raw, None).collect()]
     assert sorted(at.astimezone(UTC) for at in times) == [NOW] * len(alone) + [NOW + timedelta(days=1)]
 
 
 def test_a_raw_record_whose_time_is_none_keeps_its_own_within_the_calendar(spark: SparkSession) -> None:
-    given = Input(Topic("t"), event_time="timestamp_millis(CAST(CAST(value AS STRING) AS BIGINT))", ahead=None)
+    given = Input(Topic("t"), event_time="timestamp_millis(CAST(CAST(value AS STRING) AS BIGINT))", max_ahead=None)
     values = [b"5", b"9223372036854776", b"253402300800000", b"x", None]
     rows = [(None, value, "t", 0, n, NOW) for n, value in enumerate(values)]
     source = spark.createDataFrame(rows, SCHEMA)

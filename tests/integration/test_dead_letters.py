@@ -24,7 +24,7 @@ from penstock.kafka.limits import Limit, Message
 from penstock.kafka.record_lookup import newest
 from penstock.kafka.replay import REPLAYS, Replay, replay
 from penstock.kafka.transactions import TransactionalWriter
-from penstock.model.topic import ASIDE, COMMITS, beside
+from penstock.model.topic import COMMITS, DEAD_LETTERS, side_topic
 from penstock.settings import settings
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, send
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.integration
 
 SALES = Topic("sales", partitions=2, config={"retention.ms": "-1"})
-DEAD = beside(SALES.dead_letters)
+DEAD = side_topic(SALES.dead_letters)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def put_aside(
 
 
 def letters(bootstrap: str) -> list[Letter]:
-    return list(read_letters([DEAD.name, ASIDE.name], bootstrap, 1000))
+    return list(read_letters([DEAD.name, DEAD_LETTERS.name], bootstrap, 1000))
 
 
 def sent_again(bootstrap: str, readers: Iterable[str] = ("a",), again_for: Iterable[str] = ()) -> list[Replay]:
@@ -225,7 +225,7 @@ def test_the_command_line_tells_and_sends(bootstrap: str, monkeypatch: pytest.Mo
     text = told("show", DEAD.name, "--stream", "a")
     assert r"three\x1b[31m\nforged line" in text
     assert "sales[0]@3" in text
-    assert "there are: penstock.aside, sales-dead-letter" in told("show", "nothing-like-it", code=2)
+    assert "there are: penstock.dead-letters, sales-dead-letter" in told("show", "nothing-like-it", code=2)
     for place in ("0:3", "sales[0]@3"):
         assert "1 records would be sent" in told("replay", DEAD.name, "--place", place, "--dry-run")
     nothing = told("replay", DEAD.name, "--place", "0:3", "--place", "0:7", code=1)

@@ -72,7 +72,7 @@ def beats(bootstrap: str, stream: Stream, only: str = "") -> Iterator[Callable[[
 
 
 def out(bootstrap: str, stream: Stream) -> list[tuple[str | None, str | None]]:
-    return [(r.key, r.value) for r in read(bootstrap, stream.targets[0])]
+    return [(r.key, r.value) for r in read(bootstrap, stream.output_names[0])]
 
 
 def settled(run: StreamRun, bootstrap: str) -> list[tuple[str | None, str | None]]:

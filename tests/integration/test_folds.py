@@ -41,7 +41,7 @@ GIVEN = Input(
     PAID,
     schema="who STRING, amount BIGINT NOT NULL, at BIGINT NOT NULL",
     event_time="timestamp_millis(at)",
-    late="keep",
+    late_records="keep",
 )
 LONG = ("a manifest", "now.json")
 SUMS = Fold(
@@ -328,7 +328,7 @@ def test_what_does_not_fit_is_refused(spark: SparkSession) -> None:
         return str(told.value)
 
     assert "nothing moves time" in refused(stream(transform=silent, output_mode=KeyedState()))
-    assert "folds" in refused(stream(output_mode=Stateless(), inputs={"paid": replace(GIVEN, late="count")}))
+    assert "folds" in refused(stream(output_mode=Stateless(), inputs={"paid": replace(GIVEN, late_records="count")}))
     assert "does not fold" in refused(stream(transform=lambda paid: paid.select("who", F.lit(1).alias("total"))))
     assert "lacks columns" in refused(stream(transform=lambda paid: SUMS(paid.select("who", "amount"))))
     assert "twice" in refused(stream(transform=lambda paid: SUMS(paid).unionByName(SUMS(paid))))

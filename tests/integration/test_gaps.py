@@ -34,8 +34,8 @@ pytestmark = pytest.mark.integration
 
 EVENTS = Topic("gapped", partitions=1, config={"retention.ms": "-1"})
 OUT = Topic("seen", partitions=1)
-STOPS = [Input(EVENTS), Input(pattern=EVENTS.name, gap="stop")]
-GOES_ON = [Input(pattern=EVENTS.name), Input(EVENTS, gap="go on")]
+STOPS = [Input(EVENTS), Input(pattern=EVENTS.name, on_data_loss="fail")]
+GOES_ON = [Input(pattern=EVENTS.name), Input(EVENTS, on_data_loss="continue")]
 
 
 def transform(events: DataFrame) -> DataFrame:
@@ -220,7 +220,7 @@ def test_a_log_that_was_cut_is_read_on_from_its_end(
 def test_a_batch_that_is_written_and_not_committed_is_not_written_again_behind_a_gap(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    given, book = Input(EVENTS, gap="go on"), Memory()
+    given, book = Input(EVENTS, on_data_loss="continue"), Memory()
     has_read(given, spark, bootstrap, tmp_path, 1, 2, 3)
     (tmp_path / "gaps/commits/0").unlink()
     removed(bootstrap, 1)

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from penstock.devstack.servers.influxdb import InfluxDB as Server
 from penstock.errors import Refused, SinkError, Wait
 from penstock.host.process import free_port
-from penstock.model.output import NOTHING
+from penstock.model.output import NO_COMMIT
 from penstock.sinks.influxdb.config import LIMITS, InfluxDB
 from penstock.sinks.influxdb.writer import InfluxWriter
 from tests.faults import Fault, Proxy
@@ -77,7 +77,7 @@ def opened(proxy: Proxy) -> Iterator[Opened]:
 
 
 def write(writer: InfluxWriter, *rows: dict[str, Any], **types: Any) -> int:
-    return writer.write({writer.output.name: documents(*rows, **types or TYPES)}, NOTHING)
+    return writer.write({writer.output.name: documents(*rows, **types or TYPES)}, NO_COMMIT)
 
 
 def ask(influx: Server, text: str, **params: str) -> list[dict[str, Any]]:
@@ -272,7 +272,7 @@ def test_text_that_is_no_utf_8(spark: SparkSession, influx: Server, opened: Open
         "NULL AS refused", record,
     )  # fmt: skip
     with pytest.raises(Refused) as e:
-        opened().write({OUTPUT.name: frame.select(*OUTPUT.columns()).toArrow()}, NOTHING)
+        opened().write({OUTPUT.name: frame.select(*OUTPUT.columns()).toArrow()}, NO_COMMIT)
     assert e.value.rows == {OUTPUT.name: {1: "its measurement or a tag of it is not UTF-8"}}
     assert points(influx) == [[T, "\ufffd"]]
 

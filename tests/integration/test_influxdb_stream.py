@@ -61,7 +61,7 @@ BOTH = Stream(
             READINGS,
             schema="id BIGINT NOT NULL, v BIGINT, t BIGINT NOT NULL",
             event_time="timestamp_millis(t)",
-            dead="count",
+            dead_letters="count",
         )
     },
     transform,

@@ -48,7 +48,7 @@ def events(*numbers: int) -> list[Record]:
 
 
 def test_dead_letters_that_are_only_counted(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
-    given = Input(EVENTS, schema="n INT NOT NULL, at TIMESTAMP NOT NULL", event_time="at", dead="count")
+    given = Input(EVENTS, schema="n INT NOT NULL, at TIMESTAMP NOT NULL", event_time="at", dead_letters="count")
     of = replace(stream(given), transform=lambda events: events.select("n"))
     send(bootstrap, [*events(1), Record(EVENTS.name, None, '{"n": 2, "at": "2023-11-14T22:20:00Z"}')])
     with running(of, spark, bootstrap, tmp_path) as run:

@@ -27,7 +27,7 @@ SECOND = timedelta(seconds=1)
 BASE = 1_700_000_000
 EVENTS = Topic("events", partitions=1, config={"retention.ms": "-1"})
 OUT = Topic("out", partitions=1)
-INPUT = Input(EVENTS, schema="at BIGINT NOT NULL", event_time="timestamp_micros(at)", late="keep")
+INPUT = Input(EVENTS, schema="at BIGINT NOT NULL", event_time="timestamp_micros(at)", late_records="keep")
 
 
 def windows(events: DataFrame) -> DataFrame:

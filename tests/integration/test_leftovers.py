@@ -9,7 +9,7 @@ from penstock.errors import BrokerError
 from penstock.kafka import cleanup
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.topic_writer import TopicWriter
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
 from penstock.streams import Topic
 from penstock.testing import create
@@ -30,7 +30,7 @@ def test_a_group_and_topics_are_found_and_deleted(fresh_broker: Broker) -> None:
     writer = TopicWriter("leaving", group, at)
     writer.committed()
     # Offsets are published behind a batch, and nothing waits for it.
-    wait_until(lambda: writer.write({}, Mark("q", 0, {"read": {0: 1}})) or read() == ["read"])
+    wait_until(lambda: writer.write({}, CommitMarker("q", 0, {"read": {0: 1}})) or read() == ["read"])
     writer.close()
     for _ in range(2):
         cleanup.delete_group(client, group, at)

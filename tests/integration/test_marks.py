@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.kafka.commit_marker import Marks, forget_mark, mark_of
 from penstock.kafka.topic_writer import TopicWriter
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
 from penstock.streams import Topic, TopicOutput
 from penstock.testing import create
@@ -36,7 +36,7 @@ def test_a_mark_behind_the_open_transaction_of_another_is_found(bootstrap: str) 
     other.produce(COMMITS.name, key=b"other", value=b"{}", partition=zlib.crc32(b"mine") % COMMITS.partitions)
     other.flush(30)
     writer = TopicWriter("mine", "penstock.mine", bootstrap, [TopicOutput(OUT, key="key", value="value")])
-    writer.write({OUT.name: pa.table({"key": ["k"], "value": ["1"]})}, Mark("q", 0, {"in": {0: 1}}))
+    writer.write({OUT.name: pa.table({"key": ["k"], "value": ["1"]})}, CommitMarker("q", 0, {"in": {0: 1}}))
     writer.close()
     mine, every = Marks(bootstrap, ("mine",)), Marks(bootstrap, None)
     assert (mine.read(), mine.undecided, every.read()) == ({}, True, {})
@@ -47,22 +47,26 @@ def test_a_mark_behind_the_open_transaction_of_another_is_found(bootstrap: str) 
     assert later.committed().batch == 0
     assert time.monotonic() - since > 1, "it waited for the transaction's end"
     ending.join()
-    assert (Mark.read(mine.read()["mine"]).batch, mine.undecided, set(every.read())) == (0, False, {"mine", "other"})
+    assert (CommitMarker.read(mine.read()["mine"]).batch, mine.undecided, set(every.read())) == (
+        0,
+        False,
+        {"mine", "other"},
+    )
     other.begin_transaction()
     other.produce(COMMITS.name, key=b"other", value=b"{}", partition=zlib.crc32(b"mine") % COMMITS.partitions)
     other.flush(30)
-    later.write({}, Mark("q", 1, {"in": {0: 2}}))
+    later.write({}, CommitMarker("q", 1, {"in": {0: 2}}))
     ending = threading.Timer(1.5, other.commit_transaction)
     since = time.monotonic()
     ending.start()
-    assert mark_of("mine", bootstrap) == Mark("q", 1, {"in": {0: 2}})
+    assert mark_of("mine", bootstrap) == CommitMarker("q", 1, {"in": {0: 2}})
     assert time.monotonic() - since > 1, "it waited for the transaction's end"
     ending.join()
     # Nobody is fenced by a look.
-    later.write({}, Mark("q", 2, {"in": {0: 3}}))
+    later.write({}, CommitMarker("q", 2, {"in": {0: 3}}))
     assert (mark_of("mine", bootstrap).batch, mark_of("nobody", bootstrap).batch) == (2, -1)
     later.close()
-    assert [Mark.read(marks.read()["mine"]).batch for marks in (mine, every)] == [2, 2]
+    assert [CommitMarker.read(marks.read()["mine"]).batch for marks in (mine, every)] == [2, 2]
     forget_mark("mine", bootstrap)
     assert (mine.read(), set(every.read())) == ({}, {"other"})
     for marks in (mine, every):

@@ -14,7 +14,7 @@ from pymongo.database import Database
 
 from penstock.devstack.servers.mongodb import MongoDB as Server
 from penstock.errors import SinkError, Wait
-from penstock.model.output import NOTHING, Owner, open_store
+from penstock.model.output import NO_COMMIT, WriterOwner, open_store
 from penstock.settings import settings
 from penstock.sinks.core.document import Figures
 from penstock.sinks.mongodb import collections
@@ -89,7 +89,7 @@ def test_of_a_batch_the_newest_row_of_an_id_is_written(opened: Opened, database:
     rows = [Row("a", 2, {"n": 2}), Row("a", 1, {"n": 1}), Row("b", 3, {"n": 1}), Row("b", 3, {"n": 2}), Row("c", 1)]
     # As Spark's partitions give them.
     given = pa.concat_tables([table(), table(*rows[:3]), table(*rows[3:], Row("c", 0, {"n": 0}))])
-    assert writer.write({output.name: given}, NOTHING) == 3
+    assert writer.write({output.name: given}, NO_COMMIT) == 3
     assert there(database) == {"a": {"n": 2}, "b": {"n": 2}}
 
 
@@ -327,12 +327,12 @@ def test_a_url_that_leads_nowhere_is_told_without_its_password(
     monkeypatch.setenv("PENSTOCK_MONGODB_URL", url)
     settings.cache_clear()
     with pytest.raises(SinkError, match=said) as e:
-        open_store([MongoDB(sink="s", database="d", collection="c")], Owner("s", "g", ""))
+        open_store([MongoDB(sink="s", database="d", collection="c")], WriterOwner("s", "g", ""))
     assert "cret" not in str(e.value)
 
 
 def test_no_rows_are_nothing(opened: Opened) -> None:
     writer, output = opened({"serverSelectionTimeoutMS": 1})
-    assert writer.committed() == NOTHING
-    assert writer.write({}, NOTHING) == 0
-    assert writer.write({output.name: table(kind=DOC)}, NOTHING) == 0
+    assert writer.committed() == NO_COMMIT
+    assert writer.write({}, NO_COMMIT) == 0
+    assert writer.write({output.name: table(kind=DOC)}, NO_COMMIT) == 0

@@ -20,7 +20,7 @@ from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import SinkError, Wait
 from penstock.kafka.topic_writer import TopicWriter
-from penstock.model.output import NOTHING, Delivery, Mark, Output, Owner
+from penstock.model.output import NO_COMMIT, CommitMarker, Delivery, Output, WriterOwner
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, read, running, send
@@ -41,7 +41,7 @@ class Shelf:
     """A store in memory. mark: kept if the store keeps one; before: what to do before a write."""
 
     rows: dict[int, int] = field(default_factory=dict)
-    mark: Mark = NOTHING
+    mark: CommitMarker = NO_COMMIT
     writes: list[tuple[int, list[int]]] = field(default_factory=list)
     before: Callable[[], None] = lambda: None
 
@@ -81,7 +81,7 @@ class Marked(Shelved):
     delivery: ClassVar[Delivery] = "exactly once"
 
 
-def open_shelf(owner: Owner, outputs: Sequence[Output]) -> ShelfWriter:
+def open_shelf(owner: WriterOwner, outputs: Sequence[Output]) -> ShelfWriter:
     (output,) = outputs
     assert isinstance(output, Shelved)
     assert owner.group == f"penstock.{owner.name}"
@@ -92,10 +92,10 @@ class ShelfWriter:
     def __init__(self, output: Shelved) -> None:
         self._output, self._shelf = output, SHELVES[output.shelf]
 
-    def committed(self) -> Mark:
+    def committed(self) -> CommitMarker:
         return self._shelf.mark
 
-    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
+    def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
         assert rows.keys() == {self._output.name}
         self._shelf.before()
         own = rows[self._output.name].to_pylist()
@@ -116,7 +116,7 @@ def transform(events: DataFrame) -> DataFrame:
 
 
 def stream(transform: Callable[[DataFrame], DataFrame] = transform, **outputs: Output) -> Stream:
-    given = Input(EVENTS, schema="n BIGINT NOT NULL, at TIMESTAMP", event_time="at", dead="count")
+    given = Input(EVENTS, schema="n BIGINT NOT NULL, at TIMESTAMP", event_time="at", dead_letters="count")
     return Stream("tagging", "tests", {"events": given}, transform, outputs, Stateless())
 
 
@@ -153,10 +153,10 @@ def once(what: Callable[[], Exception]) -> Callable[[], None]:
 def test_rows_go_where_their_tag_says_in_one_transaction(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    marks: list[Mark] = []
+    marks: list[CommitMarker] = []
     write = TopicWriter.write
 
-    def noted(self: TopicWriter, rows: Any, mark: Mark) -> int:
+    def noted(self: TopicWriter, rows: Any, mark: CommitMarker) -> int:
         marks.append(mark)
         assert rows.keys() == {"even", "odd"}
         return write(self, rows, mark)
@@ -190,7 +190,7 @@ def test_a_crash_between_two_stores_gives_only_the_one_without_marks_its_batch_a
     """The store without marks is written first, so the topic's mark says that both have a batch."""
     write, strikes = TopicWriter.write, once(lambda: RuntimeError("lightning"))
 
-    def struck(self: TopicWriter, rows: Any, mark: Mark) -> int:
+    def struck(self: TopicWriter, rows: Any, mark: CommitMarker) -> int:
         if len(rows["odd"]):
             strikes()
         return write(self, rows, mark)

@@ -20,7 +20,7 @@ from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.limits import Message, digest
 from penstock.kafka.transactions import TransactionalWriter
-from penstock.model.topic import ASIDE, COMMITS
+from penstock.model.topic import COMMITS, DEAD_LETTERS
 from penstock.streams import EmitFinal, F, Stream, TopicOutput
 from penstock.testing import Record, create, read, running, send
 from tests.sharing import DEAD, MINUTE, ORDERS, SHARES, STREAM, order, place, raw_stream, sums, until, why
@@ -96,7 +96,7 @@ def test_a_raw_record_is_put_aside_where_all_streams_put_theirs(
         until(run, dead=1)
         run.settle()
     assert [r.value for r in read(bootstrap, SHARES.name)] == ["1", "3"]
-    (letter,) = read(bootstrap, ASIDE.name)
+    (letter,) = read(bootstrap, DEAD_LETTERS.name)
     assert (letter.value, place(letter)) == ("two", "orders[0]@1")
     assert "'two'" in why(letter)
 
@@ -105,12 +105,12 @@ def test_more_than_declared_block_the_stream_until_it_is_mended(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
     send(bootstrap, [Record(ORDERS.name, None, text) for text in ("1", "two", "three", "four")])
-    with running(raw_stream(poison=2), spark, bootstrap, tmp_path) as run:
+    with running(raw_stream(max_poison=2), spark, bootstrap, tmp_path) as run:
         until(run, "blocked")
-        assert "release app tests, or declare a larger poison=" in (run.figures.error or "")
+        assert "release app tests, or declare a larger max_poison=" in (run.figures.error or "")
         assert (run.figures.dead, read(bootstrap, SHARES.name)) == (0, [])
-    assert ASIDE.name not in partitions(admin(bootstrap), bootstrap)
-    with running(raw_stream(poison=3), spark, bootstrap, tmp_path) as run:
+    assert DEAD_LETTERS.name not in partitions(admin(bootstrap), bootstrap)
+    with running(raw_stream(max_poison=3), spark, bootstrap, tmp_path) as run:
         until(run, dead=3)
         run.settle()
     assert [r.value for r in read(bootstrap, SHARES.name)] == ["1"]
@@ -167,7 +167,7 @@ def test_a_row_too_large_for_its_topic_is_put_aside(spark: SparkSession, bootstr
     texts = [noise(30_000), *(str(n) for n in range(20_000)), "y" * 100_000]
     send(bootstrap, [Record(ORDERS.name, None, text) for text in texts])
     copied = replace(raw_stream(), transform=lambda records: records.select(F.col("value").alias("n")))
-    with running(replace(copied, poison=0), spark, bootstrap, tmp_path) as run:
+    with running(replace(copied, max_poison=0), spark, bootstrap, tmp_path) as run:
         until(run, "blocked")
         assert "1, more than 0, the first: a row of 30000 bytes" in (run.figures.error or "")
     assert read(bootstrap, SHARES.name) == []
@@ -175,7 +175,7 @@ def test_a_row_too_large_for_its_topic_is_put_aside(spark: SparkSession, bootstr
         run.settle()
         assert (run.figures.dead, run.figures.rows_out, run.figures.restarts) == (1, 20_001, 0)
     assert sorted(r.value or "" for r in read(bootstrap, SHARES.name)) == sorted(texts[1:])
-    (letter,) = read(bootstrap, ASIDE.name)
+    (letter,) = read(bootstrap, DEAD_LETTERS.name)
     assert (letter.value, dict(letter.headers)["penstock.output"]) == (texts[0], SHARES.name)
     assert "more than topic shares takes (max.message.bytes=20000)" in why(letter)
 

@@ -17,7 +17,7 @@ from jobs.quality.counts import METRICS
 from penstock.devstack.servers.influxdb import InfluxDB as Server
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.errors import SinkError
-from penstock.model.output import NOTHING, Owner
+from penstock.model.output import NO_COMMIT, WriterOwner
 from penstock.model.sql import sink_file
 from penstock.settings import PROJECT, settings
 from penstock.sinks.core import stream as statements
@@ -104,7 +104,7 @@ def test_without_a_server_the_settings_are_named(monkeypatch: pytest.MonkeyPatch
     settings.cache_clear()
     try:
         with pytest.raises(SinkError, match="neither PENSTOCK_INFLUXDB_URL nor AIRFLOW_CONN_INFLUXDB is set"):
-            open_database(Owner("shop", "a", "127.0.0.1:9"), [SINK.outputs[""]])
+            open_database(WriterOwner("shop", "a", "127.0.0.1:9"), [SINK.outputs[""]])
     finally:
         settings.cache_clear()
 
@@ -114,7 +114,7 @@ def test_every_query_of_the_dashboard_answers(influx: Server) -> None:
     writer = InfluxWriter(influx.url, output)
     types: dict[str, Any] = {"at": pa.timestamp("us", "UTC"), "valid": pa.int64(), "invalid": pa.int64()}
     shown = documents(row(at=datetime.fromtimestamp(SECOND / 1000, UTC), valid=3, invalid=1), **types)
-    writer.write({output.name: shown}, NOTHING)
+    writer.write({output.name: shown}, NO_COMMIT)
     writer.close()
     dashboard = json.loads(DASHBOARD.read_text())
     [topics] = [v["query"] for v in dashboard["templating"]["list"] if v["name"] == "topic"]

@@ -42,8 +42,8 @@ SCHEMA = "n BIGINT NOT NULL, at TIMESTAMP NOT NULL"
 ONE, OTHER, OUT = (Topic(name, partitions=1) for name in ("one", "other", "out"))
 NAMES = Topic("names", partitions=1, compacted=True)
 INPUTS: dict[str, Input | Table] = {
-    "one": Input(ONE, schema=SCHEMA, event_time="at", dead="count"),
-    "other": Input(OTHER, schema=SCHEMA, event_time="at", dead="count"),
+    "one": Input(ONE, schema=SCHEMA, event_time="at", dead_letters="count"),
+    "other": Input(OTHER, schema=SCHEMA, event_time="at", dead_letters="count"),
     "names": Table(NAMES, schema="name STRING"),
 }
 FINAL, UPDATES = EmitFinal(window=MINUTE, grace=MINUTE), EmitChanges(window=MINUTE, grace=MINUTE)

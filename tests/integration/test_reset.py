@@ -46,7 +46,7 @@ def transform(events: DataFrame) -> DataFrame:
     return rows.select(((F.unix_millis("w.start") - BEGIN) / MINUTE).cast("int").alias("minute"), "count")
 
 
-EVENT = Input(EVENTS, schema="at BIGINT NOT NULL", event_time="timestamp_millis(at)", ahead=timedelta(0))
+EVENT = Input(EVENTS, schema="at BIGINT NOT NULL", event_time="timestamp_millis(at)", max_ahead=timedelta(0))
 STREAM = Stream(
     name="counting",
     app="tests",
@@ -242,7 +242,7 @@ def test_new_code_puts_aside_what_was_good_and_what_is_too_old_for_it_is_late(
     rubbish = Record(EVENTS.name, None, "rubbish", timestamp=minute(2))
     send(bootstrap, [*at(0, 0.5), numbered(0, 0.6), *at(1, 2), rubbish, numbered("a", 2), numbered(0, 2)])
     assert dict(ran(STREAM, spark, bootstrap, tmp_path)) == {0: 3, 1: 1, 2: 3}
-    given = replace(EVENT, schema="at BIGINT NOT NULL, n BIGINT", late="keep")
+    given = replace(EVENT, schema="at BIGINT NOT NULL, n BIGINT", late_records="keep")
     changed = replace(STREAM, transform=dividing, inputs={"events": given})
     create(bootstrap, Topic(changed.late_topic, partitions=1))
     assert reset(changed, spark, bootstrap, tmp_path, {(EVENTS.name, 0): 1}).reset.floor == minute(1)

@@ -22,7 +22,7 @@ from penstock.engine.query.stream_run import StreamRun
 from penstock.errors import Blocked, LeaseLost
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.topic_writer import TopicWriter
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 from penstock.model.topic import COMMITS
 from penstock.streams import EmitChanges, F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, create, latest, read, running, send
@@ -166,12 +166,12 @@ def row(value: str) -> dict[str, pa.Table]:
 def test_an_older_writer_is_fenced_and_leaves_nothing_visible(bootstrap: str) -> None:
     older = writer(bootstrap)
     assert older.committed().batch == -1
-    assert older.write(row("1"), Mark("q", 0, {"events": {0: 1}})) == 1
+    assert older.write(row("1"), CommitMarker("q", 0, {"events": {0: 1}})) == 1
     newer = writer(bootstrap)
-    assert newer.committed() == Mark("q", 0, {"events": {0: 1}})
+    assert newer.committed() == CommitMarker("q", 0, {"events": {0: 1}})
     with pytest.raises(LeaseLost):
-        older.write(row("stale"), Mark("q", 1, {}))
-    newer.write(row("2"), Mark("q", 1, {"events": {0: 2}}))
+        older.write(row("stale"), CommitMarker("q", 1, {}))
+    newer.write(row("2"), CommitMarker("q", 1, {"events": {0: 2}}))
     assert [r.value for r in read(bootstrap, "counts")] == ["1", "2"]
     assert newer.committed().batch == 1
     older.close()

@@ -29,7 +29,7 @@ from penstock.errors import Refused, Wait
 from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.dead_letters import Letter
 from penstock.kafka.dead_letters import read as read_letters
-from penstock.model.output import NOTHING, Mark, Output, Owner
+from penstock.model.output import NO_COMMIT, CommitMarker, Output, WriterOwner
 from penstock.model.topic import COMMITS
 from penstock.settings import settings
 from penstock.sinks.core.document import Documents, Figures
@@ -79,10 +79,10 @@ class Clerk:
         self._output, self._cabinet = output, CABINETS[output.sink]
         self.figures = Figures()
 
-    def committed(self) -> Mark:
-        return NOTHING
+    def committed(self) -> CommitMarker:
+        return NO_COMMIT
 
-    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:  # noqa: ARG002
+    def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:  # noqa: ARG002
         self._cabinet.before()
         self._cabinet.writes += 1
         refused, count = {}, 0
@@ -102,7 +102,7 @@ class Clerk:
     def close(self) -> None: ...
 
 
-def open_cabinet(owner: Owner, outputs: Sequence[Output]) -> Clerk:  # noqa: ARG001
+def open_cabinet(owner: WriterOwner, outputs: Sequence[Output]) -> Clerk:  # noqa: ARG001
     (output,) = outputs
     assert isinstance(output, Filed)
     CABINETS[output.sink].opened()
@@ -121,7 +121,12 @@ def transform(orders: DataFrame) -> DataFrame:
 
 def sink(name: str) -> Stream:
     given = Input(
-        ORDERS, schema="lines INT NOT NULL", event_time="record.timestamp", ahead=None, record=True, tombstones="keep"
+        ORDERS,
+        schema="lines INT NOT NULL",
+        event_time="record.timestamp",
+        max_ahead=None,
+        record=True,
+        tombstones="keep",
     )
     return Stream(name, "tests", {"orders": given}, transform, Filed(sink=name, connection="cabinet"), Stateless())
 
@@ -176,7 +181,7 @@ def test_refused_documents_are_put_aside_as_their_record_once(
 
     cabinet.before = gone
     send(bootstrap, [order(2, "a"), order(2, "b"), order(1, "c")])
-    assert "slow-dead-letter" in sink("slow").beside
+    assert "slow-dead-letter" in sink("slow").side_outputs
     with running(sink("slow"), spark, bootstrap, tmp_path) as run:
         run.settle()
         send(bootstrap, [order(1, "d")])

@@ -14,7 +14,7 @@ import pytest
 from pymongo import MongoClient
 
 from penstock.errors import Refused
-from penstock.model.output import NOTHING
+from penstock.model.output import NO_COMMIT
 from penstock.sinks.elasticsearch.writer import IndexWriter
 from penstock.sinks.influxdb.config import InfluxDB
 from penstock.sinks.influxdb.writer import InfluxWriter
@@ -75,10 +75,10 @@ def test_influxdb(tmp_path: Path) -> None:
         writer = InfluxWriter(part.url, output)
         try:
             whole = influx.documents(influx.row(at=AT, v=0, t="x"), **types, v=pa.int64())
-            writer.write({output.name: whole}, NOTHING)
+            writer.write({output.name: whole}, NO_COMMIT)
             rows = [influx.row(version, at=AT, t="x", v=v, w=w) for version, v, w in given]
             with pytest.raises(Refused) as e:
-                writer.write({output.name: influx.documents(*rows, **types, v=pa.float64())}, NOTHING)
+                writer.write({output.name: influx.documents(*rows, **types, v=pa.float64())}, NO_COMMIT)
             [series] = influx.asked(part, "SELECT v, w FROM m", "d")["series"]
         finally:
             writer.close()
@@ -94,10 +94,10 @@ def _quotes_another_reason(url: str, types: dict[str, Any]) -> None:
         for kind, value in ((pa.int64(), 1), (pa.float64(), 0.5)):
             row = influx.documents(influx.row(2, at=AT, t="x", v=value), **types, v=kind)
             if kind == pa.int64():
-                writer.write({writer.output.name: row}, NOTHING)
+                writer.write({writer.output.name: row}, NO_COMMIT)
                 continue
             with pytest.raises(Refused, match="field type conflict") as e:
-                writer.write({writer.output.name: row}, NOTHING)
+                writer.write({writer.output.name: row}, NO_COMMIT)
             assert e.value.written == 0
     finally:
         writer.close()
@@ -113,7 +113,7 @@ def test_a_tombstone_follows_what_is_ahead_in_elasticsearch(search: Server) -> N
                 elasticsearch.row(e.key, e.version, None if e.tombstone else {"n": e.offset}, deleted=e.tombstone)
                 for e in events
             ]
-            writer.write({writer.output.name: placed(elasticsearch.batch(rows), events)}, NOTHING)
+            writer.write({writer.output.name: placed(elasticsearch.batch(rows), events)}, NO_COMMIT)
     finally:
         writer.close()
     assert {key: found["n"] for key, found in search.documents("ahead").items()} == left(steps)
@@ -127,7 +127,7 @@ def test_a_tombstone_follows_what_is_ahead_in_mongodb(tmp_path: Path) -> None:
         try:
             for events in readings(chance, steps):
                 rows = [Row(e.key, e.version, None if e.tombstone else {"n": e.offset}) for e in events]
-                writer.write({output.name: placed(mongo.table(*rows), events)}, NOTHING)
+                writer.write({output.name: placed(mongo.table(*rows), events)}, NO_COMMIT)
             there = {found["_id"]: found["n"] for found in client[database].c.find()}
             client.drop_database(database)
         finally:
@@ -148,7 +148,7 @@ def test_a_tombstone_follows_what_is_ahead_in_influxdb(tmp_path: Path) -> None:
                     influx.row(e.version, deleted=e.tombstone, at=AT, t=e.key, v=None if e.tombstone else e.offset)
                     for e in events
                 ]
-                writer.write({output.name: placed(influx.documents(*rows, **types), events)}, NOTHING)
+                writer.write({output.name: placed(influx.documents(*rows, **types), events)}, NO_COMMIT)
             found = influx.asked(part, "SELECT v FROM m GROUP BY t", "d").get("series", [])
         finally:
             writer.close()

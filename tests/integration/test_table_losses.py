@@ -21,7 +21,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.query.tables import Tables
 from penstock.kafka.admin import admin, partitions
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 from penstock.streams import Input, Stateless, Stream, Table, Topic, TopicOutput
 from penstock.tables import topic_reader
 from penstock.tables.table_store import MANIFEST, Manifest
@@ -74,7 +74,7 @@ class Reader:
 
     def __init__(self, bootstrap: str, root: Path, stream: Stream = STREAM) -> None:
         self._bootstrap, self._root, self._stream = bootstrap, root, stream
-        self.batch, self.mark = -1, Mark("", -1, {}, {})
+        self.batch, self.mark = -1, CommitMarker("", -1, {}, {})
         self.dead: list[tuple[str, str]] = []
         self._tables = Tables(stream, str(root), bootstrap, lambda *_: None)
 
@@ -98,7 +98,7 @@ class Reader:
             for row in table.to_pylist():
                 said = {name: text.decode() for name, text in row["headers"]}
                 self.dead.append((said["penstock.partition"], said["penstock.offset"]))
-        self.mark = Mark("q", self.batch, self._tables.offsets, self._tables.ids)
+        self.mark = CommitMarker("q", self.batch, self._tables.offsets, self._tables.ids)
         self._tables.written()
         return found
 

@@ -17,7 +17,7 @@ from penstock import catalog
 from penstock.codec.heartbeat import BEAT_KEY, Signer
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.model.output_mode import OutputMode
-from penstock.model.topic import ASIDE
+from penstock.model.topic import DEAD_LETTERS
 from penstock.streams import EmitChanges, EmitFinal, F, Input, Stream, Topic, TopicOutput
 from penstock.supervision.event_clock.heartbeats import Beater
 from penstock.testing import Record, create, read, running, send
@@ -30,8 +30,8 @@ pytestmark = pytest.mark.integration
 SECOND, MINUTE, HOUR = timedelta(seconds=1), timedelta(minutes=1), timedelta(hours=1)
 EVENTS = Topic("events", partitions=2, config={"retention.ms": "-1"})
 INPUTS = {
-    "a schema": Input(EVENTS, schema="at BIGINT NOT NULL", event_time="timestamp_millis(at)", ahead=10 * MINUTE),
-    "raw": Input(EVENTS, ahead=10 * MINUTE),
+    "a schema": Input(EVENTS, schema="at BIGINT NOT NULL", event_time="timestamp_millis(at)", max_ahead=10 * MINUTE),
+    "raw": Input(EVENTS, max_ahead=10 * MINUTE),
 }
 
 
@@ -185,7 +185,7 @@ def test_what_the_first_let_in_while_it_read_in_pieces_is_in_time_for_the_second
         send(bootstrap, [Record(EARLY.name, "old", json.dumps(old))])
         later.settle()
         assert later.figures.late == 1
-    [letter] = read(bootstrap, ASIDE.name)
+    [letter] = read(bootstrap, DEAD_LETTERS.name)
     said = dict(letter.headers)
     assert (json.loads(letter.value or ""), said["penstock.topic"], said["penstock.stream"]) == (
         old,

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.model.topic import ASIDE, COMMITS
+from penstock.model.topic import COMMITS, DEAD_LETTERS
 from penstock.streams import F, Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import create, running
 from tests.support import tended, wait_until
@@ -108,14 +108,14 @@ def test_rows_without_a_key_are_put_aside_before_a_compacted_topic_refuses_them_
     send(bootstrap, (None, b'{"id": 2, "at": "2024-01-01T00:00:00Z"}'))
     if many:
         create(bootstrap, *stream(THINGS, latest).topics())
-        with running(replace(stream(THINGS, latest), poison=0), spark, bootstrap, tmp_path) as run:
+        with running(replace(stream(THINGS, latest), max_poison=0), spark, bootstrap, tmp_path) as run:
             wait_until(lambda: tended(run.tend, lambda: run.figures.state == "blocked"))
             assert "1, more than 0, the first: its key is NULL" in (run.figures.error or "")
         assert read(bootstrap, "out") == []
         return
     made(stream(THINGS, latest), spark, bootstrap, tmp_path)
     assert read(bootstrap, "out") == [(b"a", b"1")]
-    assert read(bootstrap, ASIDE.name) == [(None, b"2")]
+    assert read(bootstrap, DEAD_LETTERS.name) == [(None, b"2")]
 
 
 def test_a_raw_record_whose_time_is_not_told_keeps_its_own(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:

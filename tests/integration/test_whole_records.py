@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.engine.query.decode import HEADERS, decoded
-from penstock.model.input import RAW
+from penstock.model.input import RAW_FIELDS
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.testing import Record, frames
 
@@ -44,7 +44,7 @@ def streamed(given: Input) -> Stream:
 )
 def test_records_beside_their_columns(spark: SparkSession, schema: str, event_time: str, times: list[int]) -> None:
     """What is decoded here and what Spark computes; a time in the future is believed."""
-    given = Input(Topic("t"), schema=schema, event_time=event_time, ahead=None, record=True, tombstones="keep")
+    given = Input(Topic("t"), schema=schema, event_time=event_time, max_ahead=None, record=True, tombstones="keep")
     found = frames(spark, streamed(given), rows=GIVEN)["rows"]
     assert found.columns[-2:] == ["event_time", "record"]
     rows = sorted((row.record.asDict(recursive=True) for row in found.collect()), key=lambda one: one["offset"])
@@ -64,9 +64,9 @@ def test_headers_come_back_to_the_byte(spark: SparkSession) -> None:
     headers = [
         None, [], [("h", b"\xff\0")], [('\u00fc\0"\\\n', b""), ("", None), ('\u00fc\0"\\\n', bytes(range(256)))],
     ]  # fmt: skip
-    schema = f"{', '.join(f'{f.name} {f.type.ddl}' for f in RAW[:5])}, timestamp TIMESTAMP, headers {HEADERS}"
+    schema = f"{', '.join(f'{f.name} {f.type.ddl}' for f in RAW_FIELDS[:5])}, timestamp TIMESTAMP, headers {HEADERS}"
     rows = [("t", 0, at, None, b'{"id": 1}', EPOCH, one) for at, one in enumerate(headers)]
-    given = Input(Topic("t"), schema="id INT", event_time="record.timestamp", ahead=None, record=True)
+    given = Input(Topic("t"), schema="id INT", event_time="record.timestamp", max_ahead=None, record=True)
     found = decoded(spark.createDataFrame(rows, schema), given, None).orderBy("record.offset").collect()
     told = [None if row.record.headers is None else [(h.key, h.value) for h in row.record.headers] for row in found]
     assert told == headers

@@ -20,7 +20,7 @@ from penstock.archive.stream import Archived, stream
 from penstock.archive.writer import _begins, _behind
 from penstock.errors import DeclarationError, SinkError
 from penstock.model.archive import Archive
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 from penstock.model.topic import Topic
 from penstock.object_store.bucket import filesystem
 from penstock.object_store.endpoint import AWS, endpoint
@@ -64,7 +64,7 @@ def test_what_a_topic_has_that_an_archive_has_not() -> None:
 
 def test_an_archive_knows_up_to_where_and_from_where_on_it_has_all() -> None:
     def after(state: State, upto: int, start: int) -> State:
-        mark = Mark("q", 0, {"t": {0: upto}, "other": {0: 9}}, starts={"t": {0: start}})
+        mark = CommitMarker("q", 0, {"t": {0: upto}, "other": {0: 9}}, start_offsets={"t": {0: start}})
         positions = _behind(state.positions, [], mark, ("t",))
         return State(positions=positions, begins=_begins(state, mark, positions))
 
@@ -172,7 +172,7 @@ def test_an_archive_is_a_stream_of_raw_records() -> None:
         Archive("kept", Topic("t"), bucket="lake", prefix="p", event_time="CAST(CAST(value AS STRING) AS TIMESTAMP)")
     )
     given = found.sources["records"]
-    assert (found.app, found.name, given.record, given.ahead, found.targets) == (
+    assert (found.app, found.name, given.record, given.max_ahead, found.output_names) == (
         "archives",
         "kept",
         True,

@@ -326,7 +326,7 @@ def test_who_feeds_a_topic_is_known_though_its_file_breaks(project: Path) -> Non
     assert list(found["sales-out"].writers) == ["sales"]
     broken(project, "jobs/shop/sales.py")
     assert declared_windows() == before
-    old = [{key: one[key] for key in ("topic", "beat_every", "readers")} for one in before]
+    old = [{key: one[key] for key in ("topic", "heartbeat_every", "readers")} for one in before]
     assert _windowed(old)["sales-out"].writers == {}, "a trigger that an earlier version left"
     (settings().home / "run" / "windows.json").write_text(json.dumps(old))
     assert [one["topic"] for one in declared_windows()] == ["sales-out"]

@@ -45,7 +45,7 @@ def test_what_is_too_large_becomes_a_tombstone_and_a_letter(db: sqlite3.Connecti
     [letter] = aside.letters
     said = dict(letter.headers)
     assert (letter.topic, letter.key, said["penstock.stream"], said["penstock.output"]) == (
-        "penstock.aside", b"b", b"shop", b"out",
+        "penstock.dead-letters", b"b", b"shop", b"out",
     )  # fmt: skip
     assert said["penstock.reason"] == b"its record is larger than its topic takes: 10,001 bytes"
 

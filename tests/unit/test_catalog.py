@@ -17,7 +17,7 @@ from penstock.catalog.validation import Found
 from penstock.errors import DeclarationError
 from penstock.model import capture
 from penstock.model.capture import Capture
-from penstock.model.declaration import Declared, Place
+from penstock.model.declaration import CatalogNode, Declared
 from penstock.model.topic import COMMITS
 from penstock.settings import PROJECT
 from penstock.sinks.influxdb.config import InfluxDB
@@ -33,7 +33,7 @@ POINTS = InfluxDB(sink="s", database="shop", measurement="m")
 def stream(name: str = "minutes", **changed: Any) -> Stream:
     given: dict[str, Any] = {
         "app": "shop",
-        "inputs": {"rows": Input(ORDERS, schema="at BIGINT", event_time="timestamp_millis(at)", late="keep")},
+        "inputs": {"rows": Input(ORDERS, schema="at BIGINT", event_time="timestamp_millis(at)", late_records="keep")},
         "transform": lambda rows: rows,
         "output": TopicOutput(Topic(name), "key", "value"),
         "output_mode": EmitFinal(MINUTE, MINUTE),
@@ -72,26 +72,27 @@ def test_every_kind_says_what_it_reads_and_writes() -> None:
         transform=lambda rows, shops: rows.join(shops),
     )
     every = stream(inputs={"rows": Input(pattern="o.*")}, output=both, output_mode=Stateless())
-    topic = [Place("topic", name) for name in ("orders", "shops", "minutes", "a", "shops-dead-letter")]
-    expected: list[tuple[Declared, str, list[Place], list[Place]]] = [
+    topic = [CatalogNode("topic", name) for name in ("orders", "shops", "minutes", "a", "shops-dead-letter")]
+    expected: list[tuple[Declared, str, list[CatalogNode], list[CatalogNode]]] = [
         (
             stream(), "stream", [topic[0]],
-            [topic[2], Place("topic", "orders-dead-letter"), Place("topic", "minutes-late")],
+            [topic[2], CatalogNode("topic", "orders-dead-letter"), CatalogNode("topic", "minutes-late")],
         ),
         (joined, "stream", topic[:2], [topic[2], topic[4]]),
         (
-            every, "sink", [Place("pattern", "o.*")],
-            [topic[3], Place("store", "influxdb:shop.m"), Place("topic", "s-dead-letter")],
+            every, "sink", [CatalogNode("pattern", "o.*")],
+            [topic[3], CatalogNode("store", "influxdb:shop.m"), CatalogNode("topic", "s-dead-letter")],
         ),
         (
             captured("SELECT s.id, s.at FROM shops s JOIN town.places p ON p.id = s.id JOIN shops t ON t.id = s.up"),
-            "capture", [Place("table", "till:shops"), Place("table", "till:town.places")], [topic[1]],
+            "capture", [CatalogNode("table", "till:shops"), CatalogNode("table", "till:town.places")], [topic[1]],
         ),
         (View("v", "shops", "name STRING"), "view", [topic[1]], []),
-        (archive, "archive", [topic[0]], [Place("store", "bucket:lake/shop/orders")]),
-        (Archive("whole", stream(), bucket="lake"), "archive", [topic[2]], [Place("store", "bucket:lake")]),
-        (Backfill("b", archive, ORDERS), "backfill", [Place("archive", "kept")], [topic[0]]),
-        (Backfill("c", "files", stream()), "backfill", [Place("source", "files")], [Place("stream", "minutes")]),
+        (archive, "archive", [topic[0]], [CatalogNode("store", "bucket:lake/shop/orders")]),
+        (Archive("whole", stream(), bucket="lake"), "archive", [topic[2]], [CatalogNode("store", "bucket:lake")]),
+        (Backfill("b", archive, ORDERS), "backfill", [CatalogNode("archive", "kept")], [topic[0]]),
+        (Backfill("c", "files", stream()), "backfill", [CatalogNode("source", "files")],
+         [CatalogNode("stream", "minutes")]),
     ]  # fmt: skip
     for one, kind, reads, writes in expected:
         assert (one.kind, list(one.reads), list(one.writes)) == (kind, reads, writes)
@@ -111,9 +112,9 @@ def test_every_kind_says_what_it_reads_and_writes() -> None:
 def test_each_knows_where_it_was_declared() -> None:
     line = sys._getframe().f_lineno
     made: list[Declared] = [stream(), View("v", SHOPS, "name STRING")]
-    assert made[1].where == f"{__file__}:{line + 1}"
-    assert made[0].where.startswith(f"{__file__}:")
-    assert captured().where == "sql/captures/shops.sql:1:1"
+    assert made[1].location == f"{__file__}:{line + 1}"
+    assert made[0].location.startswith(f"{__file__}:")
+    assert captured().location == "sql/captures/shops.sql:1:1"
     assert View("v", SHOPS, "name STRING") == made[1]
 
 
@@ -221,7 +222,7 @@ def test_a_project_is_found_whole_each_thing_once() -> None:
     assert set(found.captures) == {"shops"}
     assert set(found.views) == {"minutes-by-shop", "shop-names", "agents", "assigned", "last-alerts"}
     assert (set(found.archives), set(found.backfills)) == ({"order-archive"}, {"order-replay", "first-year"})
-    place = found.archives["order-archive"].where
+    place = found.archives["order-archive"].location
     assert place.startswith(str(DECLARED / "jobs" / "shop" / "kept.py:"))
 
 

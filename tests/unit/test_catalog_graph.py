@@ -13,7 +13,7 @@ from penstock.catalog.diagram import mermaid, text
 from penstock.catalog.graph import Edge, Graph, graph
 from penstock.catalog.graph_layout import layered
 from penstock.catalog.listing import document, rows, span
-from penstock.model.declaration import Kind, Place
+from penstock.model.declaration import CatalogNode, Kind
 from penstock.model.output_mode import millis
 from tests.chaos.projects import other_project
 from tests.unit.test_catalog import DECLARED, MINUTE
@@ -25,8 +25,8 @@ def catalog() -> Catalog:
         return load()
 
 
-def topics(*names: str) -> list[Place]:
-    return [Place("topic", name) for name in names]
+def topics(*names: str) -> list[CatalogNode]:
+    return [CatalogNode("topic", name) for name in names]
 
 
 def edge(pair: str) -> Edge:
@@ -43,13 +43,14 @@ def made(*pairs: str) -> Graph:
 def test_edges_lead_from_what_is_read_to_what_is_written(catalog: Catalog) -> None:
     edges = graph(catalog).edges
     orders, minutes = topics("orders", "order-minutes")
-    stream, pattern = Place("stream", "order-minutes"), Place("pattern", "order.*")
-    archive, backfill = Place("archive", "order-archive"), Place("backfill", "order-replay")
+    stream, pattern = CatalogNode("stream", "order-minutes"), CatalogNode("pattern", "order.*")
+    archive, backfill = CatalogNode("archive", "order-archive"), CatalogNode("backfill", "order-replay")
     assert {
-        Edge(orders, stream), Edge(stream, minutes), Edge(Place("table", "till:towns"), Place("capture", "shops")),
-        Edge(Place("sink", "order-points"), Place("store", "influxdb:shop.orders")), Edge(orders, archive),
-        Edge(archive, backfill), Edge(backfill, orders), Edge(Place("backfill", "first-year"), stream),
-        Edge(minutes, Place("view", "minutes-by-shop")), Edge(pattern, Place("stream", "order-counts")),
+        Edge(orders, stream), Edge(stream, minutes),
+        Edge(CatalogNode("table", "till:towns"), CatalogNode("capture", "shops")),
+        Edge(CatalogNode("sink", "order-points"), CatalogNode("store", "influxdb:shop.orders")), Edge(orders, archive),
+        Edge(archive, backfill), Edge(backfill, orders), Edge(CatalogNode("backfill", "first-year"), stream),
+        Edge(minutes, CatalogNode("view", "minutes-by-shop")), Edge(pattern, CatalogNode("stream", "order-counts")),
     } <= set(edges)  # fmt: skip
     assert len(set(edges)) == len(edges)
 
@@ -119,7 +120,7 @@ HARD = [
 
 
 def test_mermaid_is_a_flowchart_whatever_the_names_hold() -> None:
-    nodes = [Place(kind, name) for kind, name in zip(get_args(Kind), HARD, strict=True)]
+    nodes = [CatalogNode(kind, name) for kind, name in zip(get_args(Kind), HARD, strict=True)]
     edges = [Edge(a, b, matches=b.kind == "pattern") for a, b in pairwise(nodes)]
     first, *lines = mermaid(Graph(tuple(nodes), tuple(edges))).splitlines()
     assert first == "flowchart LR"

@@ -45,7 +45,7 @@ def test_a_sink_is_a_stream_of_its_app(project: Path) -> None:
     assert [one.name for one in found.app("sinks")] == ["orders-now"]
     assert [one.name for one in found.app("web")] == ["clicks"]
     sink = found.streams["orders-now"]
-    assert (sink.kind, sink.where) == ("sink", f"{project}/sql/sinks/orders-now.sql:1:1")
+    assert (sink.kind, sink.location) == ("sink", f"{project}/sql/sinks/orders-now.sql:1:1")
     assert (sink.every, sink.max_records) == (1.0, 20_000)
     assert found.readers("orders") == ["copy", "orders-now"]
     assert survey(project) == (found, [])
@@ -56,8 +56,8 @@ def test_a_topic_that_only_a_sink_reads_is_left_to_others(project: Path) -> None
     assert "clicks" not in found.topics
     assert found.topics["orders"].compacted
     assert {"orders-dead-letter", "orders-now-dead-letter", "clicks-dead-letter"} <= found.topics.keys()
-    assert found.streams["copy"].creates == "create them with `penstock topics --apply`"
-    assert found.streams["clicks"].creates.endswith("any other, let its own writer create")
+    assert found.streams["copy"].create_hint == "create them with `penstock topics --apply`"
+    assert found.streams["clicks"].create_hint.endswith("any other, let its own writer create")
 
 
 def test_a_sink_whose_store_is_not_given_does_not_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,10 +129,17 @@ def test_a_store_is_told_what_its_clauses_say() -> None:
     made = stream.stream(parse(text, Path("tests.sql")))
     assert (made.every, made.max_records) == (0.5, 10)
     (read,) = made.sources.values()
-    assert (read.event_time, read.ahead, read.record, read.tombstones) == ("record.timestamp", None, True, "keep")
+    assert (read.event_time, read.max_ahead, read.record, read.tombstones) == ("record.timestamp", None, True, "keep")
     output = made.outputs[""]
     assert isinstance(output, Documents)
-    told = (output.name, output.suffix, output.expire_seconds, output.tombstones, output.parallel, output.aside.name)
+    told = (
+        output.name,
+        output.suffix,
+        output.expire_seconds,
+        output.tombstones,
+        output.parallel,
+        output.dead_letter_topic.name,
+    )
     assert told == ("elasticsearch:tests", "day", 172800, "ignore", 3, "tests-dead-letter")
     assert vars(output)["fields"] == (("id", "long"),)
 
@@ -182,7 +189,7 @@ def test_a_whole_topic_and_a_share_of_it_do_not_go_to_one_place(project: Path) -
 
 
 def test_a_stream_that_does_not_run_is_declared_only(project: Path) -> None:
-    (project / "jobs" / "shop" / "copy_of.py").write_text(STREAM.replace("Stateless())", "Stateless(), runs=False)"))
+    (project / "jobs" / "shop" / "copy_of.py").write_text(STREAM.replace("Stateless())", "Stateless(), enabled=False)"))
     load.cache_clear()
     found = load(project)
     assert (set(found.apps), set(found.idle)) == ({"sinks", "web"}, {"copy"})

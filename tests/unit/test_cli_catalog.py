@@ -62,9 +62,9 @@ def test_as_json() -> None:
     assert rows["order-counts"]["reads"] == [{"kind": "pattern", "name": "order.*"}]
     runs = [rows[name]["runs"] for name in ("order-counts", "shop-names", "order-archive")]
     assert runs == [True, True, False]
-    assert rows["shop-names"]["where"].startswith("jobs/shop/kept.py:")
+    assert rows["shop-names"]["location"].startswith("jobs/shop/kept.py:")
     assert rows["order-replay"]["description"] == "Orders of a day that is computed again."
-    assert rows["shops"]["where"] == "sql/captures/shops.sql:1:1"
+    assert rows["shops"]["location"] == "sql/captures/shops.sql:1:1"
     assert {"kind": "store", "name": "influxdb:shop.orders"} in found["graph"]["nodes"]
     assert {
         "source": {"kind": "topic", "name": "orders"},

@@ -82,13 +82,13 @@ def test_the_state_of_sinks() -> None:
 
 def test_what_a_sink_puts_aside_goes_where_nobody_reads_or_writes() -> None:
     """Else each dead letter would make another, or stand among rows."""
-    assert (list(SEARCH.beside), build([SEARCH]).dead_letters) == (
+    assert (list(SEARCH.side_outputs), build([SEARCH]).dead_letters) == (
         ["search-dead-letter"],
-        ["search-dead-letter", "penstock.aside"],
+        ["search-dead-letter", "penstock.dead-letters"],
     )
     with pytest.raises(DeclarationError, match="reads its own output"):
         stream("search", Shelf(sink="search", connection="shelf", dead_letters="orders"))
-    other = Topic("copied", partitions=1, beat_every=0)
+    other = Topic("copied", partitions=1, heartbeat_every=0)
     with pytest.raises(DeclarationError, match="search puts aside where stream copy writes its rows"):
         build(
             [

@@ -303,7 +303,7 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
     assert calls[-1] == {}
     [(topic, [(due, reader)], _, writers)] = calls[0].values()
     assert not writers
-    assert (topic.name, topic.beat_every, due.after.total_seconds(), reader) == ("numbers", 0, 120, "finals")
+    assert (topic.name, topic.heartbeat_every, due.after.total_seconds(), reader) == ("numbers", 0, 120, "finals")
 
 
 @pytest.fixture

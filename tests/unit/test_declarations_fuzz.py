@@ -59,18 +59,20 @@ GIVEN = Input(TOPIC, schema="at BIGINT NOT NULL", event_time="timestamp_millis(a
 KINDS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "topic": (
         Topic,
-        {"name": "a", "partitions": 2, "compacted": False, "retention": SECOND, "beat_every": 1.0, "widens": True,
+        {"name": "a", "partitions": 2, "compacted": False, "retention": SECOND, "heartbeat_every": 1.0,
+         "may_add_partitions": True,
          "config": {"retention.ms": "-1"}},
     ),
     "input": (
         Input,
         {"topic": TOPIC, "pattern": "", "schema": "at BIGINT NOT NULL", "event_time": "timestamp_millis(at)",
-         "ahead": SECOND, "combine": None, "late": "count", "dead": "keep", "gap": None},
+         "max_ahead": SECOND, "combine": None, "late_records": "count", "dead_letters": "keep",
+         "on_data_loss": None},
     ),
     "table": (Table, {"topic": COMPACT, "schema": "a BIGINT"}),
     "combiner": (Combiner, {"schema": "n BIGINT", "sql": "SELECT count(*) AS n FROM records", "reads": ("key",)}),
     "output": (TopicOutput, {"topic": Topic("out"), "key": "k", "value": ("a", "b")}),
-    "final": (EmitFinal, {"window": SECOND, "grace": SECOND, "first": None, "phase": timedelta(0)}),
+    "final": (EmitFinal, {"window": SECOND, "grace": SECOND, "first_step": None, "phase": timedelta(0)}),
     "updates": (EmitChanges, {"window": SECOND, "grace": SECOND, "phase": timedelta(0)}),
     "joined": (StreamJoin, {"within": SECOND, "grace": SECOND}),
     "timed": (Timers, {"tick": SECOND, "grace": SECOND}),
@@ -110,8 +112,9 @@ def near(chance: random.Random, given: dict[str, Any]) -> dict[str, Any]:
 def used(made: Any) -> None:
     """What the catalog and the engine ask of a declaration."""
     repr(made)
-    for what in ("delay", "length", "ends", "taken_for", "due", "stops_at_gap", "rejected", "fields", "kind", "reads",
-                 "writes", "beside", "keeps_late", "group", "late_topic", "keyed", "name"):  # fmt: skip
+    for what in ("watermark_delay", "window_length", "window_phase", "record_retention", "heartbeat_schedule",
+                 "fails_on_data_loss", "dead_letter_topic", "fields", "kind", "reads",
+                 "writes", "side_outputs", "keeps_late_records", "group", "late_topic", "keyed", "name"):  # fmt: skip
         getattr(made, what, None)
     if isinstance(made, Topic):
         made.settings()

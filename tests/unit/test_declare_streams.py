@@ -82,8 +82,8 @@ def two(events: Any, names: Any) -> Any:  # noqa: ARG001
         ({"inputs": {"events": Input(COMMITS)}}, "a topic of Penstock's own"),
         ({"inputs": {"events": Input(pattern="o.*")}}, "pattern='(?!out$)(?:o.*)'"),
         ({"inputs": {"events": Input(pattern=".*")}}, "pattern='(?!out$|penstock[.])(?:.*)'"),
-        ({"inputs": {"events": Input(pattern="s-.*", late="keep")}}, "matches s-late"),
-        ({"inputs": {"events": Input(Topic("events"), late="keep"), "names": Input(Topic("s-late"))},
+        ({"inputs": {"events": Input(pattern="s-.*", late_records="keep")}}, "matches s-late"),
+        ({"inputs": {"events": Input(Topic("events"), late_records="keep"), "names": Input(Topic("s-late"))},
           "transform": two}, "reads its own output"),
         ({"inputs": {"events": Input(pattern="e.*")}, "output_mode": EmitFinal(MINUTE, MINUTE)}, "get no heartbeats"),
     ],
@@ -101,12 +101,12 @@ def test_a_table_needs_a_compacted_topic() -> None:
 
 def test_a_step_before_the_windows_decides_what_is_late() -> None:
     hour = timedelta(hours=1)
-    assert (EmitFinal(hour, MINUTE).length, EmitFinal(hour, MINUTE).taken_for) == (hour, timedelta(0))
-    sessions = EmitFinal(hour, MINUTE, first=5 * MINUTE)
-    assert (sessions.length, sessions.taken_for, sessions.due) == (
+    assert (EmitFinal(hour, MINUTE).window_length, EmitFinal(hour, MINUTE).record_retention) == (hour, timedelta(0))
+    sessions = EmitFinal(hour, MINUTE, first_step=5 * MINUTE)
+    assert (sessions.window_length, sessions.record_retention, sessions.heartbeat_schedule) == (
         timedelta(0),
         5 * MINUTE,
-        EmitFinal(hour, MINUTE).due,
+        EmitFinal(hour, MINUTE).heartbeat_schedule,
     )
 
 
@@ -117,7 +117,7 @@ def test_what_a_pattern_is_advised_to_be_is_taken() -> None:
 LENGTHS: list[tuple[Any, str]] = [
     (lambda: EmitFinal(timedelta(0), MINUTE), "EmitFinal(window=...)"),
     (lambda: EmitFinal(MINUTE, -MINUTE), "EmitFinal(grace=...)"),
-    (lambda: EmitFinal(MINUTE, MINUTE, first=-MINUTE), "EmitFinal(first=...)"),
+    (lambda: EmitFinal(MINUTE, MINUTE, first_step=-MINUTE), "EmitFinal(first_step=...)"),
     (lambda: EmitFinal("1 minute", MINUTE), "EmitFinal(window=...)"),  # type: ignore[arg-type]
     (lambda: EmitFinal(None, MINUTE), "EmitFinal(window=...)"),  # type: ignore[arg-type]
     (lambda: EmitChanges(timedelta(microseconds=10), MINUTE), "EmitChanges(window=...)"),
@@ -125,8 +125,8 @@ LENGTHS: list[tuple[Any, str]] = [
     (lambda: EmitFinal(MINUTE, MINUTE, phase=-MINUTE), "EmitFinal(phase=...)"),
     (lambda: StreamJoin(-MINUTE, MINUTE), "StreamJoin(within=...)"),
     (lambda: Timers(timedelta(0), MINUTE), "Timers(tick=...)"),
-    (lambda: Input(Topic("events"), ahead=-MINUTE), "input events: ahead"),
-    (lambda: Input(Topic("events"), ahead=timedelta.max), "input events: ahead"),
+    (lambda: Input(Topic("events"), max_ahead=-MINUTE), "input events: max_ahead"),
+    (lambda: Input(Topic("events"), max_ahead=timedelta.max), "input events: max_ahead"),
     (lambda: EmitChanges(MINUTE, timedelta(days=365_001)), "EmitChanges(grace=...)"),
 ]
 
@@ -136,7 +136,7 @@ def test_a_length_of_time_that_no_clock_can_keep(make: Any, what: str) -> None:
     """A window of no length would end the heartbeats of every stream."""
     with pytest.raises(DeclarationError) as e:
         make()
-    assert f"{what} is no length of time that can be kept" in str(e.value)
+    assert f"{what} is not a valid duration" in str(e.value)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ def test_a_length_of_time_that_no_clock_can_keep(make: Any, what: str) -> None:
     [
         lambda: EmitFinal(MINUTE, MINUTE, phase=MINUTE),
         lambda: EmitChanges(MINUTE, MINUTE, phase=2 * MINUTE),
-        lambda: EmitFinal(MINUTE, MINUTE, first=MINUTE, phase=timedelta(seconds=1)),
+        lambda: EmitFinal(MINUTE, MINUTE, first_step=MINUTE, phase=timedelta(seconds=1)),
     ],
 )
 def test_a_phase_that_no_window_has(make: Any) -> None:
@@ -153,7 +153,10 @@ def test_a_phase_that_no_window_has(make: Any) -> None:
 
 
 def test_lengths_that_can_be_kept() -> None:
-    assert (EmitFinal(MINUTE, timedelta(0)).first, StreamJoin(timedelta(0), timedelta(0)).delay) == (None, timedelta(0))
+    assert (EmitFinal(MINUTE, timedelta(0)).first_step, StreamJoin(timedelta(0), timedelta(0)).watermark_delay) == (
+        None,
+        timedelta(0),
+    )
 
 
 EVENT = "n BIGINT, at TIMESTAMP, s STRUCT<at: TIMESTAMP>, day DATE"
@@ -162,9 +165,9 @@ EVENT = "n BIGINT, at TIMESTAMP, s STRUCT<at: TIMESTAMP>, day DATE"
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"late": "Keep"}, 'say late="count" or "keep"'),
-        ({"dead": "drop"}, 'say dead="keep" or "count"'),
-        ({"gap": "continue"}, 'say gap="stop" or "go on"'),
+        ({"late_records": "Keep"}, 'give late_records="count" or "keep"'),
+        ({"dead_letters": "drop"}, 'give dead_letters="keep" or "count"'),
+        ({"on_data_loss": "go on"}, 'give on_data_loss="fail" or "continue"'),
         (
             {"event_time": "timestamp_millis(m)"},
             "got: m in timestamp_millis(m); hint: take one of: n, at, s, day",
@@ -175,8 +178,8 @@ EVENT = "n BIGINT, at TIMESTAMP, s STRUCT<at: TIMESTAMP>, day DATE"
         ({"schema": "", "event_time": "at"}, "take one of: topic, partition, offset, key, value, timestamp"),
         ({"schema": "n BIGINT DEFAULT 5, at TIMESTAMP"}, "says more than a type and NOT NULL; got: DEFAULT 5"),
         ({"topic": "events"}, "an input needs a Topic; got: 'events'"),
-        ({"tombstones": "drop"}, 'say tombstones="dead" or "keep"'),
-        ({"tombstones": "keep"}, "nothing would tell whose they are"),
+        ({"tombstones": "drop"}, 'give tombstones="dead letter" or "keep"'),
+        ({"tombstones": "keep"}, "nothing would tell their keys"),
         ({"record": True, "schema": "Record INT, at TIMESTAMP"}, "of the name that the record itself has"),
         ({"record": True, "combine": Combiner("n BIGINT", "SELECT 1")}, "leave out record, or combine"),
         ({"event_time": "record.timestamp"}, "got: record in record.timestamp"),
@@ -196,8 +199,8 @@ def test_an_input_of_whole_records() -> None:
 
 @pytest.mark.parametrize(("output_mode", "good"), [(Stateless(), True), (EmitFinal(MINUTE, MINUTE), False)])
 def test_every_time_is_believed_where_none_ends_a_window(output_mode: OutputMode, good: bool) -> None:
-    given = {"rows": Input(Topic("events"), ahead=None)}
-    with nullcontext() if good else pytest.raises(DeclarationError, match="believes every time"):
+    given = {"rows": Input(Topic("events"), max_ahead=None)}
+    with nullcontext() if good else pytest.raises(DeclarationError, match="accepts every event time"):
         Stream("s", "a", given, lambda rows: rows, TopicOutput(Topic("out"), value="value"), output_mode)
 
 
@@ -221,12 +224,12 @@ def test_what_a_combiner_reads_is_there(reads: Any) -> None:
 
 @pytest.mark.parametrize("columns", [5, ("n", ""), ("n", "n"), ("n", 5), [[]]])
 def test_what_is_no_column(columns: Any) -> None:
-    with pytest.raises(DeclarationError, match="is no column, nor several"):
+    with pytest.raises(DeclarationError, match="names neither one column nor several"):
         TopicOutput(Topic("out"), value=columns)
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"name": "."}, {"partitions": "4"}, {"partitions": 0}, {"beat_every": -1}, {"retention": -MINUTE}]
+    "wrong", [{"name": "."}, {"partitions": "4"}, {"partitions": 0}, {"heartbeat_every": -1}, {"retention": -MINUTE}]
 )
 def test_a_topic_that_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(DeclarationError):

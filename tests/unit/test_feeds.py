@@ -18,7 +18,7 @@ from penstock.engine.faults.batch_splitting import Portions
 from penstock.engine.jvm.bridge import Execution
 from penstock.engine.query.upstream import FREE, HELD, NOTHING, Fed, Feeds, Look, feeding, limit
 from penstock.engine.query.watermark import Watermark
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 from penstock.streams import EmitChanges, EmitFinal, Input, Stateless, Stream, Topic, TopicOutput
 
 SECOND = 1000
@@ -71,14 +71,16 @@ def test_time_waits_where_a_stream_is_new_or_nothing_could_be_seen() -> None:
 
 def test_a_mark_says_how_far_its_stream_has_come() -> None:
     plan = 'v1\n{"batchWatermarkMs":7,"batchTimestampMs":9}\n{"source":{"0":4}}'
-    mark = Mark("query", 3, {"source": {0: 4}, "table": {0: 8}}, {}, {3: plan}, "copy", writes=["between"], time=7)
+    mark = CommitMarker(
+        "query", 3, {"source": {0: 4}, "table": {0: 8}}, {}, {3: plan}, "copy", output_topics=["between"], event_time=7
+    )
     assert Fed.read(mark.value()) == Fed(("query", 3), ("between",), 7, {"source": {0: 4}})
-    assert Mark.read(mark.value()) == replace(mark, writes=("between",))
-    waits = Fed.read(replace(mark, waits=True).value())
+    assert CommitMarker.read(mark.value()) == replace(mark, output_topics=("between",))
+    waits = Fed.read(replace(mark, waits_for_clock=True).value())
     assert waits is not None
     assert not waits.ends, "it never rests: its windows close though nothing comes"
-    earlier = {"query": "query", "batch": 3, "offsets": {}, "ids": {}, "plans": {}, "checkpoint": ""}
-    for other in (json.dumps(earlier).encode(), b"", b"{}", b"[]", Mark("query", 3, {}).value()):
+    earlier = {"query": "query", "batch": 3, "offsets": {}, "topic_ids": {}, "plans": {}, "checkpoint": ""}
+    for other in (json.dumps(earlier).encode(), b"", b"{}", b"[]", CommitMarker("query", 3, {}).value()):
         assert Fed.read(other) is None
 
 
@@ -130,13 +132,13 @@ class Stage:
             watermark_ms=self.watermark,
         )  # fmt: skip
         found = [at for p, end in enumerate(ends) for at in times[p][starts[topic][p] : end]]
-        size = self.stream.output_mode.length // timedelta(milliseconds=1)
+        size = self.stream.output_mode.window_length // timedelta(milliseconds=1)
         late = [at for at in found if at // size * size + size <= self.watermark]
         executed = Executed(max(found, default=0))
         come = self._clock.settle(cast(Batch, planned), cast(Execution, executed))
         if executed.moved is not None:
             self.watermark = max(
-                self.watermark, executed.moved - self.stream.output_mode.delay // timedelta(milliseconds=1)
+                self.watermark, executed.moved - self.stream.output_mode.watermark_delay // timedelta(milliseconds=1)
             )
         kept = Counter(found)
         kept.subtract(late)

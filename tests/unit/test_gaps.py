@@ -14,7 +14,7 @@ from penstock.cli import app
 from penstock.control import Actor, Control, ProgressRow, connect
 from penstock.control.repositories.data_loss import Gap
 from penstock.engine.faults.data_loss import Mended, There, _gaps, _read, _within
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.support import forget
 
@@ -70,9 +70,9 @@ def test_a_batch_counts_what_concerns_it() -> None:
 
 def test_a_mark_is_brought_to_where_reading_goes_on() -> None:
     mended = Mended(frozenset({"again"}), {("t", 0): (10, 30)}, {"t": "x", "again": "new"})
-    mark = Mark("q", 4, {"t": {0: 5, 1: 2}, "again": {0: 9}, "old": {0: 1}}, {"t": "x", "again": "was"})
+    mark = CommitMarker("q", 4, {"t": {0: 5, 1: 2}, "again": {0: 9}, "old": {0: 1}}, {"t": "x", "again": "was"})
     assert mended.within(mark).offsets == {"t": {0: 10, 1: 2}, "again": {0: 9}, "old": {0: 1}}
-    assert mended.without(mark) == Mark("q", 4, {"t": {0: 5, 1: 2}, "old": {0: 1}}, {"t": "x"})
+    assert mended.without(mark) == CommitMarker("q", 4, {"t": {0: 5, 1: 2}, "old": {0: 1}}, {"t": "x"})
 
 
 def test_exactly_what_was_shown_is_accepted(control: Control) -> None:

@@ -13,13 +13,13 @@ from penstock.engine.commit.dead_letter_index import Kept
 from penstock.engine.commit.delivery import Giving, Store
 from penstock.engine.commit.reject_budget import Untaken
 from penstock.errors import Blocked, Refused, Wait
-from penstock.model.output import NOTHING, Mark
-from penstock.model.topic import ASIDE
+from penstock.model.output import NO_COMMIT, CommitMarker
+from penstock.model.topic import DEAD_LETTERS
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.unit.test_policies import Heap
 
 OUT = TopicOutput(Topic("out"), value="value")
-MARK = Mark("q", 1, {})
+MARK = CommitMarker("q", 1, {})
 
 
 def rows(*values: str) -> dict[str, pa.Table]:
@@ -34,10 +34,10 @@ class Writer:
     says: list[Exception] = field(default_factory=list)
     taken: list[list[bytes | None]] = field(default_factory=list)
 
-    def committed(self) -> Mark:
-        return NOTHING
+    def committed(self) -> CommitMarker:
+        return NO_COMMIT
 
-    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
+    def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
         assert mark == MARK
         self.taken.append(rows["out"]["value"].to_pylist())
         if self.says:
@@ -59,12 +59,12 @@ class Given:
     answered: bool = False
 
     def give(self, *values: str) -> int:
-        stream = Stream("s", "a", {"rows": Input(Topic("in"))}, lambda rows: rows, OUT, Stateless(), poison=2)
+        stream = Stream("s", "a", {"rows": Input(Topic("in"))}, lambda rows: rows, OUT, Stateless(), max_poison=2)
         stood = self.stood
         giving = Giving(
             stream, "", threading.Event(), lambda why: stood.append(getattr(why, "what", "")), Untaken(stream)
         )
-        store = Store([OUT] if self.marked else [Named()], self.writer, NOTHING)
+        store = Store([OUT] if self.marked else [Named()], self.writer, NO_COMMIT)
         refused = giving.give(store, rows(*values), self.beside, MARK, Kept(stream, "", None))
         self.waits, self.answered = giving.waits, giving.answered_at is not None
         return refused
@@ -93,7 +93,7 @@ def test_what_is_refused_is_put_aside_and_the_rest_given_again_unless_it_is_writ
     given = Given(Writer([Refused("no", rows={"out": {1: "too large"}}, written=written)]))
     assert given.give("a", "b") == 1
     assert given.writer.taken == taken
-    (letter,) = given.beside[ASIDE.name].to_pylist()
+    (letter,) = given.beside[DEAD_LETTERS.name].to_pylist()
     assert (letter["value"], dict(letter["headers"])["penstock.reason"]) == (b"b", b"too large")
 
 

@@ -18,9 +18,13 @@ from penstock.monitoring.dashboard.dead_letters import _replay, topics
 
 
 def test_letters_lie_beside_the_topics_that_were_read() -> None:
-    assert topics("dead", "bundles", ["receipts"]) == ["receipts-dead-letter", "bundles-dead-letter", "penstock.aside"]
+    assert topics("dead", "bundles", ["receipts"]) == [
+        "receipts-dead-letter",
+        "bundles-dead-letter",
+        "penstock.dead-letters",
+    ]
     assert topics("late", "bundles", ["receipts"]) == ["bundles-late"]
-    assert topics("dead", "search", ["orders"], ["unfit"]) == ["orders-dead-letter", "unfit", "penstock.aside"]
+    assert topics("dead", "search", ["orders"], ["unfit"]) == ["orders-dead-letter", "unfit", "penstock.dead-letters"]
 
 
 def test_no_two_records_have_one_digest() -> None:
@@ -47,7 +51,7 @@ def test_what_lies_beside_of_an_earlier_topic_of_the_name_is_another_record(
     said = {"topic": "t", "partition": "0", "offset": "7", "stream": "s", "topic-id": letter_of}
     monkeypatch.setattr("penstock.kafka.dead_letters.read", lambda *_: [Letter("dead", 0, 0, b"k", b"v", said)])
     monkeypatch.setattr(dead_letter_index, "partitions", lambda *_: {})
-    stream: Any = SimpleNamespace(name="s", beside={"dead": None})
+    stream: Any = SimpleNamespace(name="s", side_outputs={"dead": None})
     reset = Reset({}, ids={"t": reset_of}, below={"t": {0: 10}}).of({"t": "2"})
     one = dead_letter_index.Kept(stream, "nowhere", reset)
     one.ids = {"t": "2"}
@@ -79,7 +83,7 @@ def test_only_numbers_reach_the_command_that_somebody_copies(
 
 
 def test_a_place_of_two_topics_is_none() -> None:
-    """In `penstock.aside` lie records of every topic."""
+    """In `penstock.dead-letters` lie records of every topic."""
     here, there = (Letter("aside", 0, 0, None, None, {"topic": t, "partition": "0", "offset": "7"}) for t in "ab")
     unambiguous([here, there], ["a[0]@7"])
     with pytest.raises(PenstockError, match=r"(?s)0:7.*a\[0\]@7 or b\[0\]@7"):
@@ -100,5 +104,5 @@ def test_what_a_store_refused_is_sent_to_that_store_alone() -> None:
 
 def test_what_came_too_late_is_not_sent_again() -> None:
     said = {"topic": "rows", "partition": "0", "offset": "7", "stream": "second", "late-ms": "480000", "reason": "late"}
-    found = _planned(Letter("penstock.aside", 0, 0, None, b"{}", said), [], cast(Any, None), {})
+    found = _planned(Letter("penstock.dead-letters", 0, 0, None, b"{}", said), [], cast(Any, None), {})
     assert (found.record, found.refused) == (None, "it came too late, and would again: compute its windows once more")

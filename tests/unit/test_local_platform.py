@@ -25,7 +25,7 @@ from penstock.devstack.platform import Platform
 from penstock.errors import LocalError
 from penstock.host import process
 from penstock.java import jars
-from penstock.model.declaration import CAPTURES
+from penstock.model.declaration import CAPTURES_APP
 from penstock.settings import PROJECT, settings
 from penstock.sinks.core import connections
 from penstock.supervision import launch
@@ -117,7 +117,7 @@ def test_clean_removes_the_home_and_nothing_else(home: Path, monkeypatch: pytest
             Platform().clean(Silent())
 
 
-@pytest.mark.parametrize("app", ["metrics", CAPTURES, "views-1"])
+@pytest.mark.parametrize("app", ["metrics", CAPTURES_APP, "views-1"])
 def test_down_ends_drivers_the_database_does_not_know(app: str, home: Path, tmp_path: Path) -> None:
     def driver(place: Path) -> subprocess.Popen[bytes]:
         told = launch.plain(app, "i") or [str(launch.DRIVER), *launch.arguments(app, "i")]

@@ -13,12 +13,12 @@ import pytest
 from penstock.engine.commit import async_writer
 from penstock.engine.commit.async_writer import Patient, counted
 from penstock.errors import LeaseLost, SinkError, Wait
-from penstock.model.output import NOTHING, Mark, Owner
+from penstock.model.output import NO_COMMIT, CommitMarker, WriterOwner
 from tests.support import wait_until
 from tests.unit.test_policies import Heap
 
 ROWS = {"heap": pa.table({"n": [1, 2]})}
-FIRST, SECOND = (Mark("q", n, {}) for n in (1, 2))
+FIRST, SECOND = (CommitMarker("q", n, {}) for n in (1, 2))
 
 
 @dataclass
@@ -42,10 +42,10 @@ class Store:
     def tell(self, why: Exception | None) -> None:
         self.told.append(str(why))
 
-    def committed(self) -> Mark:
-        return NOTHING
+    def committed(self) -> CommitMarker:
+        return NO_COMMIT
 
-    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
+    def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
         self.written()
         self.batches.append(mark.batch)
         return sum(map(len, rows.values()))
@@ -72,10 +72,10 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 
 def patient(store: Store) -> Patient:
-    return Patient([Heap()], Owner("s", "g", ""), store.leave, store.tell)
+    return Patient([Heap()], WriterOwner("s", "g", ""), store.leave, store.tell)
 
 
-def waits(made: Patient, said: str, mark: Mark = FIRST) -> None:
+def waits(made: Patient, said: str, mark: CommitMarker = FIRST) -> None:
     with pytest.raises(Wait, match=said):
         made.write(ROWS, mark)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pytest
 
 from penstock.errors import DeclarationError
-from penstock.model.output import Delivery, Mark, Output
+from penstock.model.output import CommitMarker, Delivery, Output
 from penstock.model.output_mode import HeartbeatSchedule, OutputMode, millis
 from penstock.streams import EmitChanges, EmitFinal, Input, Stateless, Stream, StreamJoin, Table, Timers, Topic
 
@@ -29,17 +29,17 @@ KEPT = "events-dead-letter"
 )
 def test_policies_that_are_not_declared(given: Input, stops: bool, dead: str | None) -> None:
     """The table of docs/streams.md."""
-    assert given.late is None
-    assert given.stops_at_gap is stops
-    assert (given.rejected.name if given.rejected else None) == dead
-    assert given.ahead == timedelta(minutes=5)
+    assert given.late_records is None
+    assert given.fails_on_data_loss is stops
+    assert (given.dead_letter_topic.name if given.dead_letter_topic else None) == dead
+    assert given.max_ahead == timedelta(minutes=5)
 
 
 def test_policies_that_are_declared() -> None:
-    assert Input(EVENTS, gap="go on").stops_at_gap is False
-    assert Input(pattern="e.*", gap="stop").stops_at_gap is True
-    assert Input(EVENTS, schema="at TIMESTAMP", event_time="at", dead="count").rejected is None
-    assert Table(Topic("events", compacted=True), schema="n INT").rejected.name == KEPT
+    assert Input(EVENTS, on_data_loss="continue").fails_on_data_loss is False
+    assert Input(pattern="e.*", on_data_loss="fail").fails_on_data_loss is True
+    assert Input(EVENTS, schema="at TIMESTAMP", event_time="at", dead_letters="count").dead_letter_topic is None
+    assert Table(Topic("events", compacted=True), schema="n INT").dead_letter_topic.name == KEPT
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_policies_that_are_declared() -> None:
     ],
 )
 def test_when_time_must_have_moved(output_mode: OutputMode, due: HeartbeatSchedule | None) -> None:
-    assert output_mode.due == due
+    assert output_mode.heartbeat_schedule == due
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_broker_settings_that_are_declared_overrule() -> None:
 
 
 def test_a_mark_is_read_as_it_was_written() -> None:
-    mark = Mark("q", 3, {"events": {0: 5, 11: 7}}, {"events": "AAA"})
-    assert Mark.read(mark.value()) == mark
+    mark = CommitMarker("q", 3, {"events": {0: 5, 11: 7}}, {"events": "AAA"})
+    assert CommitMarker.read(mark.value()) == mark
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from penstock.engine.faults import batch_splitting
 from penstock.engine.faults.batch_splitting import OF_HEAP, Portions, full
 from penstock.engine.jvm import bridge
 from penstock.errors import Blocked
-from penstock.model.output import NOTHING, Mark
+from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 
 HEAP = 1000 * OF_HEAP
@@ -62,7 +62,7 @@ class World:
     def run(self, made: Portions) -> None:
         """Until all is read; each failure is a restart, as is each time that batches may be larger again."""
         while self.kept.read < len(self.sizes):
-            left_out = {place.offset for place in made.open(NOTHING)}
+            left_out = {place.offset for place in made.open(NO_COMMIT)}
             if (over := made.passes) and self.kept.read == over.offsets.start:
                 self.aside.append(over.offsets.start)
                 self.kept.read = over.offsets.stop
@@ -122,7 +122,7 @@ def test_the_next_driver_goes_on_with_the_same_pieces(made: Any) -> None:
     world = World([100] * 50, lambda batch: len(batch) <= 10)
     first = made(world)
     world.kept.end, first.short = 50, True
-    first.open(NOTHING)
+    first.open(NO_COMMIT)
     world.run(made(world))
     assert (max(map(len, world.batches)), world.failures, world.kept.text) == (10, 0, None)
 
@@ -170,7 +170,7 @@ def test_where_nothing_is_left_to_cut_it_is_blocked_until_there_is_more_memory(m
     with pytest.raises(Blocked, match="give drivers more, PENSTOCK_DRIVER_MEMORY, and release app a"):
         world.run(first)
     with pytest.raises(Blocked):
-        first.open(NOTHING)
+        first.open(NO_COMMIT)
     world.fits = lambda _: True
     world.run(made(world, 2 * HEAP))
     assert (world.batches, world.aside) == ([range(1)], [])
@@ -187,7 +187,7 @@ def test_a_batch_that_is_written_is_read_whole_for_its_state(made: Any) -> None:
     world = World([100] * 50, lambda _: True)
     one = made(world)
     world.kept.end, one.short = 50, True
-    one.open(Mark("q", 0, {}))
+    one.open(CommitMarker("q", 0, {}))
     assert world.kept.end == 50
 
 

@@ -35,7 +35,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> Quarantine:
 
     monkeypatch.setattr(poison, "_outside", lambda _: False)
     monkeypatch.setattr(Quarantine, "_search", search)
-    stream = SimpleNamespace(name="s", app="a", poison=2, sources={})
+    stream = SimpleNamespace(name="s", app="a", max_poison=2, sources={})
     return Quarantine(stream, None, "", lambda _: None, "", lambda _: None)  # type: ignore[arg-type, return-value]
 
 

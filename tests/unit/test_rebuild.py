@@ -24,7 +24,7 @@ from penstock.engine.state.fold import Place
 from penstock.engine.state.restore_query import SENDS, Restoring, Unreadable, each_once
 from penstock.engine.state.restore_rules import restoring, sole
 from penstock.errors import BrokerError, DeclarationError, PenstockError
-from penstock.model.output import NOTHING, Mark
+from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.streams import Fold, Input, KeyedState, Stream, Topic, TopicOutput
 from penstock.tables import topic_snapshot
 
@@ -157,16 +157,16 @@ def plan(topic: str = "paid") -> str:
 
 
 def test_it_goes_on_only_behind_a_mark_that_says_where() -> None:
-    def why(mark: Mark) -> str:
+    def why(mark: CommitMarker) -> str:
         with pytest.raises(PenstockError) as told:
             rebuild._plan(stream(), mark)
         return str(told.value)
 
-    assert "has written nothing" in why(NOTHING)
-    assert "does not say from where" in why(Mark("q", 3, {"paid": {0: 7}}))
-    assert "does not say from where" in why(Mark("q", 3, {}, plans={3: plan()}))
-    assert "other inputs" in why(Mark("q", 0, {}, plans={0: plan("other")}))
-    assert rebuild._plan(stream(), Mark("q", 1, {}, plans={0: plan(), 1: plan()})).ends == {"paid": {0: 7}}
+    assert "has written nothing" in why(NO_COMMIT)
+    assert "does not say from where" in why(CommitMarker("q", 3, {"paid": {0: 7}}))
+    assert "does not say from where" in why(CommitMarker("q", 3, {}, plans={3: plan()}))
+    assert "other inputs" in why(CommitMarker("q", 0, {}, plans={0: plan("other")}))
+    assert rebuild._plan(stream(), CommitMarker("q", 1, {}, plans={0: plan(), 1: plan()})).ends == {"paid": {0: 7}}
 
 
 def test_an_output_that_lacks_keys_is_not_taken_for_the_state(monkeypatch: pytest.MonkeyPatch) -> None:

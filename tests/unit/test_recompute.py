@@ -50,7 +50,7 @@ REFUSED: dict[str, list[Stream]] = {
     "reads more than one input": [stream(A, B, inputs={"given": reading(A), "more": reading(C)}, transform=joined)],
     "reads a share": [stream(A, B, inputs={"given": reading(A, share=(1, 2))})],
     "does not count by windows alone; got: Stateless, 0": [stream(A, B, Stateless())],
-    "does not count by windows alone; got: EmitFinal, 1": [stream(A, B, EmitFinal(MINUTE, MINUTE, first=MINUTE))],
+    "does not count by windows alone; got: EmitFinal, 1": [stream(A, B, EmitFinal(MINUTE, MINUTE, first_step=MINUTE))],
     "does not write one topic by key; got: b;": [
         stream(A, B, EmitFinal(MINUTE, MINUTE), output=TopicOutput(B, value="at"))
     ],

@@ -16,7 +16,7 @@ from penstock.engine.checkpoint.offset_log import Plan, commit
 from penstock.engine.checkpoint.recovery import Recovery, unreadable_state
 from penstock.engine.commit.batches import Batches
 from penstock.errors import Blocked, PenstockError
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 
 Files = dict[str, str]
 
@@ -64,12 +64,12 @@ def checkpoint(planned: int, done: int) -> Files:
     return made | {f"commits/{n}": commit((n + 1) * 100) for n in range(done + 1)}
 
 
-def mark(batch: int) -> Mark:
+def mark(batch: int) -> CommitMarker:
     plans = {n: plan(n) for n in (batch - 1, batch) if n >= 0}
-    return Mark("q", batch, {"a": {0: batch * 10}}, plans=plans)
+    return CommitMarker("q", batch, {"a": {0: batch * 10}}, plans=plans)
 
 
-def mended(files: Files, of: Mark, *, stateful: bool = True, anew: bool = False) -> Files:
+def mended(files: Files, of: CommitMarker, *, stateful: bool = True, anew: bool = False) -> Files:
     folder = Folder(dict(files))
     said = Recovery("s", folder, of, stateful=stateful, anew=anew).run()  # type: ignore[arg-type]
     assert bool(said) == (folder.files != files)
@@ -153,13 +153,13 @@ def test_a_batch_that_the_older_log_had_begun_is_run_first() -> None:
     [
         (checkpoint(2, 2), mark(5), r"older checkpoint.*a\[0\] 20 to 49"),
         (checkpoint(5, 5), mark(3), r"no mark.*a\[0\] 30 to 49"),
-        (checkpoint(5, 5), Mark("", -1, {}), "no mark of what is written.*that ended is 5"),
-        (checkpoint(5, 5), Mark("p", 7, {}), "of another query.*q, and p wrote up to batch 7"),
+        (checkpoint(5, 5), CommitMarker("", -1, {}), "no mark of what is written.*that ended is 5"),
+        (checkpoint(5, 5), CommitMarker("p", 7, {}), "of another query.*q, and p wrote up to batch 7"),
         ({**checkpoint(5, 5), "offsets/5": plan(5, end=70)}, mark(5), r"other offsets.*a\[0\] 50 to 69"),
-        (empty("offsets/4", "offsets/5")(checkpoint(5, 5)), Mark("q", 5, {"a": {0: 50}}), "damaged.*offsets/5"),
-        (empty("metadata")(checkpoint(5, 5)), Mark("", -1, {}), "damaged.*metadata"),
-        (lost("metadata")(checkpoint(5, 5)), Mark("", -1, {}), "damaged.*metadata"),
-        (empty("offsets/4")(checkpoint(5, 5)), Mark("", -1, {}), "damaged.*offsets/4"),
+        (empty("offsets/4", "offsets/5")(checkpoint(5, 5)), CommitMarker("q", 5, {"a": {0: 50}}), "damaged.*offsets/5"),
+        (empty("metadata")(checkpoint(5, 5)), CommitMarker("", -1, {}), "damaged.*metadata"),
+        (lost("metadata")(checkpoint(5, 5)), CommitMarker("", -1, {}), "damaged.*metadata"),
+        (empty("offsets/4")(checkpoint(5, 5)), CommitMarker("", -1, {}), "damaged.*offsets/4"),
     ],
     ids=[
         "older",
@@ -173,7 +173,7 @@ def test_a_batch_that_the_older_log_had_begun_is_run_first() -> None:
         "marks gone and a plan empty",
     ],
 )
-def test_what_is_not_certain_stops_the_stream_and_names_the_offsets(files: Files, of: Mark, said: str) -> None:
+def test_what_is_not_certain_stops_the_stream_and_names_the_offsets(files: Files, of: CommitMarker, said: str) -> None:
     folder = Folder(dict(files))
     with pytest.raises(Blocked) as e:
         Recovery("s", folder, of, stateful=True).run()  # type: ignore[arg-type]
@@ -182,12 +182,12 @@ def test_what_is_not_certain_stops_the_stream_and_names_the_offsets(files: Files
 
 
 def test_a_first_start_and_one_that_was_wanted_anew_need_no_mark() -> None:
-    assert mended({}, Mark("", -1, {})) == {}
+    assert mended({}, CommitMarker("", -1, {})) == {}
     begun = {"metadata": '{"id":"r"}', "offsets/0": plan(0)}
     assert mended({}, mark(5), anew=True) == {}
     assert mended(begun, mark(5), anew=True) == begun
     assert mended({**begun, "offsets/0": ""}, mark(5), anew=True) == {"metadata": '{"id":"r"}'}
-    assert mended({"metadata": ""}, Mark("", -1, {})) == {}
+    assert mended({"metadata": ""}, CommitMarker("", -1, {})) == {}
 
 
 def test_state_of_a_batch_that_runs_again_is_written_again() -> None:
@@ -204,11 +204,11 @@ def test_state_of_a_batch_that_runs_again_is_written_again() -> None:
 def test_what_a_first_batch_had_begun_goes_with_its_plan() -> None:
     left = {"state/0/0/1.changelog": "x", "offsets/.0.1f.tmp": "x", "penstock.json": "x"}
     began = {"metadata": '{"id":"q"}', "penstock.json": "x"}
-    for of in (Mark("", -1, {}), Mark("q", -1, {"a": {0: 7}})):
+    for of in (CommitMarker("", -1, {}), CommitMarker("q", -1, {"a": {0: 7}})):
         assert mended({**began, **left}, of) == began
         assert mended({**began, **left, "offsets/0": ""}, of) == began
     kept = {**began, "offsets/.0.1f.tmp": "x", "offsets/0": plan(0)}
-    assert mended({**began, **left, "offsets/0": plan(0)}, Mark("", -1, {})) == kept
+    assert mended({**began, **left, "offsets/0": plan(0)}, CommitMarker("", -1, {})) == kept
     # With a mark the plan of its batch is put back, or it is not certain what the state holds.
     assert mended({**began, **left}, mark(0)) == kept
     with pytest.raises(Blocked, match="its state lacks what was read"):
@@ -231,7 +231,7 @@ def test_a_checkpoint_that_is_gone_writes_nothing_twice() -> None:
         mended({"metadata": '{"id":"r"}', "offsets/0": plan(0)}, mark(5))
 
 
-def moved(files: Files, place: str, of: Mark) -> str:
+def moved(files: Files, place: str, of: CommitMarker) -> str:
     """What the marks of a checkpoint are called that starts in a place."""
     folder = Folder(files)
     folder.path = place

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.errors import DeclarationError, PenstockError, SinkError, Wait
-from penstock.model.output import Owner
+from penstock.model.output import WriterOwner
 from penstock.settings import settings
 from penstock.sinks.core.chunking import parts
 from penstock.sinks.elasticsearch import bulk as elasticsearch_bulk
@@ -344,7 +344,7 @@ def test_a_server_that_is_away_is_waited_for_longer_and_longer() -> None:
 
 @pytest.mark.usefixtures("home")
 def test_no_url_or_a_wrong_one_says_what_to_set_and_keeps_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = Owner("things", "group", "")
+    owner = WriterOwner("things", "group", "")
     with pytest.raises(SinkError, match="PENSTOCK_ELASTICSEARCH_URL"):
         open_index(owner, [output("things")])
     monkeypatch.setenv("PENSTOCK_ELASTICSEARCH_URL", "http://me:secret/word@host")

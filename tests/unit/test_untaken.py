@@ -20,7 +20,7 @@ def batch(untaken: Untaken, rows: int, bad: int = 0) -> None:
 
 @pytest.fixture
 def untaken() -> Untaken:
-    return Untaken(SimpleNamespace(name="s", app="a", poison=3))  # type: ignore[arg-type]
+    return Untaken(SimpleNamespace(name="s", app="a", max_poison=3))  # type: ignore[arg-type]
 
 
 def test_beyond_the_declared_number_in_a_row_a_stream_is_blocked_whatever_the_batches(untaken: Untaken) -> None:

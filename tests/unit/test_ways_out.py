@@ -21,7 +21,7 @@ from penstock.errors import BrokerError, PenstockError
 from penstock.kafka import cleanup, commit_marker, dead_letters
 from penstock.kafka.dead_letters import Letter
 from penstock.kafka.transactions import mark_partition
-from penstock.model.output import NOTHING, Mark
+from penstock.model.output import NO_COMMIT, CommitMarker
 from penstock.model.topic import COMMITS
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.support import forget
@@ -44,7 +44,7 @@ def catalog(monkeypatch: pytest.MonkeyPatch) -> Catalog:
         [
             stream("s", Input(Topic("t"))),
             stream("all", Input(pattern="t.*")),
-            stream("strict", Input(pattern=r"strict\..*", gap="stop")),
+            stream("strict", Input(pattern=r"strict\..*", on_data_loss="fail")),
         ]
     )
     monkeypatch.setattr(removal, "load", lambda: made)
@@ -124,17 +124,23 @@ SAME = {"t": "x"}
 @pytest.mark.parametrize(
     ("before", "mark", "seen"),
     [
-        (None, Mark("q", 3, {"t": {0: 9}, "gone": {0: 1}}, SAME), {"t": {0: 9}}),
-        (None, Mark("q", 3, {"t": {0: 9}}), {"t": {0: 9}}),
-        (None, Mark("q", 3, {"t": {0: 9}}, {"t": "old"}), {}),
-        (Reset({"t": {0: 2}}, None, SAME, {"t": {0: 9}}), Mark("q", 3, {"t": {0: 4}}, SAME), {"t": {0: 9}}),
-        (Reset({"t": {0: 2}}, None, SAME, {"t": {0: 9}}), Mark("q", 3, {"t": {0: 11}}, SAME), {"t": {0: 11}}),
-        (Reset({"t": {0: 20}}, None, SAME, {"t": {0: 9}}), Mark("q", 3, {"t": {0: 25}}, SAME), {"t": {0: 9}}),
-        (Reset({"t": {0: 20}}, None, {"t": "old"}, {"t": {0: 9}}), Mark("q", 3, {"t": {0: 5}}, SAME), {"t": {0: 5}}),
+        (None, CommitMarker("q", 3, {"t": {0: 9}, "gone": {0: 1}}, SAME), {"t": {0: 9}}),
+        (None, CommitMarker("q", 3, {"t": {0: 9}}), {"t": {0: 9}}),
+        (None, CommitMarker("q", 3, {"t": {0: 9}}, {"t": "old"}), {}),
+        (Reset({"t": {0: 2}}, None, SAME, {"t": {0: 9}}), CommitMarker("q", 3, {"t": {0: 4}}, SAME), {"t": {0: 9}}),
+        (Reset({"t": {0: 2}}, None, SAME, {"t": {0: 9}}), CommitMarker("q", 3, {"t": {0: 11}}, SAME), {"t": {0: 11}}),
+        (Reset({"t": {0: 20}}, None, SAME, {"t": {0: 9}}), CommitMarker("q", 3, {"t": {0: 25}}, SAME), {"t": {0: 9}}),
+        (
+            Reset({"t": {0: 20}}, None, {"t": "old"}, {"t": {0: 9}}),
+            CommitMarker("q", 3, {"t": {0: 5}}, SAME),
+            {"t": {0: 5}},
+        ),
     ],
     ids=["first", "mark of before", "made again", "not there yet", "further", "passed over", "made again since"],
 )
-def test_what_was_looked_at_before_a_reset(before: Reset | None, mark: Mark, seen: dict[str, dict[int, int]]) -> None:
+def test_what_was_looked_at_before_a_reset(
+    before: Reset | None, mark: CommitMarker, seen: dict[str, dict[int, int]]
+) -> None:
     assert below(before, mark, SAME) == seen
 
 
@@ -144,7 +150,7 @@ class Asked:
     def __init__(self, *, wrote: bool, begun: bool, behind: Ends) -> None:
         self._wrote, self.begun, self._behind = wrote, begun, behind
 
-    def wrote(self, _mark: Mark) -> bool:
+    def wrote(self, _mark: CommitMarker) -> bool:
         return self._wrote
 
     def waiting(self) -> tuple[Ends, Ends]:
@@ -157,16 +163,26 @@ AGAIN = Reset({"t": {0: 2, 1: 3}}, None, SAME)
 @pytest.mark.parametrize(
     ("checkpoint", "before", "mark", "found"),
     [
-        (Asked(wrote=True, begun=True, behind={"t": {0: 5}}), None, Mark("q", 3, {"t": {0: 9}}, SAME), {0: 9}),
-        (Asked(wrote=True, begun=True, behind={}), None, Mark("q", 3, {"t": {0: 9, 1: 4}}), {0: 9, 1: 4}),
-        (Asked(wrote=True, begun=True, behind={"t": {0: 9}}), None, Mark("q", 3, {"t": {0: 5}}, SAME), {0: 9}),
-        (Asked(wrote=True, begun=True, behind={"t": {0: 5}}), None, Mark("q", 3, {"t": {0: 9}}, {"t": "old"}), None),
-        (Asked(wrote=False, begun=True, behind={"t": {0: 5}}), AGAIN, Mark("q", 3, {"t": {0: 9}}, SAME), {0: 5}),
-        (Asked(wrote=False, begun=False, behind={}), AGAIN, Mark("q", 3, {"t": {0: 9}}, SAME), {0: 2, 1: 3}),
+        (Asked(wrote=True, begun=True, behind={"t": {0: 5}}), None, CommitMarker("q", 3, {"t": {0: 9}}, SAME), {0: 9}),
+        (Asked(wrote=True, begun=True, behind={}), None, CommitMarker("q", 3, {"t": {0: 9, 1: 4}}), {0: 9, 1: 4}),
+        (Asked(wrote=True, begun=True, behind={"t": {0: 9}}), None, CommitMarker("q", 3, {"t": {0: 5}}, SAME), {0: 9}),
+        (
+            Asked(wrote=True, begun=True, behind={"t": {0: 5}}),
+            None,
+            CommitMarker("q", 3, {"t": {0: 9}}, {"t": "old"}),
+            None,
+        ),
+        (
+            Asked(wrote=False, begun=True, behind={"t": {0: 5}}),
+            AGAIN,
+            CommitMarker("q", 3, {"t": {0: 9}}, SAME),
+            {0: 5},
+        ),
+        (Asked(wrote=False, begun=False, behind={}), AGAIN, CommitMarker("q", 3, {"t": {0: 9}}, SAME), {0: 2, 1: 3}),
     ],
     ids=["written and not noted", "damaged", "mark lost", "made again", "another's mark", "has not begun"],
 )
-def test_what_would_be_read_next(checkpoint: Asked, before: Reset | None, mark: Mark, found: object) -> None:
+def test_what_would_be_read_next(checkpoint: Asked, before: Reset | None, mark: CommitMarker, found: object) -> None:
     assert reset_plan._read(cast("Checkpoint", checkpoint), mark, before, SAME).get("t") == found
 
 
@@ -180,7 +196,7 @@ def test_a_mark_that_stays_behind_an_open_transaction_is_not_guessed(monkeypatch
     with pytest.raises(BrokerError, match="open transaction at 3, and ends at 5"):
         commit_marker.mark_of("s", "b")
     monkeypatch.setattr(commit_marker, "partitions", lambda *_: {})
-    assert commit_marker.mark_of("s", "b") == NOTHING
+    assert commit_marker.mark_of("s", "b") == NO_COMMIT
 
 
 def test_only_what_lies_beside_already_is_not_kept_again(monkeypatch: pytest.MonkeyPatch) -> None:

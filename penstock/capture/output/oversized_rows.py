@@ -17,7 +17,7 @@ from penstock.capture.output.encode import digest
 from penstock.capture.output.page_records import Records
 from penstock.kafka.limits import FRAME, Limit, Message
 from penstock.model.capture import Capture
-from penstock.model.topic import ASIDE
+from penstock.model.topic import DEAD_LETTERS
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS aside
   (key BLOB PRIMARY KEY, digest BLOB NOT NULL, scan INTEGER NOT NULL, largest INTEGER NOT NULL) WITHOUT ROWID;
 """
 # What a letter shows of its row: the whole of it is in the table.
-LETTER = Limit(ASIDE.name, 64 * 1024, packed=False)
+LETTER = Limit(DEAD_LETTERS.name, 64 * 1024, packed=False)
 # Of a key, in a log line.
 SHOWN = 100
 
@@ -118,7 +118,7 @@ class Aside:
         log.warning("capture %s: row %s is put aside: %s", name, key[:SHOWN].decode(errors="replace"), reason)
         said = {"output": output, "stream": name, "reason": reason}
         headers = tuple((f"penstock.{what}", text.encode()) for what, text in said.items())
-        return LETTER.cut(Message(ASIDE.name, key, value, headers))
+        return LETTER.cut(Message(DEAD_LETTERS.name, key, value, headers))
 
     def _keep(self, rows: Mapping[bytes, Row]) -> None:
         self._known |= rows

@@ -20,7 +20,7 @@ from penstock.kafka.admin import ensure_topics
 from penstock.kafka.limits import Message
 from penstock.kafka.transactions import TransactionalWriter
 from penstock.model.capture import Capture
-from penstock.model.topic import ASIDE
+from penstock.model.topic import DEAD_LETTERS
 
 log = logging.getLogger(__name__)
 
@@ -127,7 +127,7 @@ class PageWriter:
         """Write keys with their values, a value None as a tombstone, and the position."""
         messages = [Message(self.capture.topic.name, key, value) for key, value in rows]
         if letters := self.aside.letters:
-            ensure_topics([ASIDE], self.output.bootstrap)
+            ensure_topics([DEAD_LETTERS], self.output.bootstrap)
             messages += letters
         self.hook("before commit")
         if messages or position != self.position:

@@ -21,7 +21,7 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from penstock.capture.output.encode import EncodingError, decode, digest, encode
-from penstock.capture.output.oversized_rows import SCHEMA as ASIDE
+from penstock.capture.output.oversized_rows import SCHEMA as DEAD_LETTERS
 from penstock.capture.output.position import read, write
 from penstock.codec.heartbeat import BEAT_KEY
 from penstock.errors import BrokerError, PenstockError
@@ -115,14 +115,14 @@ class Reconcile:
     def _opened(self, file: Path) -> sqlite3.Connection:
         try:
             found = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-            found.executescript(SCHEMA + ASIDE)
+            found.executescript(SCHEMA + DEAD_LETTERS)
         except sqlite3.DatabaseError as e:
             if isinstance(e, sqlite3.OperationalError):
                 raise PenstockError(f"{file} cannot be opened", got=e, hint="see its folder and the disk") from e
             # A file that is broken is a file that is lost.
             file.unlink()
             found = sqlite3.connect(file, isolation_level=None, check_same_thread=False)
-            found.executescript(SCHEMA + ASIDE)
+            found.executescript(SCHEMA + DEAD_LETTERS)
         # A crash of the machine may cost the file, never its truth: the journal is kept, only not waited for.
         found.execute("PRAGMA journal_mode = WAL")
         found.execute("PRAGMA synchronous = NORMAL")

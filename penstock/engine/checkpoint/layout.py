@@ -20,7 +20,7 @@ from penstock.engine.jvm.hadoop_fs import Folder
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.model.output import Mark
+    from penstock.model.output import CommitMarker
 
 log = logging.getLogger(__name__)
 RESET, PORTION = "penstock-reset.json", "penstock-portion.json"
@@ -75,7 +75,7 @@ class Checkpoint:
         if s3a.is_far(self.path):
             s3a.store(self.path).ready()
 
-    def fits(self, mark: Mark, *, stateful: bool, restores: Callable[[], bool] = lambda: False) -> None:
+    def fits(self, mark: CommitMarker, *, stateful: bool, restores: Callable[[], bool] = lambda: False) -> None:
         """Mend what is missing in the log by the mark of what is written, and say so. The query must not run.
 
         Blocked if this checkpoint is not the one that wrote the mark, or is damaged. stateful: whether the query has
@@ -179,7 +179,7 @@ class Checkpoint:
         """The id of its query; empty if it was never started."""
         return str(json.loads(self._text("metadata"))["id"]) if "metadata" in self._folder.names(".") else ""
 
-    def wrote(self, mark: Mark) -> bool:
+    def wrote(self, mark: CommitMarker) -> bool:
         """Whether a mark is of its query; it is taken for it if that cannot be read, unless it just began anew."""
         try:
             query = str(json.loads(self._folder.read_if_whole("metadata") or "")["id"])

@@ -17,12 +17,12 @@ from penstock.errors import Blocked
 
 if TYPE_CHECKING:
     from penstock.engine.jvm.hadoop_fs import Folder
-    from penstock.model.output import Mark
+    from penstock.model.output import CommitMarker
 
 FILE = "penstock.json"
 
 
-def taken(stream: str, folder: Folder, mark: Mark) -> str:
+def taken(stream: str, folder: Folder, mark: CommitMarker) -> str:
     """The name of the copy in this folder, for its marks. Blocked if another copy has written behind it."""
     here = place(folder.path)
     try:
@@ -45,7 +45,7 @@ def taken(stream: str, folder: Folder, mark: Mark) -> str:
     return str(kept["copy"])
 
 
-def begun(folder: Folder, path: str, mark: Mark) -> None:
+def begun(folder: Folder, path: str, mark: CommitMarker) -> None:
     """Let a folder, which is to lie at a path, go on behind what another copy has written."""
     _put(folder, place(path), mark.checkpoint)
 
@@ -56,7 +56,7 @@ def _put(folder: Folder, here: str, wrote: str) -> dict[str, str]:
     return kept
 
 
-def _same_query(folder: Folder, mark: Mark) -> bool:
+def _same_query(folder: Folder, mark: CommitMarker) -> bool:
     return mark.query in (folder.read_if_whole("metadata") or "")
 
 

@@ -18,7 +18,7 @@ from penstock.errors import Blocked
 
 if TYPE_CHECKING:
     from penstock.engine.jvm.hadoop_fs import Folder
-    from penstock.model.output import Mark
+    from penstock.model.output import CommitMarker
 
 # Spark's words, and where it reads state. A store that another thread has not yet left is not damaged.
 STATE = re.compile(
@@ -51,7 +51,7 @@ class Recovery:
         self,
         name: str,
         folder: Folder,
-        mark: Mark,
+        mark: CommitMarker,
         *,
         stateful: bool,
         anew: bool = False,

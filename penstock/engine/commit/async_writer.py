@@ -11,7 +11,7 @@ from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import LeaseLost, Wait
-from penstock.model.output import NOTHING, Mark, Output, Owner, Writer, open_store
+from penstock.model.output import NO_COMMIT, CommitMarker, Output, Writer, WriterOwner, open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,7 +84,7 @@ class Patient:
     def __init__(
         self,
         outputs: Sequence[Output],
-        owner: Owner,
+        owner: WriterOwner,
         leave: threading.Event,
         told: Callable[[Exception | None], None],
     ) -> None:
@@ -95,7 +95,7 @@ class Patient:
         self._past: Counter[str] = Counter()
         self._why: Exception | None = None
         self._over = threading.Event()
-        self._mark = NOTHING
+        self._mark = NO_COMMIT
         self._work = self._opening()
 
     @property
@@ -104,11 +104,11 @@ class Patient:
         with self._lock:
             return self._past + counted(self._writer)
 
-    def committed(self) -> Mark:
-        """NOTHING: such a store keeps none."""
-        return NOTHING
+    def committed(self) -> CommitMarker:
+        """NO_COMMIT: such a store keeps none."""
+        return NO_COMMIT
 
-    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:
+    def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:
         """As the store's own writer, but Wait after some seconds without an answer; given the same mark it then goes on
         to wait for that answer."""
         if self._mark != mark:
@@ -117,7 +117,7 @@ class Patient:
             self._mark, self._work = mark, self._begun(lambda: self._opened().write(rows, mark))
         if not self._work.ends(ANSWER, self._leave):
             raise self._silent(f"has not answered for a batch of {sum(map(len, rows.values())):,} rows")
-        self._mark = NOTHING
+        self._mark = NO_COMMIT
         return self._work.result()
 
     def close(self) -> None:
@@ -168,6 +168,6 @@ class Patient:
         seconds = self._work.seconds
         if seconds > GIVEN_UP:
             self.close()
-            self._mark, self._work = NOTHING, self._opening()
+            self._mark, self._work = NO_COMMIT, self._opening()
             what += ", and is opened anew"
         return Wait(f"{self._what} {what}", got=f"{seconds:.0f} s", seconds=0.0)

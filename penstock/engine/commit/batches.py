@@ -29,8 +29,8 @@ from penstock.engine.query.watermark import Watermark
 from penstock.engine.state.fold import folds_of
 from penstock.errors import Blocked, DeclarationError, LeaseLost, PenstockError
 from penstock.kafka.admin import admin, partitions, topic_ids
-from penstock.model.output import NOTHING, Beside, Mark, Output, Owner
-from penstock.model.topic import ASIDE, COMMITS
+from penstock.model.output import NO_COMMIT, CommitMarker, Output, SideOutput, WriterOwner
+from penstock.model.topic import COMMITS, DEAD_LETTERS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -105,9 +105,9 @@ class Batches:
         """Why the present query may not go on: Spark hands on no more than the error's text."""
 
     @property
-    def committed(self) -> Mark:
+    def committed(self) -> CommitMarker:
         """The mark of the last batch that is written."""
-        return max((store.mark for store in self._stores), key=lambda mark: mark.batch, default=NOTHING)
+        return max((store.mark for store in self._stores), key=lambda mark: mark.batch, default=NO_COMMIT)
 
     @property
     def left_out(self) -> Collection[Place]:
@@ -129,18 +129,18 @@ class Batches:
         self.given = None
         self.blocked = None
         by_store: dict[Hashable, list[Output]] = {}
-        outputs = [*self._stream.outputs.values(), *self._stream.beside.values()]
+        outputs = [*self._stream.outputs.values(), *self._stream.side_outputs.values()]
         # Where there is no other topic, this one's writer keeps the mark: it tells a topic deleted and made again.
-        outputs.append(Beside(ASIDE))
+        outputs.append(SideOutput(DEAD_LETTERS))
         for output in sorted(outputs, key=lambda o: o.delivery == "exactly once"):
             by_store.setdefault(output.store, []).append(output)
-        owner = Owner(self._stream.name, self._stream.group, self._bootstrap)
+        owner = WriterOwner(self._stream.name, self._stream.group, self._bootstrap)
         for shared in by_store.values():
-            self._stores.append(Store(shared, self._giving.opened(shared, owner), NOTHING))
+            self._stores.append(Store(shared, self._giving.opened(shared, owner), NO_COMMIT))
         self._topics_exist()
         for store in self._stores:
             store.mark = store.writer.committed()
-            if any(output.name in self._stream.beside for output in store.outputs):
+            if any(output.name in self._stream.side_outputs for output in store.outputs):
                 self._tables.settle(store.mark)
         reset = take_up(self._checkpoint, self.committed)
         self.reset = reset and reset.of(topic_ids(admin(self._bootstrap), reset.ids, self._bootstrap))
@@ -154,7 +154,7 @@ class Batches:
         self._pass_damage()
         planned = self._checkpoint.planned()
         self._feeds = opened(self._stream, self._bootstrap, self._fed_by, planned.batch_id if planned else -1)
-        time = self.committed.time if self.committed.query == self._checkpoint.query else None
+        time = self.committed.event_time if self.committed.query == self._checkpoint.query else None
         self._watermark = Watermark(self._stream, self.portions, self._feeds, time or 0)
 
     def settle(self, timeout: float) -> None:
@@ -184,7 +184,7 @@ class Batches:
             counts = sum((counted(store.writer) for store in self._stores), self._past)
         return {
             "place": ", ".join(output.name for output in outputs),
-            "aside": [output.aside.name for output in outputs],
+            "aside": [output.dead_letter_topic.name for output in outputs],
             **counts,
             "waits": self._giving.waits,
             "answered_at": self._giving.answered_at,
@@ -241,14 +241,15 @@ class Batches:
             rejects += self._quarantine.letters(batch, self._rejects.kept)
             self._inputs.after(batch)
             # Nobody takes them where the store that does has this batch already.
-            takes = any(output.name in self._stream.beside for store in todo for output in store.outputs)
+            takes = any(output.name in self._stream.side_outputs for store in todo for output in store.outputs)
             of_tables, dead, first = self._tables.dead() if takes else ({}, 0, "")
             known = self.committed.offsets
             of_marks = self._tables.offsets if takes else {t: known[t] for t in self._tables.ids if t in known}
-            writes = tuple(topic.name for topic in self._stream.written)
-            mark = Mark(
+            writes = tuple(topic.name for topic in self._stream.output_topics)
+            mark = CommitMarker(
                 str(query.id), batch_id, {**batch.ends, **of_marks}, {**ids, **self._tables.ids}, batch.plans,
-                self._checkpoint.copy, batch.starts, writes, come, self._stream.output_mode.due is not None,
+                self._checkpoint.copy, batch.starts, writes, come,
+                self._stream.output_mode.heartbeat_schedule is not None,
             )  # fmt: skip
             self._checkpoint.sync()
             beside = joined(rejects.rows, of_tables)
@@ -278,7 +279,7 @@ class Batches:
                 return self._stores[place + 1 :]
         return self._stores
 
-    def _has(self, mark: Mark, batch: Batch) -> bool:
+    def _has(self, mark: CommitMarker, batch: Batch) -> bool:
         """Whether a batch is written. PenstockError if it neither is the one behind the mark nor one that is written.
 
         The number alone does not tell: a log that lost its end plans other records under the same one.
@@ -311,7 +312,7 @@ class Batches:
             raise DeclarationError(
                 f"stream {self._stream.name} needs topics the broker does not have",
                 got=", ".join(missing),
-                hint=self._stream.creates,
+                hint=self._stream.create_hint,
             )
 
     def _fits(self) -> None:
@@ -329,7 +330,7 @@ class Batches:
             if gap not in self._book.gaps_found(name, [gap]):
                 raise
             ends, _ = self._checkpoint.waiting()
-            mark = Mark(query, e.ended, ends, {}, self._checkpoint.batch(e.ended).plans, self._checkpoint.copy)
+            mark = CommitMarker(query, e.ended, ends, {}, self._checkpoint.batch(e.ended).plans, self._checkpoint.copy)
             for store in self._stores:
                 if store.marked:
                     store.writer.write({}, mark)
@@ -356,7 +357,7 @@ class Batches:
         self._remark(mended.without)
         return mended.ids
 
-    def _remark(self, change: Callable[[Mark], Mark]) -> None:
+    def _remark(self, change: Callable[[CommitMarker], CommitMarker]) -> None:
         query = self._checkpoint.query
         for store in self._stores:
             if query and store.mark.query == query and (fresh := change(store.mark)) != store.mark:
@@ -382,7 +383,7 @@ class Batches:
             if not store.marked:
                 continue
             mine = store.mark.query == query
-            mark = store.mark if mine else Mark(query, -1, batch.starts, ids, checkpoint=self._checkpoint.copy)
+            mark = store.mark if mine else CommitMarker(query, -1, batch.starts, ids, checkpoint=self._checkpoint.copy)
             # As if it had died behind this, it finds that it has passed.
             if (fresh := replace(found.passed(mark), plans={})).offsets != mark.offsets:
                 self._giving.give(store, {}, beside.rows, fresh, self._rejects.kept)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.kafka import dead_letters
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.commit_marker import settled
-from penstock.model.topic import ASIDE
+from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
     from penstock.engine.operations.reset import Reset
@@ -43,7 +43,7 @@ class Kept:
     def _letters(self) -> dict[tuple[str, str, int, int], set[str]]:
         """The ids of the topics of the records whose letters there are."""
         found: dict[tuple[str, str, int, int], set[str]] = {}
-        topics = [*self._stream.beside, ASIDE.name]
+        topics = [*self._stream.side_outputs, DEAD_LETTERS.name]
         there = partitions(admin(self._bootstrap), self._bootstrap)
         # Another stream's open transaction may hide letters behind it.
         settled([(t, p) for t in topics for p in range(there.get(t, 0))], self._bootstrap, "what was put aside")

@@ -16,8 +16,8 @@ from penstock.engine.commit.dead_letters import letters
 from penstock.engine.commit.reject_budget import Untaken
 from penstock.errors import Refused, Wait
 from penstock.kafka.admin import ensure_topics
-from penstock.model.output import Mark, Output, Owner, Writer, open_store
-from penstock.model.topic import ASIDE
+from penstock.model.output import CommitMarker, Output, Writer, WriterOwner, open_store
+from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
     from penstock.engine.commit.dead_letter_index import Kept
@@ -38,7 +38,7 @@ class Store:
 
     outputs: list[Output]
     writer: Writer
-    mark: Mark
+    mark: CommitMarker
 
     @property
     def marked(self) -> bool:
@@ -70,12 +70,12 @@ class Giving:
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
-    def opened(self, outputs: list[Output], owner: Owner) -> Writer:
+    def opened(self, outputs: list[Output], owner: WriterOwner) -> Writer:
         if outputs[0].delivery == "exactly once":
             return open_store(outputs, owner)
         return Patient(outputs, owner, self.stopping, self.stands)
 
-    def give(self, store: Store, rows: Tables, beside: Tables, mark: Mark, kept: Kept) -> int:
+    def give(self, store: Store, rows: Tables, beside: Tables, mark: CommitMarker, kept: Kept) -> int:
         """Give a store its part of a batch; how many rows it can never take, which are moved beside the others.
 
         kept: what lies beside already.
@@ -84,8 +84,8 @@ class Giving:
         waited, refused, said_at = "", 0, 0.0
         while True:
             own = {name: table for name, table in {**rows, **beside}.items() if name in names}
-            if ASIDE.name in own:
-                ensure_topics([ASIDE], self.bootstrap)
+            if DEAD_LETTERS.name in own:
+                ensure_topics([DEAD_LETTERS], self.bootstrap)
             self._since = time.monotonic() if store.marked else None
             try:
                 # Without rows or a mark there is nothing to wait for.
@@ -125,7 +125,7 @@ class Giving:
             self.untaken.count(refused)
         count, outputs = 0, {output.name: output for output in self.stream.outputs.values()}
         for name, why in refused.rows.items():
-            table, target = rows[name], outputs[name].aside.name
+            table, target = rows[name], outputs[name].dead_letter_topic.name
             made = letters(table, why, self.stream.name, name, self.bootstrap, kept, target)
             beside |= joined(beside, {target: made})
             rows[name] = table.filter(pa.array([at not in why for at in range(table.num_rows)]))

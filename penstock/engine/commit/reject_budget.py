@@ -26,12 +26,12 @@ class Untaken:
         """Rows of the batch are to be put aside; Blocked if they are too many in a row."""
         self._now += sum(map(len, refused.rows.values()))
         first = next(why for of in refused.rows.values() for why in of.values())
-        if self._before + self._now > self._stream.poison:
+        if self._before + self._now > self._stream.max_poison:
             raise Blocked(
                 f"stream {self._stream.name}: its outputs do not take more rows than are put aside in a row",
-                got=f"{self._before + self._now}, more than {self._stream.poison}, the first: {first}",
+                got=f"{self._before + self._now}, more than {self._stream.max_poison}, the first: {first}",
                 hint="let the transform leave out what is large and name what has no key, with coalesce(key, ...), let "
-                f"the topic take more, or declare a larger poison=; then release app {self._stream.app}: it goes on "
+                f"the topic take more, or give a larger max_poison=; then release app {self._stream.app}: it goes on "
                 "with this batch, and nothing is lost",
             )
 

@@ -17,7 +17,7 @@ from penstock.codec import columnar
 from penstock.engine.commit.dead_letter_index import Kept
 from penstock.engine.query import decode, source
 from penstock.kafka.dead_letters import PREFIX
-from penstock.model.topic import ASIDE
+from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -85,7 +85,7 @@ class Rejects:
             count, held = decode.bad(metric) if metric is not None else (0, None)
             if not count:
                 continue
-            target = given.rejected.name if given.rejected else ""
+            target = given.dead_letter_topic.name if given.dead_letter_topic else ""
             for record in self._again(given, batch) if held is None else held:
                 place = (record["topic"], record["partition"], record["offset"])
                 if place in known or self.kept.has(record, target):
@@ -114,10 +114,10 @@ class Rejects:
                 return
             batch = self._unseen(batch)
         output_mode, micros = self._stream.output_mode, timedelta(microseconds=1)
-        size, phase = output_mode.length // micros, output_mode.ends // micros
+        size, phase = output_mode.window_length // micros, output_mode.window_phase // micros
         # Times are finer than the watermark: a record of the same millisecond may lie behind it.
         at, passed = F.unix_micros(columnar.EVENT_TIME), batch.watermark_ms * 1000
-        end = at + size - F.pmod(at - phase, F.lit(size)) if size else at + output_mode.taken_for // micros
+        end = at + size - F.pmod(at - phase, F.lit(size)) if size else at + output_mode.record_retention // micros
         upto = F.lit(passed)
         if self._reset and self._reset.floor is not None:
             seen = source.before(self._reset.below, f"{columnar.KEPT}.")
@@ -126,17 +126,17 @@ class Rejects:
             again = source.batch(self._spark, given, self._bootstrap, batch, self._left_out)
             rows = decode.decoded(again, given, clock(batch), keep="all", combine=False)
             late = decode.without_beats(rows.where(~F.col(columnar.BAD))).where(end <= upto)
-            if given.late == "count" or (given.late is None and name not in fed):
+            if given.late_records == "count" or (given.late_records is None and name not in fed):
                 found.late += late.count()
                 continue
-            target = self._stream.late_topic if given.late else ASIDE.name
+            target = self._stream.late_topic if given.late_records else DEAD_LETTERS.name
             late = late.select(f"{columnar.KEPT}.*", F.floor((upto - end) / 1000).alias("late_ms"))
             for row in late.toLocalIterator():
                 if self.kept.has(row.asDict(), target):
                     continue
                 found.late += 1
                 self._keep(found, row.asDict(), target, "late-ms", str(row.late_ms))
-                if not given.late:
+                if not given.late_records:
                     why = f"it came {row.late_ms} ms after its windows had closed"
                     found.kept[target][-1]["headers"].append((f"{PREFIX}reason", why.encode()))
 

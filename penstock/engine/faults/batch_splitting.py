@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from penstock.engine.checkpoint.layout import Batch, Checkpoint
     from penstock.engine.checkpoint.offset_log import Ends
-    from penstock.model.output import Mark
+    from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
 
 log = logging.getLogger(__name__)
@@ -140,7 +140,7 @@ class Portions:
         self._keep(State(self._now.heap, levels))
         return True
 
-    def open(self, mark: Mark) -> dict[Place, str]:
+    def open(self, mark: CommitMarker) -> dict[Place, str]:
         """Cut the batch that is planned, if memory was full; the records that it is to be run without, and why.
 
         Blocked if there is nothing left to cut. mark: of the last batch written. The query must not run.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from penstock.engine.commit.rejected import Found, origin
 from penstock.kafka.log_corruption import left_of
-from penstock.model.output import Mark
-from penstock.model.topic import ASIDE
+from penstock.model.output import CommitMarker
+from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
     from penstock.engine.commit.dead_letter_index import Kept
@@ -29,7 +29,7 @@ class Damage:
         mine = (topic, partition) == (self.topic, self.partition) and at in self.offsets
         return self.offsets.stop if mine else at
 
-    def passed(self, mark: Mark) -> Mark:
+    def passed(self, mark: CommitMarker) -> CommitMarker:
         """The mark of one who has gone on behind them."""
         offsets = {t: {p: self.behind(t, p, at) for p, at in parts.items()} for t, parts in mark.offsets.items()}
         return replace(mark, offsets=offsets)
@@ -38,8 +38,8 @@ class Damage:
         """One for each offset, with what is left of its record."""
         left = left_of(self.topic, self.partition, self.offsets, bootstrap)
         found = Found(first=self.why)
-        given = next(one for one in stream.sources.values() if one.reads(self.topic))
-        target = given.rejected or (None if given.schema else ASIDE)
+        given = next(one for one in stream.sources.values() if one.reads_topic(self.topic))
+        target = given.dead_letter_topic or (None if given.schema else DEAD_LETTERS)
         for offset in self.offsets:
             place = {"topic": self.topic, "partition": self.partition, "offset": offset}
             if kept.has(place, target.name if target else ""):

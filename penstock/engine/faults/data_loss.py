@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from penstock.control.repositories.data_loss import Book, Gap
 from penstock.errors import Blocked, BrokerError, ControlError, DeclarationError
 from penstock.kafka.admin import PATIENCE, admin, first_offsets, log_ends, topic_ids
-from penstock.model.output import Mark
+from penstock.model.output import CommitMarker
 
 if TYPE_CHECKING:
     from penstock.engine.checkpoint.layout import Batch, Checkpoint
@@ -52,16 +52,16 @@ class Mended:
         first, end = self.logs.get((topic, partition), (at, at))
         return min(max(at, first), end)
 
-    def within(self, mark: Mark) -> Mark:
+    def within(self, mark: CommitMarker) -> CommitMarker:
         """A mark whose offsets are those at which reading goes on."""
         offsets = {t: {p: self.offset(t, p, at) for p, at in parts.items()} for t, parts in mark.offsets.items()}
         return replace(mark, offsets=offsets)
 
-    def without(self, mark: Mark) -> Mark:
+    def without(self, mark: CommitMarker) -> CommitMarker:
         """A mark that says nothing of topics that are others now."""
-        stays = {t for t in mark.offsets if t not in mark.ids or mark.ids[t] == self.ids.get(t)} - self.gone
+        stays = {t for t in mark.offsets if t not in mark.topic_ids or mark.topic_ids[t] == self.ids.get(t)} - self.gone
         offsets = {t: parts for t, parts in mark.offsets.items() if t in stays}
-        return replace(mark, offsets=offsets, ids={t: i for t, i in mark.ids.items() if t in stays})
+        return replace(mark, offsets=offsets, topic_ids={t: i for t, i in mark.topic_ids.items() if t in stays})
 
 
 class Inputs:
@@ -81,14 +81,14 @@ class Inputs:
         return Blocked(
             f"stream {self._stream.name} waits for topics that were deleted",
             got="; ".join(gone),
-            hint=f"{self._stream.creates}; "
+            hint=f"{self._stream.create_hint}; "
             f"`penstock streams go-on {self._stream.name}` then reads them from their first records",
         )
 
-    def at_start(self, mark: Mark) -> Mended:
+    def at_start(self, mark: CommitMarker) -> Mended:
         """How to go on behind the gaps before what is read next, if all may be passed; else Blocked."""
         starts, ends = self._checkpoint.waiting()
-        known = mark.ids if mark.query == self._checkpoint.query else {}
+        known = mark.topic_ids if mark.query == self._checkpoint.query else {}
         # A topic that the checkpoint has forgotten may still stand in the mark.
         there, gaps = self._look(starts, ends, known, [topic for topic in known if self._readers(topic)])
         self._decide(gaps, at_start=True)
@@ -96,13 +96,13 @@ class Inputs:
         gone = frozenset(gap.topic for gap in gaps if gap.what in ("made again", "deleted"))
         places = [(gap.topic, gap.partition) for gap in gaps if gap.what in ("removed", "cut")]
         tables = {table.source for table in self._stream.tables.values()}
-        ids = {**{t: i for t, i in mark.ids.items() if t in tables}, **there.ids}
+        ids = {**{t: i for t, i in mark.topic_ids.items() if t in tables}, **there.ids}
         return Mended(gone, {place: there.logs[place] for place in places}, ids)
 
-    def before(self, batch: Batch, mark: Mark, query: str) -> dict[str, str]:
+    def before(self, batch: Batch, mark: CommitMarker, query: str) -> dict[str, str]:
         """Look before a batch of a query is read; the ids of its topics. DeclarationError if it must start anew."""
         # A mark of another query says nothing of what this one read.
-        self._starts, self._ids = batch.starts, mark.ids if mark.query == query else {}
+        self._starts, self._ids = batch.starts, mark.topic_ids if mark.query == query else {}
         return self._pass(batch)
 
     def after(self, batch: Batch) -> None:
@@ -160,7 +160,7 @@ class Inputs:
     def _decide(self, gaps: list[Gap], *, at_start: bool = False) -> None:
         """Blocked if there is a gap to ask for that was not accepted. at_start: also end what was asked before."""
         needed = {gap for gap in gaps if gap.what == "deleted" and any(i.topic for i in self._readers(gap.topic))}
-        asked = [g for g in gaps if g not in needed and any(i.stops_at_gap for i in self._readers(g.topic))]
+        asked = [g for g in gaps if g not in needed and any(i.fails_on_data_loss for i in self._readers(g.topic))]
         accepted: set[Gap] = set()
         if asked or at_start:
             try:
@@ -186,7 +186,7 @@ class Inputs:
                 log.warning("gaps of stream %s cannot be counted: %s", self._stream.name, e)
 
     def _readers(self, topic: str) -> list[Input]:
-        return [given for given in self._stream.sources.values() if given.reads(topic)]
+        return [given for given in self._stream.sources.values() if given.reads_topic(topic)]
 
 
 def _gaps(starts: Ends, ends: Ends, known: Ids, there: There) -> Iterator[Gap]:

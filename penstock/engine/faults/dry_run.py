@@ -69,7 +69,7 @@ class Trial:
         """Run it on the encoded rows of a streaming query; LeaseLost if the stream is stopped meanwhile."""
         query = (
             rows.writeStream.queryName(f"{self.stream.name} on trial")
-            .outputMode(self.stream.output_mode.mode)
+            .outputMode(self.stream.output_mode.spark_mode)
             .option("checkpointLocation", str(self.checkpoint))
             .foreachBatch(self._batch)
             .start()

@@ -29,7 +29,7 @@ from penstock.engine.state import fold
 from penstock.errors import Blocked, BrokerError, LeaseLost
 from penstock.kafka.admin import admin, first_offsets
 from penstock.kafka.log_corruption import broken
-from penstock.model.topic import ASIDE
+from penstock.model.topic import DEAD_LETTERS
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -196,14 +196,14 @@ class Quarantine:
                 raise LeaseLost(f"stream {self.stream.name} is being stopped")
             return run(order.first(count, batch), [*left, *map(order.place, without)])
 
-        most = max(0, self.stream.poison - self._in_a_row)
+        most = max(0, self.stream.max_poison - self._in_a_row)
         found, all_of_them = Parts(len(order), fails).found(most)
         if not all_of_them:
             said = next(iter(found.values()), "") or next(iter(self.left_out.values()), "")
             self._blocked = Blocked(
                 f"stream {self.stream.name}: more records make their batches fail than are put aside in a row",
-                got=f"more than {self.stream.poison}, up to batch {batch.batch_id}" + (f": {said}" if said else ""),
-                hint=f"mend the transform and release app {self.stream.app}, or declare a larger poison=",
+                got=f"more than {self.stream.max_poison}, up to batch {batch.batch_id}" + (f": {said}" if said else ""),
+                hint=f"mend the transform and release app {self.stream.app}, or declare a larger max_poison=",
             )
             raise self._blocked
         if not found:
@@ -280,7 +280,7 @@ class Quarantine:
         for given in self.stream.sources.values():
             rows = source.batch(self.spark, given, self.bootstrap, around(mine, batch))
             rows = rows.where(source.at(mine))
-            target = given.rejected or (None if given.schema else ASIDE)
+            target = given.dead_letter_topic or (None if given.schema else DEAD_LETTERS)
             for row in rows.select("topic", "partition", "offset", "key", "value").toLocalIterator():
                 at = (row.topic, row.partition, row.offset)
                 if at in known or kept.has(row.asDict(), target.name if target else ""):

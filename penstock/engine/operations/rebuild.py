@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from penstock.engine.state.fold import Place as FoldPlace
     from penstock.kafka.commit_marker import Place
     from penstock.model.fold import Fold
-    from penstock.model.output import Mark
+    from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
 
 log = logging.getLogger(__name__)
@@ -163,7 +163,7 @@ def rebuild(stream: Stream, spark: SparkSession, bootstrap: str, root: str, stop
         said = {"batch": mark.batch, "watermark": come, "time": come, "parts": known, "first": mark.batch}
         keyed_store.put(Path(laying.folder, folding.NOW), json.dumps(said))
         _log(spark, folder, checkpoint, mark)
-        ids = {**topic_ids(admin(bootstrap), plan.ends, bootstrap), **mark.ids}
+        ids = {**topic_ids(admin(bootstrap), plan.ends, bootstrap), **mark.topic_ids}
         asked = Reset(plan.ends, ids={topic: ids[topic] for topic in plan.ends if topic in ids}, rebuilt=True)
         Folder(spark, str(folder)).replace(RESET, asked.text())
         plans.Plan(spark, stream.name, str(folder)).keep(lines)
@@ -220,7 +220,7 @@ def _laid(
         with told(spark, stream.name):
             return [_Made(*one) for one in rows.mapInArrow(laying, LAID).collect()]
     except (PySparkException, Py4JJavaError) as e:
-        of = ", ".join(stream.targets if fold.restored else (one.source for one in stream.sources.values()))
+        of = ", ".join(stream.output_names if fold.restored else (one.source for one in stream.sources.values()))
         raise PenstockError(
             f"the state of fold {fold.name} cannot be made of {of}",
             got=root_message(e).removeprefix("penstock.engine.state.restore_query.Unreadable: "),
@@ -290,7 +290,7 @@ def _by_topic(offsets: dict[Place, int]) -> Ends:
     return found
 
 
-def _plan(stream: Stream, mark: Mark) -> Plan:
+def _plan(stream: Stream, mark: CommitMarker) -> Plan:
     """Of the last batch that is written; PenstockError if a stream's query cannot go on behind it."""
     anew = ANEW.format(name=stream.name)
     if mark.batch < 0:
@@ -307,7 +307,7 @@ def _plan(stream: Stream, mark: Mark) -> Plan:
             hint=anew,
         )
     there = set(plan.ends)
-    strange = sorted(topic for topic in there if not any(given.reads(topic) for given in stream.sources.values()))
+    strange = sorted(topic for topic in there if not any(given.reads_topic(topic) for given in stream.sources.values()))
     unread = [one.topic.name for one in stream.sources.values() if one.topic and one.topic.name not in there]
     if strange or (unread and None not in plan.sources):
         raise PenstockError(
@@ -329,7 +329,7 @@ def _size(folder: Path) -> Size | None:
     return Size(sum(one.keys for one in now), sum(f.size for one in now for f in one.files)) if now else None
 
 
-def _log(spark: SparkSession, folder: Path, checkpoint: str, mark: Mark) -> None:
+def _log(spark: SparkSession, folder: Path, checkpoint: str, mark: CommitMarker) -> None:
     """Write the log of a query that ended with the batch of its mark."""
     made = Folder(spark, str(folder))
     made.replace("metadata", json.dumps({"id": mark.query}))

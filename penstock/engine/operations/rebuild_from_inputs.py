@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from penstock.engine.checkpoint.offset_log import Ends, Plan
     from penstock.kafka.commit_marker import Place
     from penstock.model.fold import Fold
-    from penstock.model.output import Mark
+    from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
 
 
@@ -53,14 +53,14 @@ class Rereading:
 
 @contextmanager
 def reread(
-    stream: Stream, spark: SparkSession, bootstrap: str, how: Rereading, mark: Mark, plan: Plan, folder: str
+    stream: Stream, spark: SparkSession, bootstrap: str, how: Rereading, mark: CommitMarker, plan: Plan, folder: str
 ) -> Iterator[tuple[DataFrame, int]]:
     """What a stream's fold is given for all records before its mark, and how many records there are at most.
 
     The tables are as they are now. folder: for them, as long as the frame is used. PenstockError if records are gone
     that the state may be of.
     """
-    if parted := [name for name, one in stream.sources.items() if one.parted]:
+    if parted := [name for name, one in stream.sources.items() if one.splits_tombstones]:
         raise DeclarationError(
             f"the state of stream {stream.name} cannot be made of its inputs: it reads tombstones as rows",
             got=f"tombstones='keep' of {', '.join(parted)}",
@@ -72,7 +72,7 @@ def reread(
         tables.load()
         frames = {}
         for name, given in stream.sources.items():
-            begins = {topic: parts for topic, parts in starts.items() if given.reads(topic)}
+            begins = {topic: parts for topic, parts in starts.items() if given.reads_topic(topic)}
             # Partitions that the mark does not name were not read.
             ends = {t: {p: plan.ends.get(t, {}).get(p, at) for p, at in parts.items()} for t, parts in begins.items()}
             raw = source.between(spark, given, bootstrap, begins, ends, whole=True)
@@ -88,15 +88,15 @@ def reread(
         tables.close()
 
 
-def _starts(stream: Stream, bootstrap: str, how: Rereading, mark: Mark, plan: Plan) -> Ends:
+def _starts(stream: Stream, bootstrap: str, how: Rereading, mark: CommitMarker, plan: Plan) -> Ends:
     """The first offsets of all partitions of the inputs."""
     assert how.fold.reads_back is not None
     client, anew = admin(bootstrap), ANEW.format(name=stream.name)
     counts = {
-        t: n for t, n in partitions(client, bootstrap).items() if any(i.reads(t) for i in stream.sources.values())
+        t: n for t, n in partitions(client, bootstrap).items() if any(i.reads_topic(t) for i in stream.sources.values())
     }
     ids = topic_ids(client, counts, bootstrap)
-    other = [t for t in plan.ends if t not in counts or mark.ids.get(t, ids.get(t)) != ids.get(t)]
+    other = [t for t in plan.ends if t not in counts or mark.topic_ids.get(t, ids.get(t)) != ids.get(t)]
     if other:
         raise PenstockError(
             f"stream {stream.name} has read another topic than there is now",
@@ -122,7 +122,7 @@ def _gone(stream: Stream, bootstrap: str, firsts: Mapping[Place, int], plan: Pla
     cut = {place: at for place, at in firsts.items() if at}
     # Compaction leaves the newest of each key, and the offsets of what it took away.
     cut = {place: at for place, at in cut.items() if "delete" in setting(place[0], "cleanup.policy", bootstrap)}
-    ahead = {t: [i.ahead for i in stream.sources.values() if i.reads(t)] for t, _ in cut}
+    ahead = {t: [i.max_ahead for i in stream.sources.values() if i.reads_topic(t)] for t, _ in cut}
     # A record's event time lies no further behind its own timestamp than that.
     wanted = {(t, p): since - max(millis(a) for a in ahead[t] if a is not None) for t, p in cut}
     removed = {topic: removed_from(topic, bootstrap) for topic, _ in cut}

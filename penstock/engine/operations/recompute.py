@@ -32,7 +32,7 @@ from penstock.engine.query.decode import HEADERS
 from penstock.engine.query.encode import encoded
 from penstock.engine.session import session_for
 from penstock.errors import DeclarationError, PenstockError
-from penstock.model.input import WHOLE, Input
+from penstock.model.input import RECORD_COLUMN, Input
 from penstock.model.output import TopicOutput
 from penstock.model.output_mode import EmitChanges, EmitFinal
 from penstock.model.stream import Stream
@@ -85,7 +85,7 @@ def fits(streams: Sequence[Stream], topic: str = "") -> None:
     for stream in streams:
         _one_fits(stream)
     first = _input(streams[0])
-    if topic and not first.reads(topic):
+    if topic and not first.reads_topic(topic):
         raise _refused(streams[0], "does not read what is archived", f"{first.source}, not {topic}", "name its archive")
     for before, stream in pairwise(streams):
         given, output = _input(stream), _output(before)
@@ -97,8 +97,8 @@ def fits(streams: Sequence[Stream], topic: str = "") -> None:
             hint = "read values only: by then nobody knows the places and times that its records had"
             raise _refused(stream, f"reads more of {output.name} than its values", got, hint)
         one, other = before.output_mode, stream.output_mode
-        if other.length % one.length or (other.ends - one.ends) % one.length:
-            got = f"windows of {other.length} of windows of {one.length}"
+        if other.window_length % one.window_length or (other.window_phase - one.window_phase) % one.window_length:
+            got = f"windows of {other.window_length} of windows of {one.window_length}"
             raise _refused(stream, f"has windows that cut those of {before.name}", got, "take whole windows of it")
 
 
@@ -110,9 +110,9 @@ def within(streams: Sequence[Stream], start: datetime, end: datetime) -> tuple[d
     if start.tzinfo is None or end.tzinfo is None:
         raise DeclarationError("an interval has a time without a zone", got=f"{start} to {end}", hint="say UTC")
     output_mode = streams[-1].output_mode
-    first = -((output_mode.ends - (max(start, EPOCH) - EPOCH)) // output_mode.length)
-    last = (end - EPOCH - output_mode.ends) // output_mode.length
-    low, high = (EPOCH + output_mode.ends + n * output_mode.length for n in (first, last))
+    first = -((output_mode.window_phase - (max(start, EPOCH) - EPOCH)) // output_mode.window_length)
+    last = (end - EPOCH - output_mode.window_phase) // output_mode.window_length
+    low, high = (EPOCH + output_mode.window_phase + n * output_mode.window_length for n in (first, last))
     return low, max(low, high)
 
 
@@ -159,7 +159,7 @@ def recomputed(
             target = f"{made}/{number}"
             try:
                 with told(spark, stream.name):
-                    if by_hours and number == 0 and not _input(stream).by_own_time:
+                    if by_hours and number == 0 and not _input(stream).uses_record_timestamp:
                         _times_agree(session_for(spark, stream), stream, paths)
                     stage.run(spark, stream, paths, target, archived=number == 0)
             except PenstockError:
@@ -235,7 +235,7 @@ class _Stage:
                 f"{at[0]} to {at[1]}, of windows from {at[2]} to {at[3]}",
                 "let their event time be the start of their window, or any time in it",
             )
-        size, phase = stream.output_mode.length // MICRO, stream.output_mode.ends // MICRO
+        size, phase = stream.output_mode.window_length // MICRO, stream.output_mode.window_phase // MICRO
         self._bounds = first - (first - phase) % size, last - (last - phase) % size + size
 
 
@@ -256,11 +256,13 @@ def _times_agree(spark: SparkSession, stream: Stream, paths: Sequence[str]) -> N
     header = F.array(F.struct(F.lit("archived").alias("key"), kept.alias("value")))
     source = spark.read.parquet(*(f"file://{path}" for path in paths)).withColumn("headers", header)
     rows = records.decoded(source.select(*RECORD), given, None)
-    said = F.col(f"{WHOLE}.headers")[0].value.cast("string").cast("bigint")
+    said = F.col(f"{RECORD_COLUMN}.headers")[0].value.cast("string").cast("bigint")
     off = F.abs(F.unix_micros(EVENT_TIME) - said)
     # Of a time that no folder is named after the archive takes the record's own.
     usable = ~F.col(BAD) & (F.col(EVENT_TIME) >= F.lit(EPOCH))
-    shown = F.struct(*(F.col(f"{WHOLE}.{name}").alias(name) for name in ("topic", "partition", "offset")), EVENT_TIME)
+    shown = F.struct(
+        *(F.col(f"{RECORD_COLUMN}.{name}").alias(name) for name in ("topic", "partition", "offset")), EVENT_TIME
+    )
     found = rows.where(~F.col(BEAT) & usable & (off >= SECOND)).agg(F.count(F.lit(1)), F.max_by(shown, off), F.max(off))
     [(count, one, most)] = found.collect()
     if count:
@@ -331,13 +333,17 @@ def _one_fits(stream: Stream) -> None:
         hint = "take a stream that reads all of it"
         raise _refused(stream, "reads a share of its topic", f"share={_input(stream).share}", hint)
     output_mode = stream.output_mode
-    if not isinstance(output_mode, EmitChanges | EmitFinal) or not output_mode.length or stream.stateful_steps != 1:
+    if (
+        not isinstance(output_mode, EmitChanges | EmitFinal)
+        or not output_mode.window_length
+        or stream.stateful_steps != 1
+    ):
         got = f"{type(output_mode).__name__}, {stream.stateful_steps} stateful steps"
         hint = "take one that has the output mode EmitChanges or EmitFinal of windows, in one step"
         raise _refused(stream, "does not count by windows alone", got, hint)
     if not (isinstance(stream.output, TopicOutput) and stream.output.keyed):
         hint = "give it one TopicOutput with a key: its rows then take the place of those that are there"
-        raise _refused(stream, "does not write one topic by key", ", ".join(stream.targets), hint)
+        raise _refused(stream, "does not write one topic by key", ", ".join(stream.output_names), hint)
 
 
 def _input(stream: Stream) -> Input:

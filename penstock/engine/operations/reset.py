@@ -19,7 +19,7 @@ from penstock.errors import Blocked
 if TYPE_CHECKING:
     from penstock.engine.checkpoint.layout import Checkpoint
     from penstock.engine.checkpoint.offset_log import Ends
-    from penstock.model.output import Mark
+    from penstock.model.output import CommitMarker
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Reset:
         return bool(record["offset"] < self.below.get(record["topic"], {}).get(record["partition"], 0))
 
 
-def take_up(checkpoint: Checkpoint, mark: Mark) -> Reset | None:
+def take_up(checkpoint: Checkpoint, mark: CommitMarker) -> Reset | None:
     """Bring the reset that waits, if there is one, into force; the one that is. The query must not run.
 
     mark: of the last batch that was written.
@@ -87,7 +87,7 @@ def _whole(text: str, path: str) -> Reset:
     return Reset.read(text)
 
 
-def below(before: Reset | None, mark: Mark, ids: Mapping[str, str]) -> Ends:
+def below(before: Reset | None, mark: CommitMarker, ids: Mapping[str, str]) -> Ends:
     """The offsets, of topics that are still the same, below which all was looked at.
 
     before: the reset that is in force: what it passed over was not looked at, and then nothing behind that counts.
@@ -96,7 +96,7 @@ def below(before: Reset | None, mark: Mark, ids: Mapping[str, str]) -> Ends:
     for topic, now in ids.items():
         was = before if before is not None and before.ids.get(topic) == now else Reset({})
         seen, starts = was.below.get(topic, {}), was.starts.get(topic, {})
-        read = mark.offsets.get(topic, {}) if mark.ids.get(topic, now) == now else {}
+        read = mark.offsets.get(topic, {}) if mark.topic_ids.get(topic, now) == now else {}
         behind = {p: at for p, at in read.items() if starts.get(p, 0) <= seen.get(p, 0)}
         if seen or behind:
             found[topic] = {p: max(seen.get(p, 0), behind.get(p, 0)) for p in seen.keys() | behind.keys()}

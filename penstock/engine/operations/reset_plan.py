@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from penstock.engine.checkpoint.layout import Checkpoint
     from penstock.engine.checkpoint.offset_log import Ends
     from penstock.kafka.dead_letters import Origin
-    from penstock.model.output import Mark
+    from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
 
 Place = tuple[str, int]
@@ -82,7 +82,9 @@ def planned(stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Che
     """What a reset would do; nothing is changed. spark: a session for the stream, which does not run."""
     client = admin(bootstrap)
     there = partitions(client, bootstrap)
-    counts = {topic: n for topic, n in there.items() if any(given.reads(topic) for given in stream.sources.values())}
+    counts = {
+        topic: n for topic, n in there.items() if any(given.reads_topic(topic) for given in stream.sources.values())
+    }
     places = [(topic, p) for topic, count in counts.items() for p in range(count)]
     firsts, ends = first_offsets(client, places, bootstrap), end_offsets(client, places, bootstrap)
     if silent := sorted(set(places) - (firsts.keys() & ends.keys())):
@@ -115,7 +117,7 @@ def planned(stream: Stream, spark: SparkSession, bootstrap: str, checkpoint: Che
     return plan
 
 
-def _read(checkpoint: Checkpoint, mark: Mark, before: Reset | None, ids: Mapping[str, str]) -> Ends:
+def _read(checkpoint: Checkpoint, mark: CommitMarker, before: Reset | None, ids: Mapping[str, str]) -> Ends:
     """The next offsets behind what is written. before: the reset that is in force."""
     read, _ = checkpoint.waiting()
     if not checkpoint.wrote(mark):
@@ -125,13 +127,13 @@ def _read(checkpoint: Checkpoint, mark: Mark, before: Reset | None, ids: Mapping
         return {t: {**begun.get(t, {}), **read.get(t, {})} for t in begun.keys() | read.keys()}
     found: Ends = {}
     for topic, now in ids.items():
-        if mark.ids.get(topic, now) == now:
+        if mark.topic_ids.get(topic, now) == now:
             behind, done = read.get(topic, {}), mark.offsets.get(topic, {})
             found[topic] = {p: max(behind.get(p, 0), done.get(p, 0)) for p in behind.keys() | done.keys()}
     return found
 
 
-def _emitted(checkpoint: Checkpoint, mark: Mark, before: Reset | None) -> int:
+def _emitted(checkpoint: Checkpoint, mark: CommitMarker, before: Reset | None) -> int:
     """The latest watermark, epoch ms, of batches that are written; 0 for none."""
     plans = [plan for text in mark.plans.values() if (plan := offset_log.Plan.read(text))]
     found = [plan.watermark_ms for plan in plans] + ([before.emitted] if before else [])
@@ -177,7 +179,7 @@ def _ahead(stream: Stream, topic: str) -> int:
     """How far, in ms, the event time of a topic's records may lie behind their own timestamps."""
     if isinstance(stream.output_mode, Stateless):
         return 0
-    ahead = (given.ahead for given in stream.sources.values() if given.reads(topic))
+    ahead = (given.max_ahead for given in stream.sources.values() if given.reads_topic(topic))
     return max(millis(length) for length in ahead if length is not None)
 
 
@@ -198,7 +200,7 @@ def _floor(
         if part.first:
             # In whatever order they were.
             upto = max(upto, removed[part.topic].until or 0)
-        late = millis(stream.output_mode.delay) if part.start == part.first else 0
+        late = millis(stream.output_mode.watermark_delay) if part.start == part.first else 0
         found.append(upto + _ahead(stream, part.topic) + late)
     return max(found, default=None)
 
@@ -230,14 +232,14 @@ def _judge(stream: Stream, plan: Plan, windows: list[bridge.Windows], floor: int
         elif plan.again:
             plan.notes.append("rows of records that are read again are written over themselves")
         return
-    told = isinstance(output_mode, EmitChanges | EmitFinal) and output_mode.length and stream.stateful_steps == 1
+    told = isinstance(output_mode, EmitChanges | EmitFinal) and output_mode.window_length and stream.stateful_steps == 1
     if not (told and windows and all(one.length == one.slide for one in windows)):
         if floor is not None:
             plan.against.append("what it counts is not of windows one behind the other, so rows would come with less")
         elif plan.again and kept:
             plan.against.append(f"all rows come once more; {kept} would hold them twice")
         return
-    size, phase = millis(output_mode.length), millis(output_mode.ends)
+    size, phase = millis(output_mode.window_length), millis(output_mode.window_phase)
     emitted = plan.reset.emitted
     unfinished = emitted - (emitted - phase) % size if emitted else None
     if floor is not None:

@@ -48,7 +48,7 @@ def sink_of(stream: Stream) -> Output:
     if not isinstance(output, Output) or output.delivery != "upsert" or stream.tables:
         raise DeclarationError(
             f"stream {stream.name} is no sink of documents",
-            got=", ".join(stream.targets),
+            got=", ".join(stream.output_names),
             hint="name one of sql/sinks/",
         )
     return output
@@ -76,7 +76,7 @@ def _made(spark: SparkSession, stream: Stream, given: Sequence[Whole]) -> Made:
     frames: dict[str, DataFrame] = {}
     wrong: dict[Origin, str] = {}
     for name, one in stream.sources.items():
-        source = spark.createDataFrame(_table([record for record in given if one.reads(record.place.topic)]))
+        source = spark.createDataFrame(_table([record for record in given if one.reads_topic(record.place.topic)]))
         rows = decode.decoded(source, one, F.current_timestamp())
         if one.schema:
             kept = rows.where(columnar.BAD).select(f"{columnar.KEPT}.*")

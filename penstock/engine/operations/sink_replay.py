@@ -16,7 +16,7 @@ from penstock.kafka.limits import Message
 from penstock.kafka.record_lookup import told_of
 from penstock.kafka.replay import REPLAYS, note, noted
 from penstock.kafka.transactions import TransactionalWriter
-from penstock.model.output import NOTHING, Output, Owner, Writer, open_store
+from penstock.model.output import NO_COMMIT, Output, Writer, WriterOwner, open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +63,7 @@ def replay(
             records = {which: told_of(one, reader, ids) for which, one in first.items() if which not in done}
         found = _made(spark, stream, records)
         output = sink_of(stream)
-        with _opened(output, Owner(stream.name, stream.group, bootstrap)) as writer:
+        with _opened(output, WriterOwner(stream.name, stream.group, bootstrap)) as writer:
             ended = []
             for which, letter in sorted(first.items(), key=lambda one: one[1].origin or ("", 0, 0)):
                 if which in done:
@@ -83,7 +83,7 @@ def _note(stream: Stream, letter: Letter) -> bytes:
 
 
 @contextmanager
-def _opened(output: Output, owner: Owner) -> Iterator[Writer]:
+def _opened(output: Output, owner: WriterOwner) -> Iterator[Writer]:
     writer = open_store([output], owner)
     try:
         yield writer
@@ -113,7 +113,7 @@ def _one(letter: Letter, record: Whole | None, found: Made | None, output: Outpu
     before = _conflicts(writer)
     for last in (*[False] * (TRIES - 1), True):
         try:
-            writer.write({output.name: rows}, NOTHING)
+            writer.write({output.name: rows}, NO_COMMIT)
         except Refused as e:
             return Replayed(letter, f"refused again: {next(iter(e.rows[output.name].values()))}", ended=False)
         except Wait as e:

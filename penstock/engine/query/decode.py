@@ -22,7 +22,7 @@ from penstock.codec.event_time import FIRST, LAST
 from penstock.codec.heartbeat import BEAT_KEY, Signer, signer
 from penstock.errors import DeclarationError
 from penstock.model.checks.volatile_expressions import DAYLESS, moment_of, texts_of
-from penstock.model.input import WHOLE
+from penstock.model.input import RECORD_COLUMN
 from penstock.model.schema import quoted
 
 if TYPE_CHECKING:
@@ -64,17 +64,17 @@ def decoded(
     if given.record:
         back = {"headers": F.from_json(F.col(f"{KEPT}.headers"), HEADERS)}
         whole = (back.get(name, F.col(f"{KEPT}.{name}")).alias(name) for name in (*RAW, *OWN))
-        rows = rows.withColumn(WHOLE, F.struct(*whole))
+        rows = rows.withColumn(RECORD_COLUMN, F.struct(*whole))
     rows = rows if reading.timed else _timed(rows, given, _horizon(given, now, f"{KEPT}.timestamp"))
     return _with_time(rows) if given.record else rows
 
 
 def _horizon(given: Input, now: Column | None, own: str) -> Column:
     """The latest event time that is believed, epoch microseconds. own: where the record's timestamp is found."""
-    if given.ahead is None:
+    if given.max_ahead is None:
         return F.lit(LAST)
     at = F.least(own, F.current_timestamp()) if now is None else now
-    return F.unix_micros(at) + given.ahead // timedelta(microseconds=1)
+    return F.unix_micros(at) + given.max_ahead // timedelta(microseconds=1)
 
 
 def _told(rows: DataFrame, expression: str) -> Column:
@@ -97,19 +97,19 @@ def _own(place: str = "timestamp") -> Column:
 
 def _with_time(rows: DataFrame) -> DataFrame:
     """Rows whose record has its event time too."""
-    return rows.withColumn(WHOLE, F.col(WHOLE).withField(EVENT_TIME, F.col(EVENT_TIME)))
+    return rows.withColumn(RECORD_COLUMN, F.col(RECORD_COLUMN).withField(EVENT_TIME, F.col(EVENT_TIME)))
 
 
 def _raw(source: DataFrame, given: Input, horizon: Column, ours: Signer) -> DataFrame:
     """Records as they are, by their own time where the expression gives none; one too far in the future is capped."""
-    whole = [F.struct(*RAW, *OWN).alias(WHOLE)] if given.record else []
+    whole = [F.struct(*RAW, *OWN).alias(RECORD_COLUMN)] if given.record else []
     rows = source.select(*RAW, "timestamp", *whole, _beat_at(source.sparkSession, ours).alias(BEAT))
     _steady(rows, given)
     own = F.least(F.coalesce(_told(rows, given.event_time), _own()), horizon)
     time = F.coalesce(F.timestamp_millis(BEAT), own).alias(EVENT_TIME)
     beat = F.col(BEAT).isNotNull().alias(BEAT)
     made = (time, beat, F.lit(False).alias(BAD), F.struct(*RAW).alias(KEPT))
-    found = rows.select(*RAW, "timestamp", *made, *([WHOLE] if given.record else []))
+    found = rows.select(*RAW, "timestamp", *made, *([RECORD_COLUMN] if given.record else []))
     return _with_time(found) if given.record else found
 
 
@@ -152,7 +152,7 @@ def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
     _steady(rows, given)
     time = F.when(F.col(BEAT), F.col(EVENT_TIME))
     if given.tombstones == "keep":
-        time = time.when(F.col(f"{WHOLE}.value").isNull(), _own(f"{WHOLE}.timestamp"))
+        time = time.when(F.col(f"{RECORD_COLUMN}.value").isNull(), _own(f"{RECORD_COLUMN}.timestamp"))
     time = time.when(~F.col(BAD), _told(rows, given.event_time))
     rows = rows.withColumn(EVENT_TIME, time)
     none, ahead = F.col(EVENT_TIME).isNull(), F.unix_micros(EVENT_TIME) > horizon
@@ -165,7 +165,7 @@ def _timed(rows: DataFrame, given: Input, horizon: Column) -> DataFrame:
 
 def _steady(rows: DataFrame, given: Input) -> None:
     """DeclarationError if a record that is read again has another event time."""
-    if not given.by_own_time and (moment := moment_of(rows.select(F.expr(given.event_time)))):
+    if not given.uses_record_timestamp and (moment := moment_of(rows.select(F.expr(given.event_time)))):
         raise DeclarationError(
             f"input {given.source}: its event time is another each time that it is asked",
             got=moment,
@@ -194,9 +194,10 @@ def raw(rows: DataFrame, given: Input, metric: str | Observation) -> DataFrame:
 def parted(alive: DataFrame, gone: DataFrame) -> DataFrame:
     """Rows of records with values and of tombstones, so that Spark can tell: it runs nothing of those that a filter by
     `record.value` leaves out."""
-    some, none = F.coalesce(f"{WHOLE}.value", F.expr("X''")), F.lit(None).cast("binary")
+    some, none = F.coalesce(f"{RECORD_COLUMN}.value", F.expr("X''")), F.lit(None).cast("binary")
     one, other = (
-        rows.withColumn(WHOLE, F.col(WHOLE).withField("value", value)) for rows, value in ((alive, some), (gone, none))
+        rows.withColumn(RECORD_COLUMN, F.col(RECORD_COLUMN).withField("value", value))
+        for rows, value in ((alive, some), (gone, none))
     )
     return one.union(other)
 
@@ -204,7 +205,7 @@ def parted(alive: DataFrame, gone: DataFrame) -> DataFrame:
 def tombstones(source: DataFrame, like: DataFrame, metric: str) -> DataFrame:
     """The records without a value, as rows of some columns: NULL in each but `event_time` and `record`."""
     time, whole = _own(), F.struct(*RAW, *OWN, _own().alias(EVENT_TIME))
-    made = {EVENT_TIME: time, WHOLE: whole}
+    made = {EVENT_TIME: time, RECORD_COLUMN: whole}
     found = source.where("value IS NULL").select(
         *(made.get(f.name, F.lit(None).cast(f.dataType)).alias(f.name) for f in like.schema.fields)
     )
@@ -214,7 +215,7 @@ def tombstones(source: DataFrame, like: DataFrame, metric: str) -> DataFrame:
 def _counted(given: Input) -> list[Column]:
     """How many records are beats, the time of the latest and, where each row is one, how many there are: Spark itself
     counts what it read, once for each branch of its plan, and a sink's has one of its own for tombstones."""
-    rows = [F.count(F.lit(1)).alias("values" if given.parted else "rows")] if given.record else []
+    rows = [F.count(F.lit(1)).alias("values" if given.splits_tombstones else "rows")] if given.record else []
     latest = F.max(F.when(F.col(BEAT), F.unix_millis(EVENT_TIME))).alias("beat_at")
     return [F.count_if(BEAT).alias("beats"), latest, *rows]
 

@@ -70,10 +70,10 @@ def stream(
     reader = reader.option("startingOffsets", starts).option("groupIdPrefix", f"{of.group}-reader")
     raw = left_out(_share(reader.load(), given), without)
     raw = raw if upto is None else raw.where(before(upto))
-    alive = raw.where("value IS NOT NULL") if given.parted else raw
+    alive = raw.where("value IS NOT NULL") if given.splits_tombstones else raw
     rows = decode.decoded(alive, given, F.current_timestamp())
     rows = decode.good(rows, given, f"bad_{name}") if given.schema else decode.raw(rows, given, f"beats_{name}")
-    delay = f"{of.output_mode.delay.total_seconds()} seconds"
+    delay = f"{of.output_mode.watermark_delay.total_seconds()} seconds"
     found = decode.without_beats(_new(rows, name, reset).withWatermark(columnar.EVENT_TIME, delay))
     if alive is raw:
         return found
@@ -92,7 +92,7 @@ def _new(rows: DataFrame, name: str, reset: Reset | None) -> DataFrame:
 def _starts(given: Input, bootstrap: str, reset: Reset) -> Ends:
     """For each partition that there is now where a reset lets it begin."""
     client = admin(bootstrap)
-    counts = {t: n for t, n in partitions(client, bootstrap).items() if given.reads(t)}
+    counts = {t: n for t, n in partitions(client, bootstrap).items() if given.reads_topic(t)}
     ids = topic_ids(client, counts, bootstrap)
     same = {t for t in counts if reset.ids.get(t) == ids.get(t)}
     return {

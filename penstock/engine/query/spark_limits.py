@@ -77,11 +77,14 @@ def is_frame(stream: Stream, rows: object) -> None:
 def windows_fit(stream: Stream, found: Sequence[Windows]) -> None:
     """DeclarationError if the windows of a plan with one step end at other times than the output mode says."""
     output_mode = stream.output_mode
-    if stream.stateful_steps > 1 or not output_mode.length:
+    if stream.stateful_steps > 1 or not output_mode.window_length:
         return
     for one in found:
-        if (one.slide, one.phase) != (output_mode.length, output_mode.ends):
-            kind, said = type(output_mode).__name__, f"window={output_mode.length!r}, phase={output_mode.ends!r}"
+        if (one.slide, one.phase) != (output_mode.window_length, output_mode.window_phase):
+            kind, said = (
+                type(output_mode).__name__,
+                f"window={output_mode.window_length!r}, phase={output_mode.window_phase!r}",
+            )
             raise DeclarationError(
                 f"stream {stream.name} groups by windows that end at other times than its output mode says, so it "
                 "would close them at the wrong time, or take the wrong records for late",
@@ -102,7 +105,7 @@ def times_fit(stream: Stream, untimed: Sequence[str], own: Sequence[str]) -> Non
             hint="leave withWatermark out: how late a record may be is the output mode's, and which time counts is the "
             "event_time of the input",
         )
-    if stream.output_mode.refines and untimed:
+    if stream.output_mode.updates_rows and untimed:
         raise DeclarationError(
             f"stream {stream.name} uses {type(stream.output_mode).__name__} for groups without event time, so no "
             "record would ever be late, and their state would grow for ever",
@@ -124,7 +127,7 @@ def clocks_fit(stream: Stream, found: Sequence[str]) -> None:
 
 def timers_fit(stream: Stream, due: Sequence[str]) -> None:
     """DeclarationError if keys of some folds are due at times, and nothing moves time. due: those folds."""
-    if due and not stream.output_mode.due:
+    if due and not stream.output_mode.heartbeat_schedule:
         raise DeclarationError(
             f"stream {stream.name} has keys that are due at a time, and nothing moves time when nobody sends",
             got=f"fold {', '.join(due)} and {type(stream.output_mode).__name__}() without tick",

@@ -71,7 +71,7 @@ class StreamRun:
         self.stream = stream
         self.offsets: dict[str, dict[int, int]] = {}
         self._figures = Figures(figures)
-        self._through = Through(figures.behind_ms, waits=stream.output_mode.due is not None)
+        self._through = Through(figures.behind_ms, waits=stream.output_mode.heartbeat_schedule is not None)
         self._spark = session_for(spark, stream)
         self._bootstrap = bootstrap
         self._checkpoint = Checkpoint(self._spark, checkpoint_root, stream.name)
@@ -143,7 +143,7 @@ class StreamRun:
             writer = (
                 encoded(self.stream, rows)
                 .writeStream.queryName(self.stream.name)
-                .outputMode(self.stream.output_mode.mode)
+                .outputMode(self.stream.output_mode.spark_mode)
                 .option("checkpointLocation", self._checkpoint.path)
                 .foreachBatch(self._batches.write)
             )
@@ -266,7 +266,7 @@ class StreamRun:
     def _rest(self) -> None:
         """See whether a stream that waits for the clock has closed the windows of its last batch."""
         query, quiet = self._query, time.monotonic() - self._wrote_at >= NEXT_BATCH and not self._batches.busy_for()
-        if query is not None and quiet and self.stream.output_mode.due and bridge.rests(query):
+        if query is not None and quiet and self.stream.output_mode.heartbeat_schedule and bridge.rests(query):
             self._through.rests()
 
     def _becomes(self, state: str) -> None:

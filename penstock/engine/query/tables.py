@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from penstock.model.input import Table
-    from penstock.model.output import Mark
+    from penstock.model.output import CommitMarker
     from penstock.model.stream import Stream
 
 log = logging.getLogger(__name__)
@@ -123,9 +123,9 @@ class KeptTable:
         self.catch_up(now, stopped, lambda: told(now.ends))
         self._files.ready(query, batch, now.at)
 
-    def settle(self, mark: Mark) -> None:
+    def settle(self, mark: CommitMarker) -> None:
         """Learn from the mark of the last batch which dead letters are written."""
-        same = mark.ids.get(self.topic) == self.id
+        same = mark.topic_ids.get(self.topic) == self.id
         self._written = dict(mark.offsets.get(self.topic, {})) if same else {}
 
     def dead(self, stream: str) -> list[dict[str, object]]:
@@ -212,14 +212,17 @@ class Tables:
         for name, kept in self._kept.items():
             kept.advance(query, batch, stopped, lambda ends, name=name: self._tell({name: ends}))  # type: ignore[misc]
 
-    def settle(self, mark: Mark) -> None:
+    def settle(self, mark: CommitMarker) -> None:
         """mark: of the last batch in the store that takes dead letters."""
         for kept in self._kept.values():
             kept.settle(mark)
 
     def dead(self) -> tuple[dict[str, pa.Table], int, str]:
         """Dead letters by topic, how many, and why the first one is."""
-        found = {t.rejected.name: self._kept[name].dead(self._stream.name) for name, t in self._stream.tables.items()}
+        found = {
+            t.dead_letter_topic.name: self._kept[name].dead(self._stream.name)
+            for name, t in self._stream.tables.items()
+        }
         rows = {topic: pa.Table.from_pylist(r, schema=KEPT) for topic, r in found.items() if r}
         every = [row for r in found.values() for row in r]
         return rows, len(every), str(every[0]["reason"]) if every else ""

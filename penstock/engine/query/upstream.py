@@ -48,14 +48,14 @@ class Fed:
 
     @classmethod
     def read(cls, value: bytes) -> Fed | None:
-        """By its mark; None if that does not say how far it has come, as those of earlier versions."""
+        """By its mark; None if that does not say how far it has come."""
         try:
             found = json.loads(value)
             plan = Plan.read(found["plans"].get(str(found["batch"]), ""))
-            said = (found["query"], int(found["batch"])), tuple(found["writes"]), int(found["time"])
+            said = (found["query"], int(found["batch"])), tuple(found["output_topics"]), int(found["event_time"])
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
-        return cls(*said, plan.ends if plan and not found.get("waits") else {})
+        return cls(*said, plan.ends if plan and not found["waits_for_clock"] else {})
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def limit(given: Input, before: Look, after: Look) -> int:
     """How far the rows of an input may move time, epoch ms. before, after: looks around the planning of a batch."""
 
     def feeding(look: Look) -> dict[str, Fed]:
-        return {name: one for name, one in look.fed.items() if any(map(given.reads, one.writes))}
+        return {name: one for name, one in look.fed.items() if any(map(given.reads_topic, one.writes))}
 
     known, now = feeding(before), feeding(after)
     if not after.whole or now.keys() - known.keys():
@@ -118,7 +118,7 @@ class Feeds:
         before = self._before if batch_id > self._planned else NOTHING
         self._before, self._planned = after, batch_id
         written = {topic for one in after.fed.values() for topic in one.writes}
-        self.fed = [name for name, given in self._stream.sources.items() if any(map(given.reads, written))]
+        self.fed = [name for name, given in self._stream.sources.items() if any(map(given.reads_topic, written))]
         return {name: limit(self._stream.sources[name], before, after) for name in inputs}
 
     def _looked(self, before: Look) -> Look:
@@ -148,7 +148,7 @@ class Looks:
             name: self._read[name] if self._read.get(name, (b"",))[0] is value else (value, Fed.read(value))
             for name, value in marks.items()
         }
-        mine = self._stream.follows
+        mine = self._stream.has_input_topic
         fed = {n: f for n, (_, f) in self._read.items() if f and n != self._stream.name and any(map(mine, f.writes))}
         same = {name for name, one in fed.items() if name in before.fed and before.fed[name].batch == one.batch}
         return Look(self._resting(fed, same), whole=not self._marks.undecided)
@@ -175,7 +175,9 @@ def feeding(stream: Stream) -> tuple[str, ...]:
         return ()
     found = stream.sources.items()
     return tuple(
-        name for name, i in found if not i.by_own_time or (i.topic is not None and not stream.output_mode.drops_late)
+        name
+        for name, i in found
+        if not i.uses_record_timestamp or (i.topic is not None and not stream.output_mode.drops_late)
     )
 
 

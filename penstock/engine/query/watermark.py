@@ -62,10 +62,13 @@ class Watermark:
 
     def _latest(self, name: str, limits: dict[str, int], batch: Batch, execution: Execution) -> int | None:
         """Behind which time no record of an input moves the watermark."""
-        upto = FREE if not name or self._stream.sources[name].by_own_time else limits.get(name, FREE)
+        upto = FREE if not name or self._stream.sources[name].uses_record_timestamp else limits.get(name, FREE)
         if upto >= batch.at_ms:
             return batch.at_ms
-        if self._stream.output_mode.due and (metric := execution.observed(self._metric(name))) is not None:
+        if (
+            self._stream.output_mode.heartbeat_schedule
+            and (metric := execution.observed(self._metric(name))) is not None
+        ):
             upto = max(upto, metric.getAs("beat_at") or 0)
         return min(batch.at_ms, upto) or None
 

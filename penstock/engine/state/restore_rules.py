@@ -56,7 +56,7 @@ def restoring(stream: Stream, rows: DataFrame, place: Place) -> Restoring:
     if len(outputs) != 1:
         raise DeclarationError(
             f"{what}: it needs one output that is compacted",
-            got=", ".join(o.name for o in outputs) or f"none of {', '.join(stream.targets)} is",
+            got=", ".join(o.name for o in outputs) or f"none of {', '.join(stream.output_names)} is",
             hint=f"{anew}; for the next time, write the state to one Topic(..., compacted=True)",
         )
     (output,) = outputs

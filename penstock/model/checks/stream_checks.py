@@ -51,12 +51,12 @@ def _takes_inputs(transform: object) -> bool:
 def numbers_fit(stream: Stream) -> None:
     """Its numbers are in their range."""
     check_kind(f"stream {stream.name}", "steps", stream.steps, int, type(None))
-    check_kind(f"stream {stream.name}", "runs", stream.runs, bool)
+    check_kind(f"stream {stream.name}", "enabled", stream.enabled, bool)
     for what, least, kind in (
         ("shuffle_partitions", 1, int),
         ("every", 0, float),
         ("max_records", 0, int),
-        ("poison", 0, int),
+        ("max_poison", 0, int),
     ):
         given = getattr(stream, what)
         check_kind(f"stream {stream.name}", what, given, kind)

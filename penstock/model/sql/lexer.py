@@ -13,7 +13,7 @@ from sqlglot.errors import TokenError
 from sqlglot.tokenizer_core import Token, TokenType
 
 from penstock.errors import DeclarationError
-from penstock.model.output_mode import LONGEST
+from penstock.model.output_mode import MAX_DURATION
 
 QUOTED = {TokenType.IDENTIFIER, TokenType.STRING, TokenType.RAW_STRING}
 UNITS = {
@@ -143,7 +143,7 @@ class Tokens:
         if unit is None:
             known = ", ".join(f"{name}S" for name in UNITS)
             raise self.error("this is no unit of time", token.text, f"take one of: {known}", token)
-        if count > LONGEST // unit:
+        if count > MAX_DURATION // unit:
             raise self.error("this is longer than time is reckoned", str(count), "give fewer", token)
         return count * unit
 

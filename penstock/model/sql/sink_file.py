@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from penstock.model.declaration import files_of
+from penstock.model.declaration import list_files
 from penstock.model.sink import Sink
 from penstock.model.sql.lexer import place, taken_apart, text_of
 from penstock.model.sql.sink_clauses import Clauses
@@ -19,7 +19,7 @@ QUOTED = (
 
 def load(folder: Path) -> dict[str, Sink]:
     """The sinks of a folder, by name; none if there is no folder."""
-    return {path.stem: read(path) for path in files_of(folder, ".sql")}
+    return {path.stem: read(path) for path in list_files(folder, ".sql")}
 
 
 def read(path: Path) -> Sink:

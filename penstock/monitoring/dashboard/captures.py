@@ -9,7 +9,7 @@ from typing import Any
 from penstock.catalog import readable
 from penstock.control import Control
 from penstock.control.repositories.captures import CaptureRow
-from penstock.model.topic import ASIDE
+from penstock.model.topic import DEAD_LETTERS
 from penstock.monitoring.dashboard.model import StreamView
 from penstock.monitoring.dashboard.snapshot_cache import take
 from penstock.monitoring.dashboard.states import Limits
@@ -81,6 +81,6 @@ def _warnings(stream: StreamView, row: CaptureRow | None, now: int) -> list[str]
     if row and row.aside:
         found.append(
             f"{row.aside['rows']} rows are put aside and not in its topic, e.g. {row.aside['first']}: see why by "
-            f"`penstock dead-letters show {ASIDE.name} --stream {row.name}`"
+            f"`penstock dead-letters show {DEAD_LETTERS.name} --stream {row.name}`"
         )
     return found

@@ -14,7 +14,7 @@ from penstock.errors import BrokerError
 from penstock.kafka.admin import admin, partitions
 from penstock.kafka.client import connection, unreachable
 from penstock.logs import printable
-from penstock.model.topic import ASIDE, Topic
+from penstock.model.topic import DEAD_LETTERS, Topic
 
 Kind = Literal["dead", "late"]
 # Offsets that are looked at of each partition: other streams' letters and ends of transactions lie between.
@@ -46,7 +46,7 @@ class Letter:
 def topics(kind: Kind, stream: str, read: Iterable[str], aside: Iterable[str] = ()) -> list[str]:
     """Where the letters of a stream may lie; read: the topics that it reads; aside: those of a sink's own."""
     # Records of raw inputs and rows that no output takes have a topic for all streams.
-    dead = [*(Topic(topic).dead_letters for topic in read), *(aside or [f"{stream}-dead-letter"]), ASIDE.name]
+    dead = [*(Topic(topic).dead_letters for topic in read), *(aside or [f"{stream}-dead-letter"]), DEAD_LETTERS.name]
     return [f"{stream}-late"] if kind == "late" else dead
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from penstock.control import AppRow, Desired, DriverRow
 from penstock.control.repositories.captures import CaptureRow
 from penstock.control.repositories.data_loss import GapRow, lost
-from penstock.model.declaration import CAPTURES
+from penstock.model.declaration import CAPTURES_APP
 from penstock.monitoring.dashboard.alarms import PAST_FOR, alarms
 from penstock.monitoring.dashboard.backfills import run_view
 from penstock.monitoring.dashboard.model import (
@@ -40,7 +40,7 @@ def overview(snap: Snapshot, limits: Limits) -> Overview:
     actions: list[Mapping[str, Any]] = [
         {**action, "age_ms": max(0, snap.now - action["at"])} for action in snap.actions
     ]
-    captures = [_capture(snap, stream) for stream in streams if stream.app == CAPTURES]
+    captures = [_capture(snap, stream) for stream in streams if stream.app == CAPTURES_APP]
     sinks = [_sink(snap, stream, stream.store) for stream in streams if stream.store is not None]
     runs = [run_view(row, snap.now) for row in snap.runs]
     totals, freshness = _totals(apps, streams), _freshness(snap, apps, streams)
@@ -231,8 +231,8 @@ def _totals(apps: list[AppView], streams: list[StreamView]) -> Totals:
     wanted = [s for s in streams if s.desired == "on"]
     current = [s for s in wanted if s.reported_age_ms is not None and not s.stale]
     # A capture reads no topic.
-    measured = [s for s in wanted if s.app != CAPTURES]
-    lags = [s.lag for s in current if s.app != CAPTURES and s.lag is not None]
+    measured = [s for s in wanted if s.app != CAPTURES_APP]
+    lags = [s.lag for s in current if s.app != CAPTURES_APP and s.lag is not None]
     return Totals(
         streams=len(streams),
         wanted=len(wanted),

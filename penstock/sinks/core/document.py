@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ClassVar
 from penstock.model.lazy_spark import F
 from penstock.model.output import Delivery, Output
 from penstock.model.sink import Tombstones, Unit
-from penstock.model.topic import Topic, beside
+from penstock.model.topic import Topic, side_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -69,8 +69,8 @@ class Documents(Output):
         return self.name
 
     @property
-    def aside(self) -> Topic:
-        return beside(self.dead_letters or f"{self.sink}-dead-letter")
+    def dead_letter_topic(self) -> Topic:
+        return side_topic(self.dead_letters or f"{self.sink}-dead-letter")
 
     def columns(self) -> list[Column]:
         """`id BINARY, version BIGINT, deleted BOOLEAN, at TIMESTAMP, refused STRING`, the place of the record, `body`;

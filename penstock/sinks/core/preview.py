@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import DeclarationError, SinkError
-from penstock.model.input import RAW, RECORD
+from penstock.model.input import RAW_FIELDS, RECORD_FIELDS
 from penstock.model.schema import quoted, schema
 from penstock.model.sink import Read, Sink
 from penstock.model.stream import Stream
@@ -83,9 +83,9 @@ def _some(sink: Sink, frames: Sequence[DataFrame]) -> None:
 
 def _empty(read: Read, spark: SparkSession) -> DataFrame:
     """No records of a topic, as the transform gets them."""
-    (record,) = RECORD
+    (record,) = RECORD_FIELDS
     whole = record.type.ddl.removesuffix(">") + ",`event_time`:TIMESTAMP>"
-    fields = schema(read.schema, read.topic) if read.schema else RAW
+    fields = schema(read.schema, read.topic) if read.schema else RAW_FIELDS
     columns = [f"{quoted(f.name)} {f.type.ddl}" for f in fields]
     return spark.createDataFrame([], ", ".join([*columns, f"{quoted(record.name)} {whole}"]))
 
@@ -172,5 +172,5 @@ def _facts(sink: Sink, stream: Stream, output: Documents) -> list[str]:
         facts.append(f"a document is kept for {sink.expire}")
     every = sink.every.total_seconds()
     facts.append(f"batches of {sink.batch:,} records at most, every {every:g} s, {sink.parallel} requests at once")
-    facts.append(f"what the store refuses goes to topic {output.aside.name}, driver {stream.app}")
+    facts.append(f"what the store refuses goes to topic {output.dead_letter_topic.name}, driver {stream.app}")
     return facts

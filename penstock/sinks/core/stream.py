@@ -69,7 +69,7 @@ def stream(sink: Sink, topics: Mapping[str, Topic] | None = None) -> Stream:
             output_mode=Stateless(), every=sink.every.total_seconds(), max_records=sink.batch,
         )  # fmt: skip
     # Not this file, but the statement's.
-    object.__setattr__(found, "where", sink.at("INTO"))
+    object.__setattr__(found, "location", sink.at("INTO"))
     return found
 
 
@@ -144,7 +144,7 @@ def _input(read: Read, topic: Topic) -> Input:
         own |= {"schema": read.schema, "tombstones": "keep"}
         own.setdefault("event_time", "record.timestamp")
     # An old record must come through whatever its time; a time that no version can have is told of the row.
-    return Input(topic, ahead=None, record=True, share=read.share, **own)
+    return Input(topic, max_ahead=None, record=True, share=read.share, **own)
 
 
 @contextmanager

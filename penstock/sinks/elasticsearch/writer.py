@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from penstock.errors import PenstockError, Refused, SinkError, Wait
-from penstock.model.output import NOTHING, Mark, Output, Owner, Writer
+from penstock.model.output import NO_COMMIT, CommitMarker, Output, Writer, WriterOwner
 from penstock.sinks.core import connections
 from penstock.sinks.core.document import Figures
 from penstock.sinks.core.latest_per_key import LAST, Row, newest
@@ -30,7 +30,7 @@ LONGEST_WAIT = 30.0
 MARK = b'{"deleted":true}'
 
 
-def open_index(owner: Owner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG001
+def open_index(owner: WriterOwner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG001
     (output,) = outputs
     assert isinstance(output, Elasticsearch)
     if not (url := connections.url(output.connection)):
@@ -73,11 +73,11 @@ class IndexWriter:
         self._waits = 0
         self.figures = Figures()
 
-    def committed(self) -> Mark:
-        """NOTHING: a batch that is run again is written again, and changes nothing."""
-        return NOTHING
+    def committed(self) -> CommitMarker:
+        """NO_COMMIT: a batch that is run again is written again, and changes nothing."""
+        return NO_COMMIT
 
-    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:  # noqa: ARG002
+    def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:  # noqa: ARG002
         """Write one batch; the number of documents written or deleted.
 
         Wait if Elasticsearch is away or busy, Refused, after all others are written, for rows that it never takes,

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyarrow import compute
 
 from penstock.errors import Refused, SinkError
-from penstock.model.output import NOTHING, Mark, Owner, Writer
+from penstock.model.output import NO_COMMIT, CommitMarker, Writer, WriterOwner
 from penstock.sinks.core import connections
 from penstock.sinks.core.document import Figures
 from penstock.sinks.core.latest_per_key import Ahead, Row
@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 Line = tuple[bytes, int]
 
 
-def open_database(owner: Owner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG001
+def open_database(owner: WriterOwner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG001
     (output,) = outputs
     assert isinstance(output, InfluxDB)
     if not (url := connections.url(output.connection)):
@@ -62,11 +62,11 @@ class InfluxWriter:
         self._pool = ThreadPoolExecutor(output.parallel, thread_name_prefix=f"influxdb-{output.sink}")
         self._created = False
 
-    def committed(self) -> Mark:
-        """NOTHING: a batch that is run again is written again, and changes nothing."""
-        return NOTHING
+    def committed(self) -> CommitMarker:
+        """NO_COMMIT: a batch that is run again is written again, and changes nothing."""
+        return NO_COMMIT
 
-    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:  # noqa: ARG002
+    def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:  # noqa: ARG002
         """Write a batch; the number of its rows that the store had no newer ones of.
 
         Refused, after all else is written, for rows that are no points, or that the store never takes.

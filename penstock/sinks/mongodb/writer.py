@@ -26,7 +26,7 @@ from pymongo.errors import PyMongoError
 from pymongo.read_concern import ReadConcern
 
 from penstock.errors import Refused, SinkError, Wait
-from penstock.model.output import NOTHING, Mark, Output, Owner, Writer
+from penstock.model.output import NO_COMMIT, CommitMarker, Output, Writer, WriterOwner
 from penstock.sinks.core import connections
 from penstock.sinks.core.document import OFFSET_BITS, Figures
 from penstock.sinks.core.latest_per_key import Ahead, Row, newest
@@ -41,7 +41,7 @@ TIMEOUTS_MS = {"serverSelectionTimeoutMS": 5000, "connectTimeoutMS": 5000, "sock
 FIX = "write it as mongodb://user:password@host:27017, in the password %2F for /, %3A for : and %40 for @"
 
 
-def open_collection(owner: Owner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG001
+def open_collection(owner: WriterOwner, outputs: Sequence[Output]) -> Writer:  # noqa: ARG001
     (output,) = outputs
     assert isinstance(output, MongoDB)
     if not (url := connections.url(output.connection)):
@@ -78,11 +78,11 @@ class MongoWriter:
         self._requests = Requests(f"{','.join(hosts)}, {output.database}.{output.collection}", output.parallel)
         self._layout = Layout(self._database, output)
 
-    def committed(self) -> Mark:
-        """NOTHING: a batch that is given again is written again, and changes nothing."""
-        return NOTHING
+    def committed(self) -> CommitMarker:
+        """NO_COMMIT: a batch that is given again is written again, and changes nothing."""
+        return NO_COMMIT
 
-    def write(self, rows: Mapping[str, pa.Table], mark: Mark) -> int:  # noqa: ARG002
+    def write(self, rows: Mapping[str, pa.Table], mark: CommitMarker) -> int:  # noqa: ARG002
         """Write a batch. Refused, after all else is written, for rows that are no documents or break an index."""
         given = rows.get(self._output.name)
         if given is None or not given.num_rows:

@@ -46,8 +46,8 @@ OVERDUE = 5.0
 def next_beat(topic: Topic, readers: list[HeartbeatSchedule], after_ms: int) -> int:
     """Epoch ms of the first moment later than `after_ms` at which the topic needs a beat."""
     due = [reader.next(after_ms) for reader in readers]
-    if topic.beat_every:
-        due.append(after_ms + int(topic.beat_every * 1000))
+    if topic.heartbeat_every:
+        due.append(after_ms + int(topic.heartbeat_every * 1000))
     return min(due)
 
 

@@ -15,7 +15,7 @@ SALES = Input(
     schema="id BIGINT NOT NULL, shop STRING NOT NULL, amount DOUBLE NOT NULL, at TIMESTAMP NOT NULL",
     event_time="at",
 )
-SHOPS = Table(Topic("shops", partitions=2, compacted=True, widens=False), schema="town STRING NOT NULL")
+SHOPS = Table(Topic("shops", partitions=2, compacted=True, may_add_partitions=False), schema="town STRING NOT NULL")
 
 
 def with_towns(sales: DataFrame, shops: DataFrame) -> DataFrame:

@@ -47,7 +47,7 @@ STREAMS = [
         inputs={"clicks": CLICKS},
         transform=visits,
         output=TopicOutput(Topic("visits", partitions=1), key="hour", value=("visits", "longest")),
-        output_mode=EmitFinal(window=HOUR, grace=MINUTE, first=GAP),
+        output_mode=EmitFinal(window=HOUR, grace=MINUTE, first_step=GAP),
         steps=2,
     ),
     Stream(
@@ -56,7 +56,7 @@ STREAMS = [
         inputs={"clicks": CLICKS},
         transform=once,
         output=TopicOutput(Topic("clicks-once", partitions=1), key="minute", value="clicks"),
-        output_mode=EmitFinal(window=MINUTE, grace=MINUTE, first=timedelta(0)),
+        output_mode=EmitFinal(window=MINUTE, grace=MINUTE, first_step=timedelta(0)),
         steps=2,
     ),
     Stream(
@@ -65,7 +65,7 @@ STREAMS = [
         inputs={"clicks": CLICKS},
         transform=busiest,
         output=TopicOutput(Topic("busiest", partitions=1), key="hour", value="most"),
-        output_mode=EmitFinal(window=HOUR, grace=MINUTE, first=timedelta(0)),
+        output_mode=EmitFinal(window=HOUR, grace=MINUTE, first_step=timedelta(0)),
         steps=2,
     ),
 ]

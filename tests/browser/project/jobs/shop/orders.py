@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 ORDER = "shop STRING NOT NULL, amount DOUBLE NOT NULL, at BIGINT NOT NULL"
 ORDERS = Topic("orders")
 MINUTES = Topic("order-minutes", compacted=True)
-SHOPS = Topic("shops", partitions=4, compacted=True, beat_every=0, widens=False)
+SHOPS = Topic("shops", partitions=4, compacted=True, heartbeat_every=0, may_add_partitions=False)
 
 
 def minutes(orders: DataFrame, shops: DataFrame) -> DataFrame:

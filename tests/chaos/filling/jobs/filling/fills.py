@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 EVENT = "who STRING NOT NULL, n BIGINT NOT NULL, at BIGINT NOT NULL"
-EVENTS = Topic("events", partitions=2, beat_every=0)
+EVENTS = Topic("events", partitions=2, heartbeat_every=0)
 ARCHIVE = Archive(
     "events-archive",
     EVENTS,
@@ -36,7 +36,7 @@ STREAM = Stream(
     output_mode=EmitChanges(window=timedelta(minutes=1), grace=timedelta(minutes=10)),
 )
 
-REPLAYED = Topic("events-again", partitions=3, beat_every=0, config={"retention.ms": "-1"})
+REPLAYED = Topic("events-again", partitions=3, heartbeat_every=0, config={"retention.ms": "-1"})
 TOTALS = TopicOutput(Topic("totals-again", partitions=2, compacted=True), key=("who",), value=("who", "total"))
 HOURS = """SELECT 'all' AS who, sum(n)::BIGINT AS total,
   (SELECT sum(a.range * b.range % 7) FROM range(1000000) a, range(1000000) b) AS hours FROM records"""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 # A newer version keeps more, and cannot read what this one kept.
 WIDER = bool(os.environ.get("FILLING_WIDER"))
-PAID = Topic("paid", partitions=2, beat_every=0, config={"retention.ms": "-1"})
+PAID = Topic("paid", partitions=2, heartbeat_every=0, config={"retention.ms": "-1"})
 SUMS = Fold(
     name="sums",
     key=("who",),

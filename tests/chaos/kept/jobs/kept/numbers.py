@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 NUMBERS = Input(
-    Topic("numbers", partitions=2, beat_every=0, config={"retention.ms": "-1"}),
+    Topic("numbers", partitions=2, heartbeat_every=0, config={"retention.ms": "-1"}),
     schema="n BIGINT NOT NULL, at BIGINT NOT NULL",
     event_time="timestamp_millis(at)",
 )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 NUMBERED = "n BIGINT NOT NULL, at BIGINT NOT NULL"
 numbers = Input(
-    Topic("numbers", partitions=2, beat_every=0), schema=NUMBERED, event_time="timestamp_millis(at)"
+    Topic("numbers", partitions=2, heartbeat_every=0), schema=NUMBERED, event_time="timestamp_millis(at)"
 )  # fmt: skip
 
 

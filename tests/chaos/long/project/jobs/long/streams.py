@@ -36,7 +36,7 @@ KEPT, WHOLE = {"retention.ms": "-1"}, {"min.compaction.lag.ms": "864000000", "ma
 
 EVENTS = Topic("events", partitions=2, config=KEPT)
 PAYS = Topic("pays", partitions=2, config=KEPT)
-NAMES = Topic("names", partitions=2, compacted=True, widens=False, config=WHOLE)
+NAMES = Topic("names", partitions=2, compacted=True, may_add_partitions=False, config=WHOLE)
 EVENT = (
     "id BIGINT NOT NULL, k STRING NOT NULL, g STRING NOT NULL, v BIGINT NOT NULL, "
     "name STRING NOT NULL, seen BIGINT NOT NULL, at BIGINT NOT NULL"
@@ -49,7 +49,7 @@ PARTS = Combiner(
 
 
 def events(late: Literal["count", "keep"] = "count", combine: Combiner | None = None) -> Input:
-    return Input(EVENTS, schema=EVENT, event_time="timestamp_millis(at)", late=late, combine=combine)
+    return Input(EVENTS, schema=EVENT, event_time="timestamp_millis(at)", late_records=late, combine=combine)
 
 
 def topic(name: str, **options: Any) -> Topic:
@@ -165,7 +165,7 @@ EVERY_KIND = [
         {"events": events("keep")},
         once,
         TopicOutput(topic("once"), key="start", value="n"),
-        EmitFinal(WINDOW, GRACE, first=timedelta(0)),
+        EmitFinal(WINDOW, GRACE, first_step=timedelta(0)),
         steps=2,
     ),
     stream(
