@@ -21,7 +21,7 @@ class PenstockError(Exception):
         # A name of a file that is not UTF-8, and any other half of a surrogate pair, goes into no JSON and no database.
         super().__init__("; ".join(parts).encode(errors="backslashreplace").decode())
 
-    def put(self, what: str, hint: str = "") -> None:
+    def restate(self, what: str, hint: str = "") -> None:
         """Say the fault otherwise: where it was found, who met it."""
         PenstockError.__init__(self, what, got=self.got, hint=hint or self.hint)
 
@@ -85,11 +85,11 @@ class BackfillError(PenstockError):
     """A backfill was refused, or what it wrote is not what it read."""
 
 
-class NotYet(BackfillError):
+class InputNotReady(BackfillError):
     """What a backfill is to read is not all there; the same again later."""
 
 
-class LocalError(PenstockError):
+class HostError(PenstockError):
     """An embedded part cannot be fetched, started or stopped."""
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from penstock.catalog import BrokenFile
-    from penstock.supervision.cluster_drivers import Submission
+    from penstock.supervision.cluster_drivers import ClusterSubmission
     from penstock.supervision.supervisor import Supervisor
 
 # Seconds after which files that could not be read are looked at again.
@@ -162,20 +162,20 @@ class SuperviseStreams(BaseOperator):
             connect().sync(found, forget=not wrong)
         return of_app(self.app, found, wrong)
 
-    def _command(self, incarnation: str) -> Sequence[str] | Submission:
+    def _command(self, incarnation: str) -> Sequence[str] | ClusterSubmission:
         """The command line of a driver, or what a cluster is to start: for streams from the Spark connection."""
         from penstock.supervision import launch
 
         return launch.plain(self.app, incarnation) or self._spark_submit(incarnation)
 
-    def _spark_submit(self, incarnation: str) -> Sequence[str] | Submission:
+    def _spark_submit(self, incarnation: str) -> Sequence[str] | ClusterSubmission:
         from airflow.providers.apache.spark.hooks.spark_submit import SparkSubmitHook
 
         from penstock.engine.session import submit_conf
-        from penstock.errors import LocalError
+        from penstock.errors import HostError
         from penstock.settings import settings
         from penstock.supervision import launch
-        from penstock.supervision.cluster_drivers import Submission
+        from penstock.supervision.cluster_drivers import ClusterSubmission
 
         arguments = launch.arguments(self.app, incarnation)
         hook = SparkSubmitHook(conn_id=self.conn_id, application_args=arguments)
@@ -187,12 +187,12 @@ class SuperviseStreams(BaseOperator):
         # Some settings follow from the master, which only the connection knows.
         conf = submit_conf(self.app, hook._connection["master"])
         if settings().deploy == "cluster":
-            return Submission(self.app, incarnation, hook._connection["master"], conf)
+            return ClusterSubmission(self.app, incarnation, hook._connection["master"], conf)
         del conf["spark.master"]
         hook._name = conf.pop("spark.app.name")
         hook._properties_file = str(launch.properties(self.app, conf))
         if hook._connection["deploy_mode"] == "cluster":
-            raise LocalError(
+            raise HostError(
                 f"the connection {self.conn_id} asks for deploy mode cluster",
                 hint="let it say client, and set PENSTOCK_DEPLOY=cluster: spark-submit takes no Python there",
             )

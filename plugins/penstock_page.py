@@ -59,7 +59,7 @@ cataloguing = Lock()
 # Each starts a JVM.
 trying = BoundedSemaphore(1)
 # The code of one app is tried at a time.
-releasing = release.OneByOne()
+releasing = release.ReleaseQueue()
 # Each waits for the views, for seconds where they are slow.
 looking = BoundedSemaphore(4)
 

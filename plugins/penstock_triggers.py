@@ -101,7 +101,7 @@ class StreamsTrigger(BaseTrigger):
         from penstock.errors import ControlError
 
         try:
-            await asyncio.to_thread(control.driver_disown, self.app, self.owner)
+            await asyncio.to_thread(control.disown_driver, self.app, self.owner)
         except ControlError as e:
             self.log.warning("app %s: the event waits for the control database: %s", self.app, e)
             return False
@@ -188,10 +188,10 @@ class BeatTrigger(BaseTrigger):
         from penstock.control import connect
         from penstock.errors import PenstockError
         from penstock.settings import settings
-        from penstock.supervision.event_clock.heartbeats import Beater
+        from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 
         control = await asyncio.to_thread(connect)
-        beater = await asyncio.to_thread(Beater, _windowed(self.windows), control, settings().bootstrap)
+        beater = await asyncio.to_thread(HeartbeatSender, _windowed(self.windows), control, settings().bootstrap)
         releases, looked, said, until = await asyncio.to_thread(_releases, control), time.monotonic(), "", self.until
         try:
             while True:
@@ -273,12 +273,12 @@ def _both(found: list[dict[str, Any]], known: list[dict[str, Any]]) -> list[dict
 
 def _windowed(windows: list[dict[str, Any]]) -> Windowed:
     """What `declared_windows` gave: the triggerer lives long, and must not keep declarations of its own."""
-    from penstock.catalog import Beaten, Reader, Writer
+    from penstock.catalog import HeartbeatTopic, Reader, Writer
     from penstock.model.output_mode import HeartbeatSchedule
     from penstock.model.topic import Topic
 
     return {
-        w["topic"]: Beaten(
+        w["topic"]: HeartbeatTopic(
             Topic(w["topic"], heartbeat_every=w["heartbeat_every"]),
             [
                 Reader(HeartbeatSchedule(*(timedelta(seconds=s) for s in given[:2])), *given[2:])

@@ -164,7 +164,7 @@ def known(control: Control, name: str) -> None:
         c.execute(tables.stream.insert().values(name=name, app=APP, desired="on"))
     driver = control.claim(APP, None, host="elsewhere", spec_hash="x", owner="test", log="x")
     assert driver
-    control.driver_placed(driver, None)
+    control.report_driver_resources(driver, None)
 
 
 def reported(

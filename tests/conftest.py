@@ -18,7 +18,7 @@ from penstock.control import Control, connect
 from penstock.devstack.servers.elasticsearch import Elasticsearch
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.engine.session import JAVA_OPTIONS
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.process import free_port
 from penstock.java import runtime
@@ -120,7 +120,7 @@ def mysql_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MySQL]:
     """A real MySQL server; the test is skipped where none can be had."""
     try:
         mysql.root()
-    except LocalError as e:
+    except HostError as e:
         pytest.skip(str(e))
     with MySQL(home=tmp_path_factory.mktemp("mysql"), port=free_port()) as part:
         yield part

@@ -14,15 +14,15 @@ from penstock.engine.session import submit_conf
 from penstock.errors import PenstockError
 from penstock.settings import settings
 from penstock.supervision import processes
-from penstock.supervision.cluster_drivers import Submission
+from penstock.supervision.cluster_drivers import ClusterSubmission
 from penstock.supervision.decision.watch import Watch
 from penstock.supervision.supervisor import Supervisor
 
 
-def submission(app: str, incarnation: str) -> Submission:
+def submission(app: str, incarnation: str) -> ClusterSubmission:
     """A driver as Airflow would have it started."""
     master = settings().spark_master
-    return Submission(app, incarnation, master, submit_conf(app, master))
+    return ClusterSubmission(app, incarnation, master, submit_conf(app, master))
 
 
 def main() -> None:

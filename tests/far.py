@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.control import ProgressRow
-from penstock.control.repositories.data_loss import Memory
+from penstock.control.repositories.data_loss import InMemoryDataLossLog
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.jvm import bridge, hadoop_fs
 from penstock.engine.operations.reset_plan import planned
@@ -113,7 +113,7 @@ class Runs:
 
     def run(self, stream: Stream, root: str, rows: int, accepts: bool = False) -> dict[str, Any]:
         """A stream until its output has so many rows in all, or it is blocked; accepts: whether gaps are."""
-        book = Memory()
+        book = InMemoryDataLossLog()
         run = self._run(stream, root, book)
 
         def through() -> bool:
@@ -123,7 +123,7 @@ class Runs:
             return blocked or len(read(self._bootstrap, OUT.name)) >= rows
 
         try:
-            wait_until(lambda: tended(run.tend, through), 60, what="the rows are written")
+            wait_until(lambda: tended(run.reconcile, through), 60, what="the rows are written")
             if run.figures.state != "blocked":
                 run.settle()
             return {"state": run.figures.state, "error": run.figures.error}
@@ -158,7 +158,7 @@ class Runs:
         run.stop()
         raise AssertionError("it started")
 
-    def _run(self, stream: Stream, root: str, book: Memory | None = None) -> StreamRun:
+    def _run(self, stream: Stream, root: str, book: InMemoryDataLossLog | None = None) -> StreamRun:
         figures = ProgressRow(stream.name, stream.app, "test")
         return StreamRun(replace(stream, every=0.0), self._spark, self._bootstrap, root, figures, book)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.devstack.servers.influxdb import InfluxDB
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host.process import free_port
 
 
@@ -22,7 +22,7 @@ def server(folder: Path) -> Iterator[InfluxDB]:
     part = InfluxDB(folder, port=free_port(2))
     try:
         part.command()
-    except LocalError as e:
+    except HostError as e:
         pytest.skip(f"InfluxDB cannot be had here: {e}")
     with part:
         yield part

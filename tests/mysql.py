@@ -19,7 +19,7 @@ import pymysql
 from penstock.devstack import debian_packages
 from penstock.devstack.servers.base import Part, owner_option, quietly
 from penstock.devstack.servers.kafka_mariadb import MariaDB
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.files import publish
 from penstock.settings import settings
@@ -45,9 +45,9 @@ UNUSED = (
 
 @cache
 def root() -> Path:
-    """The unpacked packages, fetched if need be. LocalError if this server cannot be had."""
+    """The unpacked packages, fetched if need be. HostError if this server cannot be had."""
     if not debian_packages.usable() or not KEYS.exists():
-        raise LocalError("MySQL comes from Debian's packages", got="no apt-get or no Debian keys here")
+        raise HostError("MySQL comes from Debian's packages", got="no apt-get or no Debian keys here")
     target = settings().cache / f"mysql-{VERSION}"
     with publish(target) as fresh:
         if fresh:
@@ -80,7 +80,7 @@ def _fetch(fresh: Path) -> None:
     debian_packages.run([*get, "download", *names], downloads)
     [server] = downloads.glob("mysql-server-core_*.deb")
     if (found := hashlib.sha256(server.read_bytes()).hexdigest()) != SHA256:
-        raise LocalError("the package of MySQL is not the one that was pinned", got=found)
+        raise HostError("the package of MySQL is not the one that was pinned", got=found)
     debian_packages.unpack(downloads, fresh / "root")
     shutil.rmtree(apt)
 
@@ -92,7 +92,7 @@ def _mirror() -> str:
     )
     mirrors = [line for line in found.splitlines() if "security" not in line]
     if not mirrors:
-        raise LocalError("MySQL comes from Debian's packages", got="apt has no lists here: `apt-get update`")
+        raise HostError("MySQL comes from Debian's packages", got="apt has no lists here: `apt-get update`")
     return mirrors[0]
 
 
@@ -123,7 +123,7 @@ class MySQL(Part):
         shutil.rmtree(fresh, ignore_errors=True)
         done = process.capture([*self._server(fresh), "--initialize-insecure"])
         if done.returncode:
-            raise LocalError("MySQL's data folder could not be laid out", got=(done.stdout + done.stderr)[-800:])
+            raise HostError("MySQL's data folder could not be laid out", got=(done.stdout + done.stderr)[-800:])
         fresh.rename(self.folder / "data")
 
     def _server(self, data: Path) -> list[str]:

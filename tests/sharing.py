@@ -54,7 +54,7 @@ def until(run: StreamRun, state: str | None = None, dead: int | None = None) -> 
     """Look after a stream until it says so."""
 
     def holds() -> bool:
-        run.tend()
+        run.reconcile()
         now = run.report()
         return (state is None or now.state == state) and (dead is None or now.dead == dead)
 

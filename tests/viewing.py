@@ -42,7 +42,7 @@ def agent(key: str, value: Mapping[str, Any] | str | None) -> Record:
 
 
 class Fleet:
-    """Instances of the views of one project, counted from 1."""
+    """ViewInstances of the views of one project, counted from 1."""
 
     def __init__(self, drivers: Drivers, port: int, home: Path) -> None:
         self.drivers, self.control, self.home, self._port = drivers, drivers.control, home, port

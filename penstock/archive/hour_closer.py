@@ -91,7 +91,7 @@ class Keeper:
     def stop(self) -> None:
         self._stop.set()
 
-    def tend(self) -> None:
+    def reconcile(self) -> None:
         """Close the hours that are due, and remove what nobody needs any more.
 
         The first error of an hour that cannot be closed is raised when the others are.
@@ -114,7 +114,7 @@ class Keeper:
     def _run(self) -> None:
         while not self._stop.wait(EVERY):
             try:
-                self.tend()
+                self.reconcile()
                 self._said = ""
             except LeaseLost as e:
                 log.info("archive %s: %s", self._output.archive, e)

@@ -135,7 +135,7 @@ def _opened(store: Store, file: File) -> Iterator[Any]:
         with store.opened(file.key) as source:
             yield source
     except Gone as e:
-        e.put(f"a file of the archive is gone: {place}")
+        e.restate(f"a file of the archive is gone: {place}")
         raise
     except (pa.ArrowException, OSError) as e:
         raise SinkError(f"a file of the archive cannot be read: {place}", got=str(e)[:300], hint=RESTORE) from e

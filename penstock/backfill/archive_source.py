@@ -24,7 +24,7 @@ from penstock.backfill.job import Job, minute
 from penstock.backfill.retry import Waits, patiently
 from penstock.backfill.skipped_records import LeftOut
 from penstock.backfill.source import Told, put
-from penstock.errors import BackfillError, NotYet
+from penstock.errors import BackfillError, InputNotReady
 from penstock.object_store.bucket import Gone
 
 T = TypeVar("T")
@@ -38,8 +38,8 @@ LOOK, STILL, COMING = 1.0, 30.0, 600.0
 
 
 class Archived:
-    """An archive's records of an interval, and others of its hours. NotYet if the archive has not come to where its
-    topic ends now, BackfillError if it has only a part of what is asked for.
+    """An archive's records of an interval, and others of its hours. InputNotReady if the archive has not come to where
+    its topic ends now, BackfillError if it has only a part of what is asked for.
 
     Hours are those of the archive's event time. A stream that goes by its records' own timestamps is given each hour
     that holds one of the interval, wherever it lies; another one's event time must be the archive's, which is seen when
@@ -93,7 +93,7 @@ class Archived:
             now = reader.hour_of(self._store, latest(self._store), hour)
             if file.key in {one.key for one in now.files}:
                 raise
-            raise NotYet(
+            raise InputNotReady(
                 f"backfill {self._job.name}: a file of the archive was joined with others while it was read",
                 got=self._store.place(file.key), hint="run it again: it goes on where it was",
             ) from e  # fmt: skip
@@ -102,8 +102,9 @@ class Archived:
         return self._asked(lambda: latest(self._store))
 
     def _come_to(self, state: State, bootstrap: str) -> tuple[State, bool]:
-        """The state once all is archived that the topic holds now, and whether the topic is there. NotYet if that does
-        not come.
+        """The state once all is archived that the topic holds now, and whether the topic is there.
+
+        InputNotReady if that does not come.
 
         Timestamps do not tell where a topic was at the interval's end: a producer may stamp a record ahead or behind.
         """
@@ -114,7 +115,7 @@ class Archived:
             # The archive outlives its topic.
             return state, False
         if self._job.end > datetime.now(UTC):
-            raise NotYet(
+            raise InputNotReady(
                 f"backfill {self._job.name}: its interval ends in the future",
                 got=f"{self._job.end:%Y-%m-%dT%H:%M}",
                 hint="let it end in the past, or take what is there: --unclosed",
@@ -130,7 +131,7 @@ class Archived:
             moved = time.monotonic() if state.positions != before.positions else moved
         else:
             return state, True
-        raise NotYet(
+        raise InputNotReady(
             f"backfill {self._job.name}: archive {archive.name} has not come to the end of its topic",
             got=", ".join(short[:5]),
             hint=f"see that it runs and wait: penstock streams show {archive.name}; or take what is there: --unclosed",
@@ -228,7 +229,7 @@ def _hour_after(at: datetime, ahead: timedelta) -> datetime:
 def _closed(job: Job, hours: Sequence[Hour]) -> None:
     open_ = [hour.name for hour in hours if not hour.closed]
     if open_ and job.archive:
-        raise NotYet(
+        raise InputNotReady(
             f"backfill {job.name}: hours of archive {job.archive.name} are open, so more may come",
             got=f"{len(open_)}: {', '.join(open_[:5])}",
             hint=f"wait until they are closed, {job.archive.wait} after their last record, or take what is there: "
@@ -242,7 +243,7 @@ def _was_there(job: Job, state: State, *, known: bool) -> None:
     archive = job.archive
     assert archive is not None
     if not state.hours:
-        raise NotYet(
+        raise InputNotReady(
             f"backfill {job.name}: archive {archive.name} holds nothing yet",
             got=f"bucket {archive.bucket}, prefix {archive.prefix!r}",
             hint=f"see that it runs: penstock streams show {archive.name}; or that it lies there",

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.backfill.job import Job, minute, ms
 from penstock.backfill.transform import LAST, tables
-from penstock.errors import BackfillError, NotYet
+from penstock.errors import BackfillError, InputNotReady
 from penstock.kafka.admin import admin, partitions, settings_of, topic_ids
 from penstock.model.stream import Stream
 
@@ -110,12 +110,12 @@ def keeps(job: Job, target: Target, rows: Extent) -> None:
 
 
 def settled(job: Job, watermarks: Watermarks) -> None:
-    """NotYet if a stream may still write the windows that are to be computed again."""
+    """InputNotReady if a stream may still write the windows that are to be computed again."""
     if not isinstance(job.backfill.target, Stream) or job.unclosed:
         return
     delay = sum((one.output_mode.watermark_delay for one in (*job.backfill.through, job.backfill.target)), timedelta(0))
     if job.end > datetime.now(UTC) - delay:
-        raise NotYet(
+        raise InputNotReady(
             f"backfill {job.name}: stream {job.backfill.target.name} may still write windows of the interval",
             got=f"it ends at {job.end:%Y-%m-%dT%H:%M}, and records may come {delay} later",
             hint="wait so long, or let it end earlier",
@@ -125,7 +125,7 @@ def settled(job: Job, watermarks: Watermarks) -> None:
     at = known.get(name)
     if name in known and (at is None or at < ms(job.end)):
         come = "not known" if at is None else minute(datetime.fromtimestamp(at / 1000, UTC))
-        raise NotYet(
+        raise InputNotReady(
             f"backfill {job.name}: stream {name} may still write windows of the interval over what is computed",
             got=f"its watermark is {come}, and the interval ends at {minute(job.end)}",
             hint=f"wait until it has come so far: penstock streams show {name}; or, if it is not to run again, take "

@@ -44,7 +44,7 @@ def patiently(ask: Callable[[], T], waits: Waits, ended: Event | None = None) ->
     try:
         return again(ask)
     except Wait as e:
-        e.put(
+        e.restate(
             e.what, f"see that it runs; it was asked for {PATIENCE:,.0f} s. Then run it again: it goes on where it was"
         )
         raise

@@ -35,7 +35,7 @@ from penstock.backfill.source import Source
 from penstock.backfill.transform import Recompute
 from penstock.backfill.verify import verify
 from penstock.backfill.writer import Pace, write
-from penstock.errors import BackfillError, NotYet, PenstockError
+from penstock.errors import BackfillError, InputNotReady, PenstockError
 from penstock.host import files
 from penstock.kafka.admin import admin, ensure_topics, log_ends, partitions
 from penstock.kafka.commit_marker import newest
@@ -110,7 +110,7 @@ def run(
 def _failed(job: Job, folder: Path, e: OSError) -> BackfillError:
     """Of the disk, or of a connection: Python has one class for both."""
     if isinstance(e, ConnectionError | TimeoutError | socket.gaierror | ssl.SSLError) or e.errno in UNREACHABLE:
-        return NotYet(
+        return InputNotReady(
             f"backfill {job.id}: a connection was lost, or none came about",
             got=f"{type(e).__name__}: {e}",
             hint="see that what it reads and the broker run: penstock doctor; then run it again, and it goes on",
@@ -338,7 +338,7 @@ class _Run:
             said = ", ".join(f"{name} is {s:,.0f} s behind" for name, s in sorted(late.items()))
             said = f"{said}; at most {bound:,.0f} s are declared"
             if time.monotonic() >= began + HELD:
-                raise NotYet(
+                raise InputNotReady(
                     f"backfill {self._job.id}: for {HELD:,.0f} s its readers were too far behind to be given more",
                     got=f"{said}; {written:,} rows are written",
                     hint="see what holds them up: penstock streams show; then run it again: it goes on where it was",

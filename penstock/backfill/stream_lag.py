@@ -9,7 +9,7 @@ from penstock.backfill.preflight import Watermarks
 from penstock.backfill.run import Behind
 from penstock.catalog import Catalog
 from penstock.control import Control
-from penstock.errors import ControlError, NotYet
+from penstock.errors import ControlError, InputNotReady
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ def behind(catalog: Catalog, topic: str, control: Control) -> Behind:
 
     def ask() -> Mapping[str, float]:
         try:
-            now, reached = control.reach()
+            now, reached = control.stream_progress()
         except ControlError as e:
             log.warning("the lag of the readers of %s is not known: %s", topic, e)
             return {}
@@ -48,13 +48,13 @@ def behind(catalog: Catalog, topic: str, control: Control) -> Behind:
 
 
 def watermarks(control: Control) -> Watermarks:
-    """Of each stream that has run its watermark, epoch ms; None while it has told none. NotYet if nobody knows."""
+    """Of each stream that has run its watermark, epoch ms; None while there is none. InputNotReady if nobody knows."""
 
     def ask() -> Mapping[str, int | None]:
         try:
             return {name: row.watermark for name, row in control.progress().items()}
         except ControlError as e:
-            raise NotYet(
+            raise InputNotReady(
                 "whether a stream may still write the windows that are to be computed again is not known",
                 got=e, hint="see that the control database answers; or take what is there: --unclosed",
             ) from e  # fmt: skip

@@ -22,7 +22,7 @@ class CaptureDriver(Driver):
         # One for all: what is asked of any of them is read at once.
         self._captures = Captures(control)
 
-    def made(self, name: str, figures: ProgressRow) -> CaptureRun:
+    def create_run(self, name: str, figures: ProgressRow) -> CaptureRun:
         return CaptureRun(self.catalog.captures[name], self._captures, settings().bootstrap, figures)
 
 

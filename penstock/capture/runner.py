@@ -65,7 +65,7 @@ class CaptureRun:
     def active(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def tend(self) -> None:
+    def reconcile(self) -> None:
         """Start it if it does not run, and take in what is asked of it."""
         if not self.active and time.monotonic() >= self._retry_at:
             # One of its own: a thread that was told to stop and comes back late must find that it was.
@@ -90,7 +90,7 @@ class CaptureRun:
             self._thread = None
         self.figures.state, self.figures.rows_per_s = "stopped", 0.0
 
-    def writing_for(self) -> float:
+    def write_seconds(self) -> float:
         """A write ends by itself: every call of its producer has a limit."""
         return 0.0
 

@@ -42,7 +42,7 @@ class Reader(NamedTuple):
     name: str = ""
 
 
-class Beaten(NamedTuple):
+class HeartbeatTopic(NamedTuple):
     """A topic that needs heartbeats.
 
     readers: those of its streams that wait for the clock. grace: seconds, the least of theirs. writers: the streams and
@@ -56,7 +56,7 @@ class Beaten(NamedTuple):
 
 
 # By topic.
-Windowed = dict[str, Beaten]
+Windowed = dict[str, HeartbeatTopic]
 
 
 class Supervised(Protocol):
@@ -142,7 +142,7 @@ class Catalog:
             if due := stream.output_mode.heartbeat_schedule:
                 grace = stream.output_mode.watermark_delay.total_seconds()
                 for topic in (given.topic for given in stream.sources.values() if given.topic):
-                    known = found.get(topic.name) or Beaten(topic, [], grace, self._writers(topic.name))
+                    known = found.get(topic.name) or HeartbeatTopic(topic, [], grace, self._writers(topic.name))
                     found[topic.name] = known._replace(
                         readers=[*known.readers, Reader(due, stream.name)], grace=min(known.grace, grace)
                     )

@@ -21,7 +21,7 @@ import typer
 from penstock.catalog import Catalog, readable
 from penstock.cli.archives import TIMES
 from penstock.cli.output import clear_errors, console, echo, emit, table, unknown
-from penstock.errors import BackfillError, BrokerError, NotYet, Wait
+from penstock.errors import BackfillError, BrokerError, InputNotReady, Wait
 from penstock.logs import setup
 from penstock.model.archive import Archive
 from penstock.model.backfill import Backfill
@@ -225,7 +225,7 @@ def _later() -> Iterator[None]:
     """Exit code 75 (EX_TEMPFAIL) for what mends itself."""
     try:
         yield
-    except (NotYet, Wait, BrokerError) as e:
+    except (InputNotReady, Wait, BrokerError) as e:
         echo(f"error: {e}", err=True)
         raise typer.Exit(LATER) from e
 

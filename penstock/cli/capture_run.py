@@ -44,7 +44,7 @@ def run(
         control = connect()
         control.migrate()
         try:
-            control.lease_take(name, holder, settings().lease_ttl)
+            control.take_lease(name, holder, settings().lease_ttl)
         except LeaseHeld as e:
             hint = f"stop it first: `penstock streams stop {name}`"
             raise LeaseHeld(f"capture {name} runs already", holder=e.holder, got=e.got, hint=hint) from e
@@ -60,7 +60,7 @@ def run(
         except KeyboardInterrupt:
             pass
         finally:
-            control.lease_drop([name], holder)
+            control.drop_leases([name], holder)
 
 
 def _run(poller: Poller, holder: str, *, once: bool, go_on: bool) -> None:
@@ -75,7 +75,7 @@ def _run(poller: Poller, holder: str, *, once: bool, go_on: bool) -> None:
         shown = bar.add_task(poller.capture.name, total=None, rate="")
         while True:
             if time.monotonic() - renewed > settings().lease_ttl / 4:
-                connect().lease_renew([poller.capture.name], holder, settings().lease_ttl)
+                connect().renew_leases([poller.capture.name], holder, settings().lease_ttl)
                 renewed = time.monotonic()
             wait = poller.step()
             if poller.asks and go_on and (asked or not poller.asked_at):

@@ -22,7 +22,7 @@ from penstock.control import DriverRow, connect
 from penstock.devstack import doctor as checks
 from penstock.devstack import resource_usage
 from penstock.devstack.platform import Platform, as_running
-from penstock.errors import ControlError, LocalError
+from penstock.errors import ControlError, HostError
 from penstock.monitoring.dashboard.model import Overview
 from penstock.monitoring.health import ill
 from penstock.monitoring.humanize import duration
@@ -192,7 +192,7 @@ def _logs(wanted: list[str], known: Mapping[str, Path] | None = None) -> dict[st
     for path in sorted(settings().logs.glob("driver-*-2*.log")):
         found["driver-" + path.stem.removeprefix("driver-").rsplit("-", 1)[0]] = path
     if lacking := [name for name in wanted if name not in found and name not in (known or {})]:
-        raise LocalError("there is no such part", got=", ".join(lacking), hint=f"take one of: {', '.join(found)}")
+        raise HostError("there is no such part", got=", ".join(lacking), hint=f"take one of: {', '.join(found)}")
     return {name: path for name, path in found.items() if not wanted or name in wanted}
 
 

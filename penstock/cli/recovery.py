@@ -36,8 +36,8 @@ def go_on(name: Name, note: Note = "") -> None:
     """Accept exactly the gaps that a blocked stream tells of; it then goes on with what is there."""
     with clear_errors():
         control = connect()
-        accepted = control.gaps_accept(name, actor(), note)
-        before = [row for row in control.gaps(name) if row.accepted_at and not row.passed_at]
+        accepted = control.accept_data_loss(name, actor(), note)
+        before = [row for row in control.data_losses(name) if row.accepted_at and not row.passed_at]
         if not before:
             raise PenstockError(
                 f"there is no gap for {name} to go on behind",

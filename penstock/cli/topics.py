@@ -87,7 +87,7 @@ def _beats() -> tuple[Beats, Beats, int, str]:
     """Beats and holds by topic, the database's clock, and why there are none."""
     try:
         control = connect()
-        return control.beats(), control.holds(), control.now(), ""
+        return control.heartbeats(), control.heartbeat_holds(), control.now(), ""
     except ControlError as e:  # topics are the broker's: they are shown without the database too
         return {}, {}, 0, str(e)
 
@@ -118,7 +118,7 @@ def _data(
         "declared_partitions": state.declared.partitions,
         "differences": {key: {"declared": want, "real": real} for key, (want, real) in state.drift.items()},
         "end_offsets": {str(partition): offset for partition, offset in state.end_offsets.items()},
-        "beat_at": None if beat is None else beat["at"],
+        "alive_at": None if beat is None else beat["at"],
         "beat_age_ms": None if beat is None else max(0, now - beat["at"]),
         "held": "" if hold is None else hold["why"],
         "held_at": None if hold is None else hold["at"],

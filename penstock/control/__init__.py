@@ -1,6 +1,17 @@
 """The control database: desired state, leases, progress, who did what."""
 
 from penstock.control.client import Control, connect
-from penstock.control.rows import Actor, AppRow, Desired, DriverRow, EndCode, Lease, ProgressRow, Reach
+from penstock.control.rows import Actor, AppRow, Desired, DriverRow, EndCode, Lease, ProgressRow, StreamProgress
 
-__all__ = ["Actor", "AppRow", "Control", "Desired", "DriverRow", "EndCode", "Lease", "ProgressRow", "Reach", "connect"]
+__all__ = [
+    "Actor",
+    "AppRow",
+    "Control",
+    "Desired",
+    "DriverRow",
+    "EndCode",
+    "Lease",
+    "ProgressRow",
+    "StreamProgress",
+    "connect",
+]

@@ -7,15 +7,15 @@ from functools import cache
 from penstock.control.repositories.actions import Actions
 from penstock.control.repositories.apps import Apps
 from penstock.control.repositories.backfills import Backfills
-from penstock.control.repositories.data_loss import Gaps
+from penstock.control.repositories.data_loss import DataLosses
 from penstock.control.repositories.drivers import Drivers
-from penstock.control.repositories.heartbeats import Beats
+from penstock.control.repositories.heartbeats import Heartbeats
 from penstock.control.repositories.leases import Leases
 from penstock.control.repositories.progress import Progress
 from penstock.settings import settings
 
 
-class Control(Apps, Drivers, Leases, Progress, Actions, Beats, Gaps, Backfills):
+class Control(Apps, Drivers, Leases, Progress, Actions, Heartbeats, DataLosses, Backfills):
     """All of the control database."""
 
 

@@ -35,7 +35,7 @@ class DriverRow:
     owner: str
     state: str
     launched_at: int
-    beat_at: int
+    alive_at: int
     ended_at: int | None
     reason: str | None
     log: str
@@ -62,7 +62,7 @@ class AppRow:
 
 
 @dataclass(frozen=True)
-class Reach:
+class StreamProgress:
     """How far a stream is; times are epoch ms by the database's clock.
 
     reported_at: 0 if it never was. through: all that lay in its inputs then has been read and written; None if unknown.

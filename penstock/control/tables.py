@@ -29,7 +29,7 @@ LONGEST = 4000
 """Characters that are kept of a text."""
 
 
-class Told(TypeDecorator[str]):
+class BoundedText(TypeDecorator[str]):
     """What a person, a file or a server said, as a column of every database takes it: see `bounded_text`."""
 
     impl = Text
@@ -93,7 +93,7 @@ app = Table(
     Column("restarts", Integer, nullable=False, default=0),
     # When a release was refused that its driver needs; nothing once one is accepted or another driver is launched.
     Column("refused_at", BigInteger),
-    Column("refused", Told),  # why
+    Column("refused", BoundedText),  # why
 )
 
 stream = Table(
@@ -110,19 +110,19 @@ driver = Table(
     metadata,
     Column("incarnation", String(32), primary_key=True),
     Column("app", String(120), nullable=False, index=True),
-    Column("host", Told(255), nullable=False),
+    Column("host", BoundedText(255), nullable=False),
     Column("pid", Integer),  # leader of the driver's session
     Column("pid_started", Double),  # its start time: a pid alone may be somebody else's by now
     Column("release_seq", Integer, nullable=False),
     Column("spec_hash", String(64), nullable=False),
-    Column("owner", Told(500), nullable=False),  # task instance that answers for it, or who started it by hand
+    Column("owner", BoundedText(500), nullable=False),  # task instance that answers for it, or who started it by hand
     Column("state", String(10), nullable=False),  # launching | queued | running | draining | ended
     Column("launched_at", BigInteger, nullable=False),
-    Column("beat_at", BigInteger, nullable=False),  # last sign of life
+    Column("alive_at", BigInteger, nullable=False),  # last sign of life
     Column("ended_at", BigInteger),
-    Column("reason", Told),  # why it ended, or what it waits for
+    Column("reason", BoundedText),  # why it ended, or what it waits for
     Column("end_code", String(10)),  # the same as a code: see rows.EndCode
-    Column("log", Told(500), nullable=False),
+    Column("log", BoundedText(500), nullable=False),
     # Of a driver that a cluster runs: the cluster's master, and what that calls it.
     Column("master", String(500)),
     Column("submission", String(120)),
@@ -192,11 +192,11 @@ action = Table(
     metadata,
     Column("id", BigId, primary_key=True, autoincrement=True),
     Column("at", BigInteger, nullable=False),
-    Column("actor", Told(200), nullable=False),  # a person, or `supervisor`
+    Column("actor", BoundedText(200), nullable=False),  # a person, or `supervisor`
     Column("source", String(20), nullable=False),  # cli | airflow | page | supervisor
     Column("verb", String(20), nullable=False),  # start | stop | release | launch | kill | end ...
-    Column("target", Told(120), nullable=False),  # stream or app
-    Column("detail", Told),
+    Column("target", BoundedText(120), nullable=False),  # stream or app
+    Column("detail", BoundedText),
     Column("request", String(32)),  # what asked for it, so that it is not done again
     Index("ix_action_at", "at"),
     Index("ix_action_request", "request"),
@@ -208,7 +208,7 @@ beat = Table(
     _name(primary_key=True),  # topic
     Column("at", BigInteger, nullable=False),  # clock time the last beat carried
     Column("partitions", Integer, nullable=False),
-    Column("sender", Told(255), nullable=False),
+    Column("sender", BoundedText(255), nullable=False),
 )
 
 # Topics whose heartbeats are held, because a stream that feeds them is behind.
@@ -217,7 +217,7 @@ hold = Table(
     metadata,
     _name(primary_key=True),  # topic
     Column("at", BigInteger),  # clock time up to which beats may go; nothing if none may
-    Column("why", Told, nullable=False),
+    Column("why", BoundedText, nullable=False),
 )
 
 gap = Table(
@@ -234,7 +234,7 @@ gap = Table(
     Column("topic_id", String(40), nullable=False, default=""),
     Column("found_at", BigInteger, nullable=False),
     Column("accepted_at", BigInteger),
-    Column("accepted_by", Told(200)),  # a person, or its declaration
+    Column("accepted_by", BoundedText(200)),  # a person, or its declaration
     Column("passed_at", BigInteger),  # when the stream went on behind it
 )
 
@@ -262,7 +262,7 @@ capture = Table(
     Column("answer", Text),  # empty if it was done, else why not
 )
 
-# Instances of the views, and what of which view each can answer for.
+# ViewInstances of the views, and what of which view each can answer for.
 view_instance = Table(
     "view_instance",
     metadata,
@@ -270,7 +270,7 @@ view_instance = Table(
     Column("number", Integer, nullable=False),
     Column("incarnation", String(32), nullable=False),
     Column("url", String(500), nullable=False),
-    Column("beat_at", BigInteger, nullable=False),
+    Column("alive_at", BigInteger, nullable=False),
     Column("holds", JSON, nullable=False),  # by view: its topic's number of partitions, and those that are loaded
     Column("asked", JSON),  # what it has counted of its requests, as Prometheus has it: [name, labels, value]
 )
@@ -285,7 +285,7 @@ backfill_run = Table(
     Column("target", String(249), nullable=False),
     Column("dry", Boolean, nullable=False),
     Column("state", String(10), nullable=False),  # see backfills.RunState
-    Column("why", Told, nullable=False),
+    Column("why", BoundedText, nullable=False),
     Column("files", BigInteger, nullable=False),
     Column("files_done", BigInteger, nullable=False),
     Column("rows", BigInteger, nullable=False),
@@ -294,7 +294,7 @@ backfill_run = Table(
     Column("left_ms", BigInteger),
     Column("verified", Text, nullable=False),
     Column("tries", Integer, nullable=False),
-    Column("owner", Told(500), nullable=False),
+    Column("owner", BoundedText(500), nullable=False),
     Column("started_at", BigInteger, nullable=False),  # when it was last begun
     Column("reported_at", BigInteger, nullable=False),
     Column("ended_at", BigInteger),

@@ -113,7 +113,7 @@ def main() -> int:
                 producer.produce(READINGS.name, text)
             producer.flush()
             for run in runs:
-                run.tend()
+                run.reconcile()
                 run.settle()
         for run in runs:
             run.stop()

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.files import publish
 from penstock.settings import settings
@@ -54,8 +54,8 @@ def _has_candidate(package: str) -> bool:
 
 
 def run(command: list[str], cwd: Path) -> str:
-    """What a command says. LocalError if it fails."""
+    """What a command says. HostError if it fails."""
     done = process.capture(command, cwd=cwd, env=ENGLISH)
     if done.returncode:
-        raise LocalError(f"`{' '.join(command[:2])}` failed", got=(done.stderr or done.stdout).strip()[:300])
+        raise HostError(f"`{' '.join(command[:2])}` failed", got=(done.stderr or done.stdout).strip()[:300])
     return done.stdout

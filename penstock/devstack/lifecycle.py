@@ -17,7 +17,7 @@ class Lifecycle(ABC):
 
     @abstractmethod
     def wait(self, seconds: float | None = None, tick: Callable[[], None] = lambda: None) -> None:
-        """Wait until it serves. LocalError if it ends, or takes longer than it may."""
+        """Wait until it serves. HostError if it ends, or takes longer than it may."""
 
     @abstractmethod
     def stop(self) -> bool:

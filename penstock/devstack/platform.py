@@ -22,7 +22,7 @@ from penstock.devstack.servers.base import Part, stop_together
 from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
 from penstock.devstack.servers.spark import Cluster, Master
 from penstock.engine.checkpoint import s3a
-from penstock.errors import ControlError, LocalError, PenstockError, ReleaseRefused
+from penstock.errors import ControlError, HostError, PenstockError, ReleaseRefused
 from penstock.host import process
 from penstock.host.files import locked, private
 from penstock.java import aot_cache, jars, runtime
@@ -153,7 +153,7 @@ class Platform:
     def up(self, report: Report) -> Overview:
         """Start what does not run, and wait for the first figures. Safe to repeat, and after a start cut off.
 
-        LocalError says what stands in the way, and the way out.
+        HostError says what stands in the way, and the way out.
         """
         private(self.settings.home)
         with self._alone():
@@ -174,7 +174,7 @@ class Platform:
             with report.step("Waiting for the first figures of the streams") as step:
                 view = self._first_figures(connect(self.settings.control), step)
             if self._amiss:
-                raise LocalError(
+                raise HostError(
                     "not all that is declared runs",
                     got="; ".join(map(str, self._amiss)),
                     hint="mend it, then `make up` again; all else runs",
@@ -192,7 +192,7 @@ class Platform:
             place.mkdir(parents=True, exist_ok=True)
             free = shutil.disk_usage(place).free
             if free < NEEDED_DISK:
-                raise LocalError(
+                raise HostError(
                     f"the disk of {place} is nearly full",
                     got=f"{free / GIB:.1f} GiB free, {NEEDED_DISK / GIB:.0f} are needed",
                     hint="make room, or choose other places: PENSTOCK_HOME for data, PENSTOCK_CACHE for downloads",
@@ -205,17 +205,17 @@ class Platform:
         return f"Java {found.version} from {found.source}{note}"
 
     def _keep_to_it(self) -> None:
-        """Data of one broker is not that of three: LocalError if the home was first started in the other way."""
+        """Data of one broker is not that of three: HostError if the home was first started in the other way."""
         s, mark = self.settings, self.settings.home / CLUSTER_MARK
         marked, one = mark.exists(), (s.home / "kafka" / "data" / "meta.properties").exists()
         if s.cluster and one:
-            raise LocalError(
+            raise HostError(
                 "the data of this home lies on one broker, and a cluster has three",
                 got=f"PENSTOCK_CLUSTER is set, and {s.home} holds records and checkpoints of one broker",
                 hint="choose another place by PENSTOCK_HOME, or give the data up: `make clean`",
             )
         if marked and not s.cluster:
-            raise LocalError(
+            raise HostError(
                 "the data of this home lies on the brokers of a cluster",
                 got=f"PENSTOCK_CLUSTER is off, and {mark} is there",
                 hint="leave PENSTOCK_CLUSTER out, choose another place by PENSTOCK_HOME, or give it up: `make clean`",
@@ -248,7 +248,7 @@ class Platform:
             try:
                 aot_cache.ensure(step.say)
                 step.say("")
-            except LocalError as e:
+            except HostError as e:
                 step.say(f"left out: {e}")
 
     def _start_stores(self, report: Report) -> None:
@@ -316,7 +316,7 @@ class Platform:
             if not waiting or any(s.state not in FAILING for s in waiting):
                 well_at = time.monotonic()
             if waiting and (time.monotonic() > deadline or time.monotonic() - well_at > GIVEN_UP):
-                raise LocalError(
+                raise HostError(
                     "not every stream runs",
                     got="; ".join(f"{s.name} is {s.state}" + (f": {s.why}" if s.why else "") for s in waiting),
                     hint="look at `penstock streams logs <stream>` and at the DAGs in Airflow; the platform stays up",
@@ -362,7 +362,7 @@ class Platform:
             rows = []  # without the database none can drain; what runs is found below
         for row in rows:
             with suppress(ControlError):
-                control.driver_asked(row.incarnation)
+                control.mark_driver_asked_to_leave(row.incarnation)
             backends.terminate(row)
         if rows:
             say(f"{len(rows)} drivers end their batches")
@@ -370,7 +370,7 @@ class Platform:
         killed = [row for row in rows if backends.alive(row) and backends.kill(row)]
         for row in rows:
             with suppress(ControlError):
-                control.driver_ended(row.incarnation, "the platform was taken down", "asked")
+                control.end_driver(row.incarnation, "the platform was taken down", "asked")
         strays = self._strays()
         for leader in strays:
             process.kill_session(leader)
@@ -393,7 +393,7 @@ class Platform:
         """Take it down and remove its data; downloads stay in the cache."""
         home = self.settings.home.resolve()
         if home in (Path.home(), Path("/"), self.settings.project) or home in self.settings.project.parents:
-            raise LocalError("this folder is not Penstock's alone, so it is not removed", got=home)
+            raise HostError("this folder is not Penstock's alone, so it is not removed", got=home)
         self.down(report)
         if home.exists():
             with report.step(f"Removing {home}"):

@@ -28,7 +28,7 @@ class ContextStopped(Exception):
 class StreamDriver(Driver):
     """Runs one app's streams in one Spark session."""
 
-    HEART = "the JVM"
+    HEALTH_SUBJECT = "the JVM"
     _spark: SparkSession | None = None
     _executors: Executors | None = None
 
@@ -43,10 +43,10 @@ class StreamDriver(Driver):
         self._spark = self._opening.result()
         self._executors = Executors(self._spark, self.app)
 
-    def lacking(self) -> str | None:
+    def unmet_resources(self) -> str | None:
         return self._executors.lacking if self._executors else None
 
-    def made(self, name: str, figures: ProgressRow) -> StreamRun:
+    def create_run(self, name: str, figures: ProgressRow) -> StreamRun:
         assert self._spark is not None
         stream, s = self.catalog.stream(name), settings()
         short = self._ended_full is not None
@@ -56,7 +56,7 @@ class StreamDriver(Driver):
             stream, self._spark, s.bootstrap, s.checkpoint_root, figures, self._control, short=short, fed_by=fed_by
         )
 
-    def pulse(self) -> None:
+    def health_check(self) -> None:
         """A paused JVM leaves this call waiting; the leases then run out and the supervisor sees silence."""
         assert self._spark is not None
         if not bridge.answers(self._spark):

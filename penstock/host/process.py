@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 
-from penstock.errors import LocalError
+from penstock.errors import HostError
 
 
 def boot_id() -> str:
@@ -269,7 +269,7 @@ def free_port(count: int = 1) -> int:
             for step in range(count):
                 held.enter_context(_bound(first + step))
             return first
-    raise LocalError(f"no {count} free ports in a row were found")
+    raise HostError(f"no {count} free ports in a row were found")
 
 
 def _bound(port: int) -> socket.socket:

@@ -7,13 +7,13 @@ import secrets
 import tempfile
 from pathlib import Path
 
-from penstock.errors import LocalError
+from penstock.errors import HostError
 
 BYTES = 32
 
 
 def kept(path: Path) -> bytes:
-    """The secret of a file; one is made where there is none. LocalError if what is there is none."""
+    """The secret of a file; one is made where there is none. HostError if what is there is none."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, fresh = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -33,7 +33,7 @@ def kept(path: Path) -> bytes:
     except ValueError:
         found = b""
     if len(found) != BYTES:
-        raise LocalError(
+        raise HostError(
             f"{path} holds no secret", hint="remove it and release all apps: another is made, and all take it up"
         )
     return found

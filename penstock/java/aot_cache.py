@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.files import publish
 from penstock.java import jars
@@ -73,7 +73,7 @@ def training(file: Path) -> list[str]:
 
 
 def ensure(say: Callable[[str], None] = lambda _: None) -> None:
-    """Make the cache unless it is there, in one minute or two. LocalError if the training run fails.
+    """Make the cache unless it is there, in one minute or two. HostError if the training run fails.
 
     say: called with what the training run does.
     """
@@ -91,7 +91,7 @@ def ensure(say: Callable[[str], None] = lambda _: None) -> None:
 
         done = process.capture(command, env=ALONE, on_line=told)
         if done.returncode or not (fresh / FILE).exists():
-            raise LocalError(
+            raise HostError(
                 "the training run for Java's cache failed, so drivers start slower",
                 got=(done.stderr.strip() or done.stdout.strip() or f"exit code {done.returncode}").splitlines()[-1],
                 hint="nothing depends on it; `python -m penstock.devstack.aot_training FILE` shows more",

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.files import publish
 from penstock.java import jars, runtime
@@ -31,5 +31,5 @@ def compiled(source: Path, classpath: Sequence[Path], release: str = RELEASE) ->
                 ]
             )  # fmt: skip
             if done.returncode:
-                raise LocalError(f"{source.name} does not compile", got=(done.stderr or done.stdout).strip()[:800])
+                raise HostError(f"{source.name} does not compile", got=(done.stderr or done.stdout).strip()[:800])
     return target

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.files import publish
 from penstock.java import runtime as java
@@ -259,7 +259,7 @@ IVY_SETTINGS = """<ivysettings><settings defaultResolver="central"/><resolvers>
 
 
 def ensure(name: str, tick: Tick | None = None) -> Path:
-    """The folder that holds a set's jars, fetched if need be. LocalError when that fails."""
+    """The folder that holds a set's jars, fetched if need be. HostError when that fails."""
     wanted = SETS[name]
     target = place(name)
     with publish(target, is_current=lambda: not missing(name)) as fresh:
@@ -297,7 +297,7 @@ def pyspark_folder() -> Path:
     """The folder of the installed pyspark, found without importing it."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
-        raise LocalError("pyspark is not installed", hint="make the environment again: `make env`")
+        raise HostError("pyspark is not installed", hint="make the environment again: `make env`")
     return Path(spec.origin).parent
 
 
@@ -311,7 +311,7 @@ def _fetch(name: str, wanted: JarSet, fresh: Path, tick: Tick | None) -> None:
 
     ivy = next((pyspark_folder() / "jars").glob("ivy-*.jar"), None)
     if ivy is None:
-        raise LocalError("pyspark has no jars", got=pyspark_folder(), hint="make the environment again: `make env`")
+        raise HostError("pyspark has no jars", got=pyspark_folder(), hint="make the environment again: `make env`")
     work = fresh / "ivy"
     work.mkdir()
     (work / "settings.xml").write_text(IVY_SETTINGS)
@@ -343,7 +343,7 @@ def _fetch(name: str, wanted: JarSet, fresh: Path, tick: Tick | None) -> None:
     got = {path.name: path.stat().st_size for path in sorted(fresh.glob("*.jar"))}
     lacking = [_file(c) for c in wanted.coordinates if _file(c) not in got]
     if ran.returncode or lacking:
-        raise LocalError(
+        raise HostError(
             f"the jars of {name} could not be fetched from Maven Central",
             got=_reason(ran.stdout + ran.stderr) or f"missing: {', '.join(lacking)}",
             hint="see that this machine reaches repo1.maven.org, then run the same command again",

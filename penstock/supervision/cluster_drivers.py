@@ -42,7 +42,7 @@ LOST = ("ERROR", "MISSING")
 
 
 @dataclass(frozen=True)
-class Submission:
+class ClusterSubmission:
     """A driver of an app as a cluster starts it. conf: its Spark settings, those of its executors among them."""
 
     app: str

@@ -17,7 +17,7 @@ from typing import Any
 
 import orjson
 
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import files
 from penstock.java import runtime
 from penstock.model.declaration import CAPTURES_APP
@@ -137,19 +137,19 @@ def environment() -> dict[str, str]:
 def _spark_home() -> str:
     found = find_spec("pyspark")
     if found is None or not found.submodule_search_locations:
-        raise LocalError("pyspark is not installed", hint="install the environment again")
+        raise HostError("pyspark is not installed", hint="install the environment again")
     return found.submodule_search_locations[0]
 
 
 def start(command: Sequence[str], *, log: Path, env: dict[str, str] | None = None) -> tuple[int, float]:
     """Start a command in a session of its own; returns its pid and start time (see processes.started).
 
-    LocalError if it cannot be started.
+    HostError if it cannot be started.
     """
     env = environment() if env is None else env
     program = shutil.which(command[0], path=env.get("PATH"))
     if program is None:
-        raise LocalError("no such program", got=command[0], hint="install the environment again, or mend its PATH")
+        raise HostError("no such program", got=command[0], hint="install the environment again, or mend its PATH")
     work = settings().home
     files.private(work)
     try:
@@ -164,10 +164,10 @@ def start(command: Sequence[str], *, log: Path, env: dict[str, str] | None = Non
                 start_new_session=True,
             )
     except OSError as e:
-        raise LocalError(f"{command[0]} cannot be started", got=e, hint="see the message and its file") from e
+        raise HostError(f"{command[0]} cannot be started", got=e, hint="see the message and its file") from e
     born = processes.started(child.pid)
     # The launcher may live long: what it started must not stay a zombie in it.
     threading.Thread(target=child.wait, name=f"reap-{child.pid}", daemon=True).start()
     if born is None:
-        raise LocalError(f"{command[0]} ended at once", got=f"log {log}", hint="read the log")
+        raise HostError(f"{command[0]} ended at once", got=f"log {log}", hint="read the log")
     return child.pid, born

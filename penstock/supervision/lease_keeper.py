@@ -12,7 +12,7 @@ from penstock.supervision import backends
 
 
 class LeaseHolder:
-    """Holds the leases of the named streams or captures for one incarnation."""
+    """HeartbeatGate the leases of the named streams or captures for one incarnation."""
 
     def __init__(self, control: Control, names: Sequence[str], incarnation: str) -> None:
         self._control, self._names, self._incarnation = control, names, incarnation
@@ -32,9 +32,9 @@ class LeaseHolder:
                 # It missed its lease, so it was hung or paused: it must not wake up beside this driver.
                 dead.append(holder)
         for holder in dead:
-            self._control.driver_ended(holder, f"gone; its leases went to {self._incarnation}", "lost")
+            self._control.end_driver(holder, f"gone; its leases went to {self._incarnation}", "lost")
         for name in self._names:
-            self._control.lease_take(name, self._incarnation, settings().lease_ttl, dead=dead)
+            self._control.take_lease(name, self._incarnation, settings().lease_ttl, dead=dead)
 
     def _expired(self, holder: str, leases: dict[str, Lease]) -> bool:
         now = self._control.now()
@@ -42,7 +42,7 @@ class LeaseHolder:
 
     def renew(self) -> None:
         """LeaseLost if another driver has one of them, ControlError while the control database is away."""
-        self._control.lease_renew(self._names, self._incarnation, settings().lease_ttl)
+        self._control.renew_leases(self._names, self._incarnation, settings().lease_ttl)
         self._renewed_at = time.monotonic()
 
     def owns(self, name: str) -> bool:
@@ -51,10 +51,10 @@ class LeaseHolder:
         LeaseLost if another driver has its lease.
         """
         try:
-            self._control.lease_renew([name], self._incarnation, settings().lease_ttl)
+            self._control.renew_leases([name], self._incarnation, settings().lease_ttl)
         except ControlError:
             return time.monotonic() - self._renewed_at < settings().lease_ttl
         return True
 
     def drop(self) -> None:
-        self._control.lease_drop(self._names, self._incarnation)
+        self._control.drop_leases(self._names, self._incarnation)

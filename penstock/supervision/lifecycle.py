@@ -27,7 +27,7 @@ from penstock.settings import misspelt, settings
 from penstock.supervision import cluster_driver_process, processes
 from penstock.supervision import out_of_memory as ends
 from penstock.supervision.lease_keeper import LeaseHolder
-from penstock.supervision.unreadable_run import Unreadable
+from penstock.supervision.unreadable_run import UnreadableRun
 
 log = logging.getLogger("penstock.driver")
 
@@ -54,14 +54,14 @@ class Run(Protocol):
     def active(self) -> bool:
         """At work."""
 
-    def tend(self) -> None:
+    def reconcile(self) -> None:
         """Start what should run and restart what failed."""
 
     def stop(self) -> None: ...
 
     def report(self) -> ProgressRow: ...
 
-    def writing_for(self) -> float:
+    def write_seconds(self) -> float:
         """Seconds since the present write began; 0 if there is none."""
 
     def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:
@@ -72,8 +72,8 @@ class Run(Protocol):
 class Driver(ABC):
     """Runs what one app declares, under one incarnation."""
 
-    HEART: ClassVar[str] = "the process"
-    """What `pulse` asks."""
+    HEALTH_SUBJECT: ClassVar[str] = "the process"
+    """What `health_check` asks."""
     in_cluster = False
     """Whether a cluster runs it."""
 
@@ -108,15 +108,15 @@ class Driver(ABC):
         return
 
     @abstractmethod
-    def made(self, name: str, figures: ProgressRow) -> Run:
+    def create_run(self, name: str, figures: ProgressRow) -> Run:
         """The run of a declared stream or capture, not yet started. figures: with what is known from before."""
 
-    def lacking(self) -> str | None:
+    def unmet_resources(self) -> str | None:
         """What it waits for before its runs can work, e.g. for resources of a cluster; None if for nothing, empty if
         that is on its way. Must not take long."""
         return None
 
-    def pulse(self) -> None:
+    def health_check(self) -> None:
         """Come back if the driver can work; an exception ends it."""
         return
 
@@ -151,21 +151,21 @@ class Driver(ABC):
         if not self._names:
             why = self._unreadable() or f"nothing is declared for app {self.app}"
             log.error("driver of %s leaves: %s", self.app, why)
-            self._control.driver_ended(self.incarnation, why, "not begun")
+            self._control.end_driver(self.incarnation, why, "not begun")
             return NOTHING_TO_RUN
         where = cluster_driver_process.whereabouts(row.log) if self.in_cluster else {}
         self._release, self._log = row.release_seq, where.get("log", row.log)
         pid, started = processes.session()
         # The launcher records them too, but it may have died in between.
-        self._control.driver_set(self.incarnation, pid=pid, pid_started=started, **where)
+        self._control.update_driver(self.incarnation, pid=pid, pid_started=started, **where)
         try:
             self._leases.take()
         except LeaseHeld as e:
             log.error("driver of %s leaves: %s", self.app, e)
             holder = self._control.driver(e.holder)
             if holder and holder.app == self.app:
-                self._control.give_back(self.app, self.incarnation, e.holder)
-            self._control.driver_ended(self.incarnation, str(e), "not begun")
+                self._control.hand_app_over(self.app, self.incarnation, e.holder)
+            self._control.end_driver(self.incarnation, str(e), "not begun")
             return LEASES_ELSEWHERE
         signal.signal(signal.SIGTERM, lambda *_: self._leave("SIGTERM", "signal"))
         signal.signal(signal.SIGINT, lambda *_: self._leave("SIGINT", "signal"))
@@ -182,11 +182,11 @@ class Driver(ABC):
 
     def _place(self) -> None:
         """Report whether the driver has what it needs to work: its first sign of life, and whenever that changes."""
-        lacking = self.lacking()
+        lacking = self.unmet_resources()
         self._placed = lacking is None
         if lacking == self._told or (lacking == "" and self._told is None):
             return
-        self._control.driver_placed(self.incarnation, lacking)
+        self._control.report_driver_resources(self.incarnation, lacking)
         self._told = lacking
         if lacking:
             log.warning("driver of %s %s", self.app, lacking)
@@ -205,7 +205,9 @@ class Driver(ABC):
                     figures.behind_ms = known.behind_ms + now - known.reported_at
             if full := self._ended_full:
                 figures.error, figures.error_at = full.reason, full.ended_at
-            self._runs[name] = Unreadable(figures, self._unreadable()) if name in lost else self.made(name, figures)
+            self._runs[name] = (
+                UnreadableRun(figures, self._unreadable()) if name in lost else self.create_run(name, figures)
+            )
 
     def _find_ended_full(self) -> DriverRow | None:
         """The app's last driver, if its memory was full."""
@@ -253,7 +255,7 @@ class Driver(ABC):
                 self._measured.discard(name)
             if wanted.get(name) == "on":
                 if self._placed and (run.active or self._owns(name)):
-                    run.tend()
+                    run.reconcile()
             elif run.running:
                 log.info("stream %s is not wanted any more", name)
                 self._stop(name, run)
@@ -319,20 +321,20 @@ class Driver(ABC):
                 log.exception("the lag of stream %s could not be measured", name)
 
     def _keep(self) -> None:
-        """Renew the leases and say that this driver lives, as long as `pulse` comes back."""
+        """Renew the leases and say that this driver lives, as long as `health_check` comes back."""
         while True:
             try:
-                self.pulse()
+                self.health_check()
             except Exception as e:
                 if self._leaving.is_set():
                     return
-                self._die(f"{self.HEART} is gone: {type(e).__name__}", 1)
+                self._die(f"{self.HEALTH_SUBJECT} is gone: {type(e).__name__}", 1)
             for name, run in list(self._runs.items()):
-                if run.writing_for() > STUCK_WRITE:
+                if run.write_seconds() > STUCK_WRITE:
                     self._die(f"the output of {name} hangs for {STUCK_WRITE:g} s", 1)
             try:
                 self._leases.renew()
-                self._control.driver_beat(self.incarnation)
+                self._control.report_driver_alive(self.incarnation)
                 self._place()
             except LeaseLost as e:
                 if self._leaving.is_set():
@@ -353,7 +355,7 @@ class Driver(ABC):
         full = ends.out_of_memory(self._log)
         log.error("driver of %s ends at once: %s", self.app, full or reason)
         try:
-            self._control.driver_ended(self.incarnation, full or reason, "memory" if full else "failed")
+            self._control.end_driver(self.incarnation, full or reason, "memory" if full else "failed")
         finally:
             logging.shutdown()
             os._exit(code)
@@ -370,7 +372,7 @@ class Driver(ABC):
         reason, code = self._why or ended
         log.info("driver of %s drains: %s", self.app, reason)
         try:
-            self._control.driver_set(self.incarnation, state="draining")
+            self._control.update_driver(self.incarnation, state="draining")
         except ControlError as e:
             log.warning("draining could not be reported: %s", e)
         for name, run in self._runs.items():
@@ -378,7 +380,7 @@ class Driver(ABC):
         try:
             self._report(keep=True)
             self._leases.drop()
-            self._control.driver_ended(self.incarnation, reason, code)
+            self._control.end_driver(self.incarnation, reason, code)
         except ControlError as e:
             log.warning("the end could not be reported; the leases run out: %s", e)
         self.close()

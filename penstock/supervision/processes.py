@@ -100,7 +100,7 @@ def alive(row: DriverRow) -> bool | None:
     return _leader_lives(row) or bool(members(row))
 
 
-def headless(row: DriverRow) -> bool:
+def leader_gone(row: DriverRow) -> bool:
     """Whether the leader is gone and others of the session live on: nothing good comes of them."""
     return row.host == host() and not _leader_lives(row) and bool(members(row))
 

@@ -30,7 +30,7 @@ def clear(control: Control, d: DriverRow, why: str, actor: Actor, code: EndCode 
         why, code = full, "memory"
     if backends.alive(d) is None and (unsure := backends.unsure(d)):
         why = f"{why}; {unsure}"
-    control.driver_ended(d.incarnation, why, code)
+    control.end_driver(d.incarnation, why, code)
     control.record(actor, "kill" if there else "end", d.app, f"driver {d.incarnation[:8]}, {d.named}: {why}")
     log.warning("app %s: driver %s ended: %s", d.app, d.incarnation[:8], why)
     return True
@@ -52,7 +52,7 @@ def stop(control: Control, app: str, owner: str, why: str, patience: float = 20.
         return False
     actor = Actor(owner, "supervisor")
     control.record(actor, "terminate", app, f"driver {d.incarnation[:8]}, {d.named}: {why}")
-    control.driver_asked(d.incarnation)
+    control.mark_driver_asked_to_leave(d.incarnation)
     backends.terminate(d)
     deadline = time.monotonic() + patience
     while backends.alive(d) and time.monotonic() < deadline:
@@ -76,7 +76,7 @@ def _ownerless(control: Control, d: DriverRow, declared: set[str]) -> tuple[str,
     # Read behind the driver, which its app may have been given just now.
     app, s, now = control.app(d.app), settings(), control.now()
     alive = backends.alive(d, now)
-    silence = (now - d.beat_at) / 1000
+    silence = (now - d.alive_at) / 1000
     if alive is False:
         return "its process is gone", "lost"
     if alive is None and silence < max(START_TIMEOUT, s.stuck_after):

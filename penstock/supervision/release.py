@@ -61,7 +61,7 @@ def _check(control: Control, app: str, *, accept_state: bool) -> None:
             )
 
 
-class OneByOne:
+class ReleaseQueue:
     """Releases apps one after the other in a thread of its own, so that no thread of whoever asks is held up."""
 
     def __init__(self) -> None:

@@ -11,7 +11,7 @@ from penstock.control import Actor, Control, DriverRow, EndCode
 from penstock.errors import ControlError, PenstockError, ReleaseRefused
 from penstock.settings import settings
 from penstock.supervision import backends, launch, processes
-from penstock.supervision.cluster_drivers import Submission
+from penstock.supervision.cluster_drivers import ClusterSubmission
 from penstock.supervision.decision.decide import Step, decide
 from penstock.supervision.decision.facts import Evidence, Facts, facts_of
 from penstock.supervision.reaper import clear
@@ -28,7 +28,7 @@ class Supervisor:
     """
 
     def __init__(
-        self, control: Control, app: str, owner: str, command: Callable[[str], Sequence[str] | Submission]
+        self, control: Control, app: str, owner: str, command: Callable[[str], Sequence[str] | ClusterSubmission]
     ) -> None:
         self.control, self.app, self.owner, self.command = control, app, owner, command
         self.actor = Actor(owner, "supervisor")
@@ -50,7 +50,7 @@ class Supervisor:
                 case "release":
                     return self._release(step.why)
                 case "place" if found.driver:
-                    self.control.driver_waits(found.driver.incarnation, found.waits)
+                    self.control.report_driver_wait(found.driver.incarnation, found.waits)
                     self._adopt(found)
                     return Step("rest", step.why)
                 case _:
@@ -72,7 +72,7 @@ class Supervisor:
     def _adopt(self, f: Facts) -> None:
         d = f.driver
         if d and d.state != "ended" and d.owner != self.owner:
-            self.control.driver_set(d.incarnation, owner=self.owner)
+            self.control.update_driver(d.incarnation, owner=self.owner)
             self.control.record(self.actor, "adopt", self.app, f"driver {d.incarnation[:8]}, {d.named}")
 
     def _launch(self, f: Facts, why: str) -> None:
@@ -97,7 +97,7 @@ class Supervisor:
             raise
         try:
             where = ("submission",) if row.submission else ("pid", "pid_started")
-            self.control.driver_set(incarnation, **{name: getattr(row, name) for name in where})
+            self.control.update_driver(incarnation, **{name: getattr(row, name) for name in where})
             self.control.record(self.actor, "launch", self.app, f"driver {incarnation[:8]}, {row.named}; {why}")
         except ControlError:
             # Nobody would know of it. The row is ended later, as one whose launcher died.
@@ -108,9 +108,9 @@ class Supervisor:
     def _started(self, incarnation: str, log: Path) -> DriverRow:
         """Start a driver; a row that says no more than where it is."""
         what = self.command(incarnation)
-        if isinstance(what, Submission):
+        if isinstance(what, ClusterSubmission):
             # A cluster takes longer to be asked: whoever looks meanwhile shall not take the launcher for dead.
-            self.control.driver_set(incarnation, master=what.master)
+            self.control.update_driver(incarnation, master=what.master)
             return replace(self._row(incarnation), master=what.master, submission=what.submit(log))
         pid, started = launch.start(what, log=log)
         return replace(self._row(incarnation), pid=pid, pid_started=started)
@@ -118,12 +118,12 @@ class Supervisor:
     def _failed(self, incarnation: str, e: Exception) -> None:
         why = f"it could not be launched: {e}"
         log.error("app %s: driver %s: %s", self.app, incarnation[:8], why)
-        self.control.driver_ended(incarnation, why, "not begun")
+        self.control.end_driver(incarnation, why, "not begun")
         self.control.record(self.actor, "end", self.app, f"driver {incarnation[:8]}: {why}")
 
     def _row(self, incarnation: str) -> DriverRow:
         return DriverRow(
             incarnation=incarnation, app=self.app, host=processes.host(), pid=None, pid_started=None, release_seq=0,
-            spec_hash="", owner=self.owner, state="launching", launched_at=0, beat_at=0, ended_at=None, reason=None,
+            spec_hash="", owner=self.owner, state="launching", launched_at=0, alive_at=0, ended_at=None, reason=None,
             log="",
         )  # fmt: skip

@@ -9,18 +9,18 @@ from penstock.control import ProgressRow
 from penstock.kafka.admin import Ends
 
 
-class Unreadable:
+class UnreadableRun:
     """Runs nothing and says why, with the figures of before; a release of mended code takes it up."""
 
     def __init__(self, figures: ProgressRow, why: str) -> None:
         self.offsets: dict[str, dict[int, int]] = {}
         self.running = False
-        # The lease of what cannot run is nobody's: it is not asked for before `tend`.
+        # The lease of what cannot run is nobody's: it is not asked for before `reconcile`.
         self.active = True
         self._figures, self._why = figures, why
         self._since = time.monotonic()
 
-    def tend(self) -> None:
+    def reconcile(self) -> None:
         if not self.running:
             self.running = True
             self._figures.state, self._figures.error = "failing", self._why
@@ -35,7 +35,7 @@ class Unreadable:
         grown = int((time.monotonic() - self._since) * 1000)
         return replace(self._figures, behind_ms=None if known is None else known + grown)
 
-    def writing_for(self) -> float:
+    def write_seconds(self) -> float:
         return 0.0
 
     def lag(self, offsets: dict[str, dict[int, int]], stable: Ends, ends: Ends, at: float) -> None:

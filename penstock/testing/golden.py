@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import catalog
 from penstock.model.stream import Stream
 from penstock.model.topic import Topic
-from penstock.supervision.event_clock.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing.run import running
 from penstock.testing.topics import Record, create, read, send
 
@@ -54,7 +54,7 @@ class Case:
         declared = catalog.build(streams).topics.values()
         create(bootstrap, *inputs, *(topic for topic in declared if topic.name not in self.given["topics"]))
         clock = [0.0]
-        beater = Beater(catalog.build(streams).windowed(), None, bootstrap, clock=lambda: clock[0])
+        beater = HeartbeatSender(catalog.build(streams).windowed(), None, bootstrap, clock=lambda: clock[0])
         seen: dict[int, int] = {}
         with ExitStack() as stack:
             stack.callback(beater.close)

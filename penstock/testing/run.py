@@ -15,7 +15,7 @@ from penstock.engine.session import open_session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.control.repositories.data_loss import Book
+    from penstock.control.repositories.data_loss import DataLossLog
     from penstock.model.stream import Stream
 
 
@@ -33,7 +33,7 @@ def spark_session() -> Iterator[SparkSession]:
 
 @contextmanager
 def running(
-    stream: Stream, spark: SparkSession, bootstrap: str, checkpoints: Path, book: Book | None = None
+    stream: Stream, spark: SparkSession, bootstrap: str, checkpoints: Path, book: DataLossLog | None = None
 ) -> Iterator[StreamRun]:
     """The stream, started as a driver does; stopped at the end. `settle` waits until all that is there is written.
 

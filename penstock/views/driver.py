@@ -9,8 +9,8 @@ import sys
 from typing import ClassVar
 
 from penstock.control import Control, ProgressRow
-from penstock.control.repositories.view_instances import Holds, InstanceRow, Instances
-from penstock.errors import LocalError
+from penstock.control.repositories.view_instances import ViewInstanceRow, ViewInstances, ViewPartitions
+from penstock.errors import HostError
 from penstock.model.topic import topic_name
 from penstock.model.view import instance_of
 from penstock.settings import settings
@@ -30,7 +30,7 @@ SWITCH = 0.0005
 class ViewsDriver(Driver):
     """Serves all views, as one of several instances."""
 
-    HEART: ClassVar[str] = "what answers"
+    HEALTH_SUBJECT: ClassVar[str] = "what answers"
 
     def __init__(self, app: str, incarnation: str, control: Control) -> None:
         super().__init__(app, incarnation, control)
@@ -41,8 +41,8 @@ class ViewsDriver(Driver):
         host = f"[{self._host}]" if ":" in self._host else self._host
         url = (s.views_url or f"http://{host}:{{port}}").replace("{port}", str(self._port)).rstrip("/")
         self._requests = Requests(self.catalog.views)
-        own = InstanceRow(app, number, incarnation, url)
-        self._directory = Directory(Instances(control), own, self._holds, self._requests.samples)
+        own = ViewInstanceRow(app, number, incarnation, url)
+        self._directory = Directory(ViewInstances(control), own, self._holds, self._requests.samples)
         # As many as ask for keys are let in.
         self._pool, self._keys = Pool(), Pool(waiting=REQUESTS)
         self._service = Service(app, number, self.catalog.views, self._directory, self._pool, self._keys)
@@ -55,7 +55,7 @@ class ViewsDriver(Driver):
         self._server.start()
         self._directory.start()
 
-    def made(self, name: str, figures: ProgressRow) -> ViewRun:
+    def create_run(self, name: str, figures: ProgressRow) -> ViewRun:
         served = self.catalog.served[name]
         topic = self.catalog.topics[topic_name(served.view.topic)]
         root = settings().home / "views" / self.app
@@ -63,11 +63,11 @@ class ViewsDriver(Driver):
         self._service.runs[served.view.name] = run
         return run
 
-    def pulse(self) -> None:
+    def health_check(self) -> None:
         if self._service.stuck:
-            raise LocalError("a query does not end")
+            raise HostError("a query does not end")
         if self._server is not None and not self._server.alive:
-            raise LocalError("the HTTP server has ended")
+            raise HostError("the HTTP server has ended")
 
     def close(self) -> None:
         self._directory.close()
@@ -76,7 +76,7 @@ class ViewsDriver(Driver):
         self._pool.close()
         self._keys.close()
 
-    def _holds(self) -> dict[str, Holds]:
+    def _holds(self) -> dict[str, ViewPartitions]:
         return {name: run.holds for name, run in self._service.runs.items()}
 
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.control import ProgressRow
-from penstock.control.repositories.view_instances import Holds
+from penstock.control.repositories.view_instances import ViewPartitions
 from penstock.errors import DeclarationError, LeaseLost, PenstockError
 from penstock.kafka.admin import Ends
 from penstock.model.input import Table
@@ -56,7 +56,7 @@ class Held(NamedTuple):
     made: int
 
 
-class Reach:
+class StreamProgress:
     """When an end of a partition's log was asked for that is reached since. at: monotonic, None for never.
 
     Ends of the log, not where a committed reader comes: an open transaction hides what others have committed behind it.
@@ -108,7 +108,7 @@ class ViewRun:
         self.refused: DeclarationError | None = None
         """Why the topic cannot be served as it is, until that has changed."""
         self._mine: list[int] = []
-        self._reach: dict[int, Reach] = {}
+        self._reach: dict[int, StreamProgress] = {}
         self.layout = Layout(served.view)
         self.store = Store(self.layout, root / f"{served.view.name}.db")
         self._instance, self._topic, self._bootstrap = served.instance, topic, bootstrap
@@ -131,7 +131,7 @@ class ViewRun:
     def active(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
-    def tend(self) -> None:
+    def reconcile(self) -> None:
         if not self.active:
             self._stopping = threading.Event()
             self.figures.state = "starting"
@@ -147,7 +147,7 @@ class ViewRun:
             self._thread = None
         self.figures.state, self.figures.rows_per_s = "stopped", 0.0
 
-    def writing_for(self) -> float:
+    def write_seconds(self) -> float:
         """A write that hangs shows as a view that grows old."""
         return 0.0
 
@@ -190,7 +190,7 @@ class ViewRun:
         return f"{figures.state}, {figures.lag or 0} records to read"
 
     @property
-    def holds(self) -> Holds:
+    def holds(self) -> ViewPartitions:
         return {"count": self.count, "loaded": sorted(self.held)}
 
     # The thread
@@ -263,11 +263,11 @@ class ViewRun:
         self.held, self.seen.rebuilt, self._read_at = {}, why, 0
         self.store.begin(now.id, len(now.ends), now.at, {p: now.starts[p] for p in mine})
 
-    def _reached_before(self, asked: float, now: Now) -> dict[int, Reach]:
+    def _reached_before(self, asked: float, now: Now) -> dict[int, StreamProgress]:
         """What the store says of its own partitions; those that are new to it were never read."""
         fresh, known = self.store.meta.fresh, self.store.meta.loaded and self.store.next.keys() >= set(self._mine)
         # A clock that was set back says no less than one that was set forth.
-        return {p: Reach(asked - abs(now.at - fresh) / 1000 if fresh and known else None) for p in self._mine}
+        return {p: StreamProgress(asked - abs(now.at - fresh) / 1000 if fresh and known else None) for p in self._mine}
 
     def _up_to(self, feed: TableFeed, now: Now, asked: float, stopped: Callable[[], bool]) -> bool:
         """Read to where a committed reader comes; whether there was anything new. asked: monotonic, before `now`."""

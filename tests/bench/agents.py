@@ -31,7 +31,7 @@ from penstock.host.process import free_port
 from penstock.java import aot_cache
 from penstock.settings import PROJECT
 from penstock.supervision import processes
-from penstock.supervision.event_clock.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from tests.bench import agents_load
 from tests.bench.agents_load import LARGE, Watched
 from tests.bench.common import during, quantile, table, write
@@ -152,7 +152,7 @@ def run(agents: int, rate: float, minutes: float) -> Found:
         began = time.time()
         platform = Platform(given, broker, f"http://127.0.0.1:{port}")
         windowed = catalog.build([catalog.load().stream(name) for name in STREAMS]).windowed()
-        beater = stack.enter_context(closing(Beater(windowed, given.control, broker.bootstrap)))
+        beater = stack.enter_context(closing(HeartbeatSender(windowed, given.control, broker.bootstrap)))
         course = Course()
 
         def sampled() -> float:

@@ -68,7 +68,7 @@ def filled(store: Store, count: int) -> None:
             writer.write({to.name: made.cast(parquet.SCHEMA)}, CommitMarker("query", number, {TOPIC.name: ends}))
     asked: Ends = ({}, {(TOPIC.name, p): end for p, end in ends.items()})
     later = (START + timedelta(days=2)).timestamp()
-    Keeper(writer, to, lambda _: asked, lambda: later).tend()
+    Keeper(writer, to, lambda _: asked, lambda: later).reconcile()
 
 
 def bare(store: Store, bootstrap: str, topic: str) -> float:

@@ -223,7 +223,7 @@ def _forget(at: Place) -> None:
 
     for driver in at.given.control.drivers():
         processes.kill(driver)
-        at.given.control.driver_ended(driver.incarnation, "benchmark")
+        at.given.control.end_driver(driver.incarnation, "benchmark")
     Captures(at.given.control).ask("orders", "snapshot", Actor("bench", "cli"))
 
 

@@ -25,7 +25,7 @@ from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.host.process import free_port
 from penstock.settings import PROJECT
 from penstock.streams import Stream
-from penstock.supervision.event_clock.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from tests.bench.common import spread, table, write
 from tests.chaos.drivers import Drivers, drivers
 
@@ -61,7 +61,7 @@ def measure(given: Drivers, app: str, windows: int) -> list[float]:
     driver = given.launch(app)
     given.wait_running(driver)
     stop = threading.Event()
-    beater = Beater(catalog.build(streams).windowed(), None, given.bootstrap)
+    beater = HeartbeatSender(catalog.build(streams).windowed(), None, given.bootstrap)
 
     def beat() -> None:
         while not stop.wait(beater.run_once()):

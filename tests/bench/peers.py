@@ -22,7 +22,7 @@ import psutil
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.files import publish
 from penstock.java import jars
@@ -174,7 +174,7 @@ def program() -> Path:
             command = [*_compiler(), "-cp", libraries, "-d", fresh, *sources]
             done = process.capture(command)
             if done.returncode:
-                raise LocalError("the peer could not be compiled", got=(done.stdout + done.stderr)[-2000:])
+                raise HostError("the peer could not be compiled", got=(done.stdout + done.stderr)[-2000:])
             with ZipFile(fresh / PROGRAM, "w") as jar:
                 for made in fresh.rglob("*.class"):
                     jar.write(made, made.relative_to(fresh))
@@ -230,7 +230,7 @@ def _measured(
                     child.kill()
         if child.returncode or not said:
             log.seek(0)
-            raise LocalError(f"the peer's {job} failed with {child.returncode}", got=log.read()[-2000:])
+            raise HostError(f"the peer's {job} failed with {child.returncode}", got=log.read()[-2000:])
     figures: dict[str, int] = json.loads(said)
     return Measured(
         wall_s=figures["done_ms"] / 1000 - started,

@@ -12,7 +12,7 @@ from typing import Any
 from jobs.agents import ACTIVE_AGENTS, ALERTS, ASSIGNMENTS
 from jobs.agents.views import AGENTS, ASSIGNED, LAST_ALERTS
 from penstock.control import Control, ProgressRow
-from penstock.control.repositories.view_instances import InstanceRow, Instances
+from penstock.control.repositories.view_instances import ViewInstanceRow, ViewInstances
 from penstock.host.process import free_port
 from penstock.kafka.admin import admin, end_offsets, ensure_topics
 from penstock.model.view import Served
@@ -39,14 +39,14 @@ class Instance:
     def __init__(self, control: Control, bootstrap: str, folder: Path) -> None:
         ensure_topics([topic for _, topic in VIEWS.values()], bootstrap)
         self.bootstrap, self.port = bootstrap, free_port()
-        row = InstanceRow("views-1", 1, "of-a-test", f"http://127.0.0.1:{self.port}")
+        row = ViewInstanceRow("views-1", 1, "of-a-test", f"http://127.0.0.1:{self.port}")
         self.runs = {
             view.name: ViewRun(Served(view, 1), topic, folder, bootstrap, ProgressRow(f"{view.name}@1", "views-1", ""))
             for view, topic in VIEWS.values()
         }
         self._pool, self._keys = Pool(), Pool()
         self._directory = Directory(
-            Instances(control), row, lambda: {name: run.holds for name, run in self.runs.items()}
+            ViewInstances(control), row, lambda: {name: run.holds for name, run in self.runs.items()}
         )
         self.service = Service("views-1", 1, VIEWS, self._directory, self._pool, self._keys)
         self.service.runs |= self.runs
@@ -58,7 +58,7 @@ class Instance:
 
     def load(self) -> None:
         for run in self.runs.values():
-            run.tend()
+            run.reconcile()
         wait_until(lambda: len(self.service.ready[0]) == len(VIEWS))
 
     def close(self) -> None:

@@ -102,8 +102,8 @@ class Scene:
         self._runs(now)
         self._silence(incarnations[HUNG], [r for r in self.rows if r.app == HUNG], now - 95_000)
         for name, beat in {"receipts": 3, "probe-requests": 1, "check-ins": 12, "browser-sessions": 48}.items():
-            c.beat_sent(name, now - beat * 1000, 4, "triggerer@pond:2211")
-        c.beat_held("browser-sessions", now - 48_000, "sessions is down")
+            c.record_heartbeat(name, now - beat * 1000, 4, "triggerer@pond:2211")
+        c.hold_heartbeats("browser-sessions", now - 48_000, "sessions is down")
         c.record(
             SUPERVISOR,
             "launch",
@@ -127,7 +127,7 @@ class Scene:
     def report(self, *, keep: bool = True) -> None:
         now = self.control.now()
         for incarnation in self.live:
-            self.control.driver_beat(incarnation)
+            self.control.report_driver_alive(incarnation)
         rows = [r for r in self.rows if r.incarnation in self.live]
         for row in rows:
             row.batch_id = (row.batch_id or 0) + 1
@@ -157,7 +157,7 @@ class Scene:
         )
         assert incarnation is not None
         began = now - {"agents": 41 * 60_000, "metrics": 8 * 60_000}.get(app, 3 * 86_400_000)
-        self.control.driver_set(incarnation, pid=4000 + len(app), state="running", launched_at=began)
+        self.control.update_driver(incarnation, pid=4000 + len(app), state="running", launched_at=began)
         if app == "agents":
             with self.control.engine.begin() as c:
                 c.execute(update(s.app).where(s.app.c.name == app).values(restarts=2))
@@ -250,7 +250,7 @@ class Scene:
         }
 
     def _silence(self, incarnation: str, rows: list[ProgressRow], since: int) -> None:
-        self.control.driver_set(incarnation, beat_at=since)
+        self.control.update_driver(incarnation, alive_at=since)
         with self.control.engine.begin() as c:
             for row in rows:
                 c.execute(

@@ -380,12 +380,12 @@ def test_a_drivers_log_is_read_from_its_end_and_from_the_folder_of_logs_only(
     assert before
     try:
         for path in ("/etc/passwd", str(scene.logs / ".." / ".." / "x"), str(scene.logs / "none.log")):
-            control.driver_set(row.incarnation, log=path)
+            control.update_driver(row.incarnation, log=path)
             answer = olga.get("/penstock/api/log", params={"app": "agents"})
             assert answer.status_code == 404
             assert "root" not in answer.text
     finally:
-        control.driver_set(row.incarnation, log=before.log)
+        control.update_driver(row.incarnation, log=before.log)
 
 
 def test_records_and_logs_are_not_for_every_viewer(vera: httpx.Client) -> None:

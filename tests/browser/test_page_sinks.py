@@ -15,7 +15,7 @@ from playwright.sync_api import Locator, expect
 from penstock.control import Control
 from penstock.devstack.servers.influxdb import InfluxDB
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.kafka.admin import ensure_topics
 from penstock.streams import Topic
 from tests.browser.conftest import View
@@ -113,7 +113,7 @@ def influx(influx_port: int, tmp_path: Path) -> InfluxDB:
     part = InfluxDB(tmp_path, port=influx_port)
     try:
         part.command()
-    except LocalError as e:
+    except HostError as e:
         pytest.skip(f"InfluxDB cannot be had here: {e}")
     return part
 

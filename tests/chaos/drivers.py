@@ -15,7 +15,7 @@ from penstock.control import Control, DriverRow
 from penstock.devstack.servers.kafka_mariadb import Broker, Brokers, MariaDB
 from penstock.errors import BrokerError
 from penstock.supervision import launch, processes
-from penstock.supervision.event_clock.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from tests.chaos.projects import deployed
 from tests.support import wait_until
 
@@ -38,7 +38,7 @@ class Drivers:
         spark = [sys.executable, "-m", "penstock.engine.driver", *launch.arguments(app, incarnation)]
         command = launch.plain(app, incarnation) or spark
         pid, started = launch.start(command, log=log)
-        self.control.driver_set(incarnation, pid=pid, pid_started=started)
+        self.control.update_driver(incarnation, pid=pid, pid_started=started)
         return self.row(incarnation)
 
     def row(self, incarnation: str) -> DriverRow:
@@ -66,7 +66,7 @@ class Drivers:
     def beating(self) -> Iterator[None]:
         """Beats go out by the clock, as Airflow sends them, also behind a broker that was away."""
         over = threading.Event()
-        beater = Beater(catalog.load().windowed(), self.control, self.bootstrap)
+        beater = HeartbeatSender(catalog.load().windowed(), self.control, self.bootstrap)
 
         def beat() -> None:
             wait = 0.0

@@ -61,5 +61,5 @@ def deployed(
             for d in control.drivers(live=False):
                 processes.kill(d)
                 # The next test of this app has its rows too.
-                control.driver_ended(d.incarnation, "its test is over")
+                control.end_driver(d.incarnation, "its test is over")
             control.engine.dispose()

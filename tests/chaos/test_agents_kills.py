@@ -221,7 +221,7 @@ def fenced(given: Drivers, driver: DriverRow, _: Broker, chance: random.Random) 
     """Paused as if it ran on another host, where nobody can kill it; woken beside its heir."""
     driver = given.row(driver.incarnation)
     signal_session(driver, signal.SIGSTOP)
-    given.control.driver_set(driver.incarnation, host="elsewhere")
+    given.control.update_driver(driver.incarnation, host="elsewhere")
     leases = given.control.leases
     wait_until(lambda: all(one.expires_at < given.control.now() for one in leases().values()), what="the leases end")
     heir = given.launch(APP)

@@ -16,7 +16,7 @@ from penstock.devstack.servers.base import Part
 from penstock.engine.session import submit_conf
 from penstock.settings import settings
 from penstock.supervision import launch, processes
-from penstock.supervision.cluster_drivers import Submission
+from penstock.supervision.cluster_drivers import ClusterSubmission
 from penstock.supervision.supervisor import Supervisor
 from tests.chaos.platform import APP, Platform, pause
 from tests.elsewhere import submission
@@ -104,7 +104,7 @@ def test_two_launches_at_once(platform: Platform) -> None:
     before = platform.works()
     known = launched(platform)
 
-    def command(incarnation: str) -> Sequence[str] | Submission:
+    def command(incarnation: str) -> Sequence[str] | ClusterSubmission:
         if settings().deploy == "cluster":
             return submission(APP, incarnation)
         conf = [word for key, value in submit_conf(APP).items() for word in ("--conf", f"{key}={value}")]

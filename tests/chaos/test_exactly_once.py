@@ -105,7 +105,7 @@ def test_a_driver_that_wakes_up_behind_its_lease_does_no_harm(chaos: Drivers) ->
     wait_until(lambda: rows_out(chaos), what="the first totals are written")
     sent = produce(chaos, sent, 3000)
     signal_session(chaos.row(sleeper.incarnation), signal.SIGSTOP)
-    chaos.control.driver_set(sleeper.incarnation, host="elsewhere")
+    chaos.control.update_driver(sleeper.incarnation, host="elsewhere")
     wait_until(
         lambda: all(lease.expires_at < chaos.control.now() for lease in chaos.control.leases().values()),
         what="the leases run out",

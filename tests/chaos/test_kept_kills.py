@@ -110,7 +110,7 @@ def replaced(kept: Keeping, sleeper: DriverRow, home: Path, *, starting: bool) -
     kept.send(50_000)
     time.sleep(kept.chance.uniform(0.5, 4))
     signal_session(sleeper, signal.SIGSTOP)
-    control.driver_set(sleeper.incarnation, host="elsewhere")
+    control.update_driver(sleeper.incarnation, host="elsewhere")
     wait_until(
         lambda: all(lease.expires_at < control.now() for lease in control.leases().values()),
         what="the leases run out",

@@ -53,7 +53,7 @@ def test_records_that_fill_a_drivers_memory_are_written_once_each(heavy: Drivers
     def through() -> bool:
         nonlocal now
         now = heavy.row(now.incarnation)
-        if now.state == "ended" or processes.alive(now) is False or processes.headless(now):
+        if now.state == "ended" or processes.alive(now) is False or processes.leader_gone(now):
             assert clear(heavy.control, now, "its process is gone", Actor("test", "supervisor"))
             died.append(heavy.row(now.incarnation))
             assert len(died) < 6, [d.reason for d in died]

@@ -24,7 +24,7 @@ from penstock.devstack.simulators import agents_topics
 from penstock.devstack.simulators.agents import Plan
 from penstock.model.topic import COMMITS, POSITIONS
 from penstock.settings import settings
-from penstock.supervision.event_clock.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing import Record, create, latest, read, rows, running, send
 from tests import agents_model as model
 from tests.captures import polled
@@ -202,7 +202,7 @@ def test_a_fleet_is_found(
     with (
         running(streams[0], spark, bootstrap, tmp_path / "checkpoints") as run,
         closing(
-            Beater(catalog.build(streams).windowed(), None, bootstrap, clock=lambda: time.time() + ahead[0])
+            HeartbeatSender(catalog.build(streams).windowed(), None, bootstrap, clock=lambda: time.time() + ahead[0])
         ) as beater,
     ):
         for ahead[0] in (0.0, 2.0, 4.0):

@@ -42,7 +42,7 @@ def store(part: S3, request: pytest.FixtureRequest) -> Store:
     writer = ArchiveWriter(to, made)
     give(writer, to, batch(0, 1, 2), 0)
     give(writer, to, batch(3, 4), 1)
-    keeper(writer, to, 5).tend()
+    keeper(writer, to, 5).reconcile()
     give(writer, to, batch(5, hour=11), 2)
     assert all(one.right for one in verify(made))
     return made

@@ -130,7 +130,7 @@ def test_a_stream_waits_while_the_store_is_paused(
             sent += fill(bootstrap, 20, 20)
 
             def waits() -> bool:
-                run.tend()
+                run.reconcile()
                 return run.report().state == "waiting"
 
             wait_until(waits, 240)
@@ -160,7 +160,7 @@ def test_a_stream_that_is_cut_off_between_two_writes_goes_on(
         with running(stream(ARCHIVE), spark, bootstrap, tmp_path) as run:
 
             def failed() -> bool:
-                run.tend()
+                run.reconcile()
                 return cut.calls >= at
 
             wait_until(failed, 240)
@@ -189,7 +189,7 @@ def test_the_command_line_shows_and_verifies(store: Store, tmp_path: Path, monke
     opened = ArchiveWriter(output, store)  # type: ignore[arg-type]
     opened.write({output.name: batch(0, 1, 2)}, CommitMarker("q", 0, {}))
     opened.write({output.name: batch(3, 4, hour=11)}, CommitMarker("q", 1, {}))
-    hour_closer.Keeper(opened, output, lambda _: ({}, {})).tend()  # type: ignore[arg-type]
+    hour_closer.Keeper(opened, output, lambda _: ({}, {})).reconcile()  # type: ignore[arg-type]
     opened.write({output.name: batch(5, hour=11)}, CommitMarker("q", 2, {}))
 
     def asked(*words: str) -> tuple[int, str]:

@@ -23,7 +23,7 @@ from penstock.backfill.job import Job
 from penstock.backfill.progress import Figures
 from penstock.backfill.run import run
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.errors import BackfillError, DeclarationError, LeaseLost, NotYet, SinkError, Wait
+from penstock.errors import BackfillError, DeclarationError, InputNotReady, LeaseLost, SinkError, Wait
 from penstock.kafka.admin import admin, end_offsets
 from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
@@ -295,7 +295,7 @@ def test_refusals(kept: Archive, endpoint: Endpoint, fresh_broker: Broker) -> No
     create(fresh_broker.bootstrap, KEPT)
     stamps = [1] * (PER_PART - 1) + [int(HOUR.timestamp() + 99 * 3600) * 1000, 1]
     send(fresh_broker.bootstrap, [Record("kept", "k", "v", 0, timestamp=at) for at in stamps])
-    with pytest.raises(NotYet, match=r"has not come to the end.*kept\[0\] up to 40 of 41"):
+    with pytest.raises(InputNotReady, match=r"has not come to the end.*kept\[0\] up to 40 of 41"):
         do(job(sums(kept)), fresh_broker)
     assert do(job(sums(kept), unclosed=True), fresh_broker).rows == 5
     holds(kept, endpoint, [event(0, PER_PART)], close=False)

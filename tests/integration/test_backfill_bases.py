@@ -24,7 +24,7 @@ from penstock.archive.stream import stream
 from penstock.backfill.job import Job
 from penstock.backfill.run import Outcome, run
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.errors import NotYet
+from penstock.errors import InputNotReady
 from penstock.kafka.admin import admin, log_ends
 from penstock.object_store.endpoint import Endpoint
 from penstock.settings import settings
@@ -102,7 +102,7 @@ def test_counts_are_right_to_the_last_walk_in(
         def tried() -> Outcome | None:
             try:
                 return run(job, bootstrap, recompute=lambda *_: iter(()))
-            except NotYet:
+            except InputNotReady:
                 return None
 
         done = wait_until(tried, every=0.5, what=f"the archive has come to {hours} hours")

@@ -17,7 +17,7 @@ import pytest
 from penstock.backfill import retry
 from penstock.backfill.progress import Figures
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.errors import NotYet, SinkError, Wait
+from penstock.errors import InputNotReady, SinkError, Wait
 from penstock.object_store import bucket as stores
 from penstock.object_store.bucket import Store
 from penstock.object_store.endpoint import Endpoint
@@ -191,7 +191,9 @@ def test_an_object_that_vanishes_between_listing_and_reading(
 
     with Between(endpoint, reads(gone)) as way:
         leads_to(way.endpoint, monkeypatch)
-        error, said = (NotYet, "joined with others while it was read") if joined else (SinkError, "archive is gone")
+        error, said = (
+            (InputNotReady, "joined with others while it was read") if joined else (SinkError, "archive is gone")
+        )
         with pytest.raises(error, match=f"{said}.*{old}"):
             do(job(again(kept)), fresh_broker)
     leads_to(endpoint, monkeypatch)

@@ -15,7 +15,7 @@ from penstock.backfill import transform as making
 from penstock.backfill import writer
 from penstock.backfill.progress import Figures
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.errors import BackfillError, NotYet
+from penstock.errors import BackfillError, InputNotReady
 from penstock.kafka.admin import admin, topic_ids
 from penstock.kafka.limits import Batch, Message
 from penstock.kafka.transactions import TransactionalWriter
@@ -161,7 +161,9 @@ def test_readers_do_not_hold_it_up_for_ever(
     create(fresh_broker.bootstrap, AGAIN)
     monkeypatch.setattr(running, "HELD", 0.5)
     told: list[Figures] = []
-    with pytest.raises(NotYet, match=r"its readers were too far behind.*counts is 90 s behind.*goes on where it was"):
+    with pytest.raises(
+        InputNotReady, match=r"its readers were too far behind.*counts is 90 s behind.*goes on where it was"
+    ):
         do(job(again(kept)), fresh_broker, told, behind=lambda: {"counts": 90.0})
     assert {f.state for f in told} >= {"waiting", "failed"}
     assert do(job(again(kept)), fresh_broker).rows == len(ALL)
@@ -198,7 +200,7 @@ def test_an_archive_of_the_topic_before_it_was_made_again_tells_nothing_of_this_
     remade(fresh_broker, KEPT)
     send(fresh_broker.bootstrap, [Record("kept", "k", "v", 0)])
     later = replace(job(again(kept)), begin=HOUR + timedelta(hours=12), end=HOUR + timedelta(hours=13))
-    with pytest.raises(NotYet, match=r"kept\[0\] up to 0 of 1 of the topic as it was made again"):
+    with pytest.raises(InputNotReady, match=r"kept\[0\] up to 0 of 1 of the topic as it was made again"):
         do(later, fresh_broker)
     now = topic_ids(client, [KEPT.name], fresh_broker.bootstrap)[KEPT.name]
     holds(kept, endpoint, [{**event(0, 0), "event_time": HOUR + timedelta(hours=20)}], topic_id=now)
@@ -251,5 +253,5 @@ def test_nothing_in_the_archive(kept: Archive, endpoint: Endpoint, fresh_broker:
     with pytest.raises(BackfillError, match=r"it ended before, and its topic is not there"):
         do(of(12, 13), fresh_broker)
     empty = again(replace(kept, prefix="nothing"))
-    with pytest.raises(NotYet, match=r"archive kept-archive holds nothing yet.*prefix 'nothing'"):
+    with pytest.raises(InputNotReady, match=r"archive kept-archive holds nothing yet.*prefix 'nothing'"):
         do(job(empty), fresh_broker)

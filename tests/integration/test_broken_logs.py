@@ -73,7 +73,7 @@ def test_a_broken_batch_of_the_brokers_log_costs_that_batch(
         until(run, dead=2)
         run.settle()
         send(bootstrap, [Record(ORDERS.name, None, "4")])
-        wait_until(lambda: tended(run.tend, lambda: len(read(bootstrap, SHARES.name)) == 3))
+        wait_until(lambda: tended(run.reconcile, lambda: len(read(bootstrap, SHARES.name)) == 3))
         assert run.figures.dead == 2
     assert [r.value for r in read(bootstrap, SHARES.name)] == ["1", "3", "4"]
     letters = read(bootstrap, DEAD_LETTERS.name)
@@ -116,9 +116,9 @@ def test_broken_batches_that_are_compressed_cost_exactly_those(
 
     monkeypatch.setattr(Checkpoint, "rebase", dies)
     with running(STREAM, spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run.tend, lambda: sums(bootstrap) == {str(MINUTE): "107"}))
+        wait_until(lambda: tended(run.reconcile, lambda: sums(bootstrap) == {str(MINUTE): "107"}))
         send(bootstrap, [order(8)])
-        wait_until(lambda: tended(run.tend, lambda: sums(bootstrap) == {str(MINUTE): "115"}))
+        wait_until(lambda: tended(run.reconcile, lambda: sums(bootstrap) == {str(MINUTE): "115"}))
         assert (next(died, None), run.figures.dead) == (None, 120)
     assert [place(one) for one in read(bootstrap, DEAD.name)] == [
         f"orders[0]@{at}" for at in (*range(30), *range(31, 91), *range(92, 122))

@@ -33,7 +33,7 @@ class Running:
         declared = parse(text, self.source.folder / f"{self.source.name}.sql")
         figures = ProgressRow(declared.name, "captures", "test")
         self.run = CaptureRun(declared, self.captures, self.source.broker.bootstrap, figures)
-        self.run.tend()
+        self.run.reconcile()
 
     def stop(self) -> None:
         if self.run:
@@ -42,7 +42,7 @@ class Running:
     @property
     def figures(self) -> ProgressRow:
         assert self.run
-        self.run.tend()
+        self.run.reconcile()
         return self.run.report()
 
     @property

@@ -19,7 +19,7 @@ from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.query.stream_run import StreamRun
 from penstock.kafka.admin import admin, end_offsets
 from penstock.streams import EmitFinal, F, Input, Stateless, Stream, Topic, TopicOutput
-from penstock.supervision.event_clock.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing import Record, create, read, running, send
 from tests.support import wait_until
 
@@ -66,7 +66,7 @@ SECOND = Stream(
 class Chain:
     """What the drivers of a chain and the beater do, in turn."""
 
-    def __init__(self, control: Control, bootstrap: str, beater: Beater) -> None:
+    def __init__(self, control: Control, bootstrap: str, beater: HeartbeatSender) -> None:
         self.control, self.bootstrap, self.beater = control, bootstrap, beater
 
     def turn(self, *runs: StreamRun) -> None:
@@ -91,7 +91,7 @@ def chain(control: Control, fresh_broker: Broker, first: Stream) -> Iterator[Cha
     made = catalog.build([first, SECOND])
     create(fresh_broker.bootstrap, *made.topics.values())
     control.sync(made)
-    with closing(Beater(made.windowed(), control, fresh_broker.bootstrap)) as beater:
+    with closing(HeartbeatSender(made.windowed(), control, fresh_broker.bootstrap)) as beater:
         yield Chain(control, fresh_broker.bootstrap, beater)
 
 
@@ -105,17 +105,17 @@ def test_a_stream_that_is_down_for_longer_than_the_grace(
             return True
 
         with running(first, spark, chain.bootstrap, tmp_path) as run:
-            wait_until(lambda: turned(run) and chain.control.reach()[1]["first"].through)
-            wait_until(lambda: turned(run) and not chain.control.holds())
+            wait_until(lambda: turned(run) and chain.control.stream_progress()[1]["first"].through)
+            wait_until(lambda: turned(run) and not chain.control.heartbeat_holds())
         sent = int(time.time() * 1000)
         send(chain.bootstrap, [Record(SOURCE.name, None, json.dumps({"at": sent}), timestamp=sent)])
         over = time.monotonic() + 2 * GRACE.total_seconds() + WINDOW.total_seconds()
         wait_until(lambda: turned(run) and time.monotonic() > over)
         second.settle()
-        held = chain.control.holds()
+        held = chain.control.heartbeat_holds()
         with running(first, spark, chain.bootstrap, tmp_path) as run:
             wait_until(lambda: turned(run) and chain.counted())
-            wait_until(lambda: turned(run) and not chain.control.holds())
+            wait_until(lambda: turned(run) and not chain.control.heartbeat_holds())
         assert second.report().late == 0
         assert held[BETWEEN.name]["why"] == "first is starting"
         assert chain.counted() == {sent // 2000 * 2000 + 2000: 1}

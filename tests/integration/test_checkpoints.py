@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.control.repositories.data_loss import Memory
+from penstock.control.repositories.data_loss import InMemoryDataLossLog
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.checkpoint import layout
 from penstock.engine.faults.poison import Quarantine
@@ -98,7 +98,9 @@ def test_files_that_a_power_cut_took_are_put_back(
     # More comes before it starts again: Spark would plan the lost batch with it.
     send(bootstrap, events(4))
     with running(stream, spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run.tend, lambda: len(values(bootstrap)) >= 4), what="the fourth record is written")
+        wait_until(
+            lambda: tended(run.reconcile, lambda: len(values(bootstrap)) >= 4), what="the fourth record is written"
+        )
         run.settle()
         assert run.figures.state != "blocked"
     assert values(bootstrap) == [1, 2, 3, 4]
@@ -197,7 +199,9 @@ def test_a_checkpoint_put_back_goes_on_where_it_can(
     older(three_batches(stream, spark, bootstrap, tmp_path), batches)
     send(bootstrap, events(4))
     with running(stream, spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run.tend, lambda: len(values(bootstrap)) >= 4), what="the fourth record is written")
+        wait_until(
+            lambda: tended(run.reconcile, lambda: len(values(bootstrap)) >= 4), what="the fourth record is written"
+        )
         run.settle()
     assert values(bootstrap) == [1, 2, 3, 4]
 
@@ -219,7 +223,7 @@ def test_a_checkpoint_without_its_marks_is_not_taken_for_a_new_one(
     admin(bootstrap).delete_topics([COMMITS.name])[COMMITS.name].result(30)
     wait_until(lambda: COMMITS.name not in admin(bootstrap).list_topics(timeout=10).topics)
     create(bootstrap, COMMITS)
-    book = Memory()
+    book = InMemoryDataLossLog()
     with pytest.raises(Blocked, match="no mark of what is written"), running(EACH, spark, bootstrap, tmp_path, book):
         pass
     [asked] = book.asked["each"]
@@ -271,12 +275,12 @@ def test_state_that_cannot_be_read_is_said_in_a_sentence_however_often_it_is_tri
         shutil.rmtree(folder / "state")
     send(bootstrap, events(4))
     with running(COUNTS, spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run.tend, lambda: run.figures.error), what="the query fails")
+        wait_until(lambda: tended(run.reconcile, lambda: run.figures.error), what="the query fails")
         first = len(starts)
         seen = []
 
         def tried() -> bool:
-            run.tend()
+            run.reconcile()
             seen.append(run.figures.state)
             return len(starts) > first + 3
 

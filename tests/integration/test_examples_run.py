@@ -18,7 +18,7 @@ from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.query.stream_run import StreamRun
 from penstock.model.stream import Stream
 from penstock.streams import EmitFinal, F, TopicOutput
-from penstock.supervision.event_clock.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing import Record, create, read, rows, running, send
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def beats(bootstrap: str, stream: Stream, only: str = "") -> Iterator[Callable[[
     """Sends the beats that are due at a minute, to all inputs or one."""
     clock = [0.0]
     windowed = {t: of for t, of in catalog.build([stream]).windowed().items() if only in ("", t)}
-    beater = Beater(windowed, None, bootstrap, clock=lambda: clock[0])
+    beater = HeartbeatSender(windowed, None, bootstrap, clock=lambda: clock[0])
 
     def beat(minute: float) -> None:
         clock[0] = (TEN + minute * MINUTE) / 1000

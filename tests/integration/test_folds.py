@@ -25,7 +25,7 @@ from penstock.engine.state.keyed_store import Manifest, versions
 from penstock.errors import Blocked, DeclarationError
 from penstock.model.topic import COMMITS
 from penstock.streams import F, Fold, Input, KeyedState, Stateless, Stream, Topic, TopicOutput
-from penstock.supervision.event_clock.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing import Record, create, latest, read, rows, running, send
 from tests.support import tended, wait_until
 
@@ -112,7 +112,7 @@ def test_state_lasts_over_restarts_and_crashes(spark: SparkSession, bootstrap: s
     last = max(int(entry.name) for entry in (folder / "commits").glob("[0-9]*"))
     without_commits(folder, last)
     with running(stream(), spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run.tend, (folder / "commits" / str(last)).exists))
+        wait_until(lambda: tended(run.reconcile, (folder / "commits" / str(last)).exists))
         run.settle()
         assert read(bootstrap, TOTALS.name) == before
         send(bootstrap, paid(("ann", 100), ("bob", 0), ("dan", 1)))
@@ -224,7 +224,7 @@ def test_a_record_that_a_fold_fails_on_is_put_aside(spark: SparkSession, bootstr
     with running(stream(), spark, bootstrap, tmp_path) as run:
         run.settle()
         send(bootstrap, paid(("ann", 2), ("bob", 13), ("bob", 4)))
-        wait_until(lambda: tended(run.tend, lambda: run.figures.dead == 1), what="the record is put aside")
+        wait_until(lambda: tended(run.reconcile, lambda: run.figures.dead == 1), what="the record is put aside")
         run.settle()
     assert totals(bootstrap) == {"ann": 3, "bob": 4}
     (letter,) = read(bootstrap, "paid-dead-letter")
@@ -253,7 +253,7 @@ def silent(paid: DataFrame) -> DataFrame:
 def test_keys_are_due_by_the_clock_though_nobody_sends(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     of = stream(transform=silent, output_mode=KeyedState(tick=timedelta(seconds=1)))
     clock = [0.0]
-    beater = Beater(catalog.build([of]).windowed(), None, bootstrap, clock=lambda: clock[0])
+    beater = HeartbeatSender(catalog.build([of]).windowed(), None, bootstrap, clock=lambda: clock[0])
 
     def beat(run: StreamRun, *seconds: int) -> None:
         for at in seconds:

@@ -14,7 +14,7 @@ from confluent_kafka import TopicPartition
 from pyspark.sql import SparkSession
 
 from penstock.control import ProgressRow
-from penstock.control.repositories.data_loss import Gap, Memory
+from penstock.control.repositories.data_loss import DataLoss, InMemoryDataLossLog
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.query.encode import split
@@ -83,17 +83,17 @@ def has_read(given: Input, spark: SparkSession, bootstrap: str, folder: Path, *n
     assert seen(bootstrap) == list(numbers)
 
 
-def refused(given: Input, spark: SparkSession, bootstrap: str, folder: Path, book: Memory) -> str:
+def refused(given: Input, spark: SparkSession, bootstrap: str, folder: Path, book: InMemoryDataLossLog) -> str:
     """What a stream says that is blocked at its start."""
     run = StreamRun(stream(given), spark, bootstrap, str(folder), ProgressRow("gaps", "tests", "i"), book)
     for _ in range(2):
-        run.tend()
+        run.reconcile()
     run.stop()
     assert run.figures.restarts == 0
     return run.figures.error or "nothing"
 
 
-def accept(book: Memory) -> None:
+def accept(book: InMemoryDataLossLog) -> None:
     book.accepted |= {("gaps", gap) for gap in book.asked["gaps"]}
 
 
@@ -104,12 +104,12 @@ def test_what_is_left_is_read_and_what_is_not_is_counted(
     has_read(given, spark, bootstrap, tmp_path, 1, 2)
     send(bootstrap, events(3, 4, 5))
     removed(bootstrap, 4)
-    book = Memory()
+    book = InMemoryDataLossLog()
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:
         run.settle()
         assert seen(bootstrap) == [1, 2, 5]
         made_again(bootstrap, *range(10, 25))
-        wait_until(lambda: tended(run.tend, lambda: seen(bootstrap) == [1, 2, 5, *range(10, 25)]))
+        wait_until(lambda: tended(run.reconcile, lambda: seen(bootstrap) == [1, 2, 5, *range(10, 25)]))
     gaps = book.gone["gaps"]
     assert [(gap.what, gap.start, gap.end, gap.records) for gap in gaps] == [
         ("removed", 2, 4, 2),
@@ -122,7 +122,7 @@ def test_exactly_what_was_accepted_is_passed(spark: SparkSession, bootstrap: str
     has_read(given, spark, bootstrap, tmp_path, 1, 2)
     send(bootstrap, events(3, 4, 5, 6))
     removed(bootstrap, 3)
-    book = Memory()
+    book = InMemoryDataLossLog()
     said = refused(given, spark, bootstrap, tmp_path, book)
     assert "gapped[0]: offsets 2 to 2 were removed before they were read" in said
     assert "`penstock streams go-on gaps`" in said
@@ -150,12 +150,12 @@ def test_exactly_what_was_accepted_is_passed(spark: SparkSession, bootstrap: str
 def test_a_running_stream_blocks_and_waits_for_a_topic_that_is_gone(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    given, book = Input(EVENTS), Memory()
+    given, book = Input(EVENTS), InMemoryDataLossLog()
     send(bootstrap, events(1, 2, 3))
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:
         run.settle()
         deleted(bootstrap)
-        wait_until(lambda: tended(run.tend, lambda: run.figures.state == "blocked"))
+        wait_until(lambda: tended(run.reconcile, lambda: run.figures.state == "blocked"))
         assert "waits for topics that were deleted; got: gapped, read up to offset 3 of [0]" in (
             run.figures.error or ""
         )
@@ -183,15 +183,15 @@ def test_what_is_removed_while_a_batch_is_read_may_not_be_in_it(
 
     monkeypatch.setattr("penstock.engine.commit.batches.split", late)
     send(bootstrap, events(1, 2, 3))
-    book = Memory()
+    book = InMemoryDataLossLog()
     run = StreamRun(stream(given), spark, bootstrap, str(tmp_path), ProgressRow("gaps", "tests", "i"), book)
     try:
-        wait_until(lambda: tended(run.tend, lambda: book.asked.get("gaps") or book.gone.get("gaps")))
-        wait_until(lambda: tended(run.tend, lambda: run.figures.state == "blocked" or seen(bootstrap)))
+        wait_until(lambda: tended(run.reconcile, lambda: book.asked.get("gaps") or book.gone.get("gaps")))
+        wait_until(lambda: tended(run.reconcile, lambda: run.figures.state == "blocked" or seen(bootstrap)))
     finally:
         run.stop()
     assert seen(bootstrap) == found
-    assert Gap(EVENTS.name, "removed", 0, 0, 2, 2) in [
+    assert DataLoss(EVENTS.name, "removed", 0, 0, 2, 2) in [
         replace(gap, topic_id="") for gap in (book.gone if found else book.asked)["gaps"]
     ]
 
@@ -200,7 +200,7 @@ def test_a_log_that_was_cut_is_read_on_from_its_end(
     spark: SparkSession, bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.engine.faults.data_loss.PATIENCE", 0.5)
-    given, book = Input(EVENTS), Memory()
+    given, book = Input(EVENTS), InMemoryDataLossLog()
     has_read(given, spark, bootstrap, tmp_path, 1, 2, 3)
     # As if there had been five records more, which a broker brought back from a backup does not have.
     checkpoint = Checkpoint(spark, str(tmp_path), "gaps")
@@ -220,7 +220,7 @@ def test_a_log_that_was_cut_is_read_on_from_its_end(
 def test_a_batch_that_is_written_and_not_committed_is_not_written_again_behind_a_gap(
     spark: SparkSession, bootstrap: str, tmp_path: Path
 ) -> None:
-    given, book = Input(EVENTS, on_data_loss="continue"), Memory()
+    given, book = Input(EVENTS, on_data_loss="continue"), InMemoryDataLossLog()
     has_read(given, spark, bootstrap, tmp_path, 1, 2, 3)
     (tmp_path / "gaps/commits/0").unlink()
     removed(bootstrap, 1)
@@ -249,7 +249,7 @@ def test_a_batch_whose_commit_had_no_answer_is_counted_all_the_same(
     send(bootstrap, [Record(EVENTS.name, None, text) for text in ('{"n":1}', "none", '{"n":2}')])
     run = StreamRun(one, spark, bootstrap, str(tmp_path), ProgressRow("gaps", "tests", "i"))
     try:
-        wait_until(lambda: tended(run.tend, lambda: run.report().rows_out == 2))
+        wait_until(lambda: tended(run.reconcile, lambda: run.report().rows_out == 2))
         assert (run.figures.dead, run.figures.restarts) == (1, 1)
     finally:
         run.stop()
@@ -269,5 +269,5 @@ def test_a_topic_and_a_checkpoint_made_again_beside_the_mark_of_before(
     shutil.rmtree(tmp_path / "gaps")
     made_again(bootstrap, *range(100, 100 + count))
     with running(stream(given), spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run.tend, lambda: len(seen(bootstrap)) >= 21 + count))
+        wait_until(lambda: tended(run.reconcile, lambda: len(seen(bootstrap)) >= 21 + count))
     assert seen(bootstrap) == [*range(1, 22), *range(100, 100 + count)]

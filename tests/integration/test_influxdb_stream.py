@@ -134,34 +134,34 @@ def test_through_every_fault_both_places_hold_what_the_rows_say(
     monkeypatch.setattr("penstock.sinks.influxdb.client.TIMEOUT", 2.0)
     with running(BOTH, spark, fresh_broker.bootstrap, tmp_path / "checkpoints") as run:
         history.more(40)
-        history.agrees(run.tend)
+        history.agrees(run.reconcile)
         for fault in FAULTS:
             proxy.faults.append(fault)
             history.more(20)
-            history.agrees(run.tend)
+            history.agrees(run.reconcile)
             assert not proxy.faults
         # The server hangs, and comes back with what it was asked meanwhile.
         influx.pause()
         try:
             history.more(30)
-            wait_until(lambda: tended(run.tend, lambda: "Timeout" in (run.figures.error or "")), what="it says so")
+            wait_until(lambda: tended(run.reconcile, lambda: "Timeout" in (run.figures.error or "")), what="it says so")
             history.more(30)
         finally:
             influx.resume()
-        history.agrees(run.tend)
+        history.agrees(run.reconcile)
         # The server is killed in the middle of things, and is away for a while.
         influx.kill()
         history.more(30)
         told = "InfluxDB takes nothing for the moment"
-        wait_until(lambda: tended(run.tend, lambda: told in (run.figures.error or "")), what="it says so")
+        wait_until(lambda: tended(run.reconcile, lambda: told in (run.figures.error or "")), what="it says so")
         influx.start()
         influx.wait()
-        history.agrees(run.tend)
+        history.agrees(run.reconcile)
         # Its database is deleted: what comes after is there.
         asked(influx, "DROP DATABASE d", "d")
         history.points.clear()
         history.more(30)
-        history.agrees(run.tend)
+        history.agrees(run.reconcile)
 
 
 LIFE = """
@@ -172,7 +172,7 @@ from tests.integration.test_influxdb_stream import BOTH
 
 with spark_session() as spark, running(BOTH, spark, sys.argv[1], Path(sys.argv[2])) as run:
     while True:
-        run.tend()
+        run.reconcile()
         time.sleep(0.1)
 """
 

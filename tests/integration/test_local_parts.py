@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from penstock.control import Control, ProgressRow
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
 from penstock.engine.progress.metrics import Figures
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.process import free_port
 from penstock.java import jars
@@ -27,7 +27,7 @@ from penstock.kafka.admin import Ends, admin, end_offsets, ensure_topics
 from penstock.settings import PROJECT, settings
 from penstock.streams import Topic
 from penstock.supervision.lifecycle import Driver
-from penstock.supervision.unreadable_run import Unreadable
+from penstock.supervision.unreadable_run import UnreadableRun
 from tests.support import wait_until
 
 pytestmark = pytest.mark.integration
@@ -89,11 +89,11 @@ def test_offsets_are_told_just_after_a_broker_s_start(own: Broker) -> None:
 class Idle(Driver):
     """A driver whose streams read nothing: all that was sent is their lag."""
 
-    def made(self, name: str, figures: ProgressRow) -> Unreadable:
+    def create_run(self, name: str, figures: ProgressRow) -> UnreadableRun:
         return Unread(figures, name)
 
 
-class Unread(Unreadable):
+class Unread(UnreadableRun):
     def __init__(self, figures: ProgressRow, why: str) -> None:
         super().__init__(figures, why)
         self.offsets, self.told = {"things": {0: 0}}, Figures(figures)
@@ -113,7 +113,7 @@ def test_lag_is_right_behind_crashes_of_the_broker(
     settings.cache_clear()
     ensure_topics([Topic("things", partitions=1)], own.bootstrap)
     driver, figures = Idle("tests", "test", control), ProgressRow("things", "tests", "test")
-    driver._runs["things"] = driver.made("things", figures)
+    driver._runs["things"] = driver.create_run("things", figures)
 
     def sent(count: int) -> None:
         def measured() -> bool:
@@ -143,7 +143,7 @@ def test_a_running_broker_is_adopted(own: Broker) -> None:
     again = Broker(home=own.home, port=own.port)
     assert again.start() is False
     assert again.running() == before
-    with pytest.raises(LocalError, match=rf"runs already, on another port.*PENSTOCK_KAFKA_PORT={own.port}"):
+    with pytest.raises(HostError, match=rf"runs already, on another port.*PENSTOCK_KAFKA_PORT={own.port}"):
         Broker(home=own.home, port=own.port + 2).start()
 
 
@@ -170,11 +170,11 @@ def test_a_database_keeps_its_rows_and_serves_tests_of_their_own(tmp_path: Path)
     with MariaDB(home=tmp_path, port=free_port()) as part:
         control = Control(part.url)
         control.migrate()
-        control.beat_sent("receipts", 1, 4, "test")
+        control.record_heartbeat("receipts", 1, 4, "test")
         part.kill()
         part.start()
         part.wait()
-        assert control.beats()["receipts"]["at"] == 1
+        assert control.heartbeats()["receipts"]["at"] == 1
         control.engine.dispose()
         with pymysql.connect(host="127.0.0.1", port=part.port, user="penstock", password="penstock") as connection:
             with connection.cursor() as cursor:
@@ -188,11 +188,11 @@ def test_a_database_keeps_its_rows_and_serves_tests_of_their_own(tmp_path: Path)
 def test_a_part_that_ends_at_once_says_why(tmp_path: Path) -> None:
     port = free_port(2)
     wrong = Broker(home=tmp_path, port=port, config={"log.retention.hours": "many"})
-    with pytest.raises(LocalError, match=r"could not be laid out.*log\.retention\.hours"):
+    with pytest.raises(HostError, match=r"could not be laid out.*log\.retention\.hours"):
         wrong.start()
     Broker(home=tmp_path, port=port).prepare()
     wrong.start()
-    with pytest.raises(LocalError, match=r"(?s)ended while it started.*log\.retention\.hours"):
+    with pytest.raises(HostError, match=r"(?s)ended while it started.*log\.retention\.hours"):
         wrong.wait()
     assert wrong.running() is None
 
@@ -265,7 +265,7 @@ def test_debians_packages_serve_where_nothing_else_does(tmp_path: Path) -> None:
         patch.setattr(debian_packages, "settings", type("Settings", (), {"cache": tmp_path}))
         try:
             server = mariadb_binaries._debian(None)
-        except LocalError as e:
+        except HostError as e:
             pytest.skip(f"Debian's packages cannot be fetched here: {e}")
     assert server
     assert server.runs() == ""

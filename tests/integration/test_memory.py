@@ -73,7 +73,7 @@ def text(said: str, partition: int) -> Record:
 
 def until_written(run: StreamRun, bootstrap: str, count: int) -> list[str]:
     """The texts that are written once they are so many, sorted."""
-    wait_until(lambda: tended(run.tend, lambda: run.report().rows_out >= count), 240)
+    wait_until(lambda: tended(run.reconcile, lambda: run.report().rows_out >= count), 240)
     return sorted(record.value or "" for record in read(bootstrap, OUT.name))
 
 
@@ -85,9 +85,9 @@ def test_a_batch_that_memory_does_not_hold_is_cut_by_its_bytes(
     kept = tmp_path / STREAM.name / "penstock-portion.json"
     with running(STREAM, spark, bootstrap, tmp_path) as run:
         assert until_written(run, bootstrap, 8) == said
-        wait_until(lambda: tended(run.tend, lambda: not kept.exists()))
+        wait_until(lambda: tended(run.reconcile, lambda: not kept.exists()))
         # It is through: what comes then is a batch again, however large.
-        wait_until(lambda: tended(run.tend, lambda: run.active))
+        wait_until(lambda: tended(run.reconcile, lambda: run.active))
         first = len(batches)
         send(bootstrap, [text("end", p % 2) for p in range(20)])
         assert until_written(run, bootstrap, 28) == sorted([*said, *["end"] * 20])
@@ -117,6 +117,6 @@ def test_what_fills_memory_without_a_record_blocks(
     monkeypatch.setattr(TopicWriter, "write", lambda *_: (_ for _ in ()).throw(MemoryError()))
     send(bootstrap, [text("a", 0)])
     with running(STREAM, spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run.tend, lambda: run.figures.state == "blocked"), 240)
+        wait_until(lambda: tended(run.reconcile, lambda: run.figures.state == "blocked"), 240)
         assert "give drivers more, PENSTOCK_DRIVER_MEMORY, and release app tests" in (run.figures.error or "")
     assert (read(bootstrap, OUT.name), read(bootstrap, DEAD.name), batches) == ([], [], [])

@@ -198,7 +198,7 @@ def test_a_crash_between_two_stores_gives_only_the_one_without_marks_its_batch_a
     monkeypatch.setattr(TopicWriter, "write", struck)
     send(bootstrap, events(1, 2, 3))
     with running(stream(even=Shelved("a"), odd=TOPICS["odd"]), spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run.tend, lambda: pairs(bootstrap, "odd")), what="the batch is run again")
+        wait_until(lambda: tended(run.reconcile, lambda: pairs(bootstrap, "odd")), what="the batch is run again")
         run.settle()
         assert run.figures.restarts == 1
     assert SHELVES["a"].rows == {2: 20}
@@ -212,7 +212,7 @@ def test_a_store_with_a_mark_does_not_get_its_batch_again(spark: SparkSession, b
     given = stream(even=Marked("a"), odd=Marked("b"))
     send(bootstrap, events(1, 2))
     with running(given, spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run.tend, lambda: SHELVES["b"].writes), what="the batch is run again")
+        wait_until(lambda: tended(run.reconcile, lambda: SHELVES["b"].writes), what="the batch is run again")
         run.settle()
         assert run.figures.restarts == 1
     assert SHELVES["a"].writes == [(0, [2])]
@@ -270,7 +270,7 @@ def test_a_wrong_tag_is_refused_and_nothing_of_the_batch_is_written(
 
     send(bootstrap, events(1, 3))
     with running(stream(wrong, even=Shelved("a"), odd=TOPICS["odd"]), spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run.tend, lambda: run.figures.state == "blocked"), what="the stream is blocked")
+        wait_until(lambda: tended(run.reconcile, lambda: run.figures.state == "blocked"), what="the stream is blocked")
         assert "rows for an output that is not declared" in (run.figures.error or "")
         assert "let the transform give one of: even, odd" in (run.figures.error or "")
     assert (pairs(bootstrap, "odd"), SHELVES["a"].writes) == ([], [])
@@ -279,6 +279,6 @@ def test_a_wrong_tag_is_refused_and_nothing_of_the_batch_is_written(
 def test_a_transform_without_tags_is_refused(spark: SparkSession, bootstrap: str, tmp_path: Path) -> None:
     given = stream(lambda events: events.select("n"), **TOPICS)
     run = StreamRun(given, spark, bootstrap, str(tmp_path), ProgressRow("tagging", "tests", "i"))
-    run.tend()
+    run.reconcile()
     run.stop()
     assert "do not say which output" in (run.figures.error or "")

@@ -131,7 +131,7 @@ def test_a_changed_aggregate_is_blocked_until_it_is_accepted(
     sell(5.0)
     other = replace(SUM, transform=by_shop("1 minute", "max(amount)"))
     blocked = StreamRun(other, spark, at, str(tmp_path), ProgressRow("plan-totals", "plans", "i"))
-    wait_until(lambda: tended(blocked.tend, lambda: blocked.report().state == "blocked"))
+    wait_until(lambda: tended(blocked.reconcile, lambda: blocked.report().state == "blocked"))
     said = blocked.report().error or ""
     assert blocked.offsets == {SALES.name: {0: 1}}, "what waits is known before the first batch"
     blocked.stop()

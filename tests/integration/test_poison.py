@@ -63,7 +63,7 @@ def test_records_that_make_a_batch_fail_are_put_aside_and_all_others_count(
                 entry.unlink()
                 entry.with_name(f".{entry.name}.crc").unlink(missing_ok=True)
     with running(STREAM, spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run.tend, (commits / "0").exists))
+        wait_until(lambda: tended(run.reconcile, (commits / "0").exists))
         run.settle()
         assert run.figures.dead == 0
     assert (read(bootstrap, SHARES.name), read(bootstrap, DEAD.name)) == before

@@ -195,6 +195,6 @@ def test_a_fault_of_another_kind_is_told_as_it_is(spark: SparkSession, bootstrap
         Stateless(),
     )
     run = StreamRun(stream, spark, bootstrap, str(tmp_path), ProgressRow("refused", "tests", "i"))
-    run.tend()
+    run.reconcile()
     run.stop()
     assert "`m`" in (run.figures.error or "")

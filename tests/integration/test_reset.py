@@ -248,7 +248,7 @@ def test_new_code_puts_aside_what_was_good_and_what_is_too_old_for_it_is_late(
     assert reset(changed, spark, bootstrap, tmp_path, {(EVENTS.name, 0): 1}).reset.floor == minute(1)
     before = len(rows(bootstrap))
     with running(changed, spark, bootstrap, tmp_path) as run:
-        wait_until(lambda: tended(run.tend, lambda: run.report().dead >= 2), what="two are dead")
+        wait_until(lambda: tended(run.reconcile, lambda: run.report().dead >= 2), what="two are dead")
         run.settle()
         send(bootstrap, at(0.7, 2.5))
         run.settle()

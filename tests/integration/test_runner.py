@@ -151,7 +151,7 @@ def test_a_batch_that_failed_before_its_output_is_written_once(
 
 
 def failed(run: StreamRun) -> bool:
-    run.tend()
+    run.reconcile()
     return bool(run.figures.restarts)
 
 
@@ -228,7 +228,7 @@ def test_a_transform_that_raises_stops_only_its_own_stream(spark: SparkSession, 
     run = StreamRun(
         replace(STREAM, transform=wrong), spark, bootstrap, str(tmp_path), ProgressRow("counting", "tests", "i")
     )
-    run.tend()
+    run.reconcile()
     assert run.figures.state == "failing"
     assert "no_such_column" in (run.figures.error or "")
     assert not run.active
@@ -293,7 +293,7 @@ def test_new_topics_and_new_partitions_are_read_without_a_restart(
 
 
 def tended(run: StreamRun, bootstrap: str) -> dict[str | None, int]:
-    run.tend()
+    run.reconcile()
     return totals(bootstrap)
 
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
 from pyspark.sql import SparkSession
 from typer.testing import CliRunner
 
-from penstock.catalog import Beaten, Reader
+from penstock.catalog import HeartbeatTopic, Reader
 from penstock.cli import app
 from penstock.control import Control
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
@@ -31,7 +31,7 @@ from penstock.model.topic import COMMITS
 from penstock.monitoring.collect.sender import Sender
 from penstock.settings import settings
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
-from penstock.supervision.event_clock.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing import Record, create, read, running, send
 from tests.captures import Source, polled
 from tests.certificates import Authority
@@ -127,9 +127,9 @@ def set_to(guarded: Guarded, authority: Authority, monkeypatch: pytest.MonkeyPat
     admin.cache_clear()
 
 
-def beater(topic: Topic, bootstrap: str) -> Beater:
+def beater(topic: Topic, bootstrap: str) -> HeartbeatSender:
     due = HeartbeatSchedule(timedelta(seconds=10), timedelta(seconds=4))
-    return Beater({topic.name: Beaten(topic, [Reader(due)], 4.0)}, None, bootstrap)
+    return HeartbeatSender({topic.name: HeartbeatTopic(topic, [Reader(due)], 4.0)}, None, bootstrap)
 
 
 def test_a_stream_goes_through_tls_and_a_login(

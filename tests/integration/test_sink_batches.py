@@ -242,12 +242,12 @@ def test_a_store_that_hangs_stalls_nobody_else(
         for name in ("slow", "quick")
     )
     try:
-        slow.tend()
-        quick.tend()
+        slow.reconcile()
+        quick.reconcile()
         send(bootstrap, [order(1)])
         wait_until(lambda: slow.report().state == "waiting", what="the stream says that it waits")
         assert "cabinet:slow has not answered for a batch of 1 rows" in (slow.figures.error or "")
-        assert slow.writing_for() == 0, "no driver ends for it"
+        assert slow.write_seconds() == 0, "no driver ends for it"
         store = slow.report().store or {}
         assert (store["place"], store["aside"]) == ("cabinet:slow", ["slow-dead-letter"])
         assert (store["waits"] >= 1, store["answered_at"]) == (True, None)
@@ -258,7 +258,7 @@ def test_a_store_that_hangs_stalls_nobody_else(
         slow.stop()
         assert not slow.running
         CABINETS["slow"].before = lambda: None
-        slow.tend()
+        slow.reconcile()
         wait_until(lambda: len(CABINETS["slow"].documents) == 4, what="all of it is written")
         slow.settle()
         told = slow.report()

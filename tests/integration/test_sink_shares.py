@@ -69,7 +69,7 @@ def test_two_processes_share_a_topic(running: Drivers, url: str) -> None:
             assert row.rows_out == len(wanted(400, places)), "each writes what is its own"
             assert row.dead == sum(n % 10 == 0 and n % 4 in places for n in range(400))
         processes.kill(started["first"])
-        running.control.driver_ended(started["first"].incarnation, "killed")
+        running.control.end_driver(started["first"].incarnation, "killed")
         sent(running, 400, 600)
         both = sorted([*wanted(400, APPS["first"]), *wanted(600, APPS["second"])])
         wait_until(lambda: there() == both, what="the second goes on by itself")

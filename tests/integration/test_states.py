@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.catalog import Beaten, Reader
+from penstock.catalog import HeartbeatTopic, Reader
 from penstock.control import ProgressRow
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.engine.query import source
 from penstock.engine.query.stream_run import StreamRun
 from penstock.model.output_mode import HeartbeatSchedule
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
-from penstock.supervision.event_clock.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing import Record, create, running, send
 from tests.support import tended, wait_until
 
@@ -40,7 +40,7 @@ def test_a_stream_that_fails_does_so_until_it_is_well_and_can_be_stopped(
         setting = run._figures.set
         run._figures.set = lambda **values: (said.append(values.get("state", "")), setting(**values))[1]  # type: ignore[method-assign, func-returns-value]
         run._retry_at = 0.0
-        run.tend()
+        run.reconcile()
         run._figures.set = setting  # type: ignore[method-assign]
         return [*filter(None, said), run.report().state]
 
@@ -53,7 +53,7 @@ def test_a_stream_that_fails_does_so_until_it_is_well_and_can_be_stopped(
     create(at, *STREAM.topics())
     assert seen() == ["failing"], "that it began says nothing yet"
     try:
-        wait_until(lambda: tended(run.tend, lambda: run.report().state == "idle"))
+        wait_until(lambda: tended(run.reconcile, lambda: run.report().state == "idle"))
     finally:
         run.stop()
     assert run.report().restarts == 3
@@ -62,8 +62,10 @@ def test_a_stream_that_fails_does_so_until_it_is_well_and_can_be_stopped(
 def test_beats_are_no_rows(spark: SparkSession, fresh_broker: Broker, tmp_path: Path) -> None:
     at = fresh_broker.bootstrap
     create(at, *STREAM.topics())
-    beater = Beater(
-        {NUMBERS.name: Beaten(NUMBERS, [Reader(HeartbeatSchedule(timedelta(minutes=1), timedelta()))])}, None, at
+    beater = HeartbeatSender(
+        {NUMBERS.name: HeartbeatTopic(NUMBERS, [Reader(HeartbeatSchedule(timedelta(minutes=1), timedelta()))])},
+        None,
+        at,
     )
     beater.run_once()
     send(at, [Record(NUMBERS.name, None, "x", n % 2) for n in range(3)])

@@ -160,12 +160,12 @@ def struck(monkeypatch: pytest.MonkeyPatch, after: bool) -> None:
 
 
 def failed(run: StreamRun) -> bool:
-    run.tend()
+    run.reconcile()
     return bool(run.figures.restarts)
 
 
 def restarted(run: StreamRun) -> bool:
-    run.tend()
+    run.reconcile()
     return run.active
 
 
@@ -346,9 +346,9 @@ def test_a_table_that_is_being_loaded_says_how_far_it_is_and_goes_on_where_it_wa
 
     monkeypatch.setattr(Decoder, "taken", slow)
     run = made(spark, bootstrap, tmp_path)
-    run.tend()
+    run.reconcile()
     wait_until(lambda: len(parts) == 3, what="two parts are read")
-    run.tend()
+    run.reconcile()
     row = run.report()
     assert (row.state, row.restarts, run.running, run.active) == ("loading", 0, True, False)
     read_so_far = sum(row.topics["shops"]["offsets"].values())

@@ -19,7 +19,7 @@ from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.model.output_mode import OutputMode
 from penstock.model.topic import DEAD_LETTERS
 from penstock.streams import EmitChanges, EmitFinal, F, Input, Stream, Topic, TopicOutput
-from penstock.supervision.event_clock.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.testing import Record, create, read, running, send
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def test_beats_of_others_and_of_a_fast_clock(spark: SparkSession, bootstrap: str
     ended, ahead = now - now % 60 - 5, int((now + 590) * 1000)
     key = BEAT_KEY.decode()
     forged = [f'{{"heartbeat":{ahead}}}', Signer(b"theirs").value(EVENTS.name, 0, ahead).decode(), "{}"]
-    beater = Beater(catalog.build([stream]).windowed(), None, bootstrap, clock=lambda: now + 590)
+    beater = HeartbeatSender(catalog.build([stream]).windowed(), None, bootstrap, clock=lambda: now + 590)
     with closing(beater), running(stream, spark, bootstrap, tmp_path) as run:
         send(bootstrap, [*(Record(EVENTS.name, key, value, timestamp=ahead) for value in forged), *events(now)])
         run.settle()

@@ -109,7 +109,7 @@ def test_rows_without_a_key_are_put_aside_before_a_compacted_topic_refuses_them_
     if many:
         create(bootstrap, *stream(THINGS, latest).topics())
         with running(replace(stream(THINGS, latest), max_poison=0), spark, bootstrap, tmp_path) as run:
-            wait_until(lambda: tended(run.tend, lambda: run.figures.state == "blocked"))
+            wait_until(lambda: tended(run.reconcile, lambda: run.figures.state == "blocked"))
             assert "1, more than 0, the first: its key is NULL" in (run.figures.error or "")
         assert read(bootstrap, "out") == []
         return

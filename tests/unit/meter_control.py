@@ -32,7 +32,7 @@ def filled(control: Control) -> Control:
     control.sync(build([stream]))
     incarnation = control.claim(APP, None, host="here", spec_hash="0", owner="test", log="driver.log")
     assert incarnation
-    control.driver_set(incarnation, state="running", pid=1, pid_started=1.0)
+    control.update_driver(incarnation, state="running", pid=1, pid_started=1.0)
     report(control)
     return control
 

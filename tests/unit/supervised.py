@@ -79,7 +79,7 @@ class Platform:
             c.execute(
                 update(d)
                 .where(d.c.incarnation == incarnation)
-                .values(beat_at=d.c.beat_at - back, launched_at=d.c.launched_at - back)
+                .values(alive_at=d.c.alive_at - back, launched_at=d.c.launched_at - back)
             )
 
     def close(self) -> None:

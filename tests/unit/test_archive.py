@@ -207,7 +207,7 @@ def tending(monkeypatch: pytest.MonkeyPatch, *hours: str, broken: str = "") -> t
 
 def test_the_last_hour_of_the_calendar_keeps_no_other_open(monkeypatch: pytest.MonkeyPatch) -> None:
     made, closed = tending(monkeypatch, LAST_HOUR, "2026-01-01T10", "2026-01-01T11", "2026-01-31T23", "1970-01-01T00")
-    made.tend()
+    made.reconcile()
     assert closed == ["1970-01-01T00", "2026-01-01T10", "2026-01-01T11"], "the newest has yet to wait"
     held = State(open={LAST_HOUR: (), "2026-01-01T10": ()})
     assert reader.names(held, datetime(9000, 1, 1, tzinfo=UTC)) == [LAST_HOUR]
@@ -220,7 +220,7 @@ def test_the_last_hour_of_the_calendar_keeps_no_other_open(monkeypatch: pytest.M
 def test_an_hour_that_cannot_be_closed_keeps_no_other_open(monkeypatch: pytest.MonkeyPatch) -> None:
     made, closed = tending(monkeypatch, "2026-01-01T10", "2026-01-01T11", broken="2026-01-01T10")
     with pytest.raises(SinkError, match="files of hour 2026-01-01T10"):
-        made.tend()
+        made.reconcile()
     assert closed == ["2026-01-01T11"]
 
 
@@ -228,14 +228,14 @@ def test_a_keeper_goes_on_behind_an_error_that_nobody_foresaw(monkeypatch: pytes
     monkeypatch.setattr(hour_closer, "EVERY", 0.01)
     made, closed = tending(monkeypatch, "2026-01-01T10")
     looks = iter([OverflowError("date value out of range")])
-    tend = made.tend
+    tend = made.reconcile
 
     def look() -> None:
         for error in looks:
             raise error
         tend()
 
-    monkeypatch.setattr(made, "tend", look)
+    monkeypatch.setattr(made, "reconcile", look)
     made.start()
     try:
         wait_until(lambda: closed[:1] == ["2026-01-01T10"])

@@ -35,7 +35,7 @@ from penstock.backfill.verify import RAW, replaced
 from penstock.catalog import build
 from penstock.control import Control
 from penstock.control.rows import ProgressRow
-from penstock.errors import BackfillError, NotYet, Wait
+from penstock.errors import BackfillError, InputNotReady, Wait
 from penstock.kafka.limits import Message
 from penstock.streams import Archive, Backfill, Input, Stateless, Stream, Topic, TopicOutput
 from tests.support import wait_until
@@ -222,9 +222,9 @@ def test_a_target_that_would_not_keep_what_it_is_given_is_refused(
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ConnectionResetError(104, "reset"), "NotYet: .*a connection was lost"),
-        (TimeoutError("timed out"), "NotYet: .*a connection was lost"),
-        (OSError(errno.EHOSTUNREACH, "No route to host"), "NotYet: .*a connection was lost"),
+        (ConnectionResetError(104, "reset"), "InputNotReady: .*a connection was lost"),
+        (TimeoutError("timed out"), "InputNotReady: .*a connection was lost"),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), "InputNotReady: .*a connection was lost"),
         (OSError(errno.ENOSPC, "No space left on device"), "BackfillError: .*the disk does not take"),
     ],
 )
@@ -334,7 +334,7 @@ def test_windows_are_settled_when_their_stream_has_passed_them(
     now = None if at is None else int((AT + at).timestamp() * 1000)
     control.report([ProgressRow(stream.name, stream.app, "1", watermark=now)], keep=False)
     if said:
-        with pytest.raises(NotYet, match=f"{said}.*--unclosed"):
+        with pytest.raises(InputNotReady, match=f"{said}.*--unclosed"):
             settled(job, watermarks(control))
     else:
         settled(job, watermarks(control))
@@ -344,7 +344,7 @@ def test_windows_are_settled_when_their_stream_has_passed_them(
 def test_nobody_knows_how_far_a_stream_is(tmp_path: Path) -> None:
     job = Job(COUNTS, AT - timedelta(hours=1), AT, COUNTS.fills)
     nowhere = Control(f"sqlite:///{tmp_path}/not/there.db")
-    with pytest.raises(NotYet, match="is not known"):
+    with pytest.raises(InputNotReady, match="is not known"):
         settled(job, watermarks(nowhere))
     nowhere.engine.dispose()
 

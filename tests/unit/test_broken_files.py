@@ -22,7 +22,7 @@ from penstock.errors import DeclarationError, ReleaseRefused
 from penstock.settings import PROJECT, settings
 from penstock.supervision import launch, processes, release
 from penstock.supervision.lifecycle import Driver
-from penstock.supervision.unreadable_run import Unreadable
+from penstock.supervision.unreadable_run import UnreadableRun
 from tests.chaos.projects import other_project
 
 STREAM = """
@@ -151,7 +151,7 @@ def test_the_reaper_ends_no_driver_for_a_mistake(project: Path, control: Control
     incarnation = control.claim("bank", None, host=processes.host(), spec_hash="", owner="me", log="")
     assert incarnation
     pid, started = launch.start([sys.executable, "-c", "import time; time.sleep(600)"], log=project / "log", env={})
-    control.driver_set(incarnation, pid=pid, pid_started=started, state="running")
+    control.update_driver(incarnation, pid=pid, pid_started=started, state="running")
     context: Any = {"ti": SimpleNamespace(dag_id="d", run_id="r", task_id="t", try_number=1)}
     broken(project, "jobs/bank/rates.py")
     assert ReapDrivers(task_id="reap").execute(context) == []
@@ -173,8 +173,8 @@ def test_what_cannot_be_read_can_be_stopped(project: Path, control: Control) -> 
 class Idle(Driver):
     """A driver whose streams do nothing."""
 
-    def made(self, name: str, figures: ProgressRow) -> Unreadable:  # noqa: ARG002
-        return Unreadable(figures, "")
+    def create_run(self, name: str, figures: ProgressRow) -> UnreadableRun:  # noqa: ARG002
+        return UnreadableRun(figures, "")
 
 
 def driver(control: Control, app: str) -> Idle:
@@ -208,11 +208,11 @@ def test_a_driver_says_that_memory_was_full_before_it(control: Control) -> None:
 
     first = control.claim("shop", None, host="h", spec_hash="", owner="me", log="")
     assert first
-    control.driver_ended(first, "its JVM ran out of memory: Java heap space", "memory")
+    control.end_driver(first, "its JVM ran out of memory: Java heap space", "memory")
     second = control.claim("shop", first, host="h", spec_hash="", owner="me", log="")
     assert second
     assert errors(second) == {"its JVM ran out of memory: Java heap space"}
-    control.driver_ended(second, "its process is gone")
+    control.end_driver(second, "its process is gone")
     third = control.claim("shop", second, host="h", spec_hash="", owner="me", log="")
     assert third
     assert errors(third) == {None}

@@ -35,7 +35,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
         load.cache_clear()
         incarnation = made.claim("captures", None, host="h", spec_hash="x", owner="o", log="")
         assert incarnation
-        made.driver_set(incarnation, state="running", pid=1)
+        made.update_driver(incarnation, state="running", pid=1)
         now = made.now()
         given: dict[str, Any] = {
             "state": "running",

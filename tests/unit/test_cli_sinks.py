@@ -50,7 +50,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     found.sync(catalog)
     incarnation = found.claim("sinks", None, host="pond/1/2", spec_hash="x", owner="o", log="")
     assert incarnation is not None
-    found.driver_set(incarnation, state="running", pid=77)
+    found.update_driver(incarnation, state="running", pid=77)
     counted = {"written": 40, "conflicts": 7}
     row = ProgressRow("search", "sinks", incarnation, state="waiting", error="nobody there", store=counted)
     found.report([row], keep=False)

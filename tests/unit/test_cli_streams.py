@@ -51,7 +51,7 @@ def control(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -
     log.write_text("".join(f"line {i}\n" for i in range(300)))
     incarnation = found.claim("metrics", None, host="pond/1/2", spec_hash="x", owner="o", log=str(log))
     assert incarnation is not None
-    found.driver_set(incarnation, state="running", pid=77)
+    found.update_driver(incarnation, state="running", pid=77)
     found.report(
         [
             ProgressRow(

@@ -29,7 +29,7 @@ STATES = [
 
 @pytest.fixture(autouse=True)
 def described(control: Control, monkeypatch: pytest.MonkeyPatch) -> None:
-    control.beat_sent("receipts", control.now() - 3_000, 4, "triggerer")
+    control.record_heartbeat("receipts", control.now() - 3_000, 4, "triggerer")
 
     def describe(declared: Iterable[Topic], bootstrap: str) -> list[TopicState]:
         assert list(declared) == list(TOPICS.values())
@@ -59,8 +59,8 @@ def test_topics_stand_beside_their_declaration() -> None:
 def test_a_held_topic_says_what_it_waits_for(control: Control) -> None:
     assert "held" not in run()
     at = int(datetime(2026, 1, 31, 12, 3, 10, tzinfo=UTC).timestamp() * 1000)
-    control.beat_held("receipts", at, "metric-bundles is down")
-    control.beat_held("clicks", None, "up was not through its inputs yet")
+    control.hold_heartbeats("receipts", at, "metric-bundles is down")
+    control.hold_heartbeats("clicks", None, "up was not through its inputs yet")
     said = run()
     assert "heartbeats of receipts are held at 2026-01-31T12:03:10Z: metric-bundles is down" in said
     assert "heartbeats of clicks are held: up was not through its inputs yet" in said
@@ -86,7 +86,7 @@ def test_as_json() -> None:
     assert found["metrics"]["differences"] == {"cleanup.policy": {"declared": "compact", "real": "delete"}}
     assert found["receipts"]["end_offsets"] == {"0": 1000, "1": 200, "2": 0, "3": 34}
     assert 2_900 < found["receipts"]["beat_age_ms"] < 60_000
-    assert found["clicks"]["beat_at"] is None
+    assert found["clicks"]["alive_at"] is None
 
 
 def test_apply_says_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:

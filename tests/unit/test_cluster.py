@@ -15,7 +15,7 @@ from penstock.devstack import doctor, platform
 from penstock.devstack.platform import Platform
 from penstock.devstack.servers.kafka_mariadb import Broker, Brokers
 from penstock.engine import executor_check, executor_wait, session
-from penstock.errors import LocalError, SettingError
+from penstock.errors import HostError, SettingError
 from penstock.host import process
 from penstock.java import aot_cache
 from penstock.monitoring.dashboard.states import STATES, Limits, driver_state
@@ -91,13 +91,13 @@ def test_data_of_one_broker_is_not_taken_for_a_clusters(home: Path, monkeypatch:
     data = home / "kafka" / "data"
     data.mkdir(parents=True)
     (data / "meta.properties").touch()
-    with pytest.raises(LocalError, match=r"lies on one broker.*make clean"):
+    with pytest.raises(HostError, match=r"lies on one broker.*make clean"):
         Platform().up(Silent())
     assert not (home / CLUSTER_MARK).exists()
     (data / "meta.properties").unlink()
     (home / CLUSTER_MARK).touch()
     given(monkeypatch, CLUSTER="0")
-    with pytest.raises(LocalError, match=r"lies on the brokers of a cluster.*leave PENSTOCK_CLUSTER out"):
+    with pytest.raises(HostError, match=r"lies on the brokers of a cluster.*leave PENSTOCK_CLUSTER out"):
         Platform().up(Silent())
 
 
@@ -284,12 +284,12 @@ def test_a_queued_driver_says_what_it_waits_for_until_it_has_it(control: Control
         assert row
         return row.state, row.reason
 
-    row = replace(control.drivers()[0], state="queued", reason="two cores", beat_at=control.now())
+    row = replace(control.drivers()[0], state="queued", reason="two cores", alive_at=control.now())
     assert driver_state(app, row, True, control.now(), Limits()) == ("queued", "two cores")
     assert "queued" in FAILING & STATES.keys()
     for lacking, state in (("", "launching"), ("two cores", "queued"), ("", "queued"), (None, "running")):
-        control.driver_placed(incarnation, lacking)
+        control.report_driver_resources(incarnation, lacking)
         assert told() == (state, "two cores" if state == "queued" else None)
-    control.driver_set(incarnation, state="draining")
-    control.driver_placed(incarnation, "two cores")
+    control.update_driver(incarnation, state="draining")
+    control.report_driver_resources(incarnation, "two cores")
     assert told() == ("draining", None)

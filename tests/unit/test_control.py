@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, Table, select
 
 from penstock.control import Actor, Control, ProgressRow, database, tables
-from penstock.control.repositories.data_loss import Gap
+from penstock.control.repositories.data_loss import DataLoss
 from penstock.errors import ControlError
 
 ME = Actor("me", "cli")
@@ -49,8 +49,8 @@ def test_a_row_that_another_inserts_first_gets_the_values_all_the_same(
         return insert_if_new(c, table, **values)
 
     monkeypatch.setattr(database, "insert_if_new", slower)
-    control.beat_sent("topic", 2, 4, "me")
-    assert dict(control.beats()["topic"]) == {"name": "topic", "at": 2, "partitions": 4, "sender": "me"}
+    control.record_heartbeat("topic", 2, 4, "me")
+    assert dict(control.heartbeats()["topic"]) == {"name": "topic", "at": 2, "partitions": 4, "sender": "me"}
 
 
 # Reports
@@ -133,16 +133,16 @@ def test_what_people_files_and_paths_say_is_written_as_every_database_takes_it(c
     """SQLite takes any length: what is written shows whether it was cut."""
     first = control.claim("a", None, host="h", spec_hash="", owner=f"me {odd}", log=f"/logs/{odd}")
     assert first
-    control.driver_placed(first, odd)
-    control.driver_waits(first, odd)
-    control.driver_ended(first, odd)
+    control.report_driver_resources(first, odd)
+    control.report_driver_wait(first, odd)
+    control.end_driver(first, odd)
     control.set_desired(["s"], "off", ME, odd)
     control.release("a", Actor(odd, "cli"), odd)
     control.release_refused("a", ME, odd)
     control.record(ME, "wait", odd, odd)
-    control.beat_held("topic", None, odd)
-    control.gaps_found("s", [Gap("topic", "cut")])
-    control.gaps_accept("s", Actor(odd, "cli"), odd)
+    control.hold_heartbeats("topic", None, odd)
+    control.report_data_loss("s", [DataLoss("topic", "cut")])
+    control.accept_data_loss("s", Actor(odd, "cli"), odd)
     with control.begin() as c:
         for table in tables.metadata.sorted_tables:
             for row in c.execute(select(table)).mappings():

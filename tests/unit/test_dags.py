@@ -272,7 +272,7 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
 
     calls: list[dict[str, Any]] = []
 
-    class Beater:
+    class HeartbeatSender:
         """Counts what is asked of the real one, which needs a broker."""
 
         def __init__(self, windowed: catalog.Windowed, *_: Any) -> None:
@@ -289,7 +289,7 @@ def test_beats_go_on_when_the_broker_returns_and_end_at_a_release(
         def close(self) -> None:
             calls.append({})
 
-    monkeypatch.setattr(heartbeats, "Beater", Beater)
+    monkeypatch.setattr(heartbeats, "HeartbeatSender", HeartbeatSender)
     monkeypatch.setattr(penstock_triggers, "RETRY", 0.01)
     monkeypatch.setattr(penstock_triggers, "RELEASES_EVERY", 0.0)
     control.sync(catalog.load())

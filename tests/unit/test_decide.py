@@ -18,7 +18,7 @@ NOW = 10_000_000
 def row(**values: Any) -> DriverRow:
     given: dict[str, Any] = {
         "incarnation": "i1", "app": "a", "host": "h", "pid": 7, "pid_started": 1.0, "release_seq": 0, "spec_hash": "",
-        "owner": "o", "state": "running", "launched_at": NOW - 600_000, "beat_at": NOW, "ended_at": None,
+        "owner": "o", "state": "running", "launched_at": NOW - 600_000, "alive_at": NOW, "ended_at": None,
         "reason": None, "log": "",
     }  # fmt: skip
     return DriverRow(**{**given, **values})
@@ -27,7 +27,7 @@ def row(**values: Any) -> DriverRow:
 def facts(driver: DriverRow | None, **values: Any) -> Facts:
     given: dict[str, Any] = {
         "app": AppRow("a", 0, driver.incarnation if driver else None, 0), "wanted": True, "driver": driver,
-        "alive": True, "headless": False, "recent": [driver] if driver else [], "now": NOW,
+        "alive": True, "leader_gone": False, "recent": [driver] if driver else [], "now": NOW,
     }  # fmt: skip
     return Facts(**{**given, **values})
 
@@ -45,35 +45,35 @@ def test_absent_and_wanted_is_launched_and_unwanted_is_left() -> None:
 
 def test_a_dead_or_headless_driver_is_cleared() -> None:
     assert say(facts(row(), alive=False)) == "clear"
-    assert say(facts(row(), headless=True)) == "clear"
+    assert say(facts(row(), leader_gone=True)) == "clear"
     assert say(facts(row(), alive=False, wanted=False)) == "clear"
 
 
 def test_unknown_is_not_dead_while_it_beats() -> None:
     assert say(facts(row(), alive=None)) == "rest"
-    quiet = row(beat_at=NOW - 40_000)
+    quiet = row(alive_at=NOW - 40_000)
     assert say(facts(quiet, alive=None)) == "rest", "one look proves nothing"
-    seen = Evidence("i1", quiet.beat_at, silent=11)
+    seen = Evidence("i1", quiet.alive_at, silent=11)
     assert say(facts(quiet, alive=None, evidence=seen)) == "clear"
 
 
 def test_hung_needs_a_watcher_that_saw_the_silence() -> None:
-    quiet = row(beat_at=NOW - 40_000)
+    quiet = row(alive_at=NOW - 40_000)
     assert say(facts(quiet)) == "rest"
-    assert say(facts(quiet, evidence=Evidence("i1", quiet.beat_at, silent=9))) == "rest"
-    assert say(facts(quiet, evidence=Evidence("i1", quiet.beat_at, silent=11))) == "clear"
-    assert say(facts(quiet, evidence=Evidence("i1", quiet.beat_at - 1, silent=11))) == "rest", "it beat meanwhile"
-    assert say(facts(quiet, evidence=Evidence("i0", quiet.beat_at, silent=11))) == "rest", "another driver's silence"
-    assert say(facts(row(beat_at=NOW - 20_000), evidence=Evidence("i1", NOW - 20_000, silent=20))) == "rest"
+    assert say(facts(quiet, evidence=Evidence("i1", quiet.alive_at, silent=9))) == "rest"
+    assert say(facts(quiet, evidence=Evidence("i1", quiet.alive_at, silent=11))) == "clear"
+    assert say(facts(quiet, evidence=Evidence("i1", quiet.alive_at - 1, silent=11))) == "rest", "it beat meanwhile"
+    assert say(facts(quiet, evidence=Evidence("i0", quiet.alive_at, silent=11))) == "rest", "another driver's silence"
+    assert say(facts(row(alive_at=NOW - 20_000), evidence=Evidence("i1", NOW - 20_000, silent=20))) == "rest"
 
 
 def test_a_starting_driver_gets_longer() -> None:
     def at(seconds: int) -> DriverRow:
-        return row(state="launching", launched_at=NOW - seconds * 1000, beat_at=NOW - seconds * 1000)
+        return row(state="launching", launched_at=NOW - seconds * 1000, alive_at=NOW - seconds * 1000)
 
     for seconds, do in ((60, "rest"), (190, "clear")):
         d = at(seconds)
-        assert say(facts(d, evidence=Evidence("i1", d.beat_at, silent=seconds))) == do
+        assert say(facts(d, evidence=Evidence("i1", d.alive_at, silent=seconds))) == do
 
 
 def test_a_launcher_that_died_before_it_started_anything() -> None:
@@ -96,7 +96,7 @@ def test_backoff_grows_with_young_deaths_only() -> None:
     def dead(n: int, lived: int, ago: int, seq: int = 0) -> DriverRow:
         return row(
             incarnation=f"i{n}", state="ended", reason="boom", release_seq=seq,
-            launched_at=NOW - ago * 1000 - lived * 1000, beat_at=NOW - ago * 1000, ended_at=NOW - ago * 1000,
+            launched_at=NOW - ago * 1000 - lived * 1000, alive_at=NOW - ago * 1000, ended_at=NOW - ago * 1000,
         )  # fmt: skip
 
     for n, delay in enumerate(BACKOFF):
@@ -121,14 +121,14 @@ def test_backoff_grows_with_young_deaths_only() -> None:
 
 def test_a_driver_that_ended_before_the_clock_was_set_back_is_followed_at_once() -> None:
     ahead = NOW + 3_600_000
-    dead = row(state="ended", launched_at=ahead - 600_000, beat_at=ahead, ended_at=ahead)
+    dead = row(state="ended", launched_at=ahead - 600_000, alive_at=ahead, ended_at=ahead)
     assert say(facts(dead)) == "launch"
-    young = row(state="ended", launched_at=ahead, beat_at=ahead, ended_at=ahead)
+    young = row(state="ended", launched_at=ahead, alive_at=ahead, ended_at=ahead)
     assert say(facts(young, recent=[young] * 5)) == "launch"
 
 
 def test_a_driver_that_hangs_since_before_the_clock_was_set_back_is_cleared() -> None:
     ahead = NOW + 3_600_000
-    hung = row(launched_at=ahead - 600_000, beat_at=ahead)
+    hung = row(launched_at=ahead - 600_000, alive_at=ahead)
     assert say(facts(hung, evidence=Evidence("i1", ahead, silent=20))) == "rest"
     assert say(facts(hung, evidence=Evidence("i1", ahead, silent=40))) == "clear"

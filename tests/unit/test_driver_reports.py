@@ -18,7 +18,7 @@ from tests.unit.supervised import Platform
 class Bare(Driver):
     """A driver whose runs a test gives it."""
 
-    def made(self, name: str, figures: ProgressRow) -> Any: ...
+    def create_run(self, name: str, figures: ProgressRow) -> Any: ...
 
 
 class Told:

@@ -12,15 +12,15 @@ from typer.testing import CliRunner
 from penstock.catalog import build
 from penstock.cli import app
 from penstock.control import Actor, Control, ProgressRow, connect
-from penstock.control.repositories.data_loss import Gap
+from penstock.control.repositories.data_loss import DataLoss
 from penstock.engine.faults.data_loss import Mended, There, _gaps, _read, _within
 from penstock.model.output import CommitMarker
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from tests.support import forget
 
 ME = Actor("ann", "cli")
-REMOVED = Gap("t", "removed", 0, 5, 12, 7, "x")
-AGAIN = Gap("t", "made again", topic_id="y")
+REMOVED = DataLoss("t", "removed", 0, 5, 12, 7, "x")
+AGAIN = DataLoss("t", "made again", topic_id="y")
 
 LOGS = {("t", 0): (10, 30), ("t", 1): (0, 4)}
 
@@ -29,15 +29,15 @@ LOGS = {("t", 0): (10, 30), ("t", 1): (0, 4)}
     ("starts", "ends", "ids", "found"),
     [
         ({"t": {0: 10, 1: 4}}, {"t": {0: 30, 1: 4}}, {"t": "x"}, []),
-        ({"t": {0: 3, 1: 0}}, {"t": {0: 9, 1: 0}}, {"t": "x"}, [Gap("t", "removed", 0, 3, 10, 7, "x")]),
-        ({"t": {0: 31, 1: 4}}, {"t": {0: 31, 1: 4}}, {}, [Gap("t", "cut", 0, 30, 31, 0, "x")]),
-        ({"t": {0: 12, 1: 2}}, {"t": {0: 12, 1: 9}}, {}, [Gap("t", "cut", 1, 4, 9, 5, "x")]),
+        ({"t": {0: 3, 1: 0}}, {"t": {0: 9, 1: 0}}, {"t": "x"}, [DataLoss("t", "removed", 0, 3, 10, 7, "x")]),
+        ({"t": {0: 31, 1: 4}}, {"t": {0: 31, 1: 4}}, {}, [DataLoss("t", "cut", 0, 30, 31, 0, "x")]),
+        ({"t": {0: 12, 1: 2}}, {"t": {0: 12, 1: 9}}, {}, [DataLoss("t", "cut", 1, 4, 9, 5, "x")]),
         # A partition that came later is read from its beginning; a topic that came later from what it has.
-        ({"t": {1: 4}}, {"t": {0: 30, 1: 4}}, {}, [Gap("t", "removed", 0, 0, 10, 10, "x")]),
+        ({"t": {1: 4}}, {"t": {0: 30, 1: 4}}, {}, [DataLoss("t", "removed", 0, 0, 10, 10, "x")]),
         ({}, {"t": {0: 30, 1: 4}}, {}, []),
-        ({"t": {0: 3, 1: 0}}, {"t": {0: 9, 1: 0}}, {"t": "old"}, [Gap("t", "made again", topic_id="x")]),
-        ({}, {"t": {0: 30, 1: 4}}, {"t": "old"}, [Gap("t", "made again", topic_id="x")]),
-        ({"gone": {0: 3}}, {"gone": {0: 3}}, {"gone": "z"}, [Gap("gone", "deleted", topic_id="z")]),
+        ({"t": {0: 3, 1: 0}}, {"t": {0: 9, 1: 0}}, {"t": "old"}, [DataLoss("t", "made again", topic_id="x")]),
+        ({}, {"t": {0: 30, 1: 4}}, {"t": "old"}, [DataLoss("t", "made again", topic_id="x")]),
+        ({"gone": {0: 3}}, {"gone": {0: 3}}, {"gone": "z"}, [DataLoss("gone", "deleted", topic_id="z")]),
     ],
     ids=[
         "all there",
@@ -52,7 +52,7 @@ LOGS = {("t", 0): (10, 30), ("t", 1): (0, 4)}
     ],
 )
 def test_what_is_found(
-    starts: dict[str, dict[int, int]], ends: dict[str, dict[int, int]], ids: dict[str, str], found: list[Gap]
+    starts: dict[str, dict[int, int]], ends: dict[str, dict[int, int]], ids: dict[str, str], found: list[DataLoss]
 ) -> None:
     assert list(_gaps(starts, ends, ids, There({"t": "x"}, LOGS))) == found
 
@@ -63,7 +63,7 @@ def test_a_batch_looks_at_the_partitions_that_it_reads() -> None:
 
 
 def test_a_batch_counts_what_concerns_it() -> None:
-    assert _within(REMOVED, {"t": {0: 8}}) == Gap("t", "removed", 0, 5, 8, 3, "x")
+    assert _within(REMOVED, {"t": {0: 8}}) == DataLoss("t", "removed", 0, 5, 8, 3, "x")
     assert _within(REMOVED, {"t": {0: 12}}) == REMOVED
     assert _within(AGAIN, {"t": {0: 8}}) == AGAIN
 
@@ -76,28 +76,28 @@ def test_a_mark_is_brought_to_where_reading_goes_on() -> None:
 
 
 def test_exactly_what_was_shown_is_accepted(control: Control) -> None:
-    assert control.gaps_found("s", [REMOVED, AGAIN]) == set()
-    assert control.gaps_accept("s", ME) == [AGAIN, REMOVED]
-    assert control.gaps_found("s", [REMOVED]) == {REMOVED}
-    more = Gap("t", "removed", 0, 5, 13, 8, "x")
-    assert control.gaps_found("s", [more]) == set()
+    assert control.report_data_loss("s", [REMOVED, AGAIN]) == set()
+    assert control.accept_data_loss("s", ME) == [AGAIN, REMOVED]
+    assert control.report_data_loss("s", [REMOVED]) == {REMOVED}
+    more = DataLoss("t", "removed", 0, 5, 13, 8, "x")
+    assert control.report_data_loss("s", [more]) == set()
     # What was accepted and then was no more is asked for once more.
-    assert control.gaps_found("s", [REMOVED]) == set()
-    assert control.gaps_found("other", []) == set()
-    assert [row.gap for row in control.gaps("s")] == [REMOVED]
+    assert control.report_data_loss("s", [REMOVED]) == set()
+    assert control.report_data_loss("other", []) == set()
+    assert [row.gap for row in control.data_losses("s")] == [REMOVED]
 
 
 def test_a_gap_that_was_passed_is_counted_once(control: Control) -> None:
-    control.gaps_found("s", [REMOVED])
-    control.gaps_accept("s", ME)
+    control.report_data_loss("s", [REMOVED])
+    control.accept_data_loss("s", ME)
     for _ in range(2):
-        control.gaps_passed("s", [REMOVED, AGAIN])
-    assert control.gaps_found("s", []) == set()
-    assert {(row.gap, row.accepted_by, row.passed_at is not None) for row in control.gaps()} == {
+        control.pass_data_loss("s", [REMOVED, AGAIN])
+    assert control.report_data_loss("s", []) == set()
+    assert {(row.gap, row.accepted_by, row.passed_at is not None) for row in control.data_losses()} == {
         (REMOVED, "ann", True),
         (AGAIN, "its declaration", True),
     }
-    assert control.gaps_found("s", [REMOVED]) == {REMOVED}
+    assert control.report_data_loss("s", [REMOVED]) == {REMOVED}
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def blocked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Control
     output = TopicOutput(Topic("out"), value="value")
     found.sync(build([Stream("s", "a", {"rows": Input(Topic("t"))}, lambda rows: rows, output, Stateless())]))
     found.report([ProgressRow("s", "a", "i", state="blocked", error="a gap")], keep=False)
-    found.gaps_found("s", [REMOVED])
+    found.report_data_loss("s", [REMOVED])
     yield found
     found.engine.dispose()
     forget()
@@ -128,11 +128,11 @@ def test_going_on_is_one_command(blocked: Control) -> None:
     assert "accepted: t[0]: offsets 5 to 11" in run("go-on", "s", "-m", "it was the test's")
     assert re.search(r"^accepted by \S+: t\[0\]: offsets 5 to 11", run("go-on", "s"))
     assert [action["verb"] for action in blocked.actions()] == ["go-on"]
-    blocked.gaps_passed("s", [REMOVED])
+    blocked.pass_data_loss("s", [REMOVED])
     assert "there is no gap for s to go on behind" in run("go-on", "s", code=1)
     shown = run("show", "s")
     assert "let by" in shown
     assert [line.split()[-1] for line in shown.splitlines() if line.startswith("lost")] == ["7"]
-    blocked.gaps_found("s", [AGAIN])
-    blocked.gaps_passed("s", [AGAIN])
+    blocked.report_data_loss("s", [AGAIN])
+    blocked.pass_data_loss("s", [AGAIN])
     assert "7, and what nobody can count" in run("show", "s")

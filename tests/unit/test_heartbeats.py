@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from penstock.catalog import Beaten, Reader, Windowed, Writer
+from penstock.catalog import HeartbeatTopic, Reader, Windowed, Writer
 from penstock.control import Actor, Control, ProgressRow
 from penstock.errors import BrokerError
 from penstock.model.output_mode import HeartbeatSchedule
 from penstock.streams import Input, Stateless, Stream, Topic, TopicOutput
 from penstock.supervision.event_clock import heartbeats
-from penstock.supervision.event_clock.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 
 DUE, GRACE = HeartbeatSchedule(timedelta(seconds=10), timedelta(seconds=4)), 4.0
 FED, SOURCE = Topic("fed"), Topic("source")
 WINDOWED: Windowed = {
-    "fed": Beaten(FED, [Reader(DUE)], GRACE, {"up": Writer()}),
-    "source": Beaten(SOURCE, [Reader(DUE, "up")], GRACE),
+    "fed": HeartbeatTopic(FED, [Reader(DUE)], GRACE, {"up": Writer()}),
+    "source": HeartbeatTopic(SOURCE, [Reader(DUE, "up")], GRACE),
 }
 UP = Stream("up", "chain", {"given": Input(SOURCE)}, lambda given: given, TopicOutput(FED, value="value"), Stateless())
 
@@ -57,7 +57,7 @@ class World:
         monkeypatch.setattr(heartbeats, "Producer", Out)
         monkeypatch.setattr(heartbeats, "partitions", lambda *_: {"fed": 1, "source": 1})
         monkeypatch.setattr("penstock.supervision.event_clock.gating.LOOK_EVERY", 0.0)
-        self.beater = Beater(windowed, control, "nowhere:1", clock=lambda: self.now / 1000)
+        self.beater = HeartbeatSender(windowed, control, "nowhere:1", clock=lambda: self.now / 1000)
         self.out: Any = self.beater._producer
 
     def turn(self, behind: float, state: str = "idle") -> dict[str, int]:
@@ -86,7 +86,7 @@ def test_a_chain_that_keeps_up_has_beats_by_the_clock(world: World) -> None:
     assert world.turn(9) == {}
     world.now += 1
     assert world.turn(9) == {"fed": world.now, "source": world.now}
-    assert world.control.holds() == {}
+    assert world.control.heartbeat_holds() == {}
     assert world.beater.run_once() > HANDOVER, "there are moments at which another beater may take over"
 
 
@@ -95,7 +95,7 @@ def test_a_held_beat_goes_as_far_as_its_writer(world: World) -> None:
     world.turn(0)
     world.now = start + 14_000
     assert world.turn(11, "failing") == {"source": world.now}, "the window is due, and its writer is 3 s behind it"
-    hold = world.control.holds()["fed"]
+    hold = world.control.heartbeat_holds()["fed"]
     assert hold["why"] == "up is failing"
     assert abs(hold["at"] - (start + 3_000)) < 1_000
     world.now += 500
@@ -106,7 +106,7 @@ def test_a_held_beat_goes_as_far_as_its_writer(world: World) -> None:
     assert world.turn(4, "failing") == {}, "no other can"
     world.now += 1_000
     assert world.turn(0) == {"fed": world.now}
-    assert world.control.holds() == {}
+    assert world.control.heartbeat_holds() == {}
 
 
 def test_a_topic_whose_readers_are_stopped_has_no_beats(
@@ -114,11 +114,11 @@ def test_a_topic_whose_readers_are_stopped_has_no_beats(
 ) -> None:
     """Nor is anything of it held; they go on with the clock when one is started."""
     control.set_desired(["up"], "off", Actor("test", "cli"))
-    control.beat_held("source", 1, "held before")
-    world = World(control, monkeypatch, {**WINDOWED, "fed": Beaten(FED, [Reader(DUE)], GRACE)})
+    control.hold_heartbeats("source", 1, "held before")
+    world = World(control, monkeypatch, {**WINDOWED, "fed": HeartbeatTopic(FED, [Reader(DUE)], GRACE)})
     start = world.now
     assert world.turn(0) == {"fed": world.now}
-    assert control.holds() == {}
+    assert control.heartbeat_holds() == {}
     control.set_desired(["up"], "on", Actor("test", "cli"))
     world.now += 10_000
     assert world.turn(0) == {"fed": world.now, "source": world.now}
@@ -143,7 +143,7 @@ def test_a_beater_that_was_away_lets_windows_close_first(
     """What the stream's own windows hold is older than the beats that went out of the topic it writes."""
     waits = {**WINDOWED, "fed": WINDOWED["fed"]._replace(writers={"up": Writer(clocks=("source",))})}
     for topic in waits:
-        control.beat_sent(topic, world.now - 60_000, 1, "earlier")
+        control.record_heartbeat(topic, world.now - 60_000, 1, "earlier")
     again = World(control, monkeypatch, waits)
     with closing(again.beater):
         assert again.turn(0.5) == {"source": again.now}
@@ -154,7 +154,7 @@ def test_a_beater_that_was_away_lets_windows_close_first(
 def test_nobody_holds_without_a_control_database(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeats, "Producer", Out)
     monkeypatch.setattr(heartbeats, "partitions", lambda *_: {"fed": 1, "source": 1})
-    with closing(Beater(WINDOWED, None, "nowhere:1")) as beater:
+    with closing(HeartbeatSender(WINDOWED, None, "nowhere:1")) as beater:
         beater.run_once()
         out: Any = beater._producer
         assert out.taken().keys() == {"fed", "source"}

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from penstock import catalog
-from penstock.catalog import Beaten, Reader, Windowed, Writer
-from penstock.control import Control, ProgressRow, Reach
+from penstock.catalog import HeartbeatTopic, Reader, Windowed, Writer
+from penstock.control import Control, ProgressRow, StreamProgress
 from penstock.errors import ControlError
 from penstock.model import capture
 from penstock.model.output_mode import HeartbeatSchedule
 from penstock.streams import EmitChanges, EmitFinal, Input, Stateless, Stream, Table, Topic, TopicOutput
-from penstock.supervision.event_clock.gating import AWAY, Holds
+from penstock.supervision.event_clock.gating import AWAY, HeartbeatGate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -31,12 +31,12 @@ MINUTE = timedelta(minutes=1)
 class Told:
     """What the control database says, and the time that passes. age: seconds since the streams' reports."""
 
-    rows: dict[str, Reach] = field(default_factory=dict)
+    rows: dict[str, StreamProgress] = field(default_factory=dict)
     passed: float = 0.0
     away: bool = False
     asked: int = 0
 
-    def reach(self) -> tuple[int, dict[str, Reach]]:
+    def stream_progress(self) -> tuple[int, dict[str, StreamProgress]]:
         self.asked += 1
         if self.away:
             raise ControlError("away")
@@ -55,17 +55,17 @@ class Told:
         """A stream that was so many seconds behind when it reported."""
         at = self.at() - int(age * 1000)
         through = None if behind is None else at - int(behind * 1000)
-        self.rows[name] = Reach("on" if desired == "on" else "off", state, at, through)
+        self.rows[name] = StreamProgress("on" if desired == "on" else "off", state, at, through)
 
 
 def beaten(**writers: Writer) -> Windowed:
     return {
-        "t": Beaten(Topic("t"), [Reader(HeartbeatSchedule(MINUTE))], GRACE, writers),
-        "source": Beaten(Topic("source"), [Reader(HeartbeatSchedule(MINUTE))]),
+        "t": HeartbeatTopic(Topic("t"), [Reader(HeartbeatSchedule(MINUTE))], GRACE, writers),
+        "source": HeartbeatTopic(Topic("source"), [Reader(HeartbeatSchedule(MINUTE))]),
     }
 
 
-def held(told: Told, holds: Holds, topic: str = "t") -> tuple[float | None, str]:
+def held(told: Told, holds: HeartbeatGate, topic: str = "t") -> tuple[float | None, str]:
     """Seconds that beats are behind the clock, None if none may go; and why."""
     holds.look()
     now = told.at() + FAST
@@ -73,8 +73,8 @@ def held(told: Told, holds: Holds, topic: str = "t") -> tuple[float | None, str]
     return None if at is None else (now - at) / 1000, why
 
 
-def made(told: Told, **writers: Writer) -> Holds:
-    return Holds(beaten(**(writers or {"up": Writer()})), cast(Control, told), clock=told.clock)
+def made(told: Told, **writers: Writer) -> HeartbeatGate:
+    return HeartbeatGate(beaten(**(writers or {"up": Writer()})), cast(Control, told), clock=told.clock)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_one_query_a_second_and_none_where_no_stream_feeds_a_topic() -> None:
     for _ in range(5):
         held(told, holds)
     assert told.asked == 1
-    alone = Holds({"source": beaten()["source"]}, cast(Control, told), clock=told.clock)
+    alone = HeartbeatGate({"source": beaten()["source"]}, cast(Control, told), clock=told.clock)
     assert not alone.watches
     held(told, alone, "source")
     assert told.asked == 1
@@ -222,15 +222,15 @@ def test_beats_that_fail_are_seen_at_once() -> None:
 def test_rows_of_the_database(control: Control) -> None:
     made = catalog.build([stream("up", SOURCE, BUNDLES)])
     control.sync(made)
-    now, rows = control.reach()
+    now, rows = control.stream_progress()
     assert abs(now - control.now()) < 60_000
-    assert rows == {"up": Reach("on", "", 0, None)}
+    assert rows == {"up": StreamProgress("on", "", 0, None)}
     control.report([ProgressRow("up", "chain", "i", state="idle", behind_ms=2500)], keep=False)
-    row = control.reach()[1]["up"]
+    row = control.stream_progress()[1]["up"]
     assert row.through == row.reported_at - 2500
-    assert replace(row, reported_at=0, through=0) == Reach("on", "idle", 0, 0)
+    assert replace(row, reported_at=0, through=0) == StreamProgress("on", "idle", 0, 0)
     control.report([ProgressRow("up", "chain", "i", state="idle")], keep=False)
-    assert control.reach()[1]["up"].through is None
+    assert control.stream_progress()[1]["up"].through is None
 
 
 def test_what_is_declared_no_longer_leaves_no_row_behind(control: Control) -> None:
@@ -252,15 +252,15 @@ def test_a_database_of_before_gets_what_it_lacks(control: Control) -> None:
         control.progress()
     control.migrate()
     assert (control.progress()["up"].rows_in, control.progress()["up"].behind_ms) == (7, None)
-    assert control.holds() == {}
+    assert control.heartbeat_holds() == {}
 
 
 def test_holds_are_noted_and_forgotten(control: Control) -> None:
-    control.beat_held("t", 5, "up is down")
-    control.beat_held("t", None, "up is failing")
-    assert control.holds() == {"t": {"name": "t", "at": None, "why": "up is failing"}}
-    control.beat_held("t", None, "")
-    assert control.holds() == {}
+    control.hold_heartbeats("t", 5, "up is down")
+    control.hold_heartbeats("t", None, "up is failing")
+    assert control.heartbeat_holds() == {"t": {"name": "t", "at": None, "why": "up is failing"}}
+    control.hold_heartbeats("t", None, "")
+    assert control.heartbeat_holds() == {}
 
 
 SOURCE, BUNDLES, TABLE = Topic("source"), Topic("bundles"), Topic("names", compacted=True)
@@ -304,7 +304,7 @@ def test_a_capture_feeds_its_topic() -> None:
     assert windowed["shops"].writers == {"tills": Writer(3.0)}
     told = Told()
     told.set("tills", 60, state="failing")
-    holds = Holds(windowed, cast(Control, told), clock=told.clock)
+    holds = HeartbeatGate(windowed, cast(Control, told), clock=told.clock)
     assert held(told, holds, "shops") == (61, "tills is failing")
     told.set("tills", 2)
     told.passed += 2

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.java import aot_cache, jars, runtime
 
@@ -73,7 +73,7 @@ def test_an_environment_made_anew_has_another_and_the_old_one_goes(monkeypatch: 
 
 def test_a_training_run_that_fails_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     trained(monkeypatch, 1, "Traceback\nOSError: No space left on device")
-    with pytest.raises(LocalError, match="No space left on device"):
+    with pytest.raises(HostError, match="No space left on device"):
         aot_cache.ensure()
     assert aot_cache.missing()
     assert not [p for p in aot_cache.place().parent.iterdir() if p.is_dir()]

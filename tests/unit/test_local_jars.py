@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.java import jars, runtime
 from penstock.java.jars import JarSet
@@ -49,7 +49,7 @@ def test_a_failed_fetch_says_why_and_leaves_nothing(tiny: Path, monkeypatch: pyt
 
     runtime.find()
     monkeypatch.setattr(process, "capture", no_network)
-    with pytest.raises(LocalError, match=r"could not be fetched.*Server access error"):
+    with pytest.raises(HostError, match=r"could not be fetched.*Server access error"):
         jars._fetch("tiny", jars.SETS["tiny"], _made(tiny.with_name("work")), None)
     assert not tiny.exists()
 

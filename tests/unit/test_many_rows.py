@@ -20,7 +20,7 @@ def test_nobody_is_lost_behind_a_hundred_others(control: Control) -> None:
     assert all(len(streams) == 10 for streams in snap.desired.values())
     assert {name for streams in snap.desired.values() for name in streams} == snap.progress.keys()
     for driver in control.drivers():
-        control.driver_ended(driver.incarnation, f"the end of {driver.app}")
+        control.end_driver(driver.incarnation, f"the end of {driver.app}")
     for app in ("app-00000", "app-00100"):
         found = facts_of(control, app)
         assert found is not None

@@ -27,7 +27,7 @@ NOW = 1_800_000_000_000
 APP = AppRow("metrics", release_seq=0, incarnation="d1", restarts=2)
 DRIVER = DriverRow(
     incarnation="d1", app="metrics", host="pond/5d1c/4026531836", pid=7, pid_started=1.0, release_seq=0, spec_hash="x",
-    owner="o", state="running", launched_at=NOW - 60_000, beat_at=NOW - 1_000, ended_at=None, reason=None, log="/l",
+    owner="o", state="running", launched_at=NOW - 60_000, alive_at=NOW - 1_000, ended_at=None, reason=None, log="/l",
 )  # fmt: skip
 ROW = ProgressRow(
     "bundles", "metrics", "d1", state="running", reported_at=NOW - 1_500, batch_id=9, batch_at=NOW - 2_000,
@@ -91,9 +91,9 @@ ENDED = driver(state="ended", ended_at=NOW - 4_000, reason="exit code 137\nsecon
         ({"row": row(incarnation="d0")}, "starting", "its driver has not finished its first batch yet"),
         ({"row": None}, "starting", "its driver has not begun it yet"),
         ({"row": row(reported_at=NOW - 12_000)}, "unknown", "its driver lives, but has not reported on it for 12 s"),
-        ({"driver": driver(beat_at=NOW - 14_000)}, "unknown", "its driver was last heard 14 s ago"),
+        ({"driver": driver(alive_at=NOW - 14_000)}, "unknown", "its driver was last heard 14 s ago"),
         (
-            {"driver": driver(beat_at=NOW - 31_000)},
+            {"driver": driver(alive_at=NOW - 31_000)},
             "hung",
             "its driver on pond has shown no sign of life for 31 s",
         ),
@@ -105,12 +105,12 @@ ENDED = driver(state="ended", ended_at=NOW - 4_000, reason="exit code 137\nsecon
             "the driver of release 0 has drained; the next one follows",
         ),
         (
-            {"driver": driver(state="launching", launched_at=NOW - 50_000, beat_at=NOW - 50_000), "row": None},
+            {"driver": driver(state="launching", launched_at=NOW - 50_000, alive_at=NOW - 50_000), "row": None},
             "starting",
             "its driver was launched 50 s ago",
         ),
         (
-            {"driver": driver(state="launching", beat_at=NOW - 181_000)},
+            {"driver": driver(state="launching", alive_at=NOW - 181_000)},
             "hung",
             "its driver on pond has shown no sign of life for 3 min 1 s",
         ),
@@ -126,12 +126,12 @@ ENDED = driver(state="ended", ended_at=NOW - 4_000, reason="exit code 137\nsecon
         ({"desired": OFF, "row": None}, "stopped", ""),
         ({"desired": OFF, "driver": ENDED}, "stopped", ""),
         (
-            {"desired": OFF, "driver": driver(beat_at=NOW - 31_000)},
+            {"desired": OFF, "driver": driver(alive_at=NOW - 31_000)},
             "hung",
             "its driver on pond has shown no sign of life for 31 s",
         ),
         (
-            {"desired": OFF, "driver": driver(beat_at=NOW - 31_000), "row": row(state="stopped")},
+            {"desired": OFF, "driver": driver(alive_at=NOW - 31_000), "row": row(state="stopped")},
             "stopped",
             "",
         ),
@@ -249,11 +249,11 @@ def test_read_takes_everything_from_a_control_database(control: Control) -> None
     _declare(control)
     first = control.claim("metrics", None, host="pond", spec_hash="x", owner="o", log="/l")
     assert first is not None
-    control.driver_ended(first, "killed")
+    control.end_driver(first, "killed")
     control.report([row(incarnation=first, batch_at=None)], keep=True)
-    control.beat_sent("receipts", control.now() - 2_000, 4, "triggerer")
-    control.beat_held("receipts", control.now() - 9_000, "bundles is down")
-    control.beat_held("silent", None, "bundles is down")
+    control.record_heartbeat("receipts", control.now() - 2_000, 4, "triggerer")
+    control.hold_heartbeats("receipts", control.now() - 9_000, "bundles is down")
+    control.hold_heartbeats("silent", None, "bundles is down")
     control.set_desired(["bundles"], "off", Actor("olga", "cli"), "for the night")
     view = overview(read(control), Limits())
     assert view.apps[0].driver is not None

@@ -31,7 +31,7 @@ def test_an_app_that_is_down_is_called_down_and_its_figures_not_merely_old() -> 
     assert view.freshness.title == "App metrics is down"
     assert view.freshness.message == "metrics: its driver ended 30 s ago: exit code 137."
     assert (view.freshness.old, view.freshness.down) == ("all", ["metrics"])
-    silent = driver(beat_at=NOW - 60_000)
+    silent = driver(alive_at=NOW - 60_000)
     assert fleet(row(reported_at=NOW - 60_000), driver=silent).freshness.title == "App metrics is hung"
     assert fleet(ROW, row(name="fresh")).freshness.title == ""
     assert fleet(ROW, row(name="fresh", reported_at=NOW - 20_000)).freshness.title == "Some figures are old"

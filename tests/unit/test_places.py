@@ -12,7 +12,7 @@ import pytest
 from penstock.control import DriverRow
 from penstock.errors import SettingError
 from penstock.supervision import backends, cluster_drivers
-from penstock.supervision.cluster_drivers import Seen, Submission
+from penstock.supervision.cluster_drivers import ClusterSubmission, Seen
 from tests.support import forget
 from tests.unit.supervised import ME, Platform
 
@@ -34,7 +34,7 @@ def placed(p: Platform, **values: Any) -> DriverRow:
     """A driver in a cluster, not yet begun."""
     incarnation = p.control.claim("a", None, host="h", spec_hash="", owner="one", log="/none")
     assert incarnation
-    p.control.driver_set(incarnation, master=MASTER, submission="driver-1", **values)
+    p.control.update_driver(incarnation, master=MASTER, submission="driver-1", **values)
     return p.driver()
 
 
@@ -59,7 +59,7 @@ def test_what_the_master_says_of_a_silent_driver(p: Platform, monkeypatch: pytes
     says(monkeypatch, d, Seen("", "away"))
     assert backends.alive(d, now + 16_000) is None, "a master that is away says nothing"
     assert "away" in backends.unsure(d)
-    assert not backends.headless(d)
+    assert not backends.leader_gone(d)
 
 
 def test_a_driver_without_a_place_is_queued_and_not_given_up(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_a_driver_without_a_place_is_queued_and_not_given_up(p: Platform, monkey
     p.supervisor().tick()
     d = p.driver()
     assert (d.state, d.reason) == ("launching", None), "its time to start begins now"
-    assert p.control.now() - d.beat_at < 5_000
+    assert p.control.now() - d.alive_at < 5_000
 
 
 def test_one_that_waits_and_is_not_wanted_any_more_is_taken_back(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_what_a_driver_is_given(p: Platform, monkeypatch: pytest.MonkeyPatch) ->
         "AIRFLOW_HOME": "/a", "HOSTNAME": "here", "PYSPARK_GATEWAY_PORT": "1", "SPARK_LOCAL_IP": "10.0.0.1",
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    given = Submission("a", "i", MASTER, {}).environment()
+    given = ClusterSubmission("a", "i", MASTER, {}).environment()
     assert {"PENSTOCK_LEASE_TTL", "AIRFLOW_CONN_DEMO", "AWS_REGION", "JAVA_HOME", "PYTHONPATH"} <= given.keys()
     assert not {"PENSTOCK_DRIVER_HOST", "AIRFLOW_HOME", "HOSTNAME", "PYSPARK_GATEWAY_PORT", "SPARK_LOCAL_IP"} & {*given}
     assert (given["PENSTOCK_SPARK_MASTER"], given["PENSTOCK_DEPLOY"]) == (MASTER, "cluster")
@@ -128,7 +128,7 @@ def test_what_a_driver_is_given(p: Platform, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_only_a_standalone_master_takes_drivers() -> None:
     with pytest.raises(SettingError, match=r"is for a standalone master; got: yarn; hint: set PENSTOCK_SPARK_MA"):
-        Submission("a", "i", "yarn", {}).submit(Path("/none"))
+        ClusterSubmission("a", "i", "yarn", {}).submit(Path("/none"))
 
 
 @pytest.mark.parametrize(("given", "found"), [("768m", 768), ("2g", 2048), ("512", 512), ("1048576k", 1024)])
@@ -138,7 +138,7 @@ def test_memory_in_mebibytes(given: str, found: int) -> None:
 
 def test_a_heap_that_is_no_size_is_told() -> None:
     with pytest.raises(SettingError, match="PENSTOCK_DRIVER_MEMORY is no size of a heap; got: much"):
-        Submission("a", "i", MASTER, {"spark.driver.memory": "much"}).submit(Path("/none"))
+        ClusterSubmission("a", "i", MASTER, {"spark.driver.memory": "much"}).submit(Path("/none"))
 
 
 def test_the_operator_gives_it_to_the_cluster(p: Platform, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
@@ -151,7 +151,9 @@ def test_the_operator_gives_it_to_the_cluster(p: Platform, monkeypatch: pytest.M
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "spark://h:7077"}')
     forget()
     found = SuperviseStreams(task_id="t", app="chaos")._command("i9")
-    assert found == Submission("chaos", "i9", "spark://h:7077", {"spark.app.name": "chaos", "a": "spark://h:7077"})
+    assert found == ClusterSubmission(
+        "chaos", "i9", "spark://h:7077", {"spark.app.name": "chaos", "a": "spark://h:7077"}
+    )
     for app, module in (("captures", "penstock.capture.driver"), ("views-1", "penstock.views.driver")):
         words = SuperviseStreams(task_id="t", app=app)._command("i9")
         assert isinstance(words, list)

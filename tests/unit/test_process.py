@@ -32,7 +32,7 @@ DRAIN = (
 def row(pid: int | None, started: float | None) -> DriverRow:
     return DriverRow(
         incarnation="inc1", app="a", host=processes.host(), pid=pid, pid_started=started, release_seq=0, spec_hash="",
-        owner="me", state="running", launched_at=0, beat_at=0, ended_at=None, reason=None, log="",
+        owner="me", state="running", launched_at=0, alive_at=0, ended_at=None, reason=None, log="",
     )  # fmt: skip
 
 
@@ -77,11 +77,11 @@ def test_stopped_processes_are_killed(pair: Pair) -> None:
 
 
 def test_a_dead_leader_does_not_hide_its_session(pair: Pair) -> None:
-    assert not processes.headless(pair.row)
+    assert not processes.leader_gone(pair.row)
     pair.leader.kill()
     wait_until(lambda: processes.started(pair.leader.pid) is None)
     assert processes.alive(pair.row) is True
-    assert processes.headless(pair.row)
+    assert processes.leader_gone(pair.row)
     assert processes.kill(pair.row) is True
     assert processes.started(pair.child) is None
 

@@ -18,8 +18,8 @@ from sqlalchemy import update
 from penstock.catalog import build
 from penstock.control import Control, ProgressRow, tables
 from penstock.control.repositories.captures import CaptureRow, Captures
-from penstock.control.repositories.view_instances import InstanceRow, Instances
-from penstock.errors import ControlError, LocalError
+from penstock.control.repositories.view_instances import ViewInstanceRow, ViewInstances
+from penstock.errors import ControlError, HostError
 from penstock.host.process import free_port
 from penstock.monitoring.collect.samples import Sample, now_ms
 from penstock.monitoring.dashboard import snapshot_cache
@@ -86,7 +86,7 @@ def test_a_launch_makes_no_new_series(control: Control) -> None:
     old = control.apps()[0].incarnation
     new = control.claim(APP, old, host="h", spec_hash="s", owner="o", log="l")
     assert new
-    control.driver_placed(new, None)
+    control.report_driver_resources(new, None)
     found = series(scrape(PlatformCollector(Moments(control))))
     assert {key for key in found if key[0].startswith("penstock_driver")} <= before
     assert of(found, "penstock_app_drivers", app=APP) == 2
@@ -121,15 +121,15 @@ def test_views_are_shown_with_the_requests_that_their_instances_answered(control
     assert incarnation
     figures = ProgressRow(row, app, incarnation, state="idle", state_rows=40, state_bytes=900, lag=3)
     control.report([replace(figures, watermark=now_ms() - 7_000)], keep=False)
-    instances, counted = Instances(control), Requests(["fleet"])
-    instances.report(InstanceRow(app, 1, incarnation, "http://127.0.0.1:1"))
+    instances, counted = ViewInstances(control), Requests(["fleet"])
+    instances.report(ViewInstanceRow(app, 1, incarnation, "http://127.0.0.1:1"))
     asked = {"path_params": {"view": "fleet"}, "route": SimpleNamespace(name="row"), "headers": []}
     for status, seconds in ((200, 0.003), (200, 0.004), (404, 0.3)):
         counted.take(asked, status, seconds)
     counted.take({**asked, "headers": [(b"penstock-forwarded", b"views-2")]}, 200, 40.0)
     counted.take({**asked, "path_params": {"view": "unheard-of"}}, 404, 0.0)
     counted.take({"headers": []}, 401, 0.0)
-    instances.report_asked(app, counted.samples())
+    instances.report_request_metrics(app, counted.samples())
     found = series(scrape(PlatformCollector(Moments(control))))
     here = {"view": "fleet", "app": app}
     exact = {"rows": 40, "bytes": 900, "lag_records": 3}
@@ -149,7 +149,7 @@ def test_views_are_shown_with_the_requests_that_their_instances_answered(control
     assert of(found, "penstock_view_requests_total", **nothing, route="", status="401") == 1
     assert {name for name, _ in found if name.startswith("penstock_")} <= exported()
     with control.begin() as c:
-        c.execute(update(tables.view_instance).values(beat_at=tables.view_instance.c.beat_at - 120_000))
+        c.execute(update(tables.view_instance).values(alive_at=tables.view_instance.c.alive_at - 120_000))
     gone = series(scrape(PlatformCollector(Moments(control))))
     assert not any(name.startswith("penstock_view_request") for name, _ in gone)
 
@@ -294,7 +294,7 @@ def test_a_port_that_is_taken_is_said(control: Control) -> None:
     port = free_port()
     stop = serve([collector], port)
     try:
-        with pytest.raises(LocalError, match=f"127.0.0.1:{port}.*PENSTOCK_METRICS_PORT"):
+        with pytest.raises(HostError, match=f"127.0.0.1:{port}.*PENSTOCK_METRICS_PORT"):
             serve([collector], port)
     finally:
         stop()

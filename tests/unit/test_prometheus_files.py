@@ -14,7 +14,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from penstock.devstack import debian_packages
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.monitoring.prometheus import exported
 
 DOCKER = Path(__file__).parents[2] / "docker"
@@ -30,7 +30,7 @@ def promtool() -> Callable[..., None]:
             pytest.skip("promtool comes from Debian's packages, and there is no apt-get here")
         try:
             found = str(debian_packages.unpacked("prometheus", ["prometheus"]) / "usr" / "bin" / "promtool")
-        except LocalError as e:
+        except HostError as e:
             pytest.skip(str(e))
 
     def run(*arguments: object) -> None:

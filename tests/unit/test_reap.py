@@ -59,7 +59,7 @@ def test_a_driver_adopted_meanwhile_is_not_killed(p: Platform) -> None:
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
     p.supervisor("one", [sys.executable, "-c", deaf]).tick()
     wait_until(lambda: Path(p.driver().log).read_text() == "deaf\n", what="it ignores the signal")
-    p.supervisor("two").control.driver_set(p.driver().incarnation, owner="two")
+    p.supervisor("two").control.update_driver(p.driver().incarnation, owner="two")
     assert reaper.stop(p.control, "a", "one", "cleared", patience=0.3) is False
     assert processes.alive(p.driver())
 
@@ -87,7 +87,7 @@ def test_the_reaper_ends_the_undeclared_the_superseded_and_the_dead(p: Platform)
     assert "has its place" in line
     assert processes.alive(first) is False
     second = p.driver()
-    p.control.driver_set(second.incarnation, pid=first.pid, pid_started=first.pid_started)
+    p.control.update_driver(second.incarnation, pid=first.pid, pid_started=first.pid_started)
     [line] = reap(p, "a")
     assert "its process is gone" in line
     p.control.release("a", ME)  # so that nothing slows the next launch down
@@ -111,7 +111,7 @@ def test_the_reaper_ends_the_unwanted_that_stays(p: Platform, monkeypatch: pytes
 def test_a_stop_is_not_forgotten_behind_what_others_do(p: Platform) -> None:
     p.supervisor().tick()
     p.age(p.driver().incarnation, 3600)
-    p.control.driver_beat(p.driver().incarnation)
+    p.control.report_driver_alive(p.driver().incarnation)
     p.control.set_desired(["s"], "off", ME)
     p.crowd()
     assert reap(p, "a") == [], "it gets its time to drain"
@@ -121,7 +121,7 @@ def test_a_stop_is_not_forgotten_behind_what_others_do(p: Platform) -> None:
 def test_a_stop_that_an_older_version_wrote_down_counts_from_now(p: Platform) -> None:
     p.supervisor().tick()
     p.age(p.driver().incarnation, 3600)
-    p.control.driver_beat(p.driver().incarnation)
+    p.control.report_driver_alive(p.driver().incarnation)
     with p.control.engine.begin() as c:
         c.execute(tables.stream.update().values(desired="off", changed_at=None))
     assert reap(p, "a") == []

@@ -13,7 +13,7 @@ from penstock.control import Actor
 from penstock.errors import ReleaseRefused
 from penstock.supervision import launch
 from penstock.supervision import release as releases
-from penstock.supervision.release import MOST, OneByOne
+from penstock.supervision.release import MOST, ReleaseQueue
 from tests.support import wait_until
 from tests.unit.supervised import ME, Platform
 
@@ -47,7 +47,7 @@ def checks(monkeypatch: pytest.MonkeyPatch) -> Checks:
 
 
 def test_five_who_release_an_app_at_once_get_one_release(p: Platform, checks: Checks) -> None:
-    one = OneByOne()
+    one = ReleaseQueue()
     asked = [one.ask(p.control, "a", Actor(f"person {n}", "page"), "now") for n in range(5)]
     checks.through.set()
     assert {f.result(10) for f in asked} == {1}
@@ -58,7 +58,7 @@ def test_five_who_release_an_app_at_once_get_one_release(p: Platform, checks: Ch
 
 
 def test_apps_are_released_one_after_the_other_and_not_too_many_wait(p: Platform, checks: Checks) -> None:
-    one = OneByOne()
+    one = ReleaseQueue()
     asked = [one.ask(p.control, f"app-{n}", ME) for n in range(MOST)]
     with pytest.raises(ReleaseRefused, match="again in a minute"):
         one.ask(p.control, "another", ME)
@@ -70,7 +70,7 @@ def test_apps_are_released_one_after_the_other_and_not_too_many_wait(p: Platform
 def test_who_mended_the_code_meanwhile_has_it_checked(
     p: Platform, checks: Checks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = OneByOne()
+    one = ReleaseQueue()
     first = one.ask(p.control, "a", ME)
     monkeypatch.setattr(launch, "spec_hash", lambda: "mended")
     second = one.ask(p.control, "a", ME)

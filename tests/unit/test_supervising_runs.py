@@ -14,7 +14,7 @@ import pytest
 from penstock import catalog
 from penstock.control import Actor, Control, ProgressRow
 from penstock.devstack import platform
-from penstock.errors import LocalError, ReleaseRefused
+from penstock.errors import HostError, ReleaseRefused
 from penstock.monitoring.health import UNSETTLED, settled
 from penstock.supervision import processes, supervisor
 from penstock.supervision.decision.facts import Evidence, facts_of
@@ -32,7 +32,7 @@ def control(tmp_path: Path, airflow_home: None) -> Iterator[Control]:  # noqa: A
         made.sync(catalog.load())
         incarnation = made.claim("chaos", None, host="elsewhere", spec_hash="", owner="me", log="")
         assert incarnation
-        made.driver_placed(incarnation, None)
+        made.report_driver_resources(incarnation, None)
         yield made
 
 
@@ -199,7 +199,7 @@ def released(control: Control, app: str, actor: Actor, why: str) -> int:
 def running(p: Platform, monkeypatch: pytest.MonkeyPatch) -> Platform:
     """Its driver reports `s`; a release of its app is accepted."""
     p.supervisor().tick()
-    p.control.driver_placed(p.driver().incarnation, None)
+    p.control.report_driver_resources(p.driver().incarnation, None)
     p.control.report([ProgressRow("s", "a", p.driver().incarnation, state="idle")], keep=False)
     monkeypatch.setattr(supervisor, "release", released)
     return p
@@ -245,7 +245,7 @@ def test_a_release_that_was_refused_is_not_asked_for_again_at_once(
     new_stream(running)
     monkeypatch.setattr(supervisor, "release", refuse)
     d = running.driver()
-    evidence = Evidence(d.incarnation, d.beat_at, lacking=99)
+    evidence = Evidence(d.incarnation, d.alive_at, lacking=99)
     assert "cannot be read" in running.supervisor().tick(evidence).why
     assert running.verbs()[-1] == "refuse"
     running.crowd()
@@ -286,5 +286,5 @@ def test_up_gives_up_streams_that_fail(running: Platform, monkeypatch: pytest.Mo
     monkeypatch.setattr(platform, "GIVEN_UP", 0.0)
     row = ProgressRow("s", "a", running.driver().incarnation, state="failing", error="no room")
     running.control.report([row], keep=False)
-    with pytest.raises(LocalError, match="s is failing: no room"):
+    with pytest.raises(HostError, match="s is failing: no room"):
         platform.Platform()._first_figures(running.control, Quiet())

@@ -31,7 +31,7 @@ def test_a_watcher_forgets_while_the_database_is_away_or_itself_slept(
     now = [0.0]
     p.supervisor().tick()
     d = p.driver()
-    p.control.driver_set(d.incarnation, state="running", launched_at=d.launched_at - 1000)
+    p.control.update_driver(d.incarnation, state="running", launched_at=d.launched_at - 1000)
     p.age(d.incarnation, 100)
     watch = Watch(p.control, "a", clock=lambda: now[0])
 
@@ -47,7 +47,7 @@ def test_a_watcher_forgets_while_the_database_is_away_or_itself_slept(
     assert [look() for _ in range(11)] == ["rest"] * 10 + ["clear"]
     assert look(60) == "rest", "the watcher slept: the driver may have slept with it"
     assert [look() for _ in range(10)][-1] == "clear"
-    p.control.driver_beat(d.incarnation)
+    p.control.report_driver_alive(d.incarnation)
     assert look() == "rest"
 
 
@@ -95,12 +95,12 @@ def test_a_stopped_driver_is_killed_on_evidence_only(p: Platform) -> None:
     s.tick()
     first = p.driver()
     assert first.pid
-    p.control.driver_set(first.incarnation, state="running", launched_at=first.launched_at - 1000)
+    p.control.update_driver(first.incarnation, state="running", launched_at=first.launched_at - 1000)
     os.kill(first.pid, signal.SIGSTOP)
     p.age(first.incarnation, 100)
     assert s.tick().do == "rest"
     assert p.driver().incarnation == first.incarnation
-    s.tick(Evidence(first.incarnation, p.driver().beat_at, silent=60))
+    s.tick(Evidence(first.incarnation, p.driver().alive_at, silent=60))
     assert processes.alive(first) is False
     assert p.driver().incarnation != first.incarnation
     assert p.verbs() == ["launch", "kill", "launch"]
@@ -113,13 +113,13 @@ def test_release_waits_for_the_drain(p: Platform) -> None:
     p.control.release("a", ME)
     assert s.tick().do == "rest"
     assert processes.alive(first)
-    p.control.driver_ended(first.incarnation, "drained for release 1")
+    p.control.end_driver(first.incarnation, "drained for release 1")
     assert processes.kill(first)
     assert s.tick().do == "rest"
     second = p.driver()
     assert second.release_seq == 1
     p.control.release("a", ME)
-    s.tick(Evidence(second.incarnation, second.beat_at, leaving=999))
+    s.tick(Evidence(second.incarnation, second.alive_at, leaving=999))
     assert processes.alive(second) is False
     assert p.driver().release_seq == 2
 
@@ -127,8 +127,8 @@ def test_release_waits_for_the_drain(p: Platform) -> None:
 def test_a_restart_is_a_launch_that_nobody_asked_for(p: Platform) -> None:
     def restarts(reason: str, code: EndCode, *, asked: bool = False) -> int:
         if asked:
-            p.control.driver_asked(p.driver().incarnation)
-        p.control.driver_ended(p.driver().incarnation, reason, code)
+            p.control.mark_driver_asked_to_leave(p.driver().incarnation)
+        p.control.end_driver(p.driver().incarnation, reason, code)
         processes.kill(p.driver())
         p.control.release("a", ME)  # so that nothing slows the next launch down
         p.supervisor().tick()
@@ -219,7 +219,7 @@ def test_a_database_that_goes_away_in_mid_launch_leaves_no_process(
         raise ControlError("away")
 
     monkeypatch.setattr(launch, "start", start)
-    monkeypatch.setattr(p.control, "driver_set", away)
+    monkeypatch.setattr(p.control, "update_driver", away)
     with pytest.raises(ControlError):
         p.supervisor().tick()
     assert processes.started(started[0][0]) is None
@@ -244,7 +244,7 @@ def test_a_crash_loop_is_slowed_down_though_the_clock_was_set_back(p: Platform) 
     s.tick()
     with p.control.engine.begin() as c:  # all so far was written an hour ahead
         t, hour = tables.driver.c, 3_600_000
-        ahead = {"launched_at": t.launched_at + hour, "beat_at": t.beat_at + 2 * hour, "ended_at": t.ended_at + hour}
+        ahead = {"launched_at": t.launched_at + hour, "alive_at": t.alive_at + 2 * hour, "ended_at": t.ended_at + hour}
         c.execute(update(tables.driver).values(**ahead))
     for _ in range(3):
         processes.kill(p.driver())
@@ -257,7 +257,7 @@ def test_a_crash_loop_is_slowed_down_though_the_clock_was_set_back(p: Platform) 
 
 def test_a_release_that_was_refused_before_the_clock_was_set_back_is_asked_for_again(p: Platform) -> None:
     p.supervisor().tick()
-    p.control.driver_set(p.driver().incarnation, state="running")
+    p.control.update_driver(p.driver().incarnation, state="running")
     for ahead, lacks in ((-60_000, []), (3_600_000, ["s"])):
         with p.control.engine.begin() as c:
             c.execute(update(tables.app).values(refused_at=p.control.now() + ahead))

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.control import ProgressRow
 from penstock.engine.progress.caught_up import WAITING, Through
-from penstock.supervision.unreadable_run import Unreadable
+from penstock.supervision.unreadable_run import UnreadableRun
 
 ENDS = {("t", 0): 5, ("t", 1): 7}
 BEFORE, THERE = {"t": {0: 5, 1: 6}}, {"t": {0: 5, 1: 7}}
@@ -95,8 +95,8 @@ def test_a_long_backlog_keeps_little() -> None:
 def test_a_stream_whose_file_cannot_be_read_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr("penstock.supervision.unreadable_run.time.monotonic", clock)
-    known = Unreadable(ProgressRow("s", "a", "i", behind_ms=5000), "why")
-    never = Unreadable(ProgressRow("s", "a", "i"), "why")
+    known = UnreadableRun(ProgressRow("s", "a", "i", behind_ms=5000), "why")
+    never = UnreadableRun(ProgressRow("s", "a", "i"), "why")
     clock.at += 60.0
     assert known.report().behind_ms == 65_000
     assert never.report().behind_ms is None

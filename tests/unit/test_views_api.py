@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.control import ProgressRow
-from penstock.control.repositories.view_instances import InstanceRow
+from penstock.control.repositories.view_instances import ViewInstanceRow
 from penstock.model.topic import Topic
 from penstock.model.view import Served, View
 from penstock.tables.topic_reader import layout
@@ -51,7 +51,7 @@ class Doors:
         self.run.count, self.run._mine, self.run._thread = 2, [0, 1], threading.current_thread()
         self.run.held = {p: Held(0, 0, time.monotonic(), self.run.store.generation) for p in (0, 1)}
         self.pools = Pool(), Pool(waiting=768)
-        directory = Directory(None, InstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
+        directory = Directory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
         self.service = Service("views-1", 1, [view.name], directory, *self.pools)
         self.service.runs[view.name] = self.run
         self.app = Guard(routes.made(self.service, token), token, ["localhost"], Requests([view.name]))

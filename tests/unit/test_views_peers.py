@@ -9,7 +9,7 @@ from time import monotonic
 
 import pytest
 
-from penstock.control.repositories.view_instances import InstanceRow
+from penstock.control.repositories.view_instances import ViewInstanceRow
 from penstock.host.process import free_port
 from penstock.views.cluster import peers
 from penstock.views.cluster.peers import Answer, Directory, Peers
@@ -53,8 +53,8 @@ def asked(answer: str, ask: Asks, url: str = "") -> None:
 
     async def run() -> None:
         async with answering(answer) as (own, heads):
-            directory = Directory(None, InstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
-            directory._rows = {2: InstanceRow("views-2", 2, "b", url or own)}
+            directory = Directory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
+            directory._rows = {2: ViewInstanceRow("views-2", 2, "b", url or own)}
             given = Peers(directory, "secret")
             try:
                 await ask(given, directory, heads)
@@ -139,8 +139,8 @@ def test_who_waits_behind_too_many_requests_is_turned_away(monkeypatch: pytest.M
 
 
 def test_who_has_a_partition_is_as_the_instances_said_last() -> None:
-    directory = Directory(None, InstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
+    directory = Directory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
     for loaded, others in (([0, 1], [2]), ([0], []), ([1, 2], [2])):
-        directory._rows = {2: InstanceRow("views-2", 2, "b", "", holds={"v": {"count": 3, "loaded": loaded}})}
+        directory._rows = {2: ViewInstanceRow("views-2", 2, "b", "", holds={"v": {"count": 3, "loaded": loaded}})}
         assert directory.having("v", 1) == others
         assert directory.having("other", 1) == []

@@ -14,8 +14,8 @@ import httpx
 import pytest
 
 from penstock.control import ProgressRow
-from penstock.control.repositories.view_instances import InstanceRow
-from penstock.errors import BrokerError, DeclarationError, LocalError
+from penstock.control.repositories.view_instances import ViewInstanceRow
+from penstock.errors import BrokerError, DeclarationError, HostError
 from penstock.model.input import Table
 from penstock.model.topic import Topic
 from penstock.model.view import Served, View
@@ -52,7 +52,7 @@ def shops(tmp_path: Path) -> ViewRun:
 @pytest.fixture
 def service(shops: ViewRun) -> Iterator[Service]:
     pool = Pool(threads=1, waiting=2, stuck_after=0.0)
-    directory = Directory(None, InstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
+    directory = Directory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
     made = Service("views-1", 1, ["shops"], directory, pool, pool)
     made.runs["shops"] = shops
     yield made
@@ -298,15 +298,15 @@ def test_an_instance_with_a_query_that_does_not_end_says_so_and_ends(service: Se
                     await service.pool.run(hold.wait, time.monotonic() + 0.2)
                 live = await client.get("/v1/live")
                 assert (live.status_code, live.headers["retry-after"]) == (503, "1")
-                with pytest.raises(LocalError, match="does not end"):
-                    driver.pulse()
+                with pytest.raises(HostError, match="does not end"):
+                    driver.health_check()
             finally:
                 hold.set()
             deadline = time.monotonic() + 60
             while service.pool.asked and time.monotonic() < deadline:
                 await asyncio.sleep(0.01)
             assert (await client.get("/v1/live")).status_code == 200
-            driver.pulse()
+            driver.health_check()
 
     asyncio.run(asked())
 
@@ -333,6 +333,8 @@ def test_a_query_that_is_late_elsewhere_is_late(shops: ViewRun, service: Service
     shops.held = {}
     shops.count = 2
     service.peers = cast(Peers, Elsewhere())
-    service.directory._rows = {2: InstanceRow("views-2", 2, "b", "", holds={"shops": {"count": 2, "loaded": [0, 1]}})}
+    service.directory._rows = {
+        2: ViewInstanceRow("views-2", 2, "b", "", holds={"shops": {"count": 2, "loaded": [0, 1]}})
+    }
     with pytest.raises(Late):
         asyncio.run(service.counts("shops", Counts(), Caller(time.monotonic() + 60)))

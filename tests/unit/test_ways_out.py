@@ -88,7 +88,7 @@ def test_a_reset_needs_a_stopped_stream_and_an_output_that_stays_right(control: 
     assert "a note" not in said, "Spark was started to refuse it"
     assert "no such stream; got: nobody" in run("reset", "nobody", "--to", "earliest", "--anyway", code=1)
     control.set_desired(["s"], "off", ME)
-    control.lease_take("s", "i", 60)
+    control.take_lease("s", "i", 60)
     control.report([ProgressRow("s", "a", "i", state="idle")], keep=False)
     assert "its driver still runs it" in run("reset", "s", "--to", "earliest", code=1)
     control.report([ProgressRow("s", "a", "i", state="stopped")], keep=False)
@@ -237,9 +237,9 @@ def test_what_a_stream_that_is_gone_has_left_is_named_and_removed_by_choice(
     for used in ("t", "s-out", "strict.x", "penstock.commits"):
         assert "used by others" in run("remove", "gone", "--topic", used, code=1)
     assert "does not have" in run("remove", "gone", "--topic", "nowhere", code=1)
-    control.lease_take("gone", "i", 60)
+    control.take_lease("gone", "i", 60)
     assert "still holds the lease" in run("remove", "gone", "--checkpoint", code=1)
-    control.lease_drop(["gone"], "i")
+    control.drop_leases(["gone"], "i")
     run("remove", "gone", "--checkpoint", "--topic", "told", "--dry-run")
     assert broker.deleted == []
     assert "removed of gone: checkpoint, told" in run("remove", "gone", "--checkpoint", "--topic", "told")

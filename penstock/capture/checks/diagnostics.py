@@ -48,7 +48,7 @@ def _put(capture: Capture, e: PenstockError) -> None:
             hint = "name it as the database shows it, capitals too"
         found = capture.at(clause or _clause(e))
     name = "" if f"capture {capture.name}" in what else f"capture {capture.name}: "
-    e.put(f"{found}: {name}{what}", hint)
+    e.restate(f"{found}: {name}{what}", hint)
 
 
 def _clause(e: PenstockError) -> str:

@@ -35,7 +35,7 @@ def records(capture: Capture, page: Page) -> Records:
     try:
         columns = formed(names, page.rows)
     except EncodingError as e:
-        e.put(e.what, f"select {AS_TEXT[capture.dialect].format(e.column)} AS {e.column}, or leave it out")
+        e.restate(e.what, f"select {AS_TEXT[capture.dialect].format(e.column)} AS {e.column}, or leave it out")
         raise
     of_key = [columns[names.index(name)] for name in capture.key]
     if any(None in column for column in of_key):

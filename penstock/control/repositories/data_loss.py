@@ -21,7 +21,7 @@ WHOLE = -1
 
 
 @dataclass(frozen=True)
-class Gap:
+class DataLoss:
     """Offsets of one partition, `start` to `end` (not included), that are not there, or a whole topic (WHOLE).
 
     records: that the stream has not read, at most so many; None if nobody can know. topic_id: the topic's that is
@@ -57,7 +57,7 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class GapRow:
+class DataLossRow:
     """A gap of a stream. Times are epoch ms; accepted_by: who let the stream go on, or `its declaration`."""
 
     id: str
@@ -75,41 +75,41 @@ class GapRow:
     passed_at: int | None
 
     @property
-    def gap(self) -> Gap:
-        return Gap(self.topic, self.what, self.partition, self.start, self.end, self.records, self.topic_id)
+    def gap(self) -> DataLoss:
+        return DataLoss(self.topic, self.what, self.partition, self.start, self.end, self.records, self.topic_id)
 
 
-class Book(Protocol):
+class DataLossLog(Protocol):
     """Where the gaps of a driver's streams are written down."""
 
-    def gaps_found(self, name: str, gaps: Sequence[Gap]) -> set[Gap]:
+    def report_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> set[DataLoss]:
         """Say what a stream stands before, instead of what it said before; which of it was accepted."""
 
-    def gaps_passed(self, name: str, gaps: Sequence[Gap]) -> None:
+    def pass_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> None:
         """Say that a stream went on behind gaps."""
 
 
 @dataclass
-class Memory:
+class InMemoryDataLossLog:
     """A book of one process, for streams without a control database."""
 
-    asked: dict[str, list[Gap]] = field(default_factory=dict)
-    accepted: set[tuple[str, Gap]] = field(default_factory=set)
-    gone: dict[str, list[Gap]] = field(default_factory=dict)
+    asked: dict[str, list[DataLoss]] = field(default_factory=dict)
+    accepted: set[tuple[str, DataLoss]] = field(default_factory=set)
+    gone: dict[str, list[DataLoss]] = field(default_factory=dict)
 
-    def gaps_found(self, name: str, gaps: Sequence[Gap]) -> set[Gap]:
+    def report_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> set[DataLoss]:
         self.asked[name] = list(gaps)
         return {gap for gap in gaps if (name, gap) in self.accepted or gap in self.gone.get(name, ())}
 
-    def gaps_passed(self, name: str, gaps: Sequence[Gap]) -> None:
+    def pass_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> None:
         known = self.gone.setdefault(name, [])
         known += [gap for gap in gaps if gap not in known]
 
 
-class Gaps(Database):
+class DataLosses(Database):
     """The gaps of all streams."""
 
-    def gaps_found(self, name: str, gaps: Sequence[Gap]) -> set[Gap]:
+    def report_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> set[DataLoss]:
         by_id = {_id(name, gap): gap for gap in gaps}
         t = s.gap
         with self.begin() as c:
@@ -120,7 +120,7 @@ class Gaps(Database):
             known = select(t.c.id).where(t.c.name == name, t.c.accepted_at.is_not(None))
             return {by_id[key] for key in c.execute(known).scalars() if key in by_id}
 
-    def gaps_passed(self, name: str, gaps: Sequence[Gap]) -> None:
+    def pass_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> None:
         t = s.gap
         with self.begin() as c:
             for gap in gaps:
@@ -130,12 +130,14 @@ class Gaps(Database):
                 c.execute(update(t).where(mine).values(accepted_at=s.now_ms(), accepted_by="its declaration"))
                 c.execute(update(t).where(t.c.id == key, t.c.passed_at.is_(None)).values(passed_at=s.now_ms()))
 
-    def gaps_accept(self, name: str, actor: Actor, detail: str = "") -> list[Gap]:
+    def accept_data_loss(self, name: str, actor: Actor, detail: str = "") -> list[DataLoss]:
         """Accept exactly the gaps that a stream stands before; those."""
         t = s.gap
         with self.begin() as c:
             standing = (t.c.name == name) & t.c.accepted_at.is_(None)
-            found = rows(GapRow, c.execute(select(t).where(standing).order_by(t.c.topic, t.c.partition)).mappings())
+            found = rows(
+                DataLossRow, c.execute(select(t).where(standing).order_by(t.c.topic, t.c.partition)).mappings()
+            )
             for row in found:
                 c.execute(update(t).where(t.c.id == row.id).values(accepted_at=s.now_ms(), accepted_by=actor.name))
             if found:
@@ -143,16 +145,16 @@ class Gaps(Database):
                 record_action(c, actor, "go-on", name, f"{detail}: {said}" if detail else said)
         return [row.gap for row in found]
 
-    def gaps(self, name: str | None = None) -> list[GapRow]:
+    def data_losses(self, name: str | None = None) -> list[DataLossRow]:
         """All gaps, of one stream or of all, newest first."""
         query = select(s.gap).order_by(s.gap.c.found_at.desc(), s.gap.c.topic, s.gap.c.partition)
         if name is not None:
             query = query.where(s.gap.c.name == name)
         with self.begin() as c:
-            return rows(GapRow, c.execute(query).mappings())
+            return rows(DataLossRow, c.execute(query).mappings())
 
 
-def lost(found: Sequence[GapRow]) -> Mapping[str, int]:
+def lost(found: Sequence[DataLossRow]) -> Mapping[str, int]:
     """By stream, how many records it went on without, at most."""
     counted: dict[str, int] = {}
     for row in found:
@@ -161,6 +163,6 @@ def lost(found: Sequence[GapRow]) -> Mapping[str, int]:
     return counted
 
 
-def _id(name: str, gap: Gap) -> str:
+def _id(name: str, gap: DataLoss) -> str:
     said = "\n".join(map(str, (name, gap.topic, gap.what, gap.partition, gap.start, gap.end, gap.topic_id)))
     return hashlib.sha256(said.encode()).hexdigest()[:32]

@@ -48,13 +48,13 @@ class Drivers(Database):
                     release_seq=seq,
                     state="launching",
                     launched_at=s.now_ms(),
-                    beat_at=s.now_ms(),
+                    alive_at=s.now_ms(),
                     **values,
                 )
             )
         return incarnation
 
-    def give_back(self, app: str, incarnation: str, holder: str) -> None:
+    def hand_app_over(self, app: str, incarnation: str, holder: str) -> None:
         """Leave the app to the driver that holds its leases: this incarnation was launched beside a live one."""
         with self.begin() as c:
             mine = (s.app.c.name == app) & (s.app.c.incarnation == incarnation)
@@ -74,42 +74,42 @@ class Drivers(Database):
         with self.begin() as c:
             return rows(DriverRow, c.execute(query).mappings())
 
-    def driver_set(self, incarnation: str, **values: Any) -> None:
+    def update_driver(self, incarnation: str, **values: Any) -> None:
         with self.begin() as c:
             c.execute(update(s.driver).where(s.driver.c.incarnation == incarnation).values(**values))
 
-    def driver_disown(self, app: str, owner: str) -> None:
+    def disown_driver(self, app: str, owner: str) -> None:
         """Say that an owner answers for an app's driver no longer; the next run adopts it."""
         mine = (s.driver.c.app == app) & (s.driver.c.owner == owner) & (s.driver.c.state != "ended")
         with self.begin() as c:
             c.execute(update(s.driver).where(mine).values(owner=""))
 
-    def driver_placed(self, incarnation: str, lacking: str | None) -> None:
+    def report_driver_resources(self, incarnation: str, lacking: str | None) -> None:
         """Say that a driver's session is up and what it still lacks: `running` if that is nothing, else `queued`."""
         mine = (s.driver.c.incarnation == incarnation) & s.driver.c.state.in_(("launching", "queued", "running"))
         state = {} if lacking == "" else {"state": "queued" if lacking else "running", "reason": lacking}
         with self.begin() as c:
-            c.execute(update(s.driver).where(mine).values(beat_at=s.now_ms(), **state))
+            c.execute(update(s.driver).where(mine).values(alive_at=s.now_ms(), **state))
 
-    def driver_waits(self, incarnation: str, lacking: str | None) -> None:
+    def report_driver_wait(self, incarnation: str, lacking: str | None) -> None:
         """Say of a driver that has not begun what its cluster lacks for it; None: it is being started."""
         mine = (s.driver.c.incarnation == incarnation) & s.driver.c.pid.is_(None)
         mine &= s.driver.c.state.in_(("launching", "queued"))
         state = "queued" if lacking else "launching"
         with self.begin() as c:
-            c.execute(update(s.driver).where(mine).values(beat_at=s.now_ms(), state=state, reason=lacking))
+            c.execute(update(s.driver).where(mine).values(alive_at=s.now_ms(), state=state, reason=lacking))
 
-    def driver_beat(self, incarnation: str) -> None:
+    def report_driver_alive(self, incarnation: str) -> None:
         """Say that the driver is alive, its JVM included."""
-        self.driver_set(incarnation, beat_at=s.now_ms())
+        self.update_driver(incarnation, alive_at=s.now_ms())
 
-    def driver_asked(self, incarnation: str) -> None:
+    def mark_driver_asked_to_leave(self, incarnation: str) -> None:
         """Note that a driver is about to be asked to leave: it cannot tell who sends it a signal."""
         mine = (s.driver.c.incarnation == incarnation) & (s.driver.c.state != "ended")
         with self.begin() as c:
             c.execute(update(s.driver).where(mine).values(end_code="asked"))
 
-    def driver_ended(self, incarnation: str, reason: str, code: EndCode = "lost") -> None:
+    def end_driver(self, incarnation: str, reason: str, code: EndCode = "lost") -> None:
         """Mark a driver as ended; the first reason stands."""
         with self.begin() as c:
             c.execute(

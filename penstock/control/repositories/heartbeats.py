@@ -11,18 +11,18 @@ from penstock.control import tables as s
 from penstock.control.database import Database, upsert
 
 
-class Beats(Database):
+class Heartbeats(Database):
     """When each topic last got a heartbeat, and from whom."""
 
-    def beat_sent(self, topic: str, at_ms: int, partitions: int, sender: str) -> None:
+    def record_heartbeat(self, topic: str, at_ms: int, partitions: int, sender: str) -> None:
         with self.begin() as c:
             upsert(c, s.beat, topic, at=at_ms, partitions=partitions, sender=sender)
 
-    def beats(self) -> dict[str, Mapping[str, Any]]:
+    def heartbeats(self) -> dict[str, Mapping[str, Any]]:
         with self.begin() as c:
             return {row["name"]: dict(row) for row in c.execute(select(s.beat)).mappings()}
 
-    def beat_held(self, topic: str, at_ms: int | None, why: str) -> None:
+    def hold_heartbeats(self, topic: str, at_ms: int | None, why: str) -> None:
         """Note that beats of a topic go no further than a time, None if none may go; without a why, that they do."""
         with self.begin() as c:
             if why:
@@ -30,6 +30,6 @@ class Beats(Database):
             else:
                 c.execute(delete(s.hold).where(s.hold.c.name == topic))
 
-    def holds(self) -> dict[str, Mapping[str, Any]]:
+    def heartbeat_holds(self) -> dict[str, Mapping[str, Any]]:
         with self.begin() as c:
             return {row["name"]: dict(row) for row in c.execute(select(s.hold)).mappings()}

@@ -15,7 +15,7 @@ from penstock.errors import LeaseHeld, LeaseLost
 class Leases(Database):
     """One lease for each stream and capture, by the database's clock."""
 
-    def lease_take(self, name: str, holder: str, ttl: float, *, dead: Sequence[str] = ()) -> Lease:
+    def take_lease(self, name: str, holder: str, ttl: float, *, dead: Sequence[str] = ()) -> Lease:
         """Take the lease of a stream's checkpoint, if it is free, run out, or its holder is known to be dead.
 
         ttl: seconds. dead: incarnations whose processes are gone for certain. LeaseHeld if another has it.
@@ -39,7 +39,7 @@ class Leases(Database):
             )
         return held
 
-    def lease_renew(self, names: Iterable[str], holder: str, ttl: float) -> None:
+    def renew_leases(self, names: Iterable[str], holder: str, ttl: float) -> None:
         """Renew leases; LeaseLost if any of them is no longer the holder's."""
         wanted = list(names)
         if not wanted:
@@ -51,7 +51,7 @@ class Leases(Database):
         if lost := sorted(set(wanted) - kept):
             raise LeaseLost("another driver took over", got=", ".join(lost), hint="this driver ends by itself")
 
-    def lease_drop(self, names: Iterable[str], holder: str) -> None:
+    def drop_leases(self, names: Iterable[str], holder: str) -> None:
         with self.begin() as c:
             c.execute(delete(s.lease).where(s.lease.c.name.in_(list(names)), s.lease.c.holder == holder))
 

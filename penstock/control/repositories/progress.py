@@ -11,7 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from penstock.control import tables as s
 from penstock.control.database import Database, bounded, rows, upsert
-from penstock.control.rows import ProgressRow, Reach
+from penstock.control.rows import ProgressRow, StreamProgress
 
 HISTORY_MS = 24 * 3600 * 1000
 # Figures that the history takes over as they were reported.
@@ -51,7 +51,7 @@ class Progress(Database):
         with self.begin() as c:
             return {row.name: row for row in rows(ProgressRow, c.execute(query).mappings())}
 
-    def reach(self) -> tuple[int, dict[str, Reach]]:
+    def stream_progress(self) -> tuple[int, dict[str, StreamProgress]]:
         """The database's clock, and how far each stream that is known is."""
         p = s.progress.c
         figures = (p.state, p.reported_at, p.behind_ms)
@@ -60,7 +60,7 @@ class Progress(Database):
             found = c.execute(query.outerjoin_from(s.stream, s.progress, s.stream.c.name == p.name)).all()
         now = found[0].now if found else 0
         return now, {
-            r.name: Reach(
+            r.name: StreamProgress(
                 r.desired,
                 r.state or "",
                 r.reported_at or 0,

@@ -16,7 +16,7 @@ from penstock.control.database import bounded, rows, upsert
 Sample = tuple[str, Mapping[str, Any], float]
 
 
-class Holds(TypedDict):
+class ViewPartitions(TypedDict):
     """count: partitions of the view's topic; loaded: those that the instance can answer for."""
 
     count: int
@@ -24,55 +24,55 @@ class Holds(TypedDict):
 
 
 @dataclass(frozen=True)
-class InstanceRow:
-    """name: its app; url: how it is reached; beat_at: epoch ms by the database's clock; holds: by view."""
+class ViewInstanceRow:
+    """name: its app; url: how it is reached; alive_at: epoch ms by the database's clock; holds: by view."""
 
     name: str
     number: int
     incarnation: str
     url: str
-    beat_at: int = 0
-    holds: Mapping[str, Holds] = field(default_factory=dict)
+    alive_at: int = 0
+    holds: Mapping[str, ViewPartitions] = field(default_factory=dict)
 
 
-class Instances:
+class ViewInstances:
     """The views' part of the control database."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
 
-    def report(self, row: InstanceRow) -> tuple[int, list[InstanceRow]]:
+    def report(self, row: ViewInstanceRow) -> tuple[int, list[ViewInstanceRow]]:
         """Say what an instance is and holds; the database's clock, and all instances."""
         values = {"number": row.number, "incarnation": row.incarnation, "url": row.url, "holds": dict(row.holds)}
         with self._control.begin() as c:
-            upsert(c, s.view_instance, row.name, **values, beat_at=s.now_ms())
+            upsert(c, s.view_instance, row.name, **values, alive_at=s.now_ms())
         return self.read()
 
-    def read(self) -> tuple[int, list[InstanceRow]]:
+    def read(self) -> tuple[int, list[ViewInstanceRow]]:
         """The database's clock, and all instances that were ever heard of and have not left, by number."""
-        columns = [s.view_instance.c[f.name] for f in fields(InstanceRow)]
+        columns = [s.view_instance.c[f.name] for f in fields(ViewInstanceRow)]
         query = select(*columns).order_by(s.view_instance.c.number)
         with self._control.begin() as c:
             now = int(c.execute(select(s.now_ms())).scalar_one())
-            return now, rows(InstanceRow, c.execute(query).mappings())
+            return now, rows(ViewInstanceRow, c.execute(query).mappings())
 
-    def report_asked(self, name: str, samples: Sequence[Sample]) -> None:
+    def report_request_metrics(self, name: str, samples: Sequence[Sample]) -> None:
         """Keep what an instance, which has reported before, has counted of its requests."""
         t = s.view_instance
         with self._control.begin() as c:
             asked = bounded(t, {"asked": [list(sample) for sample in samples]})
             c.execute(update(t).where(t.c.name == name).values(**asked))
 
-    def asked(self, within_ms: int) -> dict[str, list[Sample]]:
+    def request_metrics(self, within_ms: int) -> dict[str, list[Sample]]:
         """By instance, what those have counted that were heard of within so many ms."""
         t = s.view_instance.c
-        query = select(t.name, t.asked).where(t.beat_at >= s.now_ms() - within_ms, t.asked.is_not(None))
+        query = select(t.name, t.asked).where(t.alive_at >= s.now_ms() - within_ms, t.asked.is_not(None))
         with self._control.begin() as c:
             return {
                 name: [(of, labels, value) for of, labels, value in found or ()] for name, found in c.execute(query)
             }
 
-    def leave(self, row: InstanceRow) -> None:
+    def leave(self, row: ViewInstanceRow) -> None:
         """Forget an instance that leaves in order."""
         t = s.view_instance.c
         with self._control.begin() as c:

@@ -13,7 +13,7 @@ import httpx
 
 from penstock.devstack.servers.airflow_layout import USER, Layout
 from penstock.devstack.servers.base import Group, Part, stop_together
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.settings import settings
 
 
@@ -65,7 +65,7 @@ class Scheduler(Process):
     def start(self) -> bool:
         # A task that finds no API server gives up after some ten seconds, and its run fails.
         if not self.running():
-            with contextlib.suppress(LocalError):  # of a server that is away: whoever waits for that is told
+            with contextlib.suppress(HostError):  # of a server that is away: whoever waits for that is told
                 ApiServer(self.layout).wait()
         return super().start()
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.files import write_private
 from penstock.java import runtime as java
@@ -151,7 +151,7 @@ class Layout:
         command = [sys.executable, "-m", "airflow", "db", "migrate"]
         done = process.capture(command, env=env, cwd=self.folder)
         if done.returncode:
-            raise LocalError("Airflow's metadata database could not be made", got=(done.stdout + done.stderr)[-1500:])
+            raise HostError("Airflow's metadata database could not be made", got=(done.stdout + done.stderr)[-1500:])
         if first:
             target.rename(self.database)
         mark.touch()

@@ -13,7 +13,7 @@ from typing import ClassVar
 import psutil
 
 from penstock.devstack.lifecycle import Lifecycle
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import files, process
 from penstock.host.process import Record
 
@@ -99,7 +99,7 @@ class Part(Lifecycle):
         limit = self.patience if seconds is None else seconds
         if process.wait_for(settled, limit) and self.running():
             return
-        raise LocalError(
+        raise HostError(
             f"{self.label} ended while it started" if not self.running() else f"{self.label} does not serve",
             got=process.tail(self.log) or f"nothing in {self.log}",
             hint=f"read {self.log}; `make down`, then `make up` again",
@@ -138,14 +138,14 @@ class Part(Lifecycle):
         for use, wanted in self.ports.items():
             had = record.ports.get(use, wanted) if record else wanted
             if had != wanted:
-                raise LocalError(
+                raise HostError(
                     f"{self.label} runs already, on another port",
                     got=f"it listens on {had}, wanted is {wanted}",
                     hint=f"set {self.variable}={had}, or `make down` first",
                 )
 
     def ports_free(self) -> None:
-        """LocalError if somebody else has one of its ports."""
+        """HostError if somebody else has one of its ports."""
         for port in self.ports.values():
             # What was killed a moment ago may still be giving its port back.
             for _ in range(20):
@@ -154,7 +154,7 @@ class Part(Lifecycle):
                 time.sleep(0.1)
             else:
                 takes = " (it takes that one and the next)" if len(self.ports) > 1 else ""
-                raise LocalError(
+                raise HostError(
                     f"port {port}, which {self.label} wants, is taken",
                     got=who,
                     hint=f"stop that process, or choose another port: {self.variable}=<port> make up{takes}",

@@ -13,7 +13,7 @@ import httpx
 
 from penstock.devstack import debian_packages
 from penstock.devstack.servers.base import Store, quietly
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.settings import settings
 
 CONFIG = """reporting-disabled = true
@@ -33,13 +33,13 @@ bind-address = "127.0.0.1:{rpc}"
 
 @cache
 def find() -> tuple[Path, dict[str, str]]:
-    """The daemon and what its environment needs. LocalError if there is none."""
+    """The daemon and what its environment needs. HostError if there is none."""
     if found := shutil.which("influxd", path=os.pathsep.join([os.environ.get("PATH", ""), "/usr/bin"])):
         return Path(found), {}
     if debian_packages.usable():
         root = debian_packages.unpacked("influxdb", ["influxdb"])
         return root / "usr" / "bin" / "influxd", debian_packages.environment(root)
-    raise LocalError("there is no InfluxDB here", hint="install InfluxDB 1.x; a Debian needs nothing")
+    raise HostError("there is no InfluxDB here", hint="install InfluxDB 1.x; a Debian needs nothing")
 
 
 class InfluxDB(Store):

@@ -14,7 +14,7 @@ import pymysql
 
 from penstock.devstack.servers import mariadb_binaries
 from penstock.devstack.servers.base import Group, Part, owner_option, quietly
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import files, process
 from penstock.java import jars, runtime
 from penstock.settings import settings
@@ -84,7 +84,7 @@ class Broker(Part):
             return
         # Formatting writes this file last: without it the folder holds no records yet.
         if kept := [p.name for p in data.glob("*-[0-9]*") if p.name != "__cluster_metadata-0"]:
-            raise LocalError(
+            raise HostError(
                 f"the Kafka broker's data in {data} has lost its meta.properties",
                 got=f"partitions {', '.join(sorted(kept)[:5])}",
                 hint="bring that file back, or give the records up: `make clean`",
@@ -95,7 +95,7 @@ class Broker(Part):
         )
         if done.returncode:
             said = (done.stderr or done.stdout).strip().splitlines()
-            raise LocalError("the Kafka broker's data folder could not be laid out", got="; ".join(said[:3]))
+            raise HostError("the Kafka broker's data folder could not be laid out", got="; ".join(said[:3]))
 
     def properties(self) -> dict[str, str]:
         """The broker's settings."""
@@ -203,7 +203,7 @@ def _made_id() -> str:
 def _half(heap: str) -> str:
     found = re.fullmatch(r"(\d+)([kmgKMG]?)", heap)
     if not found:
-        raise LocalError("a heap size is not usable", got=heap, hint="write it as Java does, e.g. 400m")
+        raise HostError("a heap size is not usable", got=heap, hint="write it as Java does, e.g. 400m")
     return f"{max(1, int(found[1]) // 2)}{found[2]}"
 
 
@@ -260,7 +260,7 @@ GRANT PROCESS ON *.* TO 'penstock'@'127.0.0.1';
         ]  # fmt: skip
         done = process.capture([server.install, "--no-defaults", *layout], env=self.environment())
         if done.returncode:
-            raise LocalError("the database's data folder could not be laid out", got=(done.stdout + done.stderr)[-800:])
+            raise HostError("the database's data folder could not be laid out", got=(done.stdout + done.stderr)[-800:])
         fresh.rename(data)
 
     @property

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from penstock.devstack import debian_packages
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.host.files import publish
 from penstock.java import jars
@@ -44,19 +44,19 @@ class Server:
 
 @cache
 def find(tick: jars.Tick | None = None) -> Server:
-    """A server that runs on this machine, fetched if there is none. LocalError if there is no way to one."""
+    """A server that runs on this machine, fetched if there is none. HostError if there is no way to one."""
     refused = []
     for name, look in (("the machine", _installed), ("Maven Central", _maven), ("Debian's packages", _debian)):
         try:
             server = look(tick)
-        except LocalError as e:
+        except HostError as e:
             refused.append(f"{name}: {e.got or e.what}")
             continue
         if server:
             if not (why := server.runs()):
                 return server
             refused.append(f"{name}: {why}")
-    raise LocalError(
+    raise HostError(
         "there is no MariaDB server that runs here",
         got="; ".join(refused),
         hint="install it (Debian: apt-get install mariadb-server-core mariadb-client-core), "

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pkgutil import resolve_name
 
 from penstock.devstack.servers.base import Store
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host import process
 from penstock.object_store import endpoint
 from penstock.settings import Settings
@@ -26,15 +26,15 @@ KINDS: Mapping[str, str] = {
 
 
 def chosen(given: Settings) -> list[Store]:
-    """The parts, in order of start. LocalError if what is asked for is none of them, or lies elsewhere."""
+    """The parts, in order of start. HostError if what is asked for is none of them, or lies elsewhere."""
     wanted = given.stores.replace(",", " ").lower().split()
     if strange := [name for name in wanted if name not in KINDS]:
-        raise LocalError(
+        raise HostError(
             "this is no store that runs here", got=strange[0], hint=f"STORES takes some of: {' '.join(KINDS)}"
         )
     for name in wanted:
         if variable := _elsewhere(given, name):
-            raise LocalError(
+            raise HostError(
                 f"{name} is asked for here, and is given elsewhere",
                 got=f"STORES={given.stores} and {variable}",
                 hint=f"leave {name} out of STORES, or unset {variable}",

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from penstock.control.repositories.data_loss import Gap
+from penstock.control.repositories.data_loss import DataLoss
 from penstock.engine.checkpoint import plan_fingerprint
 from penstock.engine.checkpoint.offset_log import Plan
 from penstock.engine.checkpoint.recovery import Unmarked
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
-    from penstock.control.repositories.data_loss import Book
+    from penstock.control.repositories.data_loss import DataLossLog
     from penstock.engine.checkpoint.layout import Batch, Checkpoint
     from penstock.engine.query.source import Place
     from penstock.engine.query.tables import Tables
@@ -70,7 +70,7 @@ class Batches:
         bootstrap: str,
         checkpoint: Checkpoint,
         tables: Tables,
-        book: Book,
+        book: DataLossLog,
         done: Callable[[Written], None],
         stands: Callable[[Exception | None], None],
         fed_by: Collection[str] | None = None,
@@ -114,9 +114,9 @@ class Batches:
         """Places of records that make their batch fail: the query is not to read them."""
         return self._quarantine.left_out
 
-    def writing_for(self) -> float:
+    def write_seconds(self) -> float:
         """See `Giving`."""
-        return self._giving.writing_for()
+        return self._giving.write_seconds()
 
     def busy_for(self) -> float:
         """Seconds since Spark gave the present batch; 0 if there is none."""
@@ -326,8 +326,8 @@ class Batches:
             )
         except Unmarked as e:
             query = self._checkpoint.query
-            gap = Gap(COMMITS.name, "unmarked", start=self.committed.batch + 1, end=e.ended + 1, topic_id=query)
-            if gap not in self._book.gaps_found(name, [gap]):
+            gap = DataLoss(COMMITS.name, "unmarked", start=self.committed.batch + 1, end=e.ended + 1, topic_id=query)
+            if gap not in self._book.report_data_loss(name, [gap]):
                 raise
             ends, _ = self._checkpoint.waiting()
             mark = CommitMarker(query, e.ended, ends, {}, self._checkpoint.batch(e.ended).plans, self._checkpoint.copy)
@@ -335,7 +335,7 @@ class Batches:
                 if store.marked:
                     store.writer.write({}, mark)
                     store.mark = mark
-            self._book.gaps_passed(name, [gap])
+            self._book.pass_data_loss(name, [gap])
             self._checkpoint.fits(mark, stateful=stateful)
 
     def _mend(self) -> Mapping[str, str]:

@@ -62,7 +62,7 @@ class Giving:
     """When a store without marks last took rows, epoch ms."""
     _since: float | None = field(default=None, init=False)
 
-    def writing_for(self) -> float:
+    def write_seconds(self) -> float:
         """Seconds since a store with marks was given the present batch; 0 if none is being written.
 
         Of others nothing hangs but their own stream.

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from penstock.control.repositories.data_loss import Book, Gap
+from penstock.control.repositories.data_loss import DataLoss, DataLossLog
 from penstock.errors import Blocked, BrokerError, ControlError, DeclarationError
 from penstock.kafka.admin import PATIENCE, admin, first_offsets, log_ends, topic_ids
 from penstock.model.output import CommitMarker
@@ -67,7 +67,7 @@ class Mended:
 class Inputs:
     """Watches over the inputs of one stream. book: where gaps are written down and accepted."""
 
-    def __init__(self, stream: Stream, bootstrap: str, checkpoint: Checkpoint, book: Book) -> None:
+    def __init__(self, stream: Stream, bootstrap: str, checkpoint: Checkpoint, book: DataLossLog) -> None:
         self._stream, self._bootstrap, self._checkpoint, self._book = stream, bootstrap, checkpoint, book
         self._starts: Ends = {}
         self._ids: Ids = {}
@@ -129,7 +129,7 @@ class Inputs:
         self._ids = there.ids
         return {topic: there.ids[topic] for topic in batch.ends if topic in there.ids}
 
-    def _look(self, starts: Ends, ends: Ends, known: Ids, more: Iterable[str] = ()) -> tuple[There, list[Gap]]:
+    def _look(self, starts: Ends, ends: Ends, known: Ids, more: Iterable[str] = ()) -> tuple[There, list[DataLoss]]:
         """What is not there, and who does not answer, is asked for a while: brokers start slowly, and topics too."""
         deadline = time.monotonic() + PATIENCE
         while True:
@@ -157,14 +157,14 @@ class Inputs:
         answered = same & firsts.keys() & lasts.keys()
         return There(ids, {place: (firsts[place], lasts[place]) for place in answered}), same - answered
 
-    def _decide(self, gaps: list[Gap], *, at_start: bool = False) -> None:
+    def _decide(self, gaps: list[DataLoss], *, at_start: bool = False) -> None:
         """Blocked if there is a gap to ask for that was not accepted. at_start: also end what was asked before."""
         needed = {gap for gap in gaps if gap.what == "deleted" and any(i.topic for i in self._readers(gap.topic))}
         asked = [g for g in gaps if g not in needed and any(i.fails_on_data_loss for i in self._readers(g.topic))]
-        accepted: set[Gap] = set()
+        accepted: set[DataLoss] = set()
         if asked or at_start:
             try:
-                accepted = self._book.gaps_found(self._stream.name, asked)
+                accepted = self._book.report_data_loss(self._stream.name, asked)
             except ControlError as e:
                 log.warning("gaps of stream %s cannot be told or accepted: %s", self._stream.name, e)
         if needed and (blocked := self.deleted([gap.topic for gap in needed])):
@@ -176,12 +176,12 @@ class Inputs:
                 hint=f"`penstock streams go-on {self._stream.name}` goes on with what is there",
             )
 
-    def _passed(self, gaps: list[Gap]) -> None:
+    def _passed(self, gaps: list[DataLoss]) -> None:
         for gap in gaps:
             log.warning("stream %s goes on behind a gap: %s", self._stream.name, gap)
         if gaps:
             try:
-                self._book.gaps_passed(self._stream.name, gaps)
+                self._book.pass_data_loss(self._stream.name, gaps)
             except ControlError as e:
                 log.warning("gaps of stream %s cannot be counted: %s", self._stream.name, e)
 
@@ -189,16 +189,16 @@ class Inputs:
         return [given for given in self._stream.sources.values() if given.reads_topic(topic)]
 
 
-def _gaps(starts: Ends, ends: Ends, known: Ids, there: There) -> Iterator[Gap]:
+def _gaps(starts: Ends, ends: Ends, known: Ids, there: There) -> Iterator[DataLoss]:
     """What is not there of the offsets from `starts`, of which `ends` are to be read next."""
     for topic in sorted(starts.keys() | ends.keys()):
         now = there.ids.get(topic)
         if now is None:
-            yield Gap(topic, "deleted", topic_id=known.get(topic, ""))
+            yield DataLoss(topic, "deleted", topic_id=known.get(topic, ""))
             continue
         # Also where it is only planned: its offsets are those of the topic before.
         if known.get(topic, now) != now:
-            yield Gap(topic, "made again", topic_id=now)
+            yield DataLoss(topic, "made again", topic_id=now)
             continue
         begun, wanted = starts.get(topic), ends.get(topic, {})
         for partition in sorted((begun or {}).keys() | wanted.keys()):
@@ -209,9 +209,9 @@ def _gaps(starts: Ends, ends: Ends, known: Ids, there: There) -> Iterator[Gap]:
             at = first if begun is None else begun.get(partition, 0)
             upto = max(at, wanted.get(partition, at))
             if first > at:
-                yield Gap(topic, "removed", partition, at, first, first - at, now)
+                yield DataLoss(topic, "removed", partition, at, first, first - at, now)
             if end < upto:
-                yield Gap(topic, "cut", partition, end, upto, max(0, upto - max(at, end)), now)
+                yield DataLoss(topic, "cut", partition, end, upto, max(0, upto - max(at, end)), now)
 
 
 def _read(starts: Ends, ends: Ends) -> tuple[Ends, Ends]:
@@ -224,7 +224,7 @@ def _read(starts: Ends, ends: Ends) -> tuple[Ends, Ends]:
     return narrow(starts), narrow(ends)
 
 
-def _within(gap: Gap, ends: Ends) -> Gap:
+def _within(gap: DataLoss, ends: Ends) -> DataLoss:
     """Of a gap what concerns a batch: the rest is found by the next."""
     end = ends.get(gap.topic, {}).get(gap.partition)
     if gap.what != "removed" or end is None or not gap.start < end < gap.end:
@@ -236,6 +236,6 @@ def _said(parts: Mapping[int, int]) -> str:
     return ", ".join(f"{at} of [{p}]" for p, at in sorted(parts.items()))
 
 
-def _list(gaps: list[Gap]) -> str:
+def _list(gaps: list[DataLoss]) -> str:
     more = f"; and {len(gaps) - SHOWN} more" if len(gaps) > SHOWN else ""
     return "; ".join(map(str, gaps[:SHOWN])) + more

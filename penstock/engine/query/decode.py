@@ -216,7 +216,7 @@ def _counted(given: Input) -> list[Column]:
     """How many records are beats, the time of the latest and, where each row is one, how many there are: Spark itself
     counts what it read, once for each branch of its plan, and a sink's has one of its own for tombstones."""
     rows = [F.count(F.lit(1)).alias("values" if given.splits_tombstones else "rows")] if given.record else []
-    latest = F.max(F.when(F.col(BEAT), F.unix_millis(EVENT_TIME))).alias("beat_at")
+    latest = F.max(F.when(F.col(BEAT), F.unix_millis(EVENT_TIME))).alias("alive_at")
     return [F.count_if(BEAT).alias("beats"), latest, *rows]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import AnalysisException, StreamingQueryException
 
-from penstock.control.repositories.data_loss import Memory
+from penstock.control.repositories.data_loss import InMemoryDataLossLog
 from penstock.engine.checkpoint import plan_fingerprint, recovery
 from penstock.engine.checkpoint.layout import Checkpoint
 from penstock.engine.checkpoint.plan_fingerprint import Plan
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
     from penstock.control import ProgressRow
-    from penstock.control.repositories.data_loss import Book
+    from penstock.control.repositories.data_loss import DataLossLog
     from penstock.kafka.admin import Ends
     from penstock.model.stream import Stream
 
@@ -61,7 +61,7 @@ class StreamRun:
         bootstrap: str,
         checkpoint_root: str,
         figures: ProgressRow,
-        book: Book | None = None,
+        book: DataLossLog | None = None,
         *,
         short: bool = False,
         fed_by: Collection[str] | None = None,
@@ -78,8 +78,8 @@ class StreamRun:
         self._plan = Plan(self._spark, stream.name, self._checkpoint.path)
         self._tables = Tables(stream, checkpoint_root, bootstrap, self._loads)
         self._batches = Batches(
-            stream, self._spark, bootstrap, self._checkpoint, self._tables, book or Memory(), self._wrote, self._stands,
-            fed_by,
+            stream, self._spark, bootstrap, self._checkpoint, self._tables, book or InMemoryDataLossLog(), self._wrote,
+            self._stands, fed_by,
         )  # fmt: skip
         self._batches.portions.short = short
         self._loading: threading.Thread | None = None
@@ -107,9 +107,9 @@ class StreamRun:
     def active(self) -> bool:
         return self._query is not None and self._query.isActive
 
-    def writing_for(self) -> float:
+    def write_seconds(self) -> float:
         """Seconds since the output of the present batch began; 0 if none is being written."""
-        return self._batches.writing_for()
+        return self._batches.write_seconds()
 
     def start(self) -> None:
         """Load the tables, and start the query from its checkpoint."""
@@ -200,7 +200,7 @@ class StreamRun:
             # A batch may have begun behind the last: if it failed, this says so.
             self._query.processAllAvailable()
 
-    def tend(self) -> None:
+    def reconcile(self) -> None:
         """Start what should run and restart what failed. LeaseLost from the output comes through to the caller."""
         self._tended = True
         self._looks += 1

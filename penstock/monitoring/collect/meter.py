@@ -126,7 +126,7 @@ def build_probes(to: Settings, control: Control, moments: Moments, sender: Sende
 
 
 def run(to: Settings | None = None, stop: Event | None = None) -> None:
-    """Measure until SIGTERM, SIGINT or `stop`; ends within a second of it. LocalError if the port is taken."""
+    """Measure until SIGTERM, SIGINT or `stop`; ends within a second of it. HostError if the port is taken."""
     to = to or settings()
     stop = stop or Event()
     control = connect(to.control)

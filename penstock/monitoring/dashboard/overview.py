@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from penstock.control import AppRow, Desired, DriverRow
 from penstock.control.repositories.captures import CaptureRow
-from penstock.control.repositories.data_loss import GapRow, lost
+from penstock.control.repositories.data_loss import DataLossRow, lost
 from penstock.model.declaration import CAPTURES_APP
 from penstock.monitoring.dashboard.alarms import PAST_FOR, alarms
 from penstock.monitoring.dashboard.backfills import run_view
@@ -91,7 +91,7 @@ def _driver(row: DriverRow, now: int) -> DriverView:
         row.owner,
         row.log,
         max(0, (row.ended_at or now) - row.launched_at),
-        max(0, now - row.beat_at),
+        max(0, now - row.alive_at),
         None if row.ended_at is None else max(0, now - row.ended_at),
         row.reason,
         row.spec_hash,
@@ -216,7 +216,7 @@ def _stream(
     )
 
 
-def _gap(row: GapRow, now: int) -> GapView:
+def _gap(row: DataLossRow, now: int) -> GapView:
     place = (row.topic, row.what, row.partition, row.start, row.end, row.records)
     age = max(0, now - row.found_at)
     return GapView(str(row.gap), *place, age, row.accepted_by, row.passed_at is not None)

@@ -10,7 +10,7 @@ from typing import Any
 from penstock.control import AppRow, Control, Desired, DriverRow, ProgressRow
 from penstock.control.repositories.backfills import BackfillRow
 from penstock.control.repositories.captures import CaptureRow, Captures
-from penstock.control.repositories.data_loss import GapRow
+from penstock.control.repositories.data_loss import DataLossRow
 from penstock.monitoring.dashboard.alarms import LATELY_MS
 
 
@@ -29,7 +29,7 @@ class Snapshot:
     beats: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     holds: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     captures: dict[str, CaptureRow] = field(default_factory=dict)
-    gaps: list[GapRow] = field(default_factory=list)
+    gaps: list[DataLossRow] = field(default_factory=list)
     before: dict[str, Mapping[str, int]] = field(default_factory=dict)
     """the counts `late` and `dead` of each stream some time ago: see `observe.alarms`"""
     runs: list[BackfillRow] = field(default_factory=list)
@@ -46,9 +46,9 @@ class Snapshot:
         return found
 
     @cached_property
-    def gaps_of(self) -> Mapping[str, list[GapRow]]:
+    def gaps_of(self) -> Mapping[str, list[DataLossRow]]:
         """by stream"""
-        found: dict[str, list[GapRow]] = {}
+        found: dict[str, list[DataLossRow]] = {}
         for gap in self.gaps:
             found.setdefault(gap.name, []).append(gap)
         return found
@@ -70,10 +70,10 @@ def read(control: Control, *, actions: int = 50) -> Snapshot:
         drivers,
         control.progress(),
         control.actions(actions),
-        control.beats(),
-        control.holds(),
+        control.heartbeats(),
+        control.heartbeat_holds(),
         Captures(control).rows(),
-        control.gaps(),
+        control.data_losses(),
         control.counts(now - LATELY_MS),
         control.backfill_runs(),
         control.changed_at(),

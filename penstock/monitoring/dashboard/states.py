@@ -60,13 +60,13 @@ def driver_state(app: AppRow, driver: DriverRow | None, wanted: bool, now: int, 
     if driver is None:
         return ("down", "no driver was launched yet") if wanted else ("stopped", "not wanted")
     if driver.state == "ended":
-        since = duration(max(0, now - (driver.ended_at or driver.beat_at)))
+        since = duration(max(0, now - (driver.ended_at or driver.alive_at)))
         if not wanted:
             return "stopped", f"its driver ended {since} ago"
         if driver.release_seq < app.release_seq:
             return "starting", f"the driver of release {driver.release_seq} has drained; the next one follows"
         return "down", f"its driver ended {since} ago" + (f": {first_line(driver.reason)}" if driver.reason else "")
-    silent = max(0, now - driver.beat_at)
+    silent = max(0, now - driver.alive_at)
     if silent > (limits.start_ms if driver.state == "launching" else limits.stuck_ms):
         return "hung", f"its driver on {host_name(driver)} has shown no sign of life for {duration(silent)}"
     if driver.state == "launching":

@@ -56,7 +56,7 @@ def _unplaced(f: Facts, d: DriverRow) -> Step | None:
     if f.waits:
         if f.leaving:
             return Step("clear", "it is not wanted any more, and never had a place")
-        told = d.state == "queued" and (d.reason == f.waits or f.now - d.beat_at < TELL_EVERY * 1000)
+        told = d.state == "queued" and (d.reason == f.waits or f.now - d.alive_at < TELL_EVERY * 1000)
         return Step("rest" if told else "place", f.waits)
     if d.submission and d.pid is None and d.state == "queued" and f.alive:
         return Step("place", "its cluster starts it")
@@ -66,17 +66,17 @@ def _unplaced(f: Facts, d: DriverRow) -> Step | None:
 def _fault(f: Facts, d: DriverRow, s: Settings) -> Step | None:
     seen = f.evidence if f.evidence.incarnation == d.incarnation else Evidence()
     # A beat that seems to come is of a clock that was set back since: then only what was watched tells.
-    silence = (f.now - d.beat_at) / 1000 if d.beat_at <= f.now else seen.silent
+    silence = (f.now - d.alive_at) / 1000 if d.alive_at <= f.now else seen.silent
     if f.alive is False:
         return Step("clear", "its process is gone")
-    if f.headless:
+    if f.leader_gone:
         return Step("clear", "its JVM is gone, others of its session are left")
     recorded = SUBMIT_TIMEOUT if d.master else RECORD_TIMEOUT
     if d.pid is None and d.submission is None and (f.now - d.launched_at) / 1000 > recorded:
         return Step("clear", f"no process was recorded within {recorded:.0f} s: its launcher died")
     starts = d.state == "launching" or d.pid is None
     patience = max(START_TIMEOUT, s.stuck_after) if starts else s.stuck_after
-    if silence > patience and seen.beat_at == d.beat_at and seen.silent >= min(CONFIRM, s.stuck_after):
+    if silence > patience and seen.alive_at == d.alive_at and seen.silent >= min(CONFIRM, s.stuck_after):
         return Step("clear", f"hung: no sign of life for {silence:.0f} s")
     if f.leaving and seen.leaving > s.drain_timeout:
         return Step("clear", f"did not leave within {s.drain_timeout:.0f} s")
@@ -102,7 +102,7 @@ def _backoff(f: Facts) -> tuple[float, str]:
     why = f"driver {last.incarnation[:8]} ended: {last.reason or 'no reason given'}"
     young = 0
     for d in f.recent:
-        if d.release_seq != f.app.release_seq or max(d.beat_at, d.launched_at) - d.launched_at >= YOUNG * 1000:
+        if d.release_seq != f.app.release_seq or max(d.alive_at, d.launched_at) - d.launched_at >= YOUNG * 1000:
             break
         young += 1
     if young > 1:

@@ -21,7 +21,7 @@ class Evidence:
     """
 
     incarnation: str | None = None
-    beat_at: int = 0
+    alive_at: int = 0
     silent: float = 0.0
     leaving: float = 0.0
     lacking: float = 0.0
@@ -40,7 +40,7 @@ class Facts:
     wanted: bool
     driver: DriverRow | None
     alive: bool | None
-    headless: bool
+    leader_gone: bool
     recent: Sequence[DriverRow]
     now: int
     evidence: Evidence = Evidence()
@@ -68,11 +68,11 @@ def facts_of(control: Control, app: str, evidence: Evidence | None = None, *, wa
     recent = _recent(control, app, driver, now) if gone else []
     desired = control.desired(app)
     alive = None if gone or driver is None else backends.alive(driver, now, wait=wait)
-    headless = bool(alive and driver and backends.headless(driver))
+    leader_gone = bool(alive and driver and backends.leader_gone(driver))
     waits = backends.lacking(driver, now, wait=wait) if driver else None
     lacks = _lacking(control, row, driver, desired, now) if driver and driver.state == "running" else []
     return Facts(
-        row, "on" in desired.values(), driver, alive, headless, recent, now, evidence or Evidence(), lacks, waits
+        row, "on" in desired.values(), driver, alive, leader_gone, recent, now, evidence or Evidence(), lacks, waits
     )
 
 

@@ -47,7 +47,7 @@ class Watch:
         d, old = f.driver, self.evidence
         incarnation = d.incarnation if d else None
         blind = self._looked is None or now - self._looked > max(GAP, 3 * settings().supervise_every)
-        if blind or old.incarnation != incarnation or (d and old.beat_at != d.beat_at):
+        if blind or old.incarnation != incarnation or (d and old.alive_at != d.alive_at):
             self._silent_since = now
         # A driver cannot leave in order while the database is away: its time to do so starts again.
         if blind or old.incarnation != incarnation or not f.leaving:
@@ -56,7 +56,7 @@ class Watch:
             self._lacking_since = now
         self.evidence = Evidence(
             incarnation,
-            d.beat_at if d else 0,
+            d.alive_at if d else 0,
             now - self._silent_since,
             now - self._leaving_since,
             now - self._lacking_since,

@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.catalog import Windowed, Writer
-from penstock.control import Control, Reach
+from penstock.control import Control, StreamProgress
 from penstock.errors import ControlError
 from penstock.model.output_mode import HeartbeatSchedule
 
@@ -40,14 +40,14 @@ NONE: Mapping[str, int] = MappingProxyType({})
 AWAY = "the control database is away"
 
 
-class Bound(NamedTuple):
+class EventTimeBound(NamedTuple):
     """Epoch ms up to which the time of a topic may be told, None if nothing may, and why it is not the clock."""
 
     at: int | None
     why: str = ""
 
 
-class Holds:
+class HeartbeatGate:
     """What is known of the streams that feed topics. Not thread-safe.
 
     windowed: as `Catalog.windowed` gives it. clock: monotonic, in seconds.
@@ -66,7 +66,7 @@ class Holds:
         # Of streams that feed each other, each would wait for what it said itself: there each counts alone.
         self._feeds = {name: [f for f in of.feeds if name not in self._behind(f)] for name, of in self._writers.items()}
         self._silent = max(SILENT, 2.5 * progress_every)
-        self._rows: dict[str, Reach] = {}
+        self._rows: dict[str, StreamProgress] = {}
         # The database's clock when it last answered, and when that was.
         self._now, self._heard_at = 0, float("-inf")
         self._look_at = float("-inf")
@@ -81,19 +81,19 @@ class Holds:
         """Whether there is anything to look at."""
         return self._control is not None and (bool(self._writers) or self._named)
 
-    def bound(self, name: str, now_ms: int) -> Bound:
+    def bound(self, name: str, now_ms: int) -> EventTimeBound:
         """Of a topic, by what the last look found. now_ms: the caller's clock, in which the bound is told."""
         beaten = self._windowed[name]
         if not self.watches or not beaten.writers:
-            return Bound(now_ms)
+            return EventTimeBound(now_ms)
         if not self._now:
-            return Bound(None, AWAY)
+            return EventTimeBound(None, AWAY)
         at, why = min(self._reached[writer] for writer in beaten.writers)
         age = self._database_now() - at
         # The other half of the grace is for what its records took before they came to the streams.
         if at == AT_THE_CLOCK or age <= beaten.grace * 500:
-            return Bound(now_ms)
-        return Bound(now_ms - age if at else None, why)
+            return EventTimeBound(now_ms)
+        return EventTimeBound(now_ms - age if at else None, why)
 
     def due(self, name: str) -> list[HeartbeatSchedule]:
         """When the readers of a topic that are not stopped need beats of it, by what the last look found."""
@@ -117,7 +117,7 @@ class Holds:
             return
         self._look_at = self._clock() + LOOK_EVERY
         try:
-            now, self._rows = self._control.reach()
+            now, self._rows = self._control.stream_progress()
             # Where nothing is declared there is no row to tell it.
             self._now, self._heard_at, self._away = now or self._control.now(), self._clock(), ""
         except ControlError as e:
@@ -166,7 +166,7 @@ class Holds:
         self._note(name, found[0], now)
         return found[0]
 
-    def _alone(self, name: str, of: Writer, row: Reach | None, now: int) -> tuple[int, str]:
+    def _alone(self, name: str, of: Writer, row: StreamProgress | None, now: int) -> tuple[int, str]:
         if row is None or (row.desired == "off" and row.through is None):
             return AT_THE_CLOCK, ""
         if row.through is None:

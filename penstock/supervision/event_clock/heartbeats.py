@@ -3,7 +3,7 @@
 A beat goes to every partition of a topic that a stream with final windows reads, at the moment one of its readers'
 windows is due (end plus grace), and at the topic's slow cadence otherwise. It carries the sender's clock as it is then,
 never a later time, and is written behind whatever the partition holds, so it passes nothing written before it. Of a
-topic that streams write it carries no later time than they have passed, and is held while they do not: `holds.py`. It
+topic that streams write it carries no later time than they have passed, and is held while they do not: `gating.py`. It
 proves that it is ours: `codec/heartbeat.py`. A topic whose readers are all stopped gets none: who reads all topics
 would read them for nobody.
 """
@@ -26,7 +26,7 @@ from penstock.kafka.client import connection
 from penstock.model.output_mode import HeartbeatSchedule
 from penstock.model.topic import Topic
 from penstock.settings import settings
-from penstock.supervision.event_clock.gating import Bound, Holds
+from penstock.supervision.event_clock.gating import EventTimeBound, HeartbeatGate
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ LONGEST_WAIT = 30.0
 # A held topic is looked at so often; streams that feed topics, so often that none is ill in between unseen.
 HELD_EVERY, WATCH_EVERY = 1.0, 10.0
 # Of a topic that nobody waits for.
-NOBODY = Bound(None)
+NOBODY = EventTimeBound(None)
 # A beat that is so late was not sent in time: a broker, this program or its host was away.
 OVERDUE = 5.0
 
@@ -51,7 +51,7 @@ def next_beat(topic: Topic, readers: list[HeartbeatSchedule], after_ms: int) -> 
     return min(due)
 
 
-class Beater:
+class HeartbeatSender:
     """Sends every topic's beats when they are due. Not thread-safe; `close` when done.
 
     windowed: as `Catalog.windowed` gives it. control: where each beat is noted and what tells how far streams are, or
@@ -70,8 +70,8 @@ class Beater:
         self._next: dict[str, int] = {}
         self._last: dict[str, int] = {}
         self._before: dict[str, int] | None = None
-        self._holds = Holds(windowed, control, settings().progress_every)
-        self._noted: dict[str, Bound] = {}
+        self._holds = HeartbeatGate(windowed, control, settings().progress_every)
+        self._noted: dict[str, EventTimeBound] = {}
         self._partitions: dict[str, int] = {}
         self._partitions_at = float("-inf")
         self._producer = Producer(
@@ -115,9 +115,9 @@ class Beater:
             return {}
         if self._before is None:
             try:
-                self._before = {name: row["at"] for name, row in self._control.beats().items()}
-                for name in self._control.holds().keys() - self._windowed.keys():
-                    self._control.beat_held(name, None, "")
+                self._before = {name: row["at"] for name, row in self._control.heartbeats().items()}
+                for name in self._control.heartbeat_holds().keys() - self._windowed.keys():
+                    self._control.hold_heartbeats(name, None, "")
             except ControlError:
                 return {}
         last = {name: at for name in self._windowed if (at := self._told(name))}
@@ -136,22 +136,22 @@ class Beater:
         of = self._windowed[name]
         return next_beat(of.topic, self._holds.due(name) or [reader.due for reader in of.readers], at)
 
-    def _moved(self, known: Bound, bound: Bound) -> bool:
+    def _moved(self, known: EventTimeBound, bound: EventTimeBound) -> bool:
         return bool(bound.why) and abs((bound.at or 0) - (known.at or 0)) >= HELD_EVERY * 1000
 
-    def _note_hold(self, name: str, bound: Bound) -> None:
+    def _note_hold(self, name: str, bound: EventTimeBound) -> None:
         known = self._noted.get(name)
         if self._control is None or (known and known.why == bound.why and not self._moved(known, bound)):
             return
         try:
-            self._control.beat_held(name, bound.at, bound.why)
+            self._control.hold_heartbeats(name, bound.at, bound.why)
         except ControlError:
-            return  # `Holds` says that the database is away
+            return  # `HeartbeatGate` says that the database is away
         if bound.why and (not known or known.why != bound.why):
             log.info("heartbeats of %s are held: %s", name, bound.why)
         self._noted[name] = bound
 
-    def _send(self, due: dict[str, Bound]) -> None:
+    def _send(self, due: dict[str, EventTimeBound]) -> None:
         self._refresh()
         failed: list[str] = []
         sent: dict[str, tuple[int, int]] = {}
@@ -185,7 +185,7 @@ class Beater:
         if self._control is None:
             return
         try:
-            self._control.beat_sent(name, at, count, self._sender)
+            self._control.record_heartbeat(name, at, count, self._sender)
         except ControlError as e:
             # The beat itself is out; only its trace on the operator page is missing.
             log.warning("the heartbeat of %s was sent but not noted: %s", name, e)

@@ -17,7 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from penstock.errors import LocalError, SettingError
+from penstock.errors import HostError, SettingError
 from penstock.settings import settings
 from penstock.views.api import problems
 from penstock.views.api.request_metrics import Requests
@@ -214,12 +214,12 @@ class Server:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        """LocalError if the port cannot be had."""
+        """HostError if the port cannot be had."""
         self._thread.start()
         deadline = time.monotonic() + START
         while not self._server.started:
             if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise LocalError(
+                raise HostError(
                     "the views cannot be served",
                     got=self._place,
                     hint="see the log; if another process has the port, set PENSTOCK_VIEWS_PORT",

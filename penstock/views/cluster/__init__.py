@@ -1,1 +1,1 @@
-"""Instances of the views: partition assignment and forwarding."""
+"""ViewInstances of the views: partition assignment and forwarding."""

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import httpx
 
 from penstock.control import Control
-from penstock.control.repositories.view_instances import Instances
+from penstock.control.repositories.view_instances import ViewInstances
 from penstock.errors import PenstockError
 from penstock.views.api.server import token_of
 from penstock.views.cluster.protocol import DEADLINE, SILENT_MS
@@ -50,9 +50,9 @@ def asked(control: Control, path: str, body: Any = None, patience: float = PATIE
     headers = {"authorization": f"Bearer {token}"} if token else {}
     failure = NotAnswered("no instance of the views has reported to the control database", hint=FIX)
     refusal: httpx.Response | None = None
-    now, instances = Instances(control).read()
+    now, instances = ViewInstances(control).read()
     with httpx.Client(headers=headers, trust_env=False) as client:
-        for row in sorted(instances, key=lambda row: now - row.beat_at > SILENT_MS):
+        for row in sorted(instances, key=lambda row: now - row.alive_at > SILENT_MS):
             left = deadline - time.monotonic()
             if left <= 0:
                 break

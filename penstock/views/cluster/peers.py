@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from aiohttp import ClientError, ClientSession, ClientTimeout, DummyCookieJar, TCPConnector
 from yarl import URL
 
-from penstock.control.repositories.view_instances import Holds, InstanceRow, Instances, Sample
+from penstock.control.repositories.view_instances import Sample, ViewInstanceRow, ViewInstances, ViewPartitions
 from penstock.errors import ControlError
 from penstock.settings import settings
 from penstock.views.cluster.partition_assignment import in_order
@@ -50,15 +50,15 @@ class Directory:
 
     def __init__(
         self,
-        instances: Instances,
-        own: InstanceRow,
-        holds: Callable[[], dict[str, Holds]],
+        instances: ViewInstances,
+        own: ViewInstanceRow,
+        holds: Callable[[], dict[str, ViewPartitions]],
         asked: Callable[[], list[Sample]] = list,
     ) -> None:
         self.own = own
         self._instances, self._holds, self._asked = instances, holds, asked
         self._asked_at = float("-inf")
-        self._rows: dict[int, InstanceRow] = {}
+        self._rows: dict[int, ViewInstanceRow] = {}
         self._silent: set[int] = set()
         self._suspects: dict[int, float] = {}
         # What an instance has loaded of a view, as it said it and as a set.
@@ -82,7 +82,7 @@ class Directory:
         return self._rows[number].url
 
     @property
-    def rows(self) -> list[InstanceRow]:
+    def rows(self) -> list[ViewInstanceRow]:
         return list(self._rows.values())
 
     def count(self, view: str) -> int:
@@ -98,7 +98,7 @@ class Directory:
         ]
         return sorted(in_order(partition, found, max(1, settings().views_instances)), key=self.doubtful)
 
-    def _set(self, row: InstanceRow, view: str) -> frozenset[int]:
+    def _set(self, row: ViewInstanceRow, view: str) -> frozenset[int]:
         said = row.holds[view]["loaded"]
         known = self._loaded.get((row.number, view))
         if known is None or known[0] is not said:
@@ -113,12 +113,12 @@ class Directory:
 
     def look(self) -> None:
         now, rows = self._instances.report(
-            InstanceRow(self.own.name, self.own.number, self.own.incarnation, self.own.url, holds=self._holds())
+            ViewInstanceRow(self.own.name, self.own.number, self.own.incarnation, self.own.url, holds=self._holds())
         )
-        self._silent = {row.number for row in rows if now - row.beat_at > SILENT_MS}
+        self._silent = {row.number for row in rows if now - row.alive_at > SILENT_MS}
         self._rows = {row.number: row for row in rows}
         if time.monotonic() - self._asked_at > COUNT_EVERY:
-            self._instances.report_asked(self.own.name, self._asked())
+            self._instances.report_request_metrics(self.own.name, self._asked())
             self._asked_at = time.monotonic()
 
     def _look_on(self) -> None:

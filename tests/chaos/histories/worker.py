@@ -27,7 +27,7 @@ def main(folder: Path, rows: int) -> None:
     runs = [CaptureRun(c, captures, settings().bootstrap, ProgressRow(c.name, APP, "")) for c in load(folder).values()]
     while True:
         for run in runs:
-            run.tend()
+            run.reconcile()
             run.report()
         time.sleep(0.3)
 

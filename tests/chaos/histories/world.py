@@ -18,7 +18,7 @@ from penstock.control.repositories.captures import Asked, Captures
 from penstock.control.rows import Actor
 from penstock.devstack.servers.base import Part
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
-from penstock.errors import LocalError
+from penstock.errors import HostError
 from penstock.host.process import free_port
 from penstock.settings import PROJECT
 from tests.chaos.histories.servers import Server, mysql, postgres, sqlite
@@ -216,7 +216,7 @@ def there() -> tuple[str, ...]:
     """The engines that can be had on this machine."""
     from tests import mysql as fetched
 
-    with suppress(LocalError):
+    with suppress(HostError):
         fetched.root()
         return ENGINES
     return ENGINES[:3]

@@ -137,7 +137,7 @@ def zombie(world: World, chance: random.Random) -> str:
     d = running(world)
     signalled(d, signal.SIGSTOP)
     try:
-        world.control.driver_set(d.incarnation, host="elsewhere")
+        world.control.update_driver(d.incarnation, host="elsewhere")
         wait_until(
             lambda: all(lease.expires_at < world.control.now() for lease in world.control.leases().values()
                         if lease.holder == d.incarnation), what="its leases run out",
@@ -163,7 +163,7 @@ def launched(world: World, before: DriverRow) -> DriverRow:
         # Who looks after the drivers was faster.
         return heir(world, before)
     pid, started = launch.start(command(before.app, made), log=log)
-    world.control.driver_set(made, pid=pid, pid_started=started)
+    world.control.update_driver(made, pid=pid, pid_started=started)
     found = world.control.driver(made)
     assert found
     return found

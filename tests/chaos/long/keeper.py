@@ -16,7 +16,7 @@ from penstock.errors import PenstockError
 from penstock.settings import settings
 from penstock.supervision import launch
 from penstock.supervision.decision.watch import Watch
-from penstock.supervision.event_clock.heartbeats import Beater
+from penstock.supervision.event_clock.heartbeats import HeartbeatSender
 from penstock.supervision.supervisor import Supervisor
 
 
@@ -47,7 +47,7 @@ def main() -> None:
     declared = catalog.load()
     for app in declared.apps:
         threading.Thread(target=supervise, args=(app,), name=app, daemon=True).start()
-    beater = Beater(declared.windowed(), connect(), settings().bootstrap)
+    beater = HeartbeatSender(declared.windowed(), connect(), settings().bootstrap)
     while True:
         try:
             wait = beater.run_once()
