@@ -341,10 +341,10 @@ class CaptureTrigger(BaseTrigger):
             except ControlError as e:
                 self.log.info("capture %s: nothing is known: %s", self.capture, e)
                 row = None
-            if row and row.answered_id == self.request:
+            if row and row.answered_request_id == self.request:
                 yield _event({"why_not": row.answer or ""})
                 return
-            if row and row.asked_id != self.request:
-                yield _event({"why_not": f"somebody asked for {row.asked} instead"})
+            if row and row.request_id != self.request:
+                yield _event({"why_not": f"somebody asked for {row.requested} instead"})
                 return
             await asyncio.sleep(RETRY)

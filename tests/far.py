@@ -118,7 +118,7 @@ class Runs:
 
         def through() -> bool:
             if accepts:
-                book.accepted |= {(stream.name, gap) for gap in book.asked.get(stream.name, ())}
+                book.accepted |= {(stream.name, gap) for gap in book.pending.get(stream.name, ())}
             blocked = run.figures.state == "blocked" and not accepts
             return blocked or len(read(self._bootstrap, OUT.name)) >= rows
 

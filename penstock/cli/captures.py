@@ -15,7 +15,7 @@ from penstock.cli.capture_run import compared, run
 from penstock.cli.output import actor, clear_errors, console, count, emit, table
 from penstock.cli.output import state as coloured
 from penstock.control import connect
-from penstock.control.repositories.captures import Asked, Captures
+from penstock.control.repositories.captures import CaptureRequest, Captures
 from penstock.errors import PenstockError
 from penstock.model.capture import APP
 from penstock.monitoring.dashboard.model import StreamView
@@ -161,7 +161,7 @@ def reconcile(name: Name, wait: Annotated[bool, typer.Option(help="Wait until al
 def ask(
     name: Name,
     what: Annotated[
-        Asked, typer.Argument(help="poll now; take a new snapshot; reconcile; continue: see why it waits.")
+        CaptureRequest, typer.Argument(help="poll now; take a new snapshot; reconcile; continue: see why it waits.")
     ],
     wait: Annotated[bool, typer.Option(help="Wait until it is done.")] = True,
 ) -> None:
@@ -169,7 +169,7 @@ def ask(
     _asked(name, what, wait=wait)
 
 
-def _asked(name: str, what: Asked, *, wait: bool) -> None:
+def _asked(name: str, what: CaptureRequest, *, wait: bool) -> None:
     with clear_errors():
         captures([name])
         control = Captures(connect())
@@ -180,10 +180,10 @@ def _asked(name: str, what: Asked, *, wait: bool) -> None:
         with console().status(f"{name}: {what}"):
             while True:
                 row = control.rows()[name]
-                if row.answered_id == request:
+                if row.answered_request_id == request:
                     break
-                if row.asked_id != request:
-                    raise PenstockError(f"capture {name}: somebody asked for {row.asked} instead")
+                if row.request_id != request:
+                    raise PenstockError(f"capture {name}: somebody asked for {row.requested} instead")
                 if time.monotonic() > end:
                     raise PenstockError(
                         f"capture {name} has not answered within {PATIENCE:.0f} s",

@@ -19,13 +19,11 @@ from sqlalchemy import (
     Table,
     create_engine,
     insert,
-    inspect,
     select,
     update,
 )
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
-from sqlalchemy.schema import CreateColumn
 from sqlalchemy.types import TypeEngine
 
 from penstock.control import tables as s
@@ -67,41 +65,51 @@ class Database:
         if address.get_backend_name() == "sqlite":
             options = {"connect_args": {"timeout": 10}}
         # What stands behind the name may be secret too.
-        self.place = address.set(query={}).render_as_string(hide_password=True)
+        self.display_url = address.set(query={}).render_as_string(hide_password=True)
         self._ca = ca
         self.engine = create_engine(address, **options)
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        """One transaction; what the database refuses is a ControlError."""
+        """One transaction.
+
+        Raises:
+            ControlError: The database refused or did not answer.
+        """
+        with self._translated_errors(), self.engine.begin() as c:
+            yield c
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
         try:
-            with self.engine.begin() as c:
-                yield c
+            yield
         except SQLAlchemyError as e:
             cause = getattr(e, "orig", None) or e
-            hint = "see that it runs (`penstock doctor`); `penstock migrate` creates missing tables"
+            hint = "see that it runs (`penstock doctor`); `penstock migrate` brings its tables up to date"
             if REFUSED in getattr(cause, "args", ()) and not settings().control_url.get_secret_value():
                 hint = "`make up` starts the platform; if it is up, `penstock doctor` says what is wrong"
             if self._ca and re.search("certificate|SSL", str(cause)):
                 hint = "let PENSTOCK_CONTROL_CA be its certificate's CA, and PENSTOCK_CONTROL_URL hold a name of it"
             raise ControlError(
                 "the control database did not do what was asked",
-                got=f"{type(cause).__name__}: {cause} at {self.place}",
+                got=f"{type(cause).__name__}: {cause} at {self.display_url}",
                 hint=hint,
             ) from e
 
     def migrate(self) -> None:
-        """Create what is missing, tables, indexes and columns that may be NULL; never drops anything."""
+        """Create the tables, or bring them to the schema of this code: see `penstock.control.schema.upgrade`."""
+        # Only those who migrate pay for the import of Alembic.
+        from penstock.control import schema
+
+        with self._translated_errors():
+            schema.upgrade(self.engine)
+
+    def schema_revision(self) -> tuple[str | None, str]:
+        """The revision of the database's tables, None before the first migration, and the one that this code needs."""
+        from penstock.control import schema
+
         with self.begin() as c:
-            s.metadata.create_all(c)
-            there = inspect(c)
-            for table in s.metadata.sorted_tables:
-                known = {column["name"] for column in there.get_columns(table.name)}
-                for column in table.columns:
-                    if column.name not in known and column.nullable:
-                        c.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {CreateColumn(column).compile(c)}")
-                for index in table.indexes:
-                    index.create(c, checkfirst=True)
+            return schema.current(c), schema.head()
 
     def now(self) -> int:
         """The database's clock, epoch ms."""

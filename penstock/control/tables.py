@@ -202,8 +202,8 @@ action = Table(
     Index("ix_action_request", "request"),
 )
 
-beat = Table(
-    "beat",
+heartbeat = Table(
+    "heartbeat",
     metadata,
     _name(primary_key=True),  # topic
     Column("at", BigInteger, nullable=False),  # clock time the last beat carried
@@ -212,16 +212,16 @@ beat = Table(
 )
 
 # Topics whose heartbeats are held, because a stream that feeds them is behind.
-hold = Table(
-    "hold",
+heartbeat_hold = Table(
+    "heartbeat_hold",
     metadata,
     _name(primary_key=True),  # topic
     Column("at", BigInteger),  # clock time up to which beats may go; nothing if none may
     Column("why", BoundedText, nullable=False),
 )
 
-gap = Table(
-    "gap",
+data_loss = Table(
+    "data_loss",
     metadata,
     Column("id", String(32), primary_key=True),  # digest of what follows, so that a gap is told and accepted once
     _name(nullable=False, index=True),  # stream
@@ -256,9 +256,9 @@ capture = Table(
     Column("drift", JSON),  # what the last comparison found: missing, differing, extra, rows, ended, why, explained
     Column("aside", JSON),  # rows put aside now: rows, first
     # What somebody asked for, and what came of it.
-    Column("asked", String(12)),  # poll | snapshot | reconcile | continue
-    Column("asked_id", String(32)),
-    Column("answered_id", String(32)),
+    Column("requested", String(12)),  # poll | snapshot | reconcile | continue
+    Column("request_id", String(32)),
+    Column("answered_request_id", String(32)),
     Column("answer", Text),  # empty if it was done, else why not
 )
 
@@ -271,8 +271,8 @@ view_instance = Table(
     Column("incarnation", String(32), nullable=False),
     Column("url", String(500), nullable=False),
     Column("alive_at", BigInteger, nullable=False),
-    Column("holds", JSON, nullable=False),  # by view: its topic's number of partitions, and those that are loaded
-    Column("asked", JSON),  # what it has counted of its requests, as Prometheus has it: [name, labels, value]
+    Column("partitions", JSON, nullable=False),  # by view: number of its topic, and those that are loaded
+    Column("request_metrics", JSON),  # as Prometheus has them: [name, labels, value]
 )
 
 backfill_run = Table(

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.capture.runner import CaptureRun
 from penstock.control import Actor, Control, ProgressRow
-from penstock.control.repositories.captures import Asked, CaptureRow, Captures
+from penstock.control.repositories.captures import CaptureRequest, CaptureRow, Captures
 from penstock.model.capture import parse
 from tests.captures import Source
 from tests.support import wait_until
@@ -50,10 +50,10 @@ class Running:
         assert self.figures
         return self.captures.rows()[self.source.name]
 
-    def asked(self, what: Asked) -> str:
+    def asked(self, what: CaptureRequest) -> str:
         """What came of a request."""
         request = self.captures.ask(self.source.name, what, ME)
-        wait_until(lambda: self.row.answered_id == request, what=f"{what} is answered")
+        wait_until(lambda: self.row.answered_request_id == request, what=f"{what} is answered")
         return self.row.answer or ""
 
     def names(self) -> set[str]:

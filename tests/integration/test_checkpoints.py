@@ -226,7 +226,7 @@ def test_a_checkpoint_without_its_marks_is_not_taken_for_a_new_one(
     book = InMemoryDataLossLog()
     with pytest.raises(Blocked, match="no mark of what is written"), running(EACH, spark, bootstrap, tmp_path, book):
         pass
-    [asked] = book.asked["each"]
+    [asked] = book.pending["each"]
     book.accepted.add(("each", asked))
     send(bootstrap, events(4))
     with running(EACH, spark, bootstrap, tmp_path, book) as run:

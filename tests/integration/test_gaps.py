@@ -94,7 +94,7 @@ def refused(given: Input, spark: SparkSession, bootstrap: str, folder: Path, boo
 
 
 def accept(book: InMemoryDataLossLog) -> None:
-    book.accepted |= {("gaps", gap) for gap in book.asked["gaps"]}
+    book.accepted |= {("gaps", gap) for gap in book.pending["gaps"]}
 
 
 @pytest.mark.parametrize("given", GOES_ON, ids=["a pattern", "a topic that says so"])
@@ -110,7 +110,7 @@ def test_what_is_left_is_read_and_what_is_not_is_counted(
         assert seen(bootstrap) == [1, 2, 5]
         made_again(bootstrap, *range(10, 25))
         wait_until(lambda: tended(run.reconcile, lambda: seen(bootstrap) == [1, 2, 5, *range(10, 25)]))
-    gaps = book.gone["gaps"]
+    gaps = book.passed["gaps"]
     assert [(gap.what, gap.start, gap.end, gap.records) for gap in gaps] == [
         ("removed", 2, 4, 2),
         ("made again", 0, 0, None),
@@ -134,7 +134,7 @@ def test_exactly_what_was_accepted_is_passed(spark: SparkSession, bootstrap: str
     with running(stream(given), spark, bootstrap, tmp_path, book) as run:
         run.settle()
     assert seen(bootstrap) == [1, 2, 5, 6]
-    assert [gap.records for gap in book.gone["gaps"]] == [2]
+    assert [gap.records for gap in book.passed["gaps"]] == [2]
     made_again(bootstrap, *range(10, 25))
     assert "gapped: it was deleted and made again" in refused(given, spark, bootstrap, tmp_path, book)
     accept(book)
@@ -186,13 +186,13 @@ def test_what_is_removed_while_a_batch_is_read_may_not_be_in_it(
     book = InMemoryDataLossLog()
     run = StreamRun(stream(given), spark, bootstrap, str(tmp_path), ProgressRow("gaps", "tests", "i"), book)
     try:
-        wait_until(lambda: tended(run.reconcile, lambda: book.asked.get("gaps") or book.gone.get("gaps")))
+        wait_until(lambda: tended(run.reconcile, lambda: book.pending.get("gaps") or book.passed.get("gaps")))
         wait_until(lambda: tended(run.reconcile, lambda: run.figures.state == "blocked" or seen(bootstrap)))
     finally:
         run.stop()
     assert seen(bootstrap) == found
     assert DataLoss(EVENTS.name, "removed", 0, 0, 2, 2) in [
-        replace(gap, topic_id="") for gap in (book.gone if found else book.asked)["gaps"]
+        replace(gap, topic_id="") for gap in (book.passed if found else book.pending)["gaps"]
     ]
 
 
@@ -228,7 +228,7 @@ def test_a_batch_that_is_written_and_not_committed_is_not_written_again_behind_a
         send(bootstrap, events(4))
         run.settle()
     assert seen(bootstrap) == [1, 2, 3, 4]
-    assert [gap.records for gap in book.gone["gaps"]] == [1]
+    assert [gap.records for gap in book.passed["gaps"]] == [1]
 
 
 def test_a_batch_whose_commit_had_no_answer_is_counted_all_the_same(

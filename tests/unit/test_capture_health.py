@@ -103,7 +103,7 @@ def test_requests_are_answered_once(control: Control) -> None:
     assert Captures(control).requests() == {}
     mine.report(CaptureRow("shop", phase="polling"))
     row = mine.rows()["shop"]
-    assert (row.phase, row.asked, row.answered_id, row.answer) == ("polling", "reconcile", second, "cannot")
+    assert (row.phase, row.requested, row.answered_request_id, row.answer) == ("polling", "reconcile", second, "cannot")
     assert [(a["verb"], a["detail"]) for a in control.actions()] == [("reconcile", "because"), ("poll", None)]
 
 
@@ -115,14 +115,3 @@ def test_a_comparison_that_does_not_come_to_its_end_is_told(running: Control, mo
         ended = running.now() / 1000 - hours * 3600
         reported(running, drift={"missing": 0, "differing": 0, "extra": 0, "rows": 9, "ended": ended})
         assert any("last compared 3 h ago" in said for said in health(running, "shop").warnings) == warned
-
-
-def test_a_control_database_of_before_is_given_the_columns_that_it_lacks(control: Control) -> None:
-    Captures(control).report(CaptureRow("shop", polls=7))
-    with control.engine.begin() as c:
-        c.exec_driver_sql("ALTER TABLE capture DROP COLUMN aside")
-    for _ in range(2):
-        control.migrate()
-        assert Captures(control).rows()["shop"].polls == 7
-    Captures(control).report(CaptureRow("shop", aside={"rows": 1, "first": "k"}))
-    assert Captures(control).rows()["shop"].aside == {"rows": 1, "first": "k"}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Table, select
 
-from penstock.control import Actor, Control, ProgressRow, database, tables
+from penstock.control import Actor, Control, ProgressRow, database, schema, tables
 from penstock.control.repositories.data_loss import DataLoss
 from penstock.errors import ControlError
 
@@ -98,31 +101,57 @@ def test_a_row_that_is_refused_keeps_no_other_from_being_written(control: Contro
 # Migration
 
 
-def test_what_an_older_version_made_goes_on(tmp_path: Path) -> None:
-    """Its columns are added, also to rows; a driver that ended before codes were kept is no restart."""
-    made = Control(f"sqlite:///{tmp_path / 'old.db'}")
-    made.migrate()
-    added = {"app": ["refused_at", "refused"], "stream": ["changed_at"], "driver": ["end_code"], "action": ["request"]}
-    with made.engine.begin() as c:
+def differences(control: Control) -> list[Any]:
+    """What Alembic would change in the database for its tables to be those of `tables.metadata`."""
+    with control.begin() as c:
+        options = {"include_object": schema.is_own, "compare_type": True}
+        return list(compare_metadata(MigrationContext.configure(c, opts=options), tables.metadata))
+
+
+def test_the_migrations_make_the_declared_tables(control: Control) -> None:
+    assert differences(control) == []
+    assert control.schema_revision() == (schema.head(), schema.head())
+
+
+def test_a_migration_may_be_repeated_and_changes_no_row(control: Control) -> None:
+    control.migrate()
+    assert control.desired() == {"s": "on", "t": "on"}
+
+
+def test_a_first_migration_that_was_cut_off_is_finished(control: Control) -> None:
+    with control.engine.begin() as c:
+        c.exec_driver_sql(f"DELETE FROM {schema.VERSION_TABLE}")
+        c.exec_driver_sql("DROP TABLE lease")
         c.exec_driver_sql("DROP INDEX ix_action_request")
-        for table, columns in added.items():
-            for column in columns:
-                c.exec_driver_sql(f"ALTER TABLE {table} DROP COLUMN {column}")
-        c.exec_driver_sql("INSERT INTO app VALUES ('a', 3, 'i', 0)")
-        c.exec_driver_sql("INSERT INTO stream VALUES ('s', 'a', 'off')")
-        c.exec_driver_sql(
-            "INSERT INTO driver VALUES ('i','a','h',NULL,NULL,3,'','me','ended',1,1,2,'release 4','',NULL,NULL)"
-        )
-        c.exec_driver_sql("INSERT INTO action VALUES (1, 1, 'me', 'cli', 'stop', 's', NULL)")
+    control.migrate()
+    assert differences(control) == []
+
+
+def test_tables_without_a_version_are_refused(control: Control) -> None:
+    with control.engine.begin() as c:
+        c.exec_driver_sql(f"DROP TABLE {schema.VERSION_TABLE}")
+    with pytest.raises(ControlError, match=r"made before its schema had versions.*PENSTOCK_CONTROL_URL to an empty"):
+        control.migrate()
+
+
+def test_tables_of_others_are_left_alone(tmp_path: Path) -> None:
+    made = Control(f"sqlite:///{tmp_path / 'shared.db'}")
+    with made.engine.begin() as c:
+        c.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32))")
+        c.exec_driver_sql("INSERT INTO alembic_version VALUES ('airflow')")
+        c.exec_driver_sql("CREATE TABLE dag (dag_id VARCHAR(250))")
     made.migrate()
-    made.migrate()
-    assert made.claim("a", "i", host="h", spec_hash="", owner="me", log="")
-    assert [(row.restarts, row.refused) for row in made.apps()] == [(0, None)]
-    made.set_desired(["s"], "on", ME, request="r")
-    made.set_desired(["s"], "off", ME, request="r")
-    assert made.desired() == {"s": "on"}
-    assert [a["request"] for a in made.actions()] == ["r", None]
+    assert differences(made) == []
+    with made.engine.begin() as c:
+        assert c.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one() == "airflow"
     made.engine.dispose()
+
+
+def test_several_that_migrate_at_once_make_one_schema(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'new.db'}"
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: Control(url).migrate(), range(4)))
+    assert differences(Control(url)) == []
 
 
 # Texts

@@ -336,12 +336,12 @@ def test_what_is_asked_of_a_capture_is_waited_for(shop: Control) -> None:
     assert what == "reconcile"
     with pytest.raises(TaskDeferred):
         task.execute(context("r1", "ada", action="reconcile", note="to be sure"))
-    assert asked.rows()["shop"].asked_id == request, "the same run again asks nothing new"
+    assert asked.rows()["shop"].request_id == request, "the same run again asks nothing new"
     other = asked.ask("shop", "poll", Actor("bob", "cli"))
     with pytest.raises(TaskDeferred) as again:
         task.execute(context("r1", "ada", action="reconcile", note="to be sure"))
     assert again.value.trigger.request == request, "nor does it wait for what somebody else asked meanwhile"
-    assert asked.rows()["shop"].asked_id == other
+    assert asked.rows()["shop"].request_id == other
     assert [(a["actor"], a["verb"], a["detail"]) for a in shop.actions(5) if a["actor"] == "ada"] == [
         ("ada", "reconcile", "to be sure (run r1)")
     ]

@@ -242,19 +242,6 @@ def test_what_is_declared_no_longer_leaves_no_row_behind(control: Control) -> No
     assert {row["name"] for row in control.history(0)} == {"up"}
 
 
-def test_a_database_of_before_gets_what_it_lacks(control: Control) -> None:
-    control.sync(catalog.build([stream("up", SOURCE, BUNDLES)]))
-    control.report([ProgressRow("up", "chain", "i", rows_in=7)], keep=False)
-    with control.begin() as c:
-        c.exec_driver_sql("ALTER TABLE progress DROP COLUMN behind_ms")
-        c.exec_driver_sql("DROP TABLE hold")
-    with pytest.raises(ControlError, match="penstock migrate"):
-        control.progress()
-    control.migrate()
-    assert (control.progress()["up"].rows_in, control.progress()["up"].behind_ms) == (7, None)
-    assert control.heartbeat_holds() == {}
-
-
 def test_holds_are_noted_and_forgotten(control: Control) -> None:
     control.hold_heartbeats("t", 5, "up is down")
     control.hold_heartbeats("t", None, "up is failing")

@@ -390,9 +390,12 @@ def test_a_capture_is_shown_with_what_it_says_of_itself() -> None:
 
 
 def test_what_is_asked_of_a_capture_is_shown_until_it_is_answered() -> None:
-    asked = {"asked": "reconcile", "asked_id": "b", "answer": "of before"}
-    assert (captured(**asked, answered_id="a").asked, captured(**asked, answered_id="a").answer) == ("reconcile", "")
-    done = captured(asked="reconcile", asked_id="b", answered_id="b", answer="no such table")
+    asked = {"requested": "reconcile", "request_id": "b", "answer": "of before"}
+    assert (captured(**asked, answered_request_id="a").asked, captured(**asked, answered_request_id="a").answer) == (
+        "reconcile",
+        "",
+    )
+    done = captured(requested="reconcile", request_id="b", answered_request_id="b", answer="no such table")
     assert (done.asked, done.answer) == (None, "no such table")
 
 

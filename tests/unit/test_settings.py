@@ -66,7 +66,8 @@ def test_a_control_database_that_is_none_is_told_without_its_password(
     assert (found.exit_code, "secret" in found.output) == (1, False)
     assert found.stderr.startswith(f"error: PENSTOCK_CONTROL_URL is no URL of a database; got: {got}; hint: ")
     assert (
-        Database("mysql+pymysql://u:secret@127.0.0.1:1/db?key=secret").place == "mysql+pymysql://u:***@127.0.0.1:1/db"
+        Database("mysql+pymysql://u:secret@127.0.0.1:1/db?key=secret").display_url
+        == "mysql+pymysql://u:***@127.0.0.1:1/db"
     )
 
 
@@ -135,9 +136,9 @@ def test_what_is_misspelt_is_told_with_what_it_may_mean(monkeypatch: pytest.Monk
         "PENSTOCK_KAFKA_BOOTSTAP": "PENSTOCK_KAFKA_BOOTSTRAP",
         "PENSTOCK_STUCK_AFTR": "PENSTOCK_STUCK_AFTER",
         "PENSTOCK_METRICS_DISTINKT": "PENSTOCK_METRICS_DISTINCT",
-        "PENSTOCK_METRICS_LATENESS": "PENSTOCK_METRICS_LATE_BY",
+        "PENSTOCK_METRICS_GRAZE": "PENSTOCK_METRICS_GRACE",
     }
-    right = ("METRICS_PORT", "METRICS_LATE_BY", "KAFKA_BOOTSTRAP", "TEST_MONGODB_URL", "SHOP_REGION")
+    right = ("METRICS_PORT", "METRICS_GRACE", "KAFKA_BOOTSTRAP", "TEST_MONGODB_URL", "SHOP_REGION")
     for name in [*wrong, *(f"PENSTOCK_{name}" for name in right)]:
         monkeypatch.setenv(name, "1")
     assert misspelt() == wrong

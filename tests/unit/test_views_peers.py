@@ -141,6 +141,6 @@ def test_who_waits_behind_too_many_requests_is_turned_away(monkeypatch: pytest.M
 def test_who_has_a_partition_is_as_the_instances_said_last() -> None:
     directory = Directory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
     for loaded, others in (([0, 1], [2]), ([0], []), ([1, 2], [2])):
-        directory._rows = {2: ViewInstanceRow("views-2", 2, "b", "", holds={"v": {"count": 3, "loaded": loaded}})}
+        directory._rows = {2: ViewInstanceRow("views-2", 2, "b", "", partitions={"v": {"count": 3, "loaded": loaded}})}
         assert directory.having("v", 1) == others
         assert directory.having("other", 1) == []

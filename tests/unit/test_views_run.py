@@ -334,7 +334,7 @@ def test_a_query_that_is_late_elsewhere_is_late(shops: ViewRun, service: Service
     shops.count = 2
     service.peers = cast(Peers, Elsewhere())
     service.directory._rows = {
-        2: ViewInstanceRow("views-2", 2, "b", "", holds={"shops": {"count": 2, "loaded": [0, 1]}})
+        2: ViewInstanceRow("views-2", 2, "b", "", partitions={"shops": {"count": 2, "loaded": [0, 1]}})
     }
     with pytest.raises(Late):
         asyncio.run(service.counts("shops", Counts(), Caller(time.monotonic() + 60)))

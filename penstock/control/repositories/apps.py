@@ -56,7 +56,7 @@ class Apps(Database):
             if gone and forget:
                 c.execute(delete(s.stream).where(s.stream.c.name.in_(gone)))
                 c.execute(delete(s.progress).where(s.progress.c.name.in_(gone)))
-                c.execute(delete(s.gap).where(s.gap.c.name.in_(gone)))
+                c.execute(delete(s.data_loss).where(s.data_loss.c.name.in_(gone)))
             lost = apps - declared.apps.keys()
             if lost and forget:
                 c.execute(delete(s.app).where(s.app.c.name.in_(lost)))

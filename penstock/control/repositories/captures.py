@@ -16,7 +16,7 @@ from penstock.control.repositories.actions import is_recorded, record_action
 from penstock.control.rows import Actor
 
 PHASES = ("waiting", "snapshot", "polling", "reconciling", "refused")
-Asked = Literal["poll", "snapshot", "reconcile", "continue"]
+CaptureRequest = Literal["poll", "snapshot", "reconcile", "continue"]
 
 
 @dataclass
@@ -25,7 +25,7 @@ class CaptureRow:
 
     phase: one of PHASES; why: what it waits for or was refused for; oldest_at: when the oldest open transaction began;
     debt_until: those that began before are no longer waited for; drift: what the last comparison found; aside: how many
-    rows are put aside now, and the key of the first. asked, answered, answer: see `ask`.
+    rows are put aside now, and the key of the first. requested, request_id, answered_request_id, answer: see `ask`.
     """
 
     name: str
@@ -42,14 +42,14 @@ class CaptureRow:
     reconcile: str | None = None
     drift: dict[str, Any] | None = None
     aside: dict[str, Any] | None = None
-    asked: Asked | None = None
-    asked_id: str | None = None
-    answered_id: str | None = None
+    requested: CaptureRequest | None = None
+    request_id: str | None = None
+    answered_request_id: str | None = None
     answer: str | None = None
 
 
 # Written by whoever asks, and by nobody's report.
-_OF_REQUESTS = ("asked", "asked_id", "answered_id", "answer")
+_OF_REQUESTS = ("requested", "request_id", "answered_request_id", "answer")
 
 
 class Captures:
@@ -57,22 +57,23 @@ class Captures:
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        self._requests: dict[str, tuple[Asked, str]] = {}
+        self._requests: dict[str, tuple[CaptureRequest, str]] = {}
         self._read_at = -1.0
 
     def rows(self) -> dict[str, CaptureRow]:
         with self._control.begin() as c:
             return {row.name: row for row in rows(CaptureRow, c.execute(select(s.capture)).mappings())}
 
-    def requests(self) -> dict[str, tuple[Asked, str]]:
+    def requests(self) -> dict[str, tuple[CaptureRequest, str]]:
         """What is asked and not answered, with its id, by capture. At most half a second old."""
         if time.monotonic() - self._read_at > 0.5:
             t = s.capture
-            query = select(t.c.name, t.c.asked, t.c.asked_id).where(
-                t.c.asked_id.is_not(None), t.c.answered_id.is_(None) | (t.c.answered_id != t.c.asked_id)
+            query = select(t.c.name, t.c.requested, t.c.request_id).where(
+                t.c.request_id.is_not(None),
+                t.c.answered_request_id.is_(None) | (t.c.answered_request_id != t.c.request_id),
             )
             with self._control.begin() as c:
-                self._requests = {row.name: (row.asked, row.asked_id) for row in c.execute(query)}
+                self._requests = {row.name: (row.requested, row.request_id) for row in c.execute(query)}
             self._read_at = time.monotonic()
         return self._requests
 
@@ -81,7 +82,7 @@ class Captures:
         values = {k: v for k, v in asdict(row).items() if k not in ("name", *_OF_REQUESTS)}
         self._set(row.name, **values | {"reported_at": s.now_ms()})
 
-    def ask(self, name: str, what: Asked, actor: Actor, detail: str = "", request: str = "") -> str:
+    def ask(self, name: str, what: CaptureRequest, actor: Actor, detail: str = "", request: str = "") -> str:
         """Ask something of a capture; returns the id under which the answer will come. What was asked before falls.
 
         request: that id; what was asked under it is not asked again.
@@ -89,13 +90,13 @@ class Captures:
         wanted = request or uuid.uuid4().hex
         with self._control.begin() as c:
             if not is_recorded(c, wanted):
-                upsert(c, s.capture, name, asked=what, asked_id=wanted)
+                upsert(c, s.capture, name, requested=what, request_id=wanted)
                 record_action(c, actor, what, name, detail, wanted)
         return wanted
 
     def answer(self, name: str, request: str, why_not: str = "") -> None:
         """Say that a request was done, or why it cannot be."""
-        self._set(name, answered_id=request, answer=why_not)
+        self._set(name, answered_request_id=request, answer=why_not)
         self._requests.pop(name, None)
 
     def _set(self, name: str, **values: Any) -> None:

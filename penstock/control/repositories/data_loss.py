@@ -1,4 +1,4 @@
-"""Records of inputs that are gone before a stream was done with them: what was found, accepted and passed."""
+"""Records of inputs that are passed before a stream was done with them: what was found, accepted and passed."""
 
 from __future__ import annotations
 
@@ -93,16 +93,16 @@ class DataLossLog(Protocol):
 class InMemoryDataLossLog:
     """A book of one process, for streams without a control database."""
 
-    asked: dict[str, list[DataLoss]] = field(default_factory=dict)
+    pending: dict[str, list[DataLoss]] = field(default_factory=dict)
     accepted: set[tuple[str, DataLoss]] = field(default_factory=set)
-    gone: dict[str, list[DataLoss]] = field(default_factory=dict)
+    passed: dict[str, list[DataLoss]] = field(default_factory=dict)
 
     def report_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> set[DataLoss]:
-        self.asked[name] = list(gaps)
-        return {gap for gap in gaps if (name, gap) in self.accepted or gap in self.gone.get(name, ())}
+        self.pending[name] = list(gaps)
+        return {gap for gap in gaps if (name, gap) in self.accepted or gap in self.passed.get(name, ())}
 
     def pass_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> None:
-        known = self.gone.setdefault(name, [])
+        known = self.passed.setdefault(name, [])
         known += [gap for gap in gaps if gap not in known]
 
 
@@ -111,7 +111,7 @@ class DataLosses(Database):
 
     def report_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> set[DataLoss]:
         by_id = {_id(name, gap): gap for gap in gaps}
-        t = s.gap
+        t = s.data_loss
         with self.begin() as c:
             open_ = (t.c.name == name) & t.c.passed_at.is_(None)
             c.execute(delete(t).where(open_, t.c.id.not_in(list(by_id))))
@@ -121,7 +121,7 @@ class DataLosses(Database):
             return {by_id[key] for key in c.execute(known).scalars() if key in by_id}
 
     def pass_data_loss(self, name: str, gaps: Sequence[DataLoss]) -> None:
-        t = s.gap
+        t = s.data_loss
         with self.begin() as c:
             for gap in gaps:
                 key = _id(name, gap)
@@ -132,7 +132,7 @@ class DataLosses(Database):
 
     def accept_data_loss(self, name: str, actor: Actor, detail: str = "") -> list[DataLoss]:
         """Accept exactly the gaps that a stream stands before; those."""
-        t = s.gap
+        t = s.data_loss
         with self.begin() as c:
             standing = (t.c.name == name) & t.c.accepted_at.is_(None)
             found = rows(
@@ -147,9 +147,11 @@ class DataLosses(Database):
 
     def data_losses(self, name: str | None = None) -> list[DataLossRow]:
         """All gaps, of one stream or of all, newest first."""
-        query = select(s.gap).order_by(s.gap.c.found_at.desc(), s.gap.c.topic, s.gap.c.partition)
+        query = select(s.data_loss).order_by(
+            s.data_loss.c.found_at.desc(), s.data_loss.c.topic, s.data_loss.c.partition
+        )
         if name is not None:
-            query = query.where(s.gap.c.name == name)
+            query = query.where(s.data_loss.c.name == name)
         with self.begin() as c:
             return rows(DataLossRow, c.execute(query).mappings())
 

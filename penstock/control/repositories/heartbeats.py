@@ -16,20 +16,20 @@ class Heartbeats(Database):
 
     def record_heartbeat(self, topic: str, at_ms: int, partitions: int, sender: str) -> None:
         with self.begin() as c:
-            upsert(c, s.beat, topic, at=at_ms, partitions=partitions, sender=sender)
+            upsert(c, s.heartbeat, topic, at=at_ms, partitions=partitions, sender=sender)
 
     def heartbeats(self) -> dict[str, Mapping[str, Any]]:
         with self.begin() as c:
-            return {row["name"]: dict(row) for row in c.execute(select(s.beat)).mappings()}
+            return {row["name"]: dict(row) for row in c.execute(select(s.heartbeat)).mappings()}
 
     def hold_heartbeats(self, topic: str, at_ms: int | None, why: str) -> None:
         """Note that beats of a topic go no further than a time, None if none may go; without a why, that they do."""
         with self.begin() as c:
             if why:
-                upsert(c, s.hold, topic, at=at_ms, why=why)
+                upsert(c, s.heartbeat_hold, topic, at=at_ms, why=why)
             else:
-                c.execute(delete(s.hold).where(s.hold.c.name == topic))
+                c.execute(delete(s.heartbeat_hold).where(s.heartbeat_hold.c.name == topic))
 
     def heartbeat_holds(self) -> dict[str, Mapping[str, Any]]:
         with self.begin() as c:
-            return {row["name"]: dict(row) for row in c.execute(select(s.hold)).mappings()}
+            return {row["name"]: dict(row) for row in c.execute(select(s.heartbeat_hold)).mappings()}

@@ -25,14 +25,14 @@ class ViewPartitions(TypedDict):
 
 @dataclass(frozen=True)
 class ViewInstanceRow:
-    """name: its app; url: how it is reached; alive_at: epoch ms by the database's clock; holds: by view."""
+    """name: its app; url: how it is reached; alive_at: epoch ms by the database's clock; partitions: by view."""
 
     name: str
     number: int
     incarnation: str
     url: str
     alive_at: int = 0
-    holds: Mapping[str, ViewPartitions] = field(default_factory=dict)
+    partitions: Mapping[str, ViewPartitions] = field(default_factory=dict)
 
 
 class ViewInstances:
@@ -42,8 +42,13 @@ class ViewInstances:
         self._control = control
 
     def report(self, row: ViewInstanceRow) -> tuple[int, list[ViewInstanceRow]]:
-        """Say what an instance is and holds; the database's clock, and all instances."""
-        values = {"number": row.number, "incarnation": row.incarnation, "url": row.url, "holds": dict(row.holds)}
+        """Say what an instance is and has loaded; the database's clock, and all instances."""
+        values = {
+            "number": row.number,
+            "incarnation": row.incarnation,
+            "url": row.url,
+            "partitions": dict(row.partitions),
+        }
         with self._control.begin() as c:
             upsert(c, s.view_instance, row.name, **values, alive_at=s.now_ms())
         return self.read()
@@ -60,13 +65,15 @@ class ViewInstances:
         """Keep what an instance, which has reported before, has counted of its requests."""
         t = s.view_instance
         with self._control.begin() as c:
-            asked = bounded(t, {"asked": [list(sample) for sample in samples]})
-            c.execute(update(t).where(t.c.name == name).values(**asked))
+            values = bounded(t, {"request_metrics": [list(sample) for sample in samples]})
+            c.execute(update(t).where(t.c.name == name).values(**values))
 
     def request_metrics(self, within_ms: int) -> dict[str, list[Sample]]:
         """By instance, what those have counted that were heard of within so many ms."""
         t = s.view_instance.c
-        query = select(t.name, t.asked).where(t.alive_at >= s.now_ms() - within_ms, t.asked.is_not(None))
+        query = select(t.name, t.request_metrics).where(
+            t.alive_at >= s.now_ms() - within_ms, t.request_metrics.is_not(None)
+        )
         with self._control.begin() as c:
             return {
                 name: [(of, labels, value) for of, labels, value in found or ()] for name, found in c.execute(query)

@@ -102,7 +102,7 @@ def _driver(row: DriverRow, now: int) -> DriverView:
 def _capture(snap: Snapshot, s: StreamView) -> CaptureView:
     row = snap.captures.get(s.name) or CaptureRow(s.name)
     reading = row.phase == "snapshot" and row.snapshot_total
-    waiting = row.asked_id is not None and row.asked_id != row.answered_id
+    waiting = row.request_id is not None and row.request_id != row.answered_request_id
     return CaptureView(
         s.name,
         s.state,
@@ -120,7 +120,7 @@ def _capture(snap: Snapshot, s: StreamView) -> CaptureView:
         row.debt_until is not None,
         row.drift,
         row.aside,
-        row.asked if waiting else None,
+        row.requested if waiting else None,
         "" if waiting else row.answer or "",
     )
 

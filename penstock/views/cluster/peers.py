@@ -87,19 +87,19 @@ class Directory:
 
     def count(self, view: str) -> int:
         """Partitions of a view's topic, as another instance knows; 0 if none does."""
-        return max((row.holds[view]["count"] for row in self._rows.values() if view in row.holds), default=0)
+        return max((row.partitions[view]["count"] for row in self._rows.values() if view in row.partitions), default=0)
 
     def having(self, view: str, partition: int) -> list[int]:
         """The other instances that have a partition, in the order in which they own it, the doubtful ones last."""
         found = [
             number
             for number, row in self._rows.items()
-            if number != self.own.number and view in row.holds and partition in self._set(row, view)
+            if number != self.own.number and view in row.partitions and partition in self._set(row, view)
         ]
         return sorted(in_order(partition, found, max(1, settings().views_instances)), key=self.doubtful)
 
     def _set(self, row: ViewInstanceRow, view: str) -> frozenset[int]:
-        said = row.holds[view]["loaded"]
+        said = row.partitions[view]["loaded"]
         known = self._loaded.get((row.number, view))
         if known is None or known[0] is not said:
             known = self._loaded[row.number, view] = said, frozenset(said)
@@ -113,7 +113,9 @@ class Directory:
 
     def look(self) -> None:
         now, rows = self._instances.report(
-            ViewInstanceRow(self.own.name, self.own.number, self.own.incarnation, self.own.url, holds=self._holds())
+            ViewInstanceRow(
+                self.own.name, self.own.number, self.own.incarnation, self.own.url, partitions=self._holds()
+            )
         )
         self._silent = {row.number for row in rows if now - row.alive_at > SILENT_MS}
         self._rows = {row.number: row for row in rows}

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.control import Control
-from penstock.control.repositories.captures import Asked, Captures
+from penstock.control.repositories.captures import CaptureRequest, Captures
 from penstock.control.rows import Actor
 from penstock.devstack.servers.base import Part
 from penstock.devstack.servers.kafka_mariadb import Broker, MariaDB
@@ -75,7 +75,7 @@ class World:
         if self.worker:
             end(self.worker)
 
-    def asked(self, names: Sequence[str], what: Asked) -> dict[str, str]:
+    def asked(self, names: Sequence[str], what: CaptureRequest) -> dict[str, str]:
         """Ask it of all, and wait until it is done; why not, by name, of those that could not."""
         left, failed = dict[str, str](), dict.fromkeys(names, NO_ANSWER)
         began = time.monotonic()
@@ -85,7 +85,7 @@ class World:
                     left[name] = self.captures.ask(name, what, Actor("histories", "test"))
             time.sleep(0.5)
             for name, row in self.captures.rows().items():
-                if name in left and row.answered_id == left[name]:
+                if name in left and row.answered_request_id == left[name]:
                     # What failed tries again by itself, and is asked again.
                     del left[name]
                     failed[name] = row.answer or ""

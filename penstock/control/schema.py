@@ -1,0 +1,95 @@
+"""The version of the control database's schema, and its upgrade by Alembic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, inspect, text
+
+from penstock.control import tables
+from penstock.errors import ControlError
+
+VERSION_TABLE = "penstock_alembic_version"
+"""Not Alembic's own name, so that one database may hold Airflow's tables too."""
+LOCK_TIMEOUT = 60
+"""Seconds to wait for another process that migrates."""
+ADVISORY_LOCK = 0x50656E73746F636B
+"""Key of PostgreSQL's advisory lock."""
+
+
+def _config(**attributes: Any) -> Config:
+    config = Config(attributes=attributes)
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")))
+    return config
+
+
+@cache
+def head() -> str:
+    """The revision that this code needs."""
+    revision = ScriptDirectory.from_config(_config()).get_current_head()
+    assert revision is not None
+    return revision
+
+
+def current(connection: Connection) -> str | None:
+    """The revision of a database; None before its first migration has ended."""
+    return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()
+
+
+def is_own(_: Any, name: str | None, kind: str, __: bool, ___: Any) -> bool:
+    """Alembic's `include_object`: whether a table is Penstock's, as others may lie beside them."""
+    return kind != "table" or name in tables.metadata.tables
+
+
+def upgrade(engine: Engine) -> None:
+    """Bring a database to `head()`; of several processes that do so at once, one does and the others wait.
+
+    Raises:
+        ControlError: The database has tables of Penstock and no version, so that their columns are not known.
+    """
+    with _locked(engine) as connection:
+        if current(connection) == head():
+            return
+        names = set(inspect(connection).get_table_names())
+        old = sorted(names & tables.metadata.tables.keys())
+        if old and VERSION_TABLE not in names:
+            raise ControlError(
+                "the control database was made before its schema had versions",
+                got=f"table {', '.join(old)}, and no {VERSION_TABLE}",
+                hint="set PENSTOCK_CONTROL_URL to an empty database, or drop these tables; `make clean` on one machine",
+            )
+        command.upgrade(_config(connection=connection), "head")
+
+
+@contextmanager
+def _locked(engine: Engine) -> Iterator[Connection]:
+    """A connection within a transaction, which holds a lock of the database against other migrations."""
+    with engine.begin() as connection:
+        match engine.dialect.name:
+            case "sqlite":
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+                yield connection
+            case "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": ADVISORY_LOCK})
+                yield connection
+            case _:
+                # A statement that changes a schema commits, so that a lock of the transaction would not last.
+                lock = {"name": f"{connection.engine.url.database}.{VERSION_TABLE}"[:64], "seconds": LOCK_TIMEOUT}
+                if not connection.execute(text("SELECT GET_LOCK(:name, :seconds)"), lock).scalar():
+                    raise ControlError(
+                        "another process migrates the control database",
+                        got=f"no lock within {LOCK_TIMEOUT} s",
+                        hint="try again once it has ended",
+                    )
+                try:
+                    yield connection
+                finally:
+                    connection.execute(text("SELECT RELEASE_LOCK(:name)"), {"name": lock["name"]})
