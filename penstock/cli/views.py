@@ -27,7 +27,7 @@ Name = Annotated[str, typer.Argument(help="A view.", autocompletion=complete)]
 def answer(path: str) -> dict[str, Any]:
     found = client.asked(connect(), path)
     if found.status_code != 200:
-        raise client.NotAnswered("the views do not answer this", got=client.detail_of(found))
+        raise client.ViewsUnavailable("the views do not answer this", got=client.detail_of(found))
     body: dict[str, Any] = found.json()
     return body
 

@@ -16,11 +16,11 @@ from penstock.model.view import instance_of
 from penstock.settings import settings
 from penstock.supervision.lifecycle import Driver
 from penstock.views.api import routes
-from penstock.views.api.query_pool import Pool
-from penstock.views.api.request_metrics import Requests
-from penstock.views.api.server import REQUESTS, Server, token_of
-from penstock.views.api.service import Service
-from penstock.views.cluster.peers import Directory
+from penstock.views.api.query_pool import QueryPool
+from penstock.views.api.request_metrics import RequestMetrics
+from penstock.views.api.server import REQUESTS, ViewsServer, token_of
+from penstock.views.api.service import ViewsService
+from penstock.views.cluster.peers import InstanceDirectory
 from penstock.views.runner import ViewRun
 
 # Seconds: who waits for an answer is not to wait for 5 ms, as Python has it, for a thread that makes rows of records.
@@ -40,18 +40,20 @@ class ViewsDriver(Driver):
         self._host, self._port = s.views_host, s.views_port + number - 1
         host = f"[{self._host}]" if ":" in self._host else self._host
         url = (s.views_url or f"http://{host}:{{port}}").replace("{port}", str(self._port)).rstrip("/")
-        self._requests = Requests(self.catalog.views)
+        self._requests = RequestMetrics(self.catalog.views)
         own = ViewInstanceRow(app, number, incarnation, url)
-        self._directory = Directory(ViewInstances(control), own, self._holds, self._requests.samples)
+        self._directory = InstanceDirectory(ViewInstances(control), own, self._holds, self._requests.samples)
         # As many as ask for keys are let in.
-        self._pool, self._keys = Pool(), Pool(waiting=REQUESTS)
-        self._service = Service(app, number, self.catalog.views, self._directory, self._pool, self._keys)
-        self._server: Server | None = None
+        self._pool, self._keys = QueryPool(), QueryPool(waiting=REQUESTS)
+        self._service = ViewsService(app, number, self.catalog.views, self._directory, self._pool, self._keys)
+        self._server: ViewsServer | None = None
 
     def open(self) -> None:
         sys.setswitchinterval(SWITCH)
         token = token_of(self._host)
-        self._server = Server(routes.made(self._service, token), self._host, self._port, token, self._requests)
+        self._server = ViewsServer(
+            routes.create_app(self._service, token), self._host, self._port, token, self._requests
+        )
         self._server.start()
         self._directory.start()
 

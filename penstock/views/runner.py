@@ -26,9 +26,9 @@ from penstock.settings import settings
 from penstock.tables.table_store import GONE
 from penstock.tables.topic_reader import TableFeed, Taken
 from penstock.tables.topic_snapshot import Now, look, made_again, missed, read_in_time, same_count
-from penstock.views.cluster.partition_assignment import earlier_count, kept_by, partition_of, partitions_of
-from penstock.views.store.columns import Layout
-from penstock.views.store.sqlite import Damaged, Store
+from penstock.views.cluster.partition_assignment import assigned_partitions, partition_of, partitions_of, smaller_count
+from penstock.views.store.columns import ViewLayout
+from penstock.views.store.sqlite import StoreDamaged, ViewStore
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ BACKOFF = (1.0, 2.0, 5.0, 10.0, 30.0)
 STOP = 20.0
 
 
-class Held(NamedTuple):
+class PartitionState(NamedTuple):
     """One partition. next, end: offsets, the log's end as it was when it was asked for last; at: monotonic, before an
     end was asked for that is reached since; made: which of its files the store has it in."""
 
@@ -56,7 +56,7 @@ class Held(NamedTuple):
     made: int
 
 
-class StreamProgress:
+class EndOffsets:
     """When an end of a partition's log was asked for that is reached since. at: monotonic, None for never.
 
     Ends of the log, not where a committed reader comes: an open transaction hides what others have committed behind it.
@@ -78,7 +78,7 @@ class StreamProgress:
 
 
 @dataclass
-class Figures:
+class ViewStatistics:
     """What a view says of itself beside its row of progress."""
 
     keys: int = 0
@@ -99,18 +99,18 @@ class ViewRun:
     def __init__(self, served: Served, topic: Topic, root: Path, bootstrap: str, figures: ProgressRow) -> None:
         self.view: View = served.view
         self.figures = figures
-        self.seen = Figures()
+        self.seen = ViewStatistics()
         self.offsets: dict[str, dict[int, int]] = {}
         self.count = 0
         """Partitions of the topic; 0 until they are known."""
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, PartitionState] = {}
         """Those of this instance that can be answered for."""
         self.refused: DeclarationError | None = None
         """Why the topic cannot be served as it is, until that has changed."""
-        self._mine: list[int] = []
-        self._reach: dict[int, StreamProgress] = {}
-        self.layout = Layout(served.view)
-        self.store = Store(self.layout, root / f"{served.view.name}.db")
+        self._assigned: list[int] = []
+        self._end_offsets: dict[int, EndOffsets] = {}
+        self.layout = ViewLayout(served.view)
+        self.store = ViewStore(self.layout, root / f"{served.view.name}.db")
         self._instance, self._topic, self._bootstrap = served.instance, topic, bootstrap
         self._table = Table(topic, served.view.schema)
         self._thread: threading.Thread | None = None
@@ -171,7 +171,7 @@ class ViewRun:
     @property
     def ready(self) -> bool:
         """Whether all that this instance keeps of it is loaded, which may be nothing."""
-        return self.count > 0 and self.held.keys() >= set(self._mine)
+        return self.count > 0 and self.held.keys() >= set(self._assigned)
 
     @property
     def waits(self) -> str:
@@ -181,7 +181,7 @@ class ViewRun:
             return self.refused.what
         if figures.error and figures.state != "running":
             return f"{figures.state}, after an error"
-        lacking = sorted(set(self._mine) - self.held.keys())
+        lacking = sorted(set(self._assigned) - self.held.keys())
         if figures.state == "running" and lacking:
             return (
                 f"partitions {lacking[:20]} are hidden by a transaction that is open: it ends at its timeout, or see "
@@ -198,10 +198,10 @@ class ViewRun:
     def _work(self, stopping: threading.Event) -> None:
         while not stopping.is_set():
             try:
-                self._keep(stopping)
+                self._follow(stopping)
             except LeaseLost:
                 break  # it is stopped
-            except Damaged as e:
+            except StoreDamaged as e:
                 # It is found to be so again when it is opened, and made anew.
                 self._failed(e)
                 self.store.path.unlink(missing_ok=True)
@@ -218,17 +218,17 @@ class ViewRun:
         self.held = {}
         self.store.close()
 
-    def _keep(self, stopping: threading.Event) -> None:
+    def _follow(self, stopping: threading.Event) -> None:
         asked, now = time.monotonic(), look(self._topic.name, self._bootstrap, "view")
         mine = self._open(now)
         feed = TableFeed(self._table, self._bootstrap, {p: self.store.next[p] for p in mine})
-        self._reach = self._reached_before(asked, now)
+        self._end_offsets = self._initial_end_offsets(asked, now)
         with closing(feed):
             while not stopping.is_set():
-                if why := self._why_anew(now):
-                    self._anew(now, mine, why)
+                if why := self._rebuild_reason(now):
+                    self._rebuild(now, mine, why)
                     return
-                busy = self._up_to(feed, now, asked, stopping.is_set)
+                busy = self._read_to_ends(feed, now, asked, stopping.is_set)
                 stopping.wait(EVERY if busy else IDLE)
                 if not stopping.is_set():
                     asked, now = time.monotonic(), look(self._topic.name, self._bootstrap, "view")
@@ -236,12 +236,12 @@ class ViewRun:
     def _open(self, now: Now) -> list[int]:
         """Take up the store, or make it anew; the partitions that are this instance's."""
         s = settings()
-        mine = kept_by(self._instance, len(now.ends), s.views_instances, s.views_standby)
-        self.held, self._mine, self.count = {}, mine, len(now.ends)
+        mine = assigned_partitions(self._instance, len(now.ends), s.views_instances, s.views_standby)
+        self.held, self._assigned, self.count = {}, mine, len(now.ends)
         try:
             self.store.open()
-        except Damaged as e:
-            self._anew(now, mine, str(e) if self.store.path.exists() else self.seen.rebuilt or "there was none")
+        except StoreDamaged as e:
+            self._rebuild(now, mine, str(e) if self.store.path.exists() else self.seen.rebuilt or "there was none")
         others = self.store.next.keys() - set(mine)
         self.store.without(others)
         if lacking := set(mine) - self.store.next.keys():
@@ -251,62 +251,62 @@ class ViewRun:
         self._read_at = 0
         return mine
 
-    def _why_anew(self, now: Now) -> str:
+    def _rebuild_reason(self, now: Now) -> str:
         following, meta, name = self.store.next, self.store.meta, self._topic.name
         if made_again(meta.topic, following, now):
             return "its topic was deleted and made again"
         same_count(name, dict.fromkeys(range(meta.count), 0), now, "view")
         return missed(name, following, self._read_at or meta.at, now, self._bootstrap, whole=meta.whole)
 
-    def _anew(self, now: Now, mine: list[int], why: str) -> None:
+    def _rebuild(self, now: Now, mine: list[int], why: str) -> None:
         log.warning("view %s is read from its topic's beginning: %s", self.view.name, why)
         self.held, self.seen.rebuilt, self._read_at = {}, why, 0
         self.store.begin(now.id, len(now.ends), now.at, {p: now.starts[p] for p in mine})
 
-    def _reached_before(self, asked: float, now: Now) -> dict[int, StreamProgress]:
+    def _initial_end_offsets(self, asked: float, now: Now) -> dict[int, EndOffsets]:
         """What the store says of its own partitions; those that are new to it were never read."""
-        fresh, known = self.store.meta.fresh, self.store.meta.loaded and self.store.next.keys() >= set(self._mine)
+        fresh, known = self.store.meta.fresh, self.store.meta.loaded and self.store.next.keys() >= set(self._assigned)
         # A clock that was set back says no less than one that was set forth.
-        return {p: StreamProgress(asked - abs(now.at - fresh) / 1000 if fresh and known else None) for p in self._mine}
+        return {p: EndOffsets(asked - abs(now.at - fresh) / 1000 if fresh and known else None) for p in self._assigned}
 
-    def _up_to(self, feed: TableFeed, now: Now, asked: float, stopped: Callable[[], bool]) -> bool:
+    def _read_to_ends(self, feed: TableFeed, now: Now, asked: float, stopped: Callable[[], bool]) -> bool:
         """Read to where a committed reader comes; whether there was anything new. asked: monotonic, before `now`."""
-        began, changed, mine = time.monotonic(), False, self._mine
+        began, changed, mine = time.monotonic(), False, self._assigned
         ends = {p: now.log_ends[p] for p in mine}
         for p, end in ends.items():
-            self._reach[p].asked(asked, end)
-        self._note(ends)
+            self._end_offsets[p].asked(asked, end)
+        self._update_progress(ends)
         for taken in feed.to({p: now.ends[p] for p in mine}, stopped):
             if taken.next != self.store.next:
                 self._apply(taken)
                 changed = True
-            self._note(ends)
+            self._update_progress(ends)
         if not self.store.meta.whole:
             read_in_time(self._topic.name, self._read_at or self.store.meta.at, self._bootstrap, "view")
         if misplaced := self.store.read("SELECT key, partition FROM misplaced LIMIT ?", (MISPLACED,)):
             self.held = {}
-            raise self._displaced(misplaced)
+            raise self._misplaced_error(misplaced)
         if changed:
             self.figures.batch_at = int(time.time() * 1000)
             self.figures.batch_ms = int((time.monotonic() - began) * 1000)
             self.figures.batch_id = (self.figures.batch_id or 0) + 1
-        for p, reach in self._reach.items():
+        for p, reach in self._end_offsets.items():
             reach.read(self.store.next[p])
-        reached = {p: reach.at for p, reach in self._reach.items() if reach.at is not None}
+        reached = {p: reach.at for p, reach in self._end_offsets.items() if reach.at is not None}
         if not self.store.meta.whole or asked - self._noted > NOTE_EVERY:
             ago = int((asked - min(reached.values(), default=asked)) * 1000)
             self.store.reached(now.at, now.at - ago if len(reached) == len(mine) else 0)
             self._noted = asked
         self._read_at = now.at
         following, made = self.store.next, self.store.generation
-        self.held = {p: Held(following[p], max(ends[p], following[p]), at, made) for p, at in reached.items()}
+        self.held = {p: PartitionState(following[p], max(ends[p], following[p]), at, made) for p, at in reached.items()}
         if not self._counted or (changed and asked - self._counted > COUNT_EVERY):
             ((self.seen.keys,),) = self.store.read("SELECT count(*) FROM rows")
             self._counted = asked
         self._failures, self.refused = 0, None
         self.figures.state, self.figures.error = "running", None
         self.figures.watermark = now.at
-        self._note(ends)
+        self._update_progress(ends)
         return changed
 
     def _apply(self, taken: Taken) -> None:
@@ -323,14 +323,14 @@ class ViewRun:
             for key in map(str, table.filter(pc.invert(table[GONE]))["key"].to_pylist())
         ]
         if len(found) >= MISPLACED:
-            raise self._displaced(found)
+            raise self._misplaced_error(found)
         before, known = sum(self.store.next.values()), self.store.meta.dead
         self.store.apply(rows, taken.next, dead, reason, misplaced)
         self.figures.rows_in += sum(taken.next.values()) - before
         self.figures.rows_out += sum(len(table) for table in rows.values())
         self.figures.dead += self.store.meta.dead - known
 
-    def _note(self, ends: dict[int, int]) -> None:
+    def _update_progress(self, ends: dict[int, int]) -> None:
         following, topic = self.store.next, self._topic.name
         # What a partition that is answered for has become is told at once; the others are not answered for.
         self.held = {p: h._replace(next=following[p], end=max(ends[p], following[p])) for p, h in self.held.items()}
@@ -340,13 +340,13 @@ class ViewRun:
         self.figures.lag, self.figures.state_rows, self.figures.state_bytes = lag, self.seen.keys, self.seen.bytes
         self.figures.topics = {topic: {"lag": lag, "offsets": {str(p): following[p] for p in ends}}}
 
-    def _displaced(self, found: Sequence[tuple[str, int]]) -> DeclarationError:
+    def _misplaced_error(self, found: Sequence[tuple[str, int]]) -> DeclarationError:
         """The error for records, some keys and where they lie, that are not where their keys say."""
         name, (key, partition) = self._topic.name, found[0]
         number = f"{len(found)} keys" if len(found) < MISPLACED else f"{MISPLACED} keys or more"
         got = f"{number}, as {key[:80]!r} in partition {partition}, not in {partition_of(key, self.count)}"
         one = f"write a record with that key and no value into partition {partition} to take it out"
-        if earlier := earlier_count(found, self.count):
+        if earlier := smaller_count(found, self.count):
             got += f"; they lie as if there were {earlier} partitions, and there are {self.count}"
             added = "if partitions were added, write the topic anew into one with so many from the start"
             hint = added if len(found) >= SURE else f"{added}; if it is a stray record, {one}"

@@ -18,12 +18,12 @@ from penstock.kafka.admin import admin, end_offsets, ensure_topics
 from penstock.model.view import Served
 from penstock.testing import Record, send
 from penstock.views.api import routes
-from penstock.views.api.query_pool import THREADS, Pool
-from penstock.views.api.request_metrics import Requests
-from penstock.views.api.server import Server
-from penstock.views.api.service import Service
+from penstock.views.api.query_pool import THREADS, QueryPool
+from penstock.views.api.request_metrics import RequestMetrics
+from penstock.views.api.server import ViewsServer
+from penstock.views.api.service import ViewsService
 from penstock.views.cluster.partition_assignment import partition_of
-from penstock.views.cluster.peers import Directory
+from penstock.views.cluster.peers import InstanceDirectory
 from penstock.views.runner import ViewRun
 from tests.support import wait_until
 
@@ -44,13 +44,15 @@ class Instance:
             view.name: ViewRun(Served(view, 1), topic, folder, bootstrap, ProgressRow(f"{view.name}@1", "views-1", ""))
             for view, topic in VIEWS.values()
         }
-        self._pool, self._keys = Pool(), Pool()
-        self._directory = Directory(
+        self._pool, self._keys = QueryPool(), QueryPool()
+        self._directory = InstanceDirectory(
             ViewInstances(control), row, lambda: {name: run.holds for name, run in self.runs.items()}
         )
-        self.service = Service("views-1", 1, VIEWS, self._directory, self._pool, self._keys)
+        self.service = ViewsService("views-1", 1, VIEWS, self._directory, self._pool, self._keys)
         self.service.runs |= self.runs
-        self.server = Server(routes.made(self.service, TOKEN), "127.0.0.1", self.port, TOKEN, Requests(VIEWS))
+        self.server = ViewsServer(
+            routes.create_app(self.service, TOKEN), "127.0.0.1", self.port, TOKEN, RequestMetrics(VIEWS)
+        )
 
     def start(self) -> None:
         self.server.start()

@@ -18,7 +18,7 @@ import pytest
 
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.model.view import View
-from penstock.views.store.columns import Layout
+from penstock.views.store.columns import ViewLayout
 from tests.support import wait_until
 from tests.viewing import AGENT, BY, TOPIC, Fleet, agent, serving
 
@@ -143,7 +143,7 @@ def test_a_foreign_name_of_this_server_is_refused(fleet: Fleet) -> None:
     assert (found.status_code, found.headers["content-type"]) == (421, "application/problem+json")
 
 
-STORE = Layout(View("fleet", TOPIC, AGENT, by=BY)).version
+STORE = ViewLayout(View("fleet", TOPIC, AGENT, by=BY)).version
 PATHS = ["/v1/views", "/v1/views/fleet", "/v1/views/none", "/v1/views/fleet/rows/k1", "/v1/views/fleet/rows"]
 BODIES: dict[str, dict[str, Any]] = {
     "search": {"where": {"account": "a", "seen": {"ge": 1}, "labels.site": ["s"]}, "order": "seen", "limit": 2},

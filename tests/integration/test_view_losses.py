@@ -16,7 +16,7 @@ from penstock import catalog
 from penstock.devstack.servers.kafka_mariadb import Broker
 from penstock.kafka.admin import admin, ensure_topics
 from penstock.model.topic import Topic
-from penstock.views.cluster.partition_assignment import kept_by
+from penstock.views.cluster.partition_assignment import assigned_partitions
 from tests.support import forget, wait_until
 from tests.viewing import PARTITIONS, TOPIC, Fleet, agent, serving
 
@@ -121,23 +121,23 @@ def test_partitions_that_come_to_another_instance_are_never_answered_wrong(
         fleet.control.sync(catalog.load())
         fleet.start(2)
 
-        def answered(number: int) -> int:
+        def to_response(number: int) -> int:
             rows = {n: fleet.row(number, name) for n, name in enumerate(NAMES)}
             assert all(found in (value(n), 503) for n, found in rows.items()), rows
             return sum(found != 503 for found in rows.values())
 
-        assert (answered(1), answered(2)) == (len(NAMES), len(NAMES))
+        assert (to_response(1), to_response(2)) == (len(NAMES), len(NAMES))
         fleet.put([agent(NAMES[0], value(0)), agent("later", value(1))])
         fleet.stop(1)
-        assert 0 < answered(2) < len(NAMES)
+        assert 0 < to_response(2) < len(NAMES)
         assert fleet.ask(2, "counts", {}).status_code == 503
         fleet.start(1)
         fleet.known(1, 2)
         assert again(fleet) == 0
         for number in (1, 2):
-            assert answered(number) == len(NAMES)
+            assert to_response(number) == len(NAMES)
             assert fleet.ask(number, "counts", {}).json()["total"] == len(NAMES) + 1
-            kept = {str(p) for p in kept_by(number, PARTITIONS, 2, 0)}
+            kept = {str(p) for p in assigned_partitions(number, PARTITIONS, 2, 0)}
             assert fleet.get(number, "/v1/views/fleet").json()["partitions"].keys() == kept
 
 

@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from penstock import catalog
 from penstock.cli import app
 from penstock.devstack.servers.kafka_mariadb import Broker
-from penstock.views.cluster.partition_assignment import kept_by, partition_of
-from penstock.views.store.columns import Layout
+from penstock.views.cluster.partition_assignment import assigned_partitions, partition_of
+from penstock.views.store.columns import ViewLayout
 from tests.support import wait_until
 from tests.viewing import PARTITIONS, TOPIC, Fleet, agent, serving
 
@@ -52,7 +52,7 @@ def two(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fl
 
 
 def test_a_key_is_answered_by_its_owner_whichever_instance_is_asked(two: Fleet) -> None:
-    own = kept_by(1, PARTITIONS, 2, 0)
+    own = assigned_partitions(1, PARTITIONS, 2, 0)
     for n, name in enumerate(NAMES[:20]):
         owner = 1 if partition_of(name, PARTITIONS) in own else 2
         for asked in (1, 2):
@@ -179,13 +179,13 @@ def test_a_page_beyond_the_end_is_empty(two: Fleet) -> None:
 
 
 def test_what_was_forwarded_is_not_forwarded_again(two: Fleet) -> None:
-    own = kept_by(1, PARTITIONS, 2, 0)
+    own = assigned_partitions(1, PARTITIONS, 2, 0)
     name = next(name for name in NAMES if partition_of(name, PARTITIONS) not in own)
     head = {"penstock-forwarded": "views-9"}
     assert two.get(1, f"/v1/views/fleet/rows/{name}", headers=head).status_code == 421
     assert two.get(2, f"/v1/views/fleet/rows/{name}", headers=head).status_code == 200
     assert two.ask(1, "batch", {"keys": NAMES}, headers=head).status_code == 421
-    store = {"store": Layout(catalog.load().views["fleet"]).version}
+    store = {"store": ViewLayout(catalog.load().views["fleet"]).version}
     assert two.ask(1, "search", {"partitions": own, **store}, headers=head).status_code == 200
     assert two.ask(1, "search", {"partitions": [0, 1], **store}, headers=head).status_code == 421
     assert two.ask(1, "search", {"partitions": own}, headers=head).status_code == 421
@@ -207,9 +207,9 @@ def test_an_instance_describes_itself(two: Fleet) -> None:
     assert (found["name"], found["topic"]) == ("fleet", TOPIC)
     assert found["state"] in ("idle", "running")
     assert found["bytes"] > 0
-    assert sorted(found["partitions"]) == [str(p) for p in kept_by(2, PARTITIONS, 2, 0)]
+    assert sorted(found["partitions"]) == [str(p) for p in assigned_partitions(2, PARTITIONS, 2, 0)]
     assert found["owners"] == {
-        str(p): ["views-1" if p in kept_by(1, PARTITIONS, 2, 0) else "views-2"] for p in range(4)
+        str(p): ["views-1" if p in assigned_partitions(1, PARTITIONS, 2, 0) else "views-2"] for p in range(4)
     }
     assert two.status(1, "/v1/live") == 200
     rows = two.control.progress("views-1")
@@ -227,7 +227,7 @@ def test_what_changes_is_seen(two: Fleet) -> None:
     for asked in (1, 2):
         wait_until(lambda asked=asked: two.row(asked, "after") == value(4))  # type: ignore[misc]
         assert two.row(asked, name) == value(3)
-    owner = 1 if partition_of(name, PARTITIONS) in kept_by(1, PARTITIONS, 2, 0) else 2
+    owner = 1 if partition_of(name, PARTITIONS) in assigned_partitions(1, PARTITIONS, 2, 0) else 2
     wait_until(lambda: two.get(owner, "/v1/views/fleet").json()["dead"] == 2)
     assert two.get(owner, "/v1/views/fleet").json()["reason"]
     two.put([agent(name, None), agent("after", None)])

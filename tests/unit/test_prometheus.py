@@ -27,7 +27,7 @@ from penstock.monitoring.dashboard.snapshot_cache import Moments
 from penstock.monitoring.dashboard.states import Limits
 from penstock.monitoring.prometheus import PlatformCollector, exported, serve
 from penstock.streams import Topic, View
-from penstock.views.api.request_metrics import Requests
+from penstock.views.api.request_metrics import RequestMetrics
 from tests.unit.meter_control import APP, STREAM, filled
 
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
@@ -121,7 +121,7 @@ def test_views_are_shown_with_the_requests_that_their_instances_answered(control
     assert incarnation
     figures = ProgressRow(row, app, incarnation, state="idle", state_rows=40, state_bytes=900, lag=3)
     control.report([replace(figures, watermark=now_ms() - 7_000)], keep=False)
-    instances, counted = ViewInstances(control), Requests(["fleet"])
+    instances, counted = ViewInstances(control), RequestMetrics(["fleet"])
     instances.report(ViewInstanceRow(app, 1, incarnation, "http://127.0.0.1:1"))
     asked = {"path_params": {"view": "fleet"}, "route": SimpleNamespace(name="row"), "headers": []}
     for status, seconds in ((200, 0.003), (200, 0.004), (404, 0.3)):

@@ -15,7 +15,7 @@ from penstock.monitoring.collect import delays
 from penstock.monitoring.collect.delays import Delays
 from penstock.monitoring.collect.sender import Sender
 from penstock.views.cluster import peers
-from penstock.views.cluster.peers import Directory
+from penstock.views.cluster.peers import InstanceDirectory
 
 
 class Odd:
@@ -61,7 +61,7 @@ def test_hours_of_an_archive_go_on_being_closed(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_instances_of_the_views_go_on_being_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = object.__new__(Directory)
+    made = object.__new__(InstanceDirectory)
     made._leaving = threading.Event()
     odd = Odd(made._leaving)
     monkeypatch.setattr(peers, "EVERY", 0.01)

@@ -24,15 +24,15 @@ from penstock.model.view import Served, View
 from penstock.tables.topic_reader import layout
 from penstock.views.api import problems, routes
 from penstock.views.api.problems import NotReady
-from penstock.views.api.query import Counts, CountsPart
-from penstock.views.api.query_pool import Pool
-from penstock.views.api.request_metrics import Requests
-from penstock.views.api.server import Guard
-from penstock.views.api.service import Service, _asks
+from penstock.views.api.query import Counts, PartialCounts
+from penstock.views.api.query_pool import QueryPool
+from penstock.views.api.request_metrics import RequestMetrics
+from penstock.views.api.server import AccessGuard
+from penstock.views.api.service import ViewsService, _partial_query
 from penstock.views.cluster.partition_assignment import partition_of
-from penstock.views.cluster.peers import Directory
-from penstock.views.runner import Held, ViewRun
-from penstock.views.store.sqlite import Rows
+from penstock.views.cluster.peers import InstanceDirectory
+from penstock.views.runner import PartitionState, ViewRun
+from penstock.views.store.sqlite import QueryResult
 
 DOCS = Path(__file__).parents[2] / "docs" / "views.md"
 TOPIC = Topic("things", partitions=2, compacted=True)
@@ -48,13 +48,15 @@ class Doors:
         self.run = ViewRun(Served(view, 1), TOPIC, folder, "", ProgressRow(view.name, "views-1", ""))
         self.run.store.begin("id", 2, 5, {0: 0, 1: 0})
         self.run.store.reached(6)
-        self.run.count, self.run._mine, self.run._thread = 2, [0, 1], threading.current_thread()
-        self.run.held = {p: Held(0, 0, time.monotonic(), self.run.store.generation) for p in (0, 1)}
-        self.pools = Pool(), Pool(waiting=768)
-        directory = Directory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
-        self.service = Service("views-1", 1, [view.name], directory, *self.pools)
+        self.run.count, self.run._assigned, self.run._thread = 2, [0, 1], threading.current_thread()
+        self.run.held = {p: PartitionState(0, 0, time.monotonic(), self.run.store.generation) for p in (0, 1)}
+        self.pools = QueryPool(), QueryPool(waiting=768)
+        directory = InstanceDirectory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
+        self.service = ViewsService("views-1", 1, [view.name], directory, *self.pools)
         self.service.runs[view.name] = self.run
-        self.app = Guard(routes.made(self.service, token), token, ["localhost"], Requests([view.name]))
+        self.app = AccessGuard(
+            routes.create_app(self.service, token), token, ["localhost"], RequestMetrics([view.name])
+        )
 
     def put(self, *rows: dict[str, Any]) -> None:
         for p in (0, 1):
@@ -91,7 +93,7 @@ def test_a_slow_look_for_a_key_holds_up_nobody_else(doors: Doors, monkeypatch: p
     """One page that the disk does not give must not stop the loop, which answers and asks for all others."""
     hold, read = threading.Event(), doors.run.store.read
 
-    def slow(sql: str, given: Any = (), *more: Any) -> Rows:
+    def slow(sql: str, given: Any = (), *more: Any) -> QueryResult:
         if list(given) == ["a"]:
             hold.wait(20)
         return read(sql, given, *more)
@@ -139,7 +141,7 @@ def test_what_one_instance_takes_is_not_too_much_for_the_next(doors: Doors) -> N
     """It gets it written anew, and with partitions."""
     body = {"where": {"town": ["é" * 3000] * 43}}
     assert doors.ask("counts", body).status_code == 200
-    asks = _asks(doors.run, CountsPart, Counts.model_validate(body))([0, 1])
+    asks = _partial_query(doors.run, PartialCounts, Counts.model_validate(body))([0, 1])
     assert len(asks) < routes.BODY_LIMIT < len(asks) + 4096
     path, sent_on = "/v1/views/things/counts", {"penstock-forwarded": "views-2", "content-type": "application/json"}
     for size, status in ((1, 200), (3, 200), (5, 413)):
@@ -147,7 +149,7 @@ def test_what_one_instance_takes_is_not_too_much_for_the_next(doors: Doors) -> N
         sending = functools.partial(httpx.AsyncClient.post, url=path, content=more, headers=sent_on)
         assert doors.asked(sending).status_code == status
     # Nothing that a caller sends is refused as none of a schema by the next instance: it is of other code then.
-    assert isinstance(problems.refused(422, b"{}"), NotReady)
+    assert isinstance(problems.peer_error(422, b"{}"), NotReady)
 
 
 def test_a_body_of_many_faults_is_refused_at_once(doors: Doors) -> None:
@@ -182,8 +184,8 @@ def test_a_time_is_told_as_it_is_asked_for(doors: Doors) -> None:
     assert doors.ask("rows/t").json()["value"]["at"] == at
     for found in (doors.ask("search", {"where": {"at": at}}), doors.ask("rows", params={"at": at})):
         assert [row["value"]["at"] for row in found.json()["rows"]] == [at]
-    counted = doors.ask("counts", {"by": ["at"], "where": {"at": {"ge": at}}, "per": {"at": 60_000}}).json()["groups"]
-    assert counted == [{"at": "2026-01-31T23:30:00.000000Z", "count": 1}]
+    groups = doors.ask("counts", {"by": ["at"], "where": {"at": {"ge": at}}, "per": {"at": 60_000}}).json()["groups"]
+    assert groups == [{"at": "2026-01-31T23:30:00.000000Z", "count": 1}]
     assert doors.ask("search", {"where": {"at": 1769902200123}}).status_code == 400
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from penstock.views.api import query as criteria
+from penstock.views.api import query as view_query
 from penstock.views.api.query import Counts, Search
 from tests.unit.test_views_store import found, kept
 
@@ -20,9 +20,11 @@ def test_a_step_that_begins_before_the_calendar_is_named_by_its_first_moment(tmp
     }
     for step, wanted in steps.items():
         asked = Counts(by=["at"], per={"at": step})
-        query = criteria.counted(store.layout, asked, criteria.condition(store.layout, asked))
+        query = view_query.counts_sql(store.layout, asked, view_query.where_clause(store.layout, asked))
         column = store.layout.by["at"]
-        assert sorted((criteria.shown(column, at), n) for at, n in store.read(query.sql, query.given)) == wanted
+        assert (
+            sorted((view_query.to_json_value(column, at), n) for at, n in store.read(query.sql, query.given)) == wanted
+        )
 
 
 def test_pages_go_on_behind_the_greatest_numbers(tmp_path: Path) -> None:
@@ -31,5 +33,5 @@ def test_pages_go_on_behind_the_greatest_numbers(tmp_path: Path) -> None:
         store = kept(tmp_path / column, f"x {column}", ("x",), *({"x": x} for x in numbers))
         for at, x in enumerate(numbers):
             assert found(store, {"x": x}) == [str(at)]
-            page = criteria.cursor_of(store.layout, Search(order="x"), x, str(at))
+            page = view_query.make_cursor(store.layout, Search(order="x"), x, str(at))
             assert found(store, {}, order="x", cursor=page) == [str(n) for n in range(at + 1, len(numbers))]

@@ -12,12 +12,14 @@ import pytest
 from penstock.control.repositories.view_instances import ViewInstanceRow
 from penstock.host.process import free_port
 from penstock.views.cluster import peers
-from penstock.views.cluster.peers import Answer, Directory, Peers
-from penstock.views.cluster.protocol import Away
-from penstock.views.store.sqlite import Late
+from penstock.views.cluster.peers import InstanceDirectory, PeerClient, PeerResponse
+from penstock.views.cluster.protocol import PeerUnavailable
+from penstock.views.store.sqlite import QueryTimeout
+
+pytestmark = pytest.mark.processes
 
 OK = "HTTP/1.1 200 OK\r\npenstock-lag: 3\r\ncontent-length: 2\r\n\r\n{}"
-Asks = Callable[[Peers, Directory, list[str]], Awaitable[None]]
+Asks = Callable[[PeerClient, InstanceDirectory, list[str]], Awaitable[None]]
 
 
 @asynccontextmanager
@@ -53,9 +55,9 @@ def asked(answer: str, ask: Asks, url: str = "") -> None:
 
     async def run() -> None:
         async with answering(answer) as (own, heads):
-            directory = Directory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
+            directory = InstanceDirectory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
             directory._rows = {2: ViewInstanceRow("views-2", 2, "b", url or own)}
-            given = Peers(directory, "secret")
+            given = PeerClient(directory, "secret")
             try:
                 await ask(given, directory, heads)
             finally:
@@ -65,7 +67,7 @@ def asked(answer: str, ask: Asks, url: str = "") -> None:
 
 
 def test_a_request_goes_as_it_is_and_says_who_sends_it_and_how_long_it_has() -> None:
-    async def ask(given: Peers, _: Directory, heads: list[str]) -> None:
+    async def ask(given: PeerClient, _: InstanceDirectory, heads: list[str]) -> None:
         found = await given.ask(2, "GET", "/v1/views/v/rows/%2E%2E%2Fa%20b%25?max_age_ms=5", monotonic() + 1)
         assert found.status == 200
         assert found.content == b"{}"
@@ -81,16 +83,16 @@ def test_a_request_goes_as_it_is_and_says_who_sends_it_and_how_long_it_has() -> 
 
 @pytest.mark.parametrize("status", ["421 Misdirected Request", "503 Service Unavailable", "404 Not Found"])
 def test_who_cannot_answer_is_away_and_not_suspected(status: str) -> None:
-    async def ask(given: Peers, directory: Directory, _: list[str]) -> None:
-        with pytest.raises(Away, match="cannot answer now"):
+    async def ask(given: PeerClient, directory: InstanceDirectory, _: list[str]) -> None:
+        with pytest.raises(PeerUnavailable, match="cannot answer now"):
             await given.ask(2, "GET", "/v1/x", monotonic() + 1)
-        assert not directory.doubtful(2)
+        assert not directory.is_suspect(2)
 
     asked(f"HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n", ask)
 
 
 def test_a_key_that_is_not_there_is_an_answer() -> None:
-    async def ask(given: Peers, _: Directory, __: list[str]) -> None:
+    async def ask(given: PeerClient, _: InstanceDirectory, __: list[str]) -> None:
         assert (await given.ask(2, "GET", "/v1/x", monotonic() + 1)).status == 404
 
     asked("HTTP/1.1 404 Not Found\r\npenstock-lag: 0\r\ncontent-length: 0\r\n\r\n", ask)
@@ -100,10 +102,10 @@ def test_a_query_that_no_other_can_answer_has_all_of_its_time(monkeypatch: pytes
     """And it is late behind that, which is no fault of an instance."""
     monkeypatch.setattr(peers, "PATIENCE", 0.1)
 
-    async def ask(given: Peers, _: Directory, heads: list[str]) -> None:
-        with pytest.raises(Away):
+    async def ask(given: PeerClient, _: InstanceDirectory, heads: list[str]) -> None:
+        with pytest.raises(PeerUnavailable):
             await given.ask(2, "POST", "/v1/x", monotonic() + 60, content=b"{}")
-        with pytest.raises(Late):
+        with pytest.raises(QueryTimeout):
             await given.ask(2, "POST", "/v1/x", monotonic() + 0.5, content=b"{}", last=True)
         for head, most in zip(heads, (100, 500), strict=True):
             left = int(head.lower().partition("penstock-deadline-ms: ")[2].split()[0])
@@ -114,10 +116,10 @@ def test_a_query_that_no_other_can_answer_has_all_of_its_time(monkeypatch: pytes
 
 @pytest.mark.parametrize(("answer", "url"), [("", ""), ("no HTTP\r\n\r\n", ""), (OK, "http://127.0.0.1:{port}")])
 def test_who_does_not_answer_is_suspected(answer: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def ask(given: Peers, directory: Directory, _: list[str]) -> None:
-        with pytest.raises(Away, match="does not answer"):
+    async def ask(given: PeerClient, directory: InstanceDirectory, _: list[str]) -> None:
+        with pytest.raises(PeerUnavailable, match="does not answer"):
             await given.ask(2, "POST", "/v1/x", monotonic() + 60, content=b"{}")
-        assert directory.doubtful(2)
+        assert directory.is_suspect(2)
 
     monkeypatch.setattr(peers, "PATIENCE", 0.3)
     asked(answer, ask, url.format(port=free_port()))
@@ -126,12 +128,12 @@ def test_who_does_not_answer_is_suspected(answer: str, url: str, monkeypatch: py
 def test_who_waits_behind_too_many_requests_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "CONNECTIONS", 2)
 
-    async def ask(given: Peers, _: Directory, heads: list[str]) -> None:
-        async def one() -> Answer:
+    async def ask(given: PeerClient, _: InstanceDirectory, heads: list[str]) -> None:
+        async def one() -> PeerResponse:
             return await given.ask(2, "GET", "/v1/x", monotonic() + 60)
 
         found = await asyncio.gather(*(one() for _ in range(3)), return_exceptions=True)
-        assert all(isinstance(one, Away) for one in found), found
+        assert all(isinstance(one, PeerUnavailable) for one in found), found
         assert ["too many" in str(one) for one in found].count(True) == 1, found
         assert len(heads) == 2
 
@@ -139,8 +141,8 @@ def test_who_waits_behind_too_many_requests_is_turned_away(monkeypatch: pytest.M
 
 
 def test_who_has_a_partition_is_as_the_instances_said_last() -> None:
-    directory = Directory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
+    directory = InstanceDirectory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
     for loaded, others in (([0, 1], [2]), ([0], []), ([1, 2], [2])):
         directory._rows = {2: ViewInstanceRow("views-2", 2, "b", "", partitions={"v": {"count": 3, "loaded": loaded}})}
-        assert directory.having("v", 1) == others
-        assert directory.having("other", 1) == []
+        assert directory.instances_with("v", 1) == others
+        assert directory.instances_with("other", 1) == []

@@ -7,7 +7,13 @@ import random
 import pyarrow as pa
 import pytest
 
-from penstock.views.cluster.partition_assignment import in_order, kept_by, murmur2, partition_of, partitions_of
+from penstock.views.cluster.partition_assignment import (
+    assigned_partitions,
+    murmur2,
+    owner_order,
+    partition_of,
+    partitions_of,
+)
 
 
 # As Kafka's own tests have them (UtilsTest.testMurmur2), positive.
@@ -39,14 +45,14 @@ def test_many_keys_are_hashed_as_one_is() -> None:
 @pytest.mark.parametrize(("instances", "standby", "copies"), [(1, 0, 1), (2, 0, 1), (2, 1, 2), (3, 1, 2), (2, 5, 2)])
 @pytest.mark.parametrize("count", [1, 4, 13])
 def test_each_partition_has_its_copies(count: int, instances: int, standby: int, copies: int) -> None:
-    plan = {n: kept_by(n, count, instances, standby) for n in range(1, instances + 1)}
+    plan = {n: assigned_partitions(n, count, instances, standby) for n in range(1, instances + 1)}
     having = {p: [n for n, kept in plan.items() if p in kept] for p in range(count)}
     assert all(len(found) == copies for found in having.values())
-    owned = [in_order(p, found, instances)[0] for p, found in having.items()]
+    owned = [owner_order(p, found, instances)[0] for p, found in having.items()]
     assert max(owned.count(n) for n in plan) - min(owned.count(n) for n in plan) <= 1
 
 
 def test_the_next_instance_follows_an_owner_that_is_away() -> None:
-    assert in_order(0, [1, 2, 3], 3) == [1, 2, 3]
-    assert in_order(1, [1, 2, 3], 3) == [2, 3, 1]
-    assert in_order(1, [3, 1], 3) == [3, 1]
+    assert owner_order(0, [1, 2, 3], 3) == [1, 2, 3]
+    assert owner_order(1, [1, 2, 3], 3) == [2, 3, 1]
+    assert owner_order(1, [3, 1], 3) == [3, 1]

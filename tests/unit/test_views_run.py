@@ -24,16 +24,16 @@ from penstock.tables.topic_reader import DEAD, Decoder, TableFeed, Taken
 from penstock.tables.topic_snapshot import Now
 from penstock.views import runner
 from penstock.views.api import routes
-from penstock.views.api.freshness import Caller
+from penstock.views.api.freshness import RequestContext
 from penstock.views.api.problems import NotReady
 from penstock.views.api.query import Counts
-from penstock.views.api.query_pool import Pool
-from penstock.views.api.service import Service
+from penstock.views.api.query_pool import QueryPool
+from penstock.views.api.service import ViewsService
 from penstock.views.cluster.partition_assignment import partition_of
-from penstock.views.cluster.peers import Directory, Peers
+from penstock.views.cluster.peers import InstanceDirectory, PeerClient
 from penstock.views.driver import ViewsDriver
-from penstock.views.runner import Held, ViewRun
-from penstock.views.store.sqlite import Late, Rows
+from penstock.views.runner import PartitionState, ViewRun
+from penstock.views.store.sqlite import QueryResult, QueryTimeout
 
 VIEW = View("shops", Topic("shops", compacted=True), "town STRING", by="town")
 
@@ -45,15 +45,15 @@ def shops(tmp_path: Path) -> ViewRun:
     made.store.begin("id", 2, 5, {0: 0, 1: 0})
     made.store.reached(6)
     made.count = 2
-    made.held = {p: Held(0, 0, time.monotonic(), made.store.generation) for p in (0, 1)}
+    made.held = {p: PartitionState(0, 0, time.monotonic(), made.store.generation) for p in (0, 1)}
     return made
 
 
 @pytest.fixture
-def service(shops: ViewRun) -> Iterator[Service]:
-    pool = Pool(threads=1, waiting=2, stuck_after=0.0)
-    directory = Directory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
-    made = Service("views-1", 1, ["shops"], directory, pool, pool)
+def service(shops: ViewRun) -> Iterator[ViewsService]:
+    pool = QueryPool(threads=1, waiting=2, stuck_after=0.0)
+    directory = InstanceDirectory(None, ViewInstanceRow("views-1", 1, "a", ""), dict)  # type: ignore[arg-type]
+    made = ViewsService("views-1", 1, ["shops"], directory, pool, pool)
     made.runs["shops"] = shops
     yield made
     pool.close()
@@ -103,9 +103,9 @@ def test_an_age_is_counted_from_before_the_end_was_asked_for(
 
     for name, instead in {"time": clock, "look": look, "TableFeed": Feed, "IDLE": 0.0}.items():
         monkeypatch.setattr(runner, name, instead)
-    monkeypatch.setattr(runner, "kept_by", lambda *_: list(range(count)))
+    monkeypatch.setattr(runner, "assigned_partitions", lambda *_: list(range(count)))
     assert not ViewRun(Served(VIEW, 1), shops._topic, shops.store.path.parent, "", shops.figures).ready
-    shops._keep(stopping)
+    shops._follow(stopping)
     assert shops.held.keys() == mine
     assert {one.at for one in shops.held.values()} <= {looked[0]}
     assert shops.store.meta.at == (1_700_000_000 + looked[0]) * 1000
@@ -129,7 +129,7 @@ class Scripted:
     def open(self, ends: Mapping[int, int], log_ends: Mapping[int, int] | None = None) -> Now:
         now = self.now(ends, log_ends)
         self.shops._open(now)
-        self.shops._reach = self.shops._reached_before(self.clock.now, now)
+        self.shops._end_offsets = self.shops._initial_end_offsets(self.clock.now, now)
         return now
 
     def now(self, ends: Mapping[int, int], log_ends: Mapping[int, int] | None = None) -> Now:
@@ -149,7 +149,7 @@ class Scripted:
                 ]
                 yield self._decoder.taken(raw, {**self.shops.store.next, **ends})
 
-        self.shops._up_to(cast(TableFeed, Given()), now, asked, lambda: False)
+        self.shops._read_to_ends(cast(TableFeed, Given()), now, asked, lambda: False)
 
     def age(self, partition: int) -> float:
         return self.clock.now - self.shops.held[partition].at
@@ -204,12 +204,12 @@ def test_what_is_read_for_longer_than_tombstones_are_kept_is_read_anew(scripted:
     now = scripted.open({0: 5, 1: 0})
     with pytest.raises(BrokerError, match="longer than its tombstones are kept"):
         scripted.read(now, (KEYS[0][0], 0, 3), takes=61)
-    assert scripted.shops._why_anew(scripted.open({0: 5, 1: 0})), "though there is nothing more to read"
-    shops._anew(now := scripted.now({0: 5, 1: 0}), [0, 1], "it was read too slowly")
+    assert scripted.shops._rebuild_reason(scripted.open({0: 5, 1: 0})), "though there is nothing more to read"
+    shops._rebuild(now := scripted.now({0: 5, 1: 0}), [0, 1], "it was read too slowly")
     scripted.read(scripted.open({0: 5, 1: 0}), takes=59)
     assert shops.ready
     clock.now += 1000
-    assert scripted.shops._why_anew(scripted.open({0: 5, 1: 0})) == "", "nothing was written since"
+    assert scripted.shops._rebuild_reason(scripted.open({0: 5, 1: 0})) == "", "nothing was written since"
 
 
 KEYS = [[key for key in map(chr, range(ord("a"), ord("z"))) if partition_of(key, 2) == p] for p in (0, 1)]
@@ -238,12 +238,12 @@ def test_a_topic_that_got_more_partitions_is_not_said_to_have_another_partitione
     assert "partitioner" not in str(found.value)
 
 
-def test_a_view_that_cannot_be_served_holds_up_no_other(shops: ViewRun, service: Service, tmp_path: Path) -> None:
+def test_a_view_that_cannot_be_served_holds_up_no_other(shops: ViewRun, service: ViewsService, tmp_path: Path) -> None:
     """An instance is ready once all is loaded that waiting loads."""
 
     def ready() -> tuple[int, dict[str, Any]]:
         async def asked() -> httpx.Response:
-            app = httpx.ASGITransport(routes.made(service, ""))
+            app = httpx.ASGITransport(routes.create_app(service, ""))
             async with httpx.AsyncClient(transport=app, base_url="http://localhost") as client:
                 return await client.get("/v1/ready")
 
@@ -259,25 +259,25 @@ def test_a_view_that_cannot_be_served_holds_up_no_other(shops: ViewRun, service:
     assert (status, "other: failing" in body["detail"], "/v1/views/other" in body["detail"]) == (503, True, True)
     other.refused = DeclarationError("its records lie elsewhere", got="what only those may see who have the token")
     assert ready() == (200, {"ready": True, "views": ["shops"], "refused": {"other": "its records lie elsewhere"}})
-    shops.held, shops._mine, shops.refused = {}, [0, 1], DeclarationError("so do these")
+    shops.held, shops._assigned, shops.refused = {}, [0, 1], DeclarationError("so do these")
     status, body = ready()
     assert (status, "so do these" in body["detail"]) == (503, True)
 
 
 def test_what_is_made_anew_while_it_is_read_is_refused(
-    shops: ViewRun, service: Service, monkeypatch: pytest.MonkeyPatch
+    shops: ViewRun, service: ViewsService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it is whole again when the query ends: what was read may have been half of it."""
     read = shops.store.read
 
-    def meanwhile(*given: Any) -> Rows:
+    def meanwhile(*given: Any) -> QueryResult:
         found = read(*given)
         shops.store.begin("other", 2, 7, {0: 0, 1: 0})
         shops.held = {p: one._replace(made=shops.store.generation) for p, one in shops.held.items()}
         return found
 
     def asked() -> Any:
-        return asyncio.run(service.counts("shops", Counts(), Caller(time.monotonic() + 60))).body["total"]
+        return asyncio.run(service.counts("shops", Counts(), RequestContext(time.monotonic() + 60))).body["total"]
 
     assert asked() == 0
     monkeypatch.setattr(shops.store, "read", meanwhile)
@@ -285,16 +285,16 @@ def test_what_is_made_anew_while_it_is_read_is_refused(
         asked()
 
 
-def test_an_instance_with_a_query_that_does_not_end_says_so_and_ends(service: Service) -> None:
+def test_an_instance_with_a_query_that_does_not_end_says_so_and_ends(service: ViewsService) -> None:
     driver = object.__new__(ViewsDriver)
     driver._service, driver._server = service, None
 
     async def asked() -> None:
         hold = threading.Event()
-        app = httpx.ASGITransport(routes.made(service, ""))
+        app = httpx.ASGITransport(routes.create_app(service, ""))
         async with httpx.AsyncClient(transport=app, base_url="http://localhost") as client:
             try:
-                with pytest.raises(Late):
+                with pytest.raises(QueryTimeout):
                     await service.pool.run(hold.wait, time.monotonic() + 0.2)
                 live = await client.get("/v1/live")
                 assert (live.status_code, live.headers["retry-after"]) == (503, "1")
@@ -314,9 +314,9 @@ def test_an_instance_with_a_query_that_does_not_end_says_so_and_ends(service: Se
 @pytest.mark.parametrize(
     "given", ["0", "30001", "-1", "1.5", "\xb2", "", "9" * 50, "0" * 8 + "1" + "9" * 20, "0" * 8 + "1" + "9" * 5000]
 )
-def test_a_deadline_is_a_number_of_milliseconds_that_may_be_asked_for(service: Service, given: str) -> None:
+def test_a_deadline_is_a_number_of_milliseconds_that_may_be_asked_for(service: ViewsService, given: str) -> None:
     async def asked() -> int:
-        app = httpx.ASGITransport(routes.made(service, ""), raise_app_exceptions=False)
+        app = httpx.ASGITransport(routes.create_app(service, ""), raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=app, base_url="http://localhost") as client:
             head = [(b"penstock-deadline-ms", given.encode("latin-1"))]
             return (await client.get("/v1/views/shops/rows/a", headers=head)).status_code
@@ -324,17 +324,17 @@ def test_a_deadline_is_a_number_of_milliseconds_that_may_be_asked_for(service: S
     assert asyncio.run(asked()) == 400
 
 
-def test_a_query_that_is_late_elsewhere_is_late(shops: ViewRun, service: Service) -> None:
+def test_a_query_that_is_late_elsewhere_is_late(shops: ViewRun, service: ViewsService) -> None:
     class Elsewhere:
         async def ask(self, *_: Any, last: bool, **__: Any) -> Any:
             assert last
-            raise Late("another instance did not answer in time")
+            raise QueryTimeout("another instance did not answer in time")
 
     shops.held = {}
     shops.count = 2
-    service.peers = cast(Peers, Elsewhere())
+    service.peers = cast(PeerClient, Elsewhere())
     service.directory._rows = {
         2: ViewInstanceRow("views-2", 2, "b", "", partitions={"shops": {"count": 2, "loaded": [0, 1]}})
     }
-    with pytest.raises(Late):
-        asyncio.run(service.counts("shops", Counts(), Caller(time.monotonic() + 60)))
+    with pytest.raises(QueryTimeout):
+        asyncio.run(service.counts("shops", Counts(), RequestContext(time.monotonic() + 60)))

@@ -22,11 +22,11 @@ from penstock.model.view import View
 from penstock.streams import Table, Topic
 from penstock.tables.topic_reader import Decoder
 from penstock.tables.topic_reader import layout as rows_layout
-from penstock.views.api import query as criteria
-from penstock.views.api.query import Counts, Search, Wrong
-from penstock.views.api.query_pool import Pool
-from penstock.views.store.columns import Layout
-from penstock.views.store.sqlite import Damaged, Late, Store
+from penstock.views.api import query as view_query
+from penstock.views.api.query import BadQuery, Counts, Search
+from penstock.views.api.query_pool import QueryPool
+from penstock.views.store.columns import ViewLayout
+from penstock.views.store.sqlite import QueryTimeout, StoreDamaged, ViewStore
 
 SCHEMA = "town STRING, n INT, open BOOLEAN, at TIMESTAMP, day DATE, tags MAP<STRING,STRING>, x STRUCT<y: INT>"
 BY = ("town", "n", "open", "day", "tags", "at")
@@ -43,26 +43,30 @@ def rows(*given: dict[str, Any]) -> pa.Table:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    made = Store(Layout(VIEW), tmp_path / "views" / "shops.db")
+def store(tmp_path: Path) -> ViewStore:
+    made = ViewStore(ViewLayout(VIEW), tmp_path / "views" / "shops.db")
     made.begin("id", 2, 5, {0: 0, 1: 0})
     return made
 
 
-def found(store: Store, where: dict[str, Any], **given: Any) -> list[str]:
+def parsed(store: ViewStore, *parameters: tuple[str, str]) -> dict[str, Any]:
+    return view_query.from_query_string(store.layout, parameters)
+
+
+def found(store: ViewStore, where: dict[str, Any], **given: Any) -> list[str]:
     asked = Search(where=where, **given)
-    query = criteria.page(store.layout, asked, criteria.condition(store.layout, asked))
+    query = view_query.search_sql(store.layout, asked, view_query.where_clause(store.layout, asked))
     return [key for key, *_ in store.read(query.sql, query.given)]
 
 
-def test_the_newest_rows_are_kept_with_the_offsets_behind_them(store: Store) -> None:
+def test_the_newest_rows_are_kept_with_the_offsets_behind_them(store: ViewStore) -> None:
     store.apply({0: rows({"key": "a", "town": "Aachen", "x": {"y": 1}}, {"key": "b", "n": 2})}, {0: 2})
     store.apply(
         {0: rows({"key": "a", "town": "Ahlen"}, {"key": "b", "_gone": True}, {"key": "c", "_gone": True})}, {0: 5}
     )
     store.reached(6)
     store.close()
-    again = Store(Layout(VIEW), store.path)
+    again = ViewStore(ViewLayout(VIEW), store.path)
     again.open()
     assert (again.next, again.meta.topic, again.meta.at, again.meta.loaded) == ({0: 5, 1: 0}, "id", 6, True)
     assert again.read("SELECT key, partition, by_0 FROM rows") == [("a", 0, "Ahlen")]
@@ -72,7 +76,7 @@ def test_the_newest_rows_are_kept_with_the_offsets_behind_them(store: Store) -> 
     assert (again.next, again.read("SELECT * FROM rows")) == ({1: 0}, [])
 
 
-def test_entries_of_maps_are_found_and_no_others(store: Store) -> None:
+def test_entries_of_maps_are_found_and_no_others(store: ViewStore) -> None:
     store.apply({0: rows(*({"key": f"{n:02d}", "tags": list(tags.items())} for n, tags in enumerate(MAPS)))}, {0: 1})
     store.reached(1)
     for name, value in {(name, value) for tags in MAPS for name, value in tags.items()} | {("a", "x"), ("b", "a")}:
@@ -80,7 +84,7 @@ def test_entries_of_maps_are_found_and_no_others(store: Store) -> None:
         assert found(store, {f"tags.{name}": value}) == wanted, (name, value)
 
 
-def test_an_entry_may_have_one_of_a_thousand_values(store: Store) -> None:
+def test_an_entry_may_have_one_of_a_thousand_values(store: ViewStore) -> None:
     store.apply({0: rows({"key": "a", "tags": [("site", "s999")]}, {"key": "b", "tags": [("site", "s1000")]})}, {0: 2})
     store.reached(1)
     assert found(store, {"tags.site": [f"s{n}" for n in range(1000)]}) == ["a"]
@@ -97,7 +101,7 @@ def test_numbers_that_json_does_not_have_are_texts_as_they_were(tmp_path: Path) 
     records += [(str(n).encode(), json.dumps(one).encode(), 0, n) for n, one in enumerate(said)]
     taken = Decoder(Table(Topic("shops", compacted=True), schema=view.schema)).taken(records, {0: 3})
     assert len(taken.dead) == 0
-    made = Store(Layout(view), tmp_path / "v.db")
+    made = ViewStore(ViewLayout(view), tmp_path / "v.db")
     made.begin("id", 1, 5, {0: 0})
     made.apply(taken.rows, {0: 3})
     made.reached(6)
@@ -107,7 +111,7 @@ def test_numbers_that_json_does_not_have_are_texts_as_they_were(tmp_path: Path) 
     assert found(made, {"a": None}) == ["0", "1"]
 
 
-def test_values_of_each_type_are_compared(store: Store) -> None:
+def test_values_of_each_type_are_compared(store: ViewStore) -> None:
     from datetime import UTC, date, datetime
 
     at = datetime(2026, 1, 31, 23, 30, 0, 123_999, tzinfo=UTC)
@@ -118,8 +122,8 @@ def test_values_of_each_type_are_compared(store: Store) -> None:
     for where in (
         {"n": -3}, {"n": {"lt": 0}}, {"open": True}, {"at": now}, {"at": "2026-02-01T00:30:00.123999+01:00"},
         {"at": {"gt": "2026-01-31T23:30:00.123998", "le": now}}, {"day": "2026-02-01"}, {"day": {"ge": "2026-01-31"}},
-        {"town": ["Ulm", "Bonn"], "n": {"in": [-3, 5]}}, criteria.said(store.layout, [("n", "-3"), ("open", "true")]),
-        criteria.said(store.layout, [("town", "Bonn"), ("town", "Ulm"), ("at.ge", now), ("day", "2026-02-01")]),
+        {"town": ["Ulm", "Bonn"], "n": {"in": [-3, 5]}}, parsed(store, ("n", "-3"), ("open", "true")),
+        parsed(store, ("town", "Bonn"), ("town", "Ulm"), ("at.ge", now), ("day", "2026-02-01")),
     ):  # fmt: skip
         assert found(store, where) == ["k"], where
     assert found(store, {"n": None}) == ["none"]
@@ -130,18 +134,18 @@ def test_values_of_each_type_are_compared(store: Store) -> None:
         {"n": 1.5}, {"n": True}, {"open": 1}, {"day": "soon"}, {"at": "soon"}, {"x": 1}, {"town.x": 1},
         {"at": 1769902200123}, {"n": 1 << 63}, {"n": 10**5000}, {"at": "1" * 9}, {"at": "9999-12-31T24:00Z"},
     ):  # fmt: skip
-        with pytest.raises(Wrong):
+        with pytest.raises(BadQuery):
             found(store, where)
 
 
-def kept(tmp_path: Path, schema: str, by: tuple[str, ...], *values: dict[str, Any]) -> Store:
+def kept(tmp_path: Path, schema: str, by: tuple[str, ...], *values: dict[str, Any]) -> ViewStore:
     """A store of records, whose keys are numbers."""
     view = View("v", VIEW.topic, schema, by=by)
     records: list[tuple[bytes | None, bytes | None, int, int]] = []
     records += [(str(n).encode(), json.dumps(one).encode(), 0, n) for n, one in enumerate(values)]
     taken = Decoder(Table(Topic("shops", compacted=True), schema=schema)).taken(records, {0: len(values)})
     assert len(taken.dead) == 0
-    made = Store(Layout(view), tmp_path / "v.db")
+    made = ViewStore(ViewLayout(view), tmp_path / "v.db")
     made.begin("id", 1, 5, {0: 0})
     made.apply(taken.rows, {0: len(values)})
     made.reached(6)
@@ -182,10 +186,12 @@ def test_a_time_has_one_shape_wherever_it_stands(tmp_path: Path) -> None:
     for key, shown in enumerate((now, first, last)):
         assert found(store, {"at": shown}) == [str(key)]
         ((at,),) = store.read("SELECT by_0 FROM rows WHERE key = ?", (str(key),))
-        assert criteria.shown(column, at) == shown
-        cursor = criteria.cursor_of(store.layout, Search(order="at"), at, str(key))
+        assert view_query.to_json_value(column, at) == shown
+        cursor = view_query.make_cursor(store.layout, Search(order="at"), at, str(key))
         assert orjson.loads(base64.urlsafe_b64decode(cursor))[2] == shown
-    first_page = criteria.cursor_of(store.layout, Search(order="at"), criteria.typed(column, "at", now), "0")
+    first_page = view_query.make_cursor(
+        store.layout, Search(order="at"), view_query.to_column_value(column, "at", now), "0"
+    )
     assert found(store, {}, order="at", cursor=first_page) == ["2"]
 
 
@@ -195,20 +201,20 @@ def test_a_cursor_that_no_page_gave_is_refused_or_is_a_place(tmp_path: Path, kin
     places: list[Any] = [1 << 63, 1 << 64, -(1 << 63) - 1, 10**400, True, None, "", "x", "\0", [], {}, 1e308, "2026"]
     for order, at in itertools.product(("x", "key"), places):
         cursor = base64.urlsafe_b64encode(json.dumps([order, False, at, "k"]).encode()).decode()
-        with contextlib.suppress(Wrong):
+        with contextlib.suppress(BadQuery):
             assert found(store, {}, order=order, cursor=cursor) == []
 
 
 def test_a_step_below_the_least_number_is_one(tmp_path: Path) -> None:
     store = kept(tmp_path, "n BIGINT", ("n",), {"n": -(1 << 63)}, {"n": (1 << 63) - 1})
     asked = Counts(by=["n"], per={"n": 1000})
-    query = criteria.counted(store.layout, asked, criteria.condition(store.layout, asked))
+    query = view_query.counts_sql(store.layout, asked, view_query.where_clause(store.layout, asked))
     column = store.layout.by["n"]
-    shown = sorted(criteria.shown(column, value) for value, _ in store.read(query.sql, query.given))
+    shown = sorted(view_query.to_json_value(column, value) for value, _ in store.read(query.sql, query.given))
     assert shown == [-(1 << 63), 9223372036854775000]
 
 
-def test_counts_of_any_fields_agree_with_the_rows(store: Store) -> None:
+def test_counts_of_any_fields_agree_with_the_rows(store: ViewStore) -> None:
     given: list[dict[str, Any]] = [
         {"key": str(n), "town": "ab"[n % 2], "n": n % 3, "open": n % 5 == 0} for n in range(60)
     ]
@@ -216,7 +222,7 @@ def test_counts_of_any_fields_agree_with_the_rows(store: Store) -> None:
     store.reached(1)
     for by in ([], ["town"], ["n"], ["open", "town"], ["town", "n", "open"]):
         asked = Counts(by=by, where={"n": {"ge": 1}})
-        query = criteria.counted(store.layout, asked, criteria.condition(store.layout, asked))
+        query = view_query.counts_sql(store.layout, asked, view_query.where_clause(store.layout, asked))
         wanted: dict[tuple[Any, ...], int] = {}
         for row in given:
             if row["n"] >= 1:
@@ -224,89 +230,89 @@ def test_counts_of_any_fields_agree_with_the_rows(store: Store) -> None:
         assert {tuple(values): number for *values, number in store.read(query.sql, query.given)} == wanted
 
 
-def test_numbers_and_times_are_counted_in_steps(store: Store) -> None:
+def test_numbers_and_times_are_counted_in_steps(store: ViewStore) -> None:
     given: list[dict[str, Any]] = [{"key": str(n), "n": n - 7, "at": n * 1_000_000 or None} for n in range(20)]
     store.apply({0: rows(*given)}, {0: 1})
     store.reached(1)
 
-    def counted(**asked: Any) -> dict[tuple[Any, ...], int]:
+    def counts_sql(**asked: Any) -> dict[tuple[Any, ...], int]:
         made = Counts(**asked)
-        query = criteria.counted(store.layout, made, criteria.condition(store.layout, made))
+        query = view_query.counts_sql(store.layout, made, view_query.where_clause(store.layout, made))
         return {tuple(values): number for *values, number in store.read(query.sql, query.given)}
 
-    assert counted(by=["n"], per={"n": 5}) == {(-10,): 2, (-5,): 5, (0,): 5, (5,): 5, (10,): 3}
-    assert counted(by=["at", "n"], per={"at": 10_000, "n": 50}) == {
+    assert counts_sql(by=["n"], per={"n": 5}) == {(-10,): 2, (-5,): 5, (0,): 5, (5,): 5, (10,): 3}
+    assert counts_sql(by=["at", "n"], per={"at": 10_000, "n": 50}) == {
         (None, -50): 1, (0, -50): 6, (0, 0): 3, (10_000_000, 0): 10,
     }  # fmt: skip
     for wrong in (
         {"per": {"n": 5}}, {"by": ["town"], "per": {"town": 5}}, {"by": ["n"], "per": {"at": 5}},
         {"by": ["day"], "per": {"day": 5}}, {"by": ["n"], "per": {"none": 5}}, {"by": ["open"], "per": {"open": 2}},
     ):  # fmt: skip
-        with pytest.raises(Wrong):
-            counted(**wrong)
+        with pytest.raises(BadQuery):
+            counts_sql(**wrong)
     for step in (0, -1, 1.5, 1 << 60):
         with pytest.raises(ValidationError):
             Counts(by=["n"], per={"n": step})  # type: ignore[dict-item]
 
 
-def test_what_is_asked_is_answered_out_of_the_index(store: Store) -> None:
+def test_what_is_asked_is_answered_out_of_the_index(store: ViewStore) -> None:
     """Criteria must not look at each row for itself."""
     store.reached(1)
     asked = Search(where={"tags.a": "b", "n": {"ge": 1}}, order="at")
-    query = criteria.page(store.layout, asked, criteria.condition(store.layout, asked))
+    query = view_query.search_sql(store.layout, asked, view_query.where_clause(store.layout, asked))
     plan = " ".join(row[3] for row in store.read(f"EXPLAIN QUERY PLAN {query.sql}", query.given))
     assert "USING COVERING INDEX criteria" in plan
 
 
-def test_a_store_of_something_else_is_refused(store: Store, tmp_path: Path) -> None:
+def test_a_store_of_something_else_is_refused(store: ViewStore, tmp_path: Path) -> None:
     store.apply({0: rows(*({"key": str(n), "town": "x" * 500} for n in range(500)))}, {0: 500})
     store.close()
     for other in (View("v", VIEW.topic, f"{SCHEMA}, z INT", by=BY), View("v", VIEW.topic, SCHEMA, by=("town",))):
-        with pytest.raises(Damaged, match="another schema"):
-            Store(Layout(other), store.path).open()
+        with pytest.raises(StoreDamaged, match="another schema"):
+            ViewStore(ViewLayout(other), store.path).open()
     content = store.path.read_bytes()
     for damaged in (b"", b"nothing" * 5000, content[: len(content) // 2], content[:8192] + bytes(len(content) - 8192)):
         store.path.write_bytes(damaged)
-        with pytest.raises(Damaged):
+        with pytest.raises(StoreDamaged):
             store.open()
         store.close()
-    with pytest.raises(Damaged, match="no store yet"):
-        Store(Layout(VIEW), tmp_path / "none").open()
+    with pytest.raises(StoreDamaged, match="no store yet"):
+        ViewStore(ViewLayout(VIEW), tmp_path / "none").open()
 
 
-def test_a_failed_write_changes_nothing(store: Store) -> None:
+def test_a_failed_write_changes_nothing(store: ViewStore) -> None:
     store.apply({0: rows({"key": "a", "n": 1})}, {0: 1})
     with sqlite3.connect(store.path) as other:
         other.execute("DROP TABLE offsets")
     other.close()
-    with pytest.raises(Damaged):
+    with pytest.raises(StoreDamaged):
         store.apply({0: rows({"key": "a", "n": 2})}, {0: 2}, dead=1)
     assert store.read("SELECT by_1 FROM rows") == [(1,)]
     assert (store.next, store.meta.dead) == ({0: 1, 1: 0}, 0)
 
 
-def test_a_query_ends_at_its_deadline(store: Store) -> None:
+def test_a_query_ends_at_its_deadline(store: ViewStore) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
-    with pytest.raises(Late):
+    with pytest.raises(QueryTimeout):
         store.read(endless, deadline=time.monotonic() + 0.05)
     assert store.read("SELECT 1") == [(1,)]
 
 
-def test_rows_end_behind_so_many_bytes_of_keys_and_values(store: Store) -> None:
+def test_rows_end_behind_so_many_bytes_of_keys_and_values(store: ViewStore) -> None:
     store.apply({0: rows(*({"key": f"{n}" * 2000} for n in range(1, 9)))}, {0: 8})
     found = store.read("SELECT key, value FROM rows ORDER BY key", most=5000)
     assert (len(found), found.cut) == (3, True)
     assert not store.read("SELECT key, value FROM rows", most=20_000).cut
 
 
-def test_a_reader_goes_over_to_a_store_that_is_made_anew(store: Store) -> None:
+def test_a_reader_goes_over_to_a_store_that_is_made_anew(store: ViewStore) -> None:
     store.apply({0: rows({"key": "a", "n": 1})}, {0: 1})
     assert store.read("SELECT count(*) FROM rows") == [(1,)]
     store.begin("other", 2, 6, {0: 0, 1: 0})
     assert store.read("SELECT count(*) FROM rows") == [(0,)]
 
 
-class Slow(Pool):
+class ViewsTimeout(QueryPool):
     """Takes its time between reading what is asked and writing it, as threads of a Python without its lock may."""
 
     @property
@@ -323,7 +329,7 @@ class Slow(Pool):
 def test_a_pool_has_all_its_places_again_when_its_queries_are_done() -> None:
     import asyncio
 
-    pool, deadline = Slow(threads=4, waiting=100), time.monotonic() + 60
+    pool, deadline = ViewsTimeout(threads=4, waiting=100), time.monotonic() + 60
 
     async def asked() -> None:
         await asyncio.gather(*(pool.run(lambda: time.sleep(0.001), deadline) for _ in range(40)))
@@ -337,7 +343,7 @@ def test_a_pool_has_all_its_places_again_when_its_queries_are_done() -> None:
         pool.close()
 
 
-async def _asked(pool: Pool) -> None:
+async def _asked(pool: QueryPool) -> None:
     import asyncio
 
     hold, soon = threading.Event(), time.monotonic() + 0.2
@@ -346,7 +352,7 @@ async def _asked(pool: Pool) -> None:
     with pytest.raises(Wait):
         await pool.run(hold.wait, soon)
     for one in first:
-        with pytest.raises(Late):
+        with pytest.raises(QueryTimeout):
             await one
     deadline = time.monotonic() + 60
     while not pool.stuck and time.monotonic() < deadline:
@@ -362,7 +368,7 @@ async def _asked(pool: Pool) -> None:
 def test_a_pool_refuses_what_would_wait_long_and_notices_a_stuck_thread() -> None:
     import asyncio
 
-    pool = Pool(threads=1, waiting=2, stuck_after=0.1)
+    pool = QueryPool(threads=1, waiting=2, stuck_after=0.1)
     try:
         asyncio.run(_asked(pool))
     finally:

@@ -108,9 +108,9 @@ def _asked(control: Control, view: str, what: str, body: Mapping[str, Any]) -> P
 def _told(control: Control, view: str, path: str, body: Mapping[str, Any] | None) -> Part:
     try:
         answer = client.asked(control, path, body, PATIENCE)
-    except client.Slow as e:
+    except client.ViewsTimeout as e:
         return _trouble("slow", view, e)
-    except client.NotAnswered as e:
+    except client.ViewsUnavailable as e:
         return _trouble("away", view, e)
     if answer.status_code == 200:
         found: Part = answer.json()

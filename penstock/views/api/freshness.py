@@ -12,7 +12,7 @@ from penstock.views.api.problems import NotReady
 STALE_MS = 10_000
 
 
-class Fresh(NamedTuple):
+class AnswerFreshness(NamedTuple):
     """How fresh an answer is. lag: records that were behind the offsets it was made of; age_ms: since an end of the
     topic was asked for that all of it reaches."""
 
@@ -28,13 +28,13 @@ class Fresh(NamedTuple):
         return {"lag": self.lag, "age_ms": self.age_ms, "stale": self.stale}
 
     @classmethod
-    def least(cls, several: Iterable[Fresh]) -> Fresh:
+    def least(cls, several: Iterable[AnswerFreshness]) -> AnswerFreshness:
         found = list(several)
         return cls(sum(one.lag for one in found), max((one.age_ms for one in found), default=0))
 
 
 @dataclass(frozen=True)
-class Caller:
+class RequestContext:
     """What a request says of itself. deadline: monotonic; forwarded: by another instance, so it is not sent on;
     max_age_ms: how old an answer may be."""
 
@@ -42,7 +42,7 @@ class Caller:
     forwarded: bool = False
     max_age_ms: int | None = None
 
-    def allows(self, fresh: Fresh) -> None:
+    def allows(self, fresh: AnswerFreshness) -> None:
         if self.max_age_ms is not None and fresh.age_ms > self.max_age_ms:
             raise NotReady(
                 "what is known is older than it may be",
@@ -51,6 +51,8 @@ class Caller:
             )
 
 
-def least(parts: Iterable[Mapping[str, Any]]) -> Fresh:
+def least(parts: Iterable[Mapping[str, Any]]) -> AnswerFreshness:
     """Of what several instances answered."""
-    return Fresh.least(Fresh(part["freshness"]["lag"], part["freshness"]["age_ms"]) for part in parts)
+    return AnswerFreshness.least(
+        AnswerFreshness(part["freshness"]["lag"], part["freshness"]["age_ms"]) for part in parts
+    )

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.json_schema import models_json_schema
 
 from penstock.views.api import problems
-from penstock.views.api.query import Batch, Counts, Search
+from penstock.views.api.query import Counts, KeyLookup, Search
 from penstock.views.cluster.protocol import DEADLINE
 
 REF = "#/components/schemas/{model}"
@@ -133,7 +133,7 @@ ANSWERS: dict[str, type[BaseModel]] = {
     "views": Views, "view": Statistics, "row": Row, "batch": Rows, "rows": Page, "search": Page, "counts": Groups,
     "live": Live, "ready": Ready,
 }  # fmt: skip
-BODIES: dict[str, type[BaseModel]] = {"batch": Batch, "search": Search, "counts": Counts}
+BODIES: dict[str, type[BaseModel]] = {"batch": KeyLookup, "search": Search, "counts": Counts}
 # Of a view's values, which say how fresh they are.
 OF_VALUES = ("row", "batch", "rows", "search", "counts")
 OPEN_TO_ALL = ("live", "ready")

@@ -8,9 +8,9 @@ import orjson
 from starlette.responses import Response
 
 from penstock.errors import PenstockError, Wait
-from penstock.views.api.query import Wrong
-from penstock.views.cluster.protocol import Away
-from penstock.views.store.sqlite import Closed, Damaged, Late, NotKept
+from penstock.views.api.query import BadQuery
+from penstock.views.cluster.protocol import PeerUnavailable
+from penstock.views.store.sqlite import QueryTimeout, StoreClosed, StoreDamaged, StoreNotWritable
 
 TYPE = "application/problem+json"
 LONGEST = 1000
@@ -28,27 +28,22 @@ class Misdirected(PenstockError):
     """A request that was forwarded to an instance that cannot answer it."""
 
 
-class Denied(PenstockError):
-    """The token is wrong or missing."""
-
-
 STATUS: dict[type[PenstockError], int] = {
     Missing: 404,
-    Wrong: 400,
-    Denied: 401,
+    BadQuery: 400,
     Misdirected: 421,
-    Late: 504,
+    QueryTimeout: 504,
     Wait: 503,
     NotReady: 503,
-    Away: 503,
-    Closed: 503,
-    Damaged: 503,
-    NotKept: 503,
+    PeerUnavailable: 503,
+    StoreClosed: 503,
+    StoreDamaged: 503,
+    StoreNotWritable: 503,
 }
 
 
 def problem(status: int, detail: str, headers: dict[str, str] | None = None) -> Response:
-    return Response(body(status, detail), status, {**(headers or {}), **of(status)}, TYPE)
+    return Response(body(status, detail), status, {**(headers or {}), **status_headers(status)}, TYPE)
 
 
 def body(status: int, detail: str) -> bytes:
@@ -60,7 +55,7 @@ def phrase(status: int) -> str:
     return HTTPStatus(status).phrase
 
 
-def of(status: int) -> dict[str, str]:
+def status_headers(status: int) -> dict[str, str]:
     """Headers that go with a status."""
     match status:
         case 503:
@@ -70,16 +65,16 @@ def of(status: int) -> dict[str, str]:
     return {}
 
 
-def told(e: PenstockError, headers: dict[str, str] | None = None) -> Response:
+def error_response(e: PenstockError, headers: dict[str, str] | None = None) -> Response:
     return problem(STATUS.get(type(e), 500), str(e), headers)
 
 
-def refused(status: int, content: bytes) -> PenstockError:
+def peer_error(status: int, content: bytes) -> PenstockError:
     """What another instance says against a request that was sent on."""
     try:
         detail = str(orjson.loads(content)["detail"])
     except (ValueError, KeyError, TypeError):
         detail = f"status {status}"
     if status == 504:
-        return Late(detail)
-    return Wrong(detail) if status == 400 else NotReady(detail)
+        return QueryTimeout(detail)
+    return BadQuery(detail) if status == 400 else NotReady(detail)

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from penstock.errors import Wait
-from penstock.views.store.sqlite import Late
+from penstock.views.store.sqlite import QueryTimeout
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ WAITING = 16
 STUCK = 15.0
 
 
-class Pool:
+class QueryPool:
     """Queries beside the loop that answers. stuck_after: seconds behind its deadline."""
 
     def __init__(self, threads: int = THREADS, waiting: int = WAITING, stuck_after: float = STUCK) -> None:
@@ -50,7 +50,7 @@ class Pool:
         return self._asked
 
     async def run(self, query: Callable[[], T], deadline: float) -> T:
-        """The query's answer. deadline: monotonic. Wait if too many are waiting already; Late."""
+        """The query's answer. deadline: monotonic. Wait if too many are waiting already; QueryTimeout."""
         with self._lock:
             if self._asked >= self._most:
                 raise Wait("this instance has as many queries as it can answer in time", seconds=1.0)
@@ -63,7 +63,7 @@ class Pool:
             async with asyncio.timeout(max(0.0, deadline - time.monotonic())):
                 return await asyncio.wrap_future(future)
         except TimeoutError:
-            raise Late("the query did not end in time", hint="ask for less, or give it more time") from None
+            raise QueryTimeout("the query did not end in time", hint="ask for less, or give it more time") from None
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -74,7 +74,7 @@ class Pool:
 
     def _timed(self, number: int, query: Callable[[], T], deadline: float) -> T:
         if time.monotonic() > deadline:
-            raise Late("the query did not begin in time")
+            raise QueryTimeout("the query did not begin in time")
         with self._lock:
             self._working[number] = deadline
         try:

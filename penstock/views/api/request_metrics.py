@@ -20,7 +20,7 @@ LABELS = ("view", "route", "caller")
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 30)
 
 
-class Requests:
+class RequestMetrics:
     """By view, route and who asks, a client or another instance. views: those that are declared; what is asked of any
     other, or is refused before it is known what is asked, counts for none."""
 

@@ -19,10 +19,10 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 
 from penstock.errors import PenstockError
 from penstock.views.api import openapi, problems, query
-from penstock.views.api.freshness import Caller, Fresh
-from penstock.views.api.query import Batch, Counts, CountsPart, Search, SearchPart, Wrong
-from penstock.views.api.service import Found, Service
-from penstock.views.cluster.peers import Answer, Peers
+from penstock.views.api.freshness import AnswerFreshness, RequestContext
+from penstock.views.api.query import BadQuery, Counts, KeyLookup, PartialCounts, PartialSearch, Search
+from penstock.views.api.service import ViewResponse, ViewsService
+from penstock.views.cluster.peers import PeerClient, PeerResponse
 from penstock.views.cluster.protocol import DEADLINE, FORWARDED
 from penstock.web.json_body import asked
 
@@ -39,28 +39,28 @@ partition, or is sent on to it, once. Each answer says how fresh it is: `Penstoc
 `Penstock-Stale`, and `freshness` in the body. A request says how long it may take by `Penstock-Deadline-Ms`."""
 
 
-def caller_of(request: Request, max_age_ms: int | None = None) -> Caller:
+def request_context(request: Request, max_age_ms: int | None = None) -> RequestContext:
     given, patience = request.headers.get(DEADLINE), PATIENCE
     if given is not None:
         if not (given.isascii() and given.isdigit() and len(given) < 10) or not 0 < int(given) <= LONGEST * 1000:
-            raise Wrong(
+            raise BadQuery(
                 f"{DEADLINE} is no such time", got=given[:40], hint=f"send 1 to {LONGEST * 1000:.0f} milliseconds"
             )
         patience = int(given) / 1000
-    return Caller(time.monotonic() + patience, FORWARDED in request.headers, max_age_ms)
+    return RequestContext(time.monotonic() + patience, FORWARDED in request.headers, max_age_ms)
 
 
-def known_only(request: Request) -> None:
-    """Wrong if a request has a parameter that its route does not know: who misspells `max_age_ms` is to hear of it."""
+def reject_unknown_parameters(request: Request) -> None:
+    """Raise BadQuery for a parameter that the route does not know, such as a misspelt `max_age_ms`."""
     name = request.scope["route"].name
     if name != "rows" and name not in openapi.OPEN_TO_ALL:
         known = {"max_age_ms"} if name in openapi.OF_VALUES else set[str]()
         if unknown := sorted(request.query_params.keys() - known):
             hint = f"leave it out; known here: {', '.join(known) or 'none'}"
-            raise Wrong("there is no such parameter", got=unknown[0][:200], hint=hint)
+            raise BadQuery("there is no such parameter", got=unknown[0][:200], hint=hint)
 
 
-def fresh_headers(fresh: Fresh) -> dict[str, str]:
+def freshness_headers(fresh: AnswerFreshness) -> dict[str, str]:
     return {
         "Penstock-Lag": str(fresh.lag),
         "Penstock-Age-Ms": str(fresh.age_ms),
@@ -68,41 +68,41 @@ def fresh_headers(fresh: Fresh) -> dict[str, str]:
     }
 
 
-def answered(found: Found | Answer) -> Response:
-    if isinstance(found, Answer):
+def to_response(found: ViewResponse | PeerResponse) -> Response:
+    if isinstance(found, PeerResponse):
         kept = {name: value for name, value in found.headers.items() if name.startswith("penstock-")}
         return Response(found.content, found.status, kept, found.headers.get("content-type"))
-    headers = fresh_headers(found.fresh)
+    headers = freshness_headers(found.fresh)
     if found.status == 404:
-        return problems.told(problems.Missing("there is no such key", got=found.body["key"][:200]), headers)
+        return problems.error_response(problems.Missing("there is no such key", got=found.body["key"][:200]), headers)
     return Response(orjson.dumps(found.body), found.status, headers, "application/json")
 
 
-def key_of(request: Request) -> str:
+def key_in_path(request: Request) -> str:
     """The key in the path, exactly as it was sent."""
     raw: bytes = request.scope["raw_path"]
     try:
         key = unquote_to_bytes(raw.partition(b"/rows/")[2]).decode()
     except UnicodeDecodeError as e:
-        raise Wrong("the key is no UTF-8", got=str(e)) from e
+        raise BadQuery("the key is no UTF-8", got=str(e)) from e
     if len(key) > query.LONGEST:
         raise HTTPException(414, f"a key that is asked for has at most {query.LONGEST} characters")
     return key
 
 
-def made(service: Service, token: str) -> FastAPI:
+def create_app(service: ViewsService, token: str) -> FastAPI:
     """The app of an instance."""
 
     @asynccontextmanager
     async def life(_: FastAPI) -> AsyncIterator[None]:
-        service.peers = Peers(service.directory, token)
+        service.peers = PeerClient(service.directory, token)
         yield
         await service.peers.close()
 
     app = FastAPI(
         title="Penstock views", version="1", description=DESCRIPTION, docs_url=None, redoc_url=None, lifespan=life,
         openapi_url="/v1/openapi.json", generate_unique_id_function=lambda route: route.name,
-        dependencies=[Depends(known_only)],
+        dependencies=[Depends(reject_unknown_parameters)],
     )  # fmt: skip
     app.openapi = lambda: openapi.document(app, token, LONGEST, PATIENCE)  # type: ignore[method-assign]
 
@@ -125,13 +125,13 @@ def made(service: Service, token: str) -> FastAPI:
     @app.get("/v1/views/{view}/rows/{key:path}")
     async def row(request: Request, view: str, key: str, max_age_ms: MaxAge = None) -> Response:  # noqa: ARG001
         """The latest value of a key."""
-        return answered(await service.get(view, key_of(request), caller_of(request, max_age_ms)))
+        return to_response(await service.get(view, key_in_path(request), request_context(request, max_age_ms)))
 
     @app.post("/v1/views/{view}/batch")
     async def batch(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
         """The latest values of several keys."""
-        caller = caller_of(request, max_age_ms)
-        return answered(await service.batch(view, await body_of(request, Batch), caller))
+        caller = request_context(request, max_age_ms)
+        return to_response(await service.batch(view, await body_of(request, KeyLookup), caller))
 
     @app.get("/v1/views/{view}/rows")
     async def rows(
@@ -146,26 +146,26 @@ def made(service: Service, token: str) -> FastAPI:
         """Rows by criteria, a page: `field=value`, `map.entry=value`, `field.ge=value`; one field again: or."""
         given = [(name, value) for name, value in request.query_params.multi_items() if name not in OF_PAGES]
         if len(given) > query.VALUES:
-            raise Wrong("too many criteria", got=len(given), hint=f"send {query.VALUES} at most")
-        where = query.said(service.view(view).layout, given)
+            raise BadQuery("too many criteria", got=len(given), hint=f"send {query.VALUES} at most")
+        where = query.from_query_string(service.view(view).layout, given)
         if len(where) > query.TERMS:
-            raise Wrong("too many criteria", got=len(where), hint=f"ask by {query.TERMS} fields and entries at most")
+            raise BadQuery("too many criteria", got=len(where), hint=f"ask by {query.TERMS} fields and entries at most")
         search = Search(where=where, order=order, descending=descending, limit=limit, cursor=cursor)
-        return answered(await service.search(view, search, caller_of(request, max_age_ms)))
+        return to_response(await service.search(view, search, request_context(request, max_age_ms)))
 
     @app.post("/v1/views/{view}/search")
     async def search(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
         """Rows by criteria, a page: ordered by key or by a field."""
-        caller = caller_of(request, max_age_ms)
-        model = SearchPart if caller.forwarded else Search
-        return answered(await service.search(view, await body_of(request, model), caller))
+        caller = request_context(request, max_age_ms)
+        model = PartialSearch if caller.forwarded else Search
+        return to_response(await service.search(view, await body_of(request, model), caller))
 
     @app.post("/v1/views/{view}/counts")
     async def counts(request: Request, view: str, max_age_ms: MaxAge = None) -> Response:
         """How many rows there are, by the values of fields; `at` is the moment of it, epoch ms."""
-        caller = caller_of(request, max_age_ms)
-        model = CountsPart if caller.forwarded else Counts
-        return answered(await service.counts(view, await body_of(request, model), caller))
+        caller = request_context(request, max_age_ms)
+        model = PartialCounts if caller.forwarded else Counts
+        return to_response(await service.counts(view, await body_of(request, model), caller))
 
     @app.get("/v1/live")
     async def live() -> Response:
@@ -186,7 +186,7 @@ def made(service: Service, token: str) -> FastAPI:
 
     @app.exception_handler(PenstockError)
     async def penstock_error(_: Request, e: PenstockError) -> Response:
-        return problems.told(e)
+        return problems.error_response(e)
 
     @app.exception_handler(AnyHTTPException)
     async def http_error(_: Request, e: AnyHTTPException) -> Response:

@@ -1,7 +1,7 @@
-"""The HTTP server of an instance, in a thread of its own, and what it lets in.
+"""The HTTP server of an instance, in a thread of its own.
 
-Bounded is what a caller may make it hold: connections, the head of a request, requests at work, and for how long a
-caller may take to send or to read.
+Bounded are the connections, the size of a request's head, the requests in progress, and the time that a client may take
+to send or to read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from penstock.errors import HostError, SettingError
 from penstock.settings import settings
 from penstock.views.api import problems
-from penstock.views.api.request_metrics import Requests
+from penstock.views.api.request_metrics import RequestMetrics
 from penstock.web import access
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ OPEN_TO_ALL = ("/v1/live", "/v1/ready")
 START = 20.0
 
 
-class Bounded(HttpToolsProtocol):
+class BoundedConnection(HttpToolsProtocol):
     """A connection that holds no more than it may, and is closed where its caller does nothing."""
 
     _held = 0
@@ -94,7 +94,11 @@ class Bounded(HttpToolsProtocol):
 
     def _spare(self) -> None:
         """Cut off those who have taken nothing for longest, where all together leave too much."""
-        slow = {one.transport: one._slow.when() for one in self.connections if isinstance(one, Bounded) and one._slow}
+        slow = {
+            one.transport: one._slow.when()
+            for one in self.connections
+            if isinstance(one, BoundedConnection) and one._slow
+        }
         held = {transport: transport.get_write_buffer_size() for transport in sorted(slow, key=slow.__getitem__)}
         left = sum(held.values())
         for transport, size in held.items():
@@ -123,17 +127,17 @@ class Bounded(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         body = problems.body(status, detail)
-        head = {**problems.of(status), "content-type": problems.TYPE, "content-length": str(len(body))}
+        head = {**problems.status_headers(status), "content-type": problems.TYPE, "content-length": str(len(body))}
         first, last = f"HTTP/1.1 {status} {problems.phrase(status)}", "connection: close"
         lines = [first, *(f"{name}: {value}" for name, value in head.items()), last]
         self.transport.write("\r\n".join([*lines, "", ""]).encode() + body)
         self.transport.close()
 
 
-class Guard:
+class AccessGuard:
     """Lets in who has the token, by a name of this server's, and no more at once than can be answered."""
 
-    def __init__(self, app: ASGIApp, token: str, names: list[str], requests: Requests) -> None:
+    def __init__(self, app: ASGIApp, token: str, names: list[str], requests: RequestMetrics) -> None:
         self._app, self._token, self._names, self._requests = app, token.encode(), names, requests
         self._working = 0
 
@@ -184,16 +188,16 @@ class Guard:
         return None
 
 
-class Server:
+class ViewsServer:
     """Answers from `start` to `stop`."""
 
-    def __init__(self, app: ASGIApp, host: str, port: int, token: str, requests: Requests) -> None:
+    def __init__(self, app: ASGIApp, host: str, port: int, token: str, requests: RequestMetrics) -> None:
         self._server = uvicorn.Server(
             uvicorn.Config(
-                Guard(app, token, [host], requests),
+                AccessGuard(app, token, [host], requests),
                 host=host,
                 port=port,
-                http=Bounded,
+                http=BoundedConnection,
                 ws="none",
                 loop="uvloop",
                 lifespan="on",

@@ -14,15 +14,15 @@ import orjson
 
 from penstock.settings import settings
 from penstock.views.api import problems
-from penstock.views.api import query as criteria
-from penstock.views.api.freshness import Caller, Fresh, least
+from penstock.views.api import query as view_query
+from penstock.views.api.freshness import AnswerFreshness, RequestContext, least
 from penstock.views.api.problems import Misdirected, Missing, NotReady
-from penstock.views.api.query import Asked, Batch, Counts, CountsPart, Search, SearchPart, Wrong
-from penstock.views.api.query_pool import Pool
-from penstock.views.cluster.partition_assignment import in_order, partition_of
-from penstock.views.cluster.peers import Answer, Directory, Peers
-from penstock.views.cluster.protocol import Away
-from penstock.views.runner import Held, ViewRun
+from penstock.views.api.query import BadQuery, Counts, KeyLookup, PartialCounts, PartialSearch, Search, ViewQuery
+from penstock.views.api.query_pool import QueryPool
+from penstock.views.cluster.partition_assignment import owner_order, partition_of
+from penstock.views.cluster.peers import InstanceDirectory, PeerClient, PeerResponse
+from penstock.views.cluster.protocol import PeerUnavailable
+from penstock.views.runner import PartitionState, ViewRun
 
 T = TypeVar("T")
 
@@ -30,25 +30,31 @@ T = TypeVar("T")
 PAGE = 8 << 20
 
 
-class Found(NamedTuple):
+class ViewResponse(NamedTuple):
     """An answer's body, and how fresh it is."""
 
     body: dict[str, Any]
-    fresh: Fresh
+    fresh: AnswerFreshness
     status: int = 200
 
 
-class Service:
+class ViewsService:
     """All views of an instance. declared: their names; runs: by name, once they are made; pool: for queries; keys: for
     looks for one key, which do not wait behind queries."""
 
     def __init__(
-        self, name: str, number: int, declared: Collection[str], directory: Directory, pool: Pool, keys: Pool
+        self,
+        name: str,
+        number: int,
+        declared: Collection[str],
+        directory: InstanceDirectory,
+        pool: QueryPool,
+        keys: QueryPool,
     ) -> None:
         self.name, self.number, self._declared = name, number, declared
         self.runs: dict[str, ViewRun] = {}
         self.pool, self.keys, self.directory = pool, keys, directory
-        self.peers: Peers | None = None
+        self.peers: PeerClient | None = None
 
     @property
     def stuck(self) -> bool:
@@ -65,12 +71,12 @@ class Service:
 
     # A key
 
-    async def get(self, name: str, key: str, caller: Caller) -> Found | Answer:
+    async def get(self, name: str, key: str, caller: RequestContext) -> ViewResponse | PeerResponse:
         run = self.view(name)
         count = self._count(run)
         partition = partition_of(key, count)
         if caller.forwarded:
-            self._mine(run, [partition])
+            self._assigned(run, [partition])
             return await self._got(run, key, partition, caller)
         for number in self._order(run, partition):
             if number == self.number:
@@ -81,23 +87,23 @@ class Service:
                 wanted = quote(key, safe="").replace(".", "%2E")
                 path = f"/v1/views/{quote(name, safe='')}/rows/{wanted}{age}"
                 return await self._peers.ask(number, "GET", path, caller.deadline)
-            except Away:
+            except PeerUnavailable:
                 continue
-        raise self._nobody(run, [partition])
+        raise self._no_instance(run, [partition])
 
-    async def _got(self, run: ViewRun, key: str, partition: int, caller: Caller) -> Found:
+    async def _got(self, run: ViewRun, key: str, partition: int, caller: RequestContext) -> ViewResponse:
         held = self._held(run, [partition])
         sql = "SELECT value FROM rows WHERE key = ?"
         rows = await self.keys.run(lambda: run.store.read(sql, (key,)), caller.deadline)
         fresh = self._fresh(run, held, caller)
         body: dict[str, Any] = {"key": key, "freshness": fresh.data, "instance": self.name}
         if not rows:
-            return Found(body, fresh, 404)
-        return Found({**body, "value": orjson.Fragment(rows[0][0])}, fresh)
+            return ViewResponse(body, fresh, 404)
+        return ViewResponse({**body, "value": orjson.Fragment(rows[0][0])}, fresh)
 
     # Several keys
 
-    async def batch(self, name: str, asked: Batch, caller: Caller) -> Found:
+    async def batch(self, name: str, asked: KeyLookup, caller: RequestContext) -> ViewResponse:
         run = self.view(name)
         count = self._count(run)
         keys: dict[int, list[str]] = defaultdict(list)
@@ -111,29 +117,31 @@ class Service:
             rows = await self.pool.run(lambda: run.store.read(sql, wanted, caller.deadline, PAGE), caller.deadline)
             fresh = self._fresh(run, held, caller)
             if rows.cut:
-                raise Wrong(
+                raise BadQuery(
                     "these keys' values are more than an answer holds", got=f"over {PAGE} bytes", hint="ask for fewer"
                 )
             return {"rows": {k: orjson.Fragment(v) for k, v in rows}, "freshness": fresh.data}
 
         def asks(partitions: list[int]) -> bytes:
-            return Batch(keys=[key for p in partitions for key in keys[p]]).model_dump_json().encode()
+            return KeyLookup(keys=[key for p in partitions for key in keys[p]]).model_dump_json().encode()
 
-        parts = await self._gathered(run, "batch", list(keys), caller, here, asks)
+        parts = await self._gather(run, "batch", list(keys), caller, here, asks)
         found = {key: value for part in parts for key, value in part["rows"].items()}
         fresh = least(parts)
         missing = [key for key in dict.fromkeys(asked.keys) if key not in found]
-        return Found({"rows": found, "missing": missing, "freshness": fresh.data, "instance": self.name}, fresh)
+        return ViewResponse({"rows": found, "missing": missing, "freshness": fresh.data, "instance": self.name}, fresh)
 
     # Rows by criteria
 
-    async def search(self, name: str, asked: Search, caller: Caller) -> Found:
+    async def search(self, name: str, asked: Search, caller: RequestContext) -> ViewResponse:
         run = self.view(name)
-        criteria.page(run.layout, asked, criteria.condition(run.layout, asked))
+        view_query.search_sql(run.layout, asked, view_query.where_clause(run.layout, asked))
 
         async def here(partitions: list[int]) -> dict[str, Any]:
             held = self._held(run, partitions)
-            query = criteria.page(run.layout, asked, criteria.condition(run.layout, asked, self._part(run, partitions)))
+            query = view_query.search_sql(
+                run.layout, asked, view_query.where_clause(run.layout, asked, self._part(run, partitions))
+            )
             rows = await self.pool.run(
                 lambda: run.store.read(query.sql, query.given, caller.deadline, PAGE), caller.deadline
             )
@@ -141,53 +149,56 @@ class Service:
             made = [{"key": key, "value": orjson.Fragment(value), "at": at} for key, value, at in rows]
             return {"rows": made, "cut": rows.cut, "freshness": fresh.data}
 
-        asks = _asks(run, SearchPart, asked)
-        parts = await self._gathered(run, "search", self._wanted(run, asked, caller), caller, here, asks)
+        asks = _partial_query(run, PartialSearch, asked)
+        parts = await self._gather(run, "search", self._wanted(run, asked, caller), caller, here, asks)
         fresh = least(parts)
         if caller.forwarded:
-            return Found(parts[0], fresh)
-        rows, more = _merged(parts, asked)
+            return ViewResponse(parts[0], fresh)
+        rows, more = _merge_page(parts, asked)
         body: dict[str, Any] = {"rows": [{"key": row["key"], "value": row["value"]} for row in rows]}
         if more and rows:
-            body["cursor"] = criteria.cursor_of(run.layout, asked, rows[-1]["at"], rows[-1]["key"])
-        return Found({**body, "freshness": fresh.data, "instance": self.name}, fresh)
+            body["cursor"] = view_query.make_cursor(run.layout, asked, rows[-1]["at"], rows[-1]["key"])
+        return ViewResponse({**body, "freshness": fresh.data, "instance": self.name}, fresh)
 
     # Numbers
 
-    async def counts(self, name: str, asked: Counts, caller: Caller) -> Found:
+    async def counts(self, name: str, asked: Counts, caller: RequestContext) -> ViewResponse:
         run = self.view(name)
-        criteria.counted(run.layout, asked, criteria.condition(run.layout, asked))
+        view_query.counts_sql(run.layout, asked, view_query.where_clause(run.layout, asked))
 
         async def here(partitions: list[int]) -> dict[str, Any]:
             held = self._held(run, partitions)
-            query = criteria.counted(
-                run.layout, asked, criteria.condition(run.layout, asked, self._part(run, partitions))
+            query = view_query.counts_sql(
+                run.layout, asked, view_query.where_clause(run.layout, asked, self._part(run, partitions))
             )
             rows = await self.pool.run(lambda: run.store.read(query.sql, query.given, caller.deadline), caller.deadline)
             return {"groups": [list(row) for row in rows], "freshness": self._fresh(run, held, caller).data}
 
-        asks = _asks(run, CountsPart, asked)
-        parts = await self._gathered(run, "counts", self._wanted(run, asked, caller), caller, here, asks)
+        asks = _partial_query(run, PartialCounts, asked)
+        parts = await self._gather(run, "counts", self._wanted(run, asked, caller), caller, here, asks)
         fresh = least(parts)
         if caller.forwarded:
-            return Found(parts[0], fresh)
+            return ViewResponse(parts[0], fresh)
         numbers: dict[tuple[Any, ...], int] = defaultdict(int)
         for part in parts:
             for *values, number in part["groups"]:
                 numbers[tuple(values)] += number
-        if len(numbers) > criteria.GROUPS:
-            raise Wrong(
+        if len(numbers) > view_query.GROUPS:
+            raise BadQuery(
                 "there are too many groups",
-                got=f"over {criteria.GROUPS}",
+                got=f"over {view_query.GROUPS}",
                 hint="count by fewer fields, or ask for less",
             )
         columns = [run.layout.by[name] for name in asked.by]
         groups = [
-            {**{n: criteria.shown(c, v) for n, c, v in zip(asked.by, columns, values, strict=True)}, "count": number}
+            {
+                **{n: view_query.to_json_value(c, v) for n, c, v in zip(asked.by, columns, values, strict=True)},
+                "count": number,
+            }
             for values, number in sorted(numbers.items(), key=lambda one: (-one[1], str(one[0])))
         ]
         body = {"groups": groups, "total": sum(numbers.values()), "at": int(time.time() * 1000) - fresh.age_ms}
-        return Found({**body, "freshness": fresh.data, "instance": self.name}, fresh)
+        return ViewResponse({**body, "freshness": fresh.data, "instance": self.name}, fresh)
 
     # What is known of a view
 
@@ -229,7 +240,7 @@ class Service:
     # Who answers
 
     @property
-    def _peers(self) -> Peers:
+    def _peers(self) -> PeerClient:
         if self.peers is None:
             raise NotReady("the instance is being started")
         return self.peers
@@ -242,41 +253,41 @@ class Service:
             return count
         raise NotReady("the view is not known yet", got=run.figures.error or run.figures.state)
 
-    def _wanted(self, run: ViewRun, asked: Asked, caller: Caller) -> list[int]:
+    def _wanted(self, run: ViewRun, asked: ViewQuery, caller: RequestContext) -> list[int]:
         """The partitions that a query is of: all, or those of which another instance asks."""
         if not caller.forwarded:
             return list(range(self._count(run)))
-        if not isinstance(asked, SearchPart | CountsPart) or asked.store != run.layout.version:
+        if not isinstance(asked, PartialSearch | PartialCounts) or asked.store != run.layout.version:
             raise Misdirected("the instance that sent this on keeps the view in another way", got=self.name)
         return sorted(set(asked.partitions))
 
     def _order(self, run: ViewRun, partition: int) -> list[int]:
         """Who can answer for a partition, in the order in which they are asked."""
-        others = self.directory.having(run.view.name, partition)
+        others = self.directory.instances_with(run.view.name, partition)
         if partition not in run.held:
             return others
-        sure = [number for number in others if not self.directory.doubtful(number)]
-        doubtful = [number for number in others if self.directory.doubtful(number)]
-        return [*in_order(partition, [self.number, *sure], max(1, settings().views_instances)), *doubtful]
+        sure = [number for number in others if not self.directory.is_suspect(number)]
+        doubtful = [number for number in others if self.directory.is_suspect(number)]
+        return [*owner_order(partition, [self.number, *sure], max(1, settings().views_instances)), *doubtful]
 
-    def _mine(self, run: ViewRun, partitions: Sequence[int]) -> None:
+    def _assigned(self, run: ViewRun, partitions: Sequence[int]) -> None:
         """Misdirected if not all of them are held here: what was forwarded is not sent on."""
         lacking = sorted(set(partitions) - run.held.keys())
         if lacking:
             raise Misdirected(f"{self.name} does not answer for these partitions", got=lacking[:20])
 
-    async def _gathered(
+    async def _gather(
         self,
         run: ViewRun,
         what: str,
         partitions: list[int],
-        caller: Caller,
+        caller: RequestContext,
         here: Callable[[list[int]], Awaitable[dict[str, Any]]],
         asks: Callable[[list[int]], bytes],
     ) -> list[dict[str, Any]]:
         """The parts of an answer, each from the first instance that gives it."""
         if caller.forwarded:
-            self._mine(run, partitions)
+            self._assigned(run, partitions)
             return [await here(partitions)]
         found: list[dict[str, Any]] = []
         left, failed = list(partitions), set[int]()
@@ -286,7 +297,7 @@ class Service:
             for partition in left:
                 able = [number for number in self._order(run, partition) if number not in failed]
                 if not able:
-                    raise self._nobody(run, left)
+                    raise self._no_instance(run, left)
                 plan[able[0]].append(partition)
                 if len(able) == 1:
                     last.add(able[0])
@@ -298,10 +309,10 @@ class Service:
                 path = f"/v1/views/{quote(run.view.name, safe='')}/{what}{age}"
                 try:
                     answer = await self._peers.ask(number, "POST", path, caller.deadline, content=asks(mine), last=last)
-                except Away:
+                except PeerUnavailable:
                     return None
                 if answer.status != 200:
-                    raise problems.refused(answer.status, answer.content)
+                    raise problems.peer_error(answer.status, answer.content)
                 given: dict[str, Any] = orjson.loads(answer.content)
                 return given
 
@@ -315,7 +326,7 @@ class Service:
                     found.append(one)
         return found
 
-    def _nobody(self, run: ViewRun, partitions: Sequence[int]) -> NotReady:
+    def _no_instance(self, run: ViewRun, partitions: Sequence[int]) -> NotReady:
         here = run.figures.error or run.waits
         return NotReady(
             f"no instance has partitions of view {run.view.name} ready",
@@ -329,14 +340,14 @@ class Service:
         """The partitions of a query; None if these are all of the store."""
         return None if set(partitions) >= run.store.next.keys() else partitions
 
-    def _held(self, run: ViewRun, partitions: Iterable[int]) -> Mapping[int, Held]:
+    def _held(self, run: ViewRun, partitions: Iterable[int]) -> Mapping[int, PartitionState]:
         held = run.held
         try:
             return {partition: held[partition] for partition in partitions}
         except KeyError as e:
             raise NotReady(f"partition {e} is not ready here") from None
 
-    def _fresh(self, run: ViewRun, held: Mapping[int, Held], caller: Caller) -> Fresh:
+    def _fresh(self, run: ViewRun, held: Mapping[int, PartitionState], caller: RequestContext) -> AnswerFreshness:
         """How fresh what was just read is. held: before it was read; NotReady if it was taken away meanwhile, though
         it is there again."""
         now = self._held(run, held)
@@ -346,12 +357,16 @@ class Service:
         caller.allows(fresh)
         return fresh
 
-    def _of(self, held: Iterable[Held]) -> Fresh:
+    def _of(self, held: Iterable[PartitionState]) -> AnswerFreshness:
         now = time.monotonic()
-        return Fresh.least(Fresh(max(0, one.end - one.next), int((now - one.at) * 1000)) for one in held)
+        return AnswerFreshness.least(
+            AnswerFreshness(max(0, one.end - one.next), int((now - one.at) * 1000)) for one in held
+        )
 
 
-def _asks(run: ViewRun, part: type[SearchPart | CountsPart], asked: Asked) -> Callable[[list[int]], bytes]:
+def _partial_query(
+    run: ViewRun, part: type[PartialSearch | PartialCounts], asked: ViewQuery
+) -> Callable[[list[int]], bytes]:
     """What is sent to who has some partitions, and so knows of no more fields than it must."""
     given = asked.model_dump(exclude_defaults=True)
 
@@ -362,11 +377,11 @@ def _asks(run: ViewRun, part: type[SearchPart | CountsPart], asked: Asked) -> Ca
     return made
 
 
-def _merged(parts: Sequence[Mapping[str, Any]], asked: Search) -> tuple[list[dict[str, Any]], bool]:
+def _merge_page(parts: Sequence[Mapping[str, Any]], asked: Search) -> tuple[list[dict[str, Any]], bool]:
     """The rows of a page, and whether there are more. A part that was cut short bounds all of them."""
 
     def place(row: Mapping[str, Any]) -> tuple[Any, str]:
-        return (row["at"] if asked.order != criteria.KEY else 0, row["key"])
+        return (row["at"] if asked.order != view_query.KEY else 0, row["key"])
 
     rows = sorted((row for part in parts for row in part["rows"]), key=place, reverse=asked.descending)
     ends = [place(part["rows"][-1]) for part in parts if part["cut"] and part["rows"]]

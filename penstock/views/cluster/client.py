@@ -22,11 +22,11 @@ GRACE = 0.5
 FIX = "see `penstock streams list`, apps views-1 and on"
 
 
-class NotAnswered(PenstockError):
+class ViewsUnavailable(PenstockError):
     """No instance of the views answers."""
 
 
-class Slow(NotAnswered):
+class ViewsTimeout(ViewsUnavailable):
     """An instance did not answer in time."""
 
 
@@ -43,12 +43,12 @@ def key_path(view: str, key: str) -> str:
 def asked(control: Control, path: str, body: Any = None, patience: float = PATIENCE) -> httpx.Response:
     """What the first instance says that can answer now; if none can, what the last one says against it.
 
-    body: sent as JSON. patience: seconds, of all of it. NotAnswered; ControlError.
+    body: sent as JSON. patience: seconds, of all of it. ViewsUnavailable; ControlError.
     """
     deadline = time.monotonic() + patience
     token = token_of("127.0.0.1")
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    failure = NotAnswered("no instance of the views has reported to the control database", hint=FIX)
+    failure = ViewsUnavailable("no instance of the views has reported to the control database", hint=FIX)
     refusal: httpx.Response | None = None
     now, instances = ViewInstances(control).read()
     with httpx.Client(headers=headers, trust_env=False) as client:
@@ -62,10 +62,12 @@ def asked(control: Control, path: str, body: Any = None, patience: float = PATIE
             try:
                 answer = client.request(method, row.url + path, json=body, headers=said, timeout=timeout)
             except httpx.ReadTimeout:
-                failure = Slow("the views do not answer in time", got=f"{row.name}: nothing within {left:.0f} s")
+                failure = ViewsTimeout(
+                    "the views do not answer in time", got=f"{row.name}: nothing within {left:.0f} s"
+                )
             except (httpx.HTTPError, httpx.InvalidURL, OSError) as e:
                 got = f"{row.name} at {row.url}: {type(e).__name__}"
-                failure = NotAnswered("no instance of the views answers", got=got, hint=FIX)
+                failure = ViewsUnavailable("no instance of the views answers", got=got, hint=FIX)
             else:
                 if answer.status_code != 503:
                     return answer

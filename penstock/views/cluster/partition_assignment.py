@@ -71,19 +71,19 @@ def _hashed(keys: npt.NDArray[np.uint8], length: int) -> npt.NDArray[np.int64]:
     return ((h ^ h >> np.uint32(15)) & np.uint32(0x7FFFFFFF)).astype(np.int64)
 
 
-def earlier_count(keys: Sequence[tuple[str, int]], count: int) -> int | None:
+def smaller_count(keys: Sequence[tuple[str, int]], count: int) -> int | None:
     """Fewer partitions than `count` with which each of these keys would belong to the partition beside it, or None."""
     found = [(murmur2(key.encode()), partition) for key, partition in keys]
     return next((c for c in range(count - 1, 0, -1) if all(p < c and h % c == p for h, p in found)), None)
 
 
-def kept_by(instance: int, count: int, instances: int, standby: int) -> list[int]:
+def assigned_partitions(instance: int, count: int, instances: int, standby: int) -> list[int]:
     """The partitions, of so many, that an instance keeps a copy of. instance: from 1; standby: copies beside one."""
     copies = min(standby + 1, instances)
     return [p for p in range(count) if _rank(instance, p, instances) < copies]
 
 
-def in_order(partition: int, having: Iterable[int], instances: int) -> list[int]:
+def owner_order(partition: int, having: Iterable[int], instances: int) -> list[int]:
     """Of the instances that have a partition: who owns it, then who is next, and so on."""
     return sorted(having, key=lambda instance: (_rank(instance, partition, instances), instance))
 

@@ -16,9 +16,9 @@ from yarl import URL
 from penstock.control.repositories.view_instances import Sample, ViewInstanceRow, ViewInstances, ViewPartitions
 from penstock.errors import ControlError
 from penstock.settings import settings
-from penstock.views.cluster.partition_assignment import in_order
-from penstock.views.cluster.protocol import DEADLINE, FORWARDED, LAG, SILENT_MS, Away
-from penstock.views.store.sqlite import Late
+from penstock.views.cluster.partition_assignment import owner_order
+from penstock.views.cluster.protocol import DEADLINE, FORWARDED, LAG, SILENT_MS, PeerUnavailable
+from penstock.views.store.sqlite import QueryTimeout
 
 log = logging.getLogger(__name__)
 
@@ -38,13 +38,13 @@ IDLE = 5.0
 
 
 @dataclass(frozen=True)
-class Answer:
+class PeerResponse:
     status: int
     content: bytes
     headers: Mapping[str, str]
 
 
-class Directory:
+class InstanceDirectory:
     """Which instance has which partitions loaded, looked up every second in a thread of its own. holds, asked: of this
     one, the second being what it has counted of its requests."""
 
@@ -89,14 +89,14 @@ class Directory:
         """Partitions of a view's topic, as another instance knows; 0 if none does."""
         return max((row.partitions[view]["count"] for row in self._rows.values() if view in row.partitions), default=0)
 
-    def having(self, view: str, partition: int) -> list[int]:
+    def instances_with(self, view: str, partition: int) -> list[int]:
         """The other instances that have a partition, in the order in which they own it, the doubtful ones last."""
         found = [
             number
             for number, row in self._rows.items()
             if number != self.own.number and view in row.partitions and partition in self._set(row, view)
         ]
-        return sorted(in_order(partition, found, max(1, settings().views_instances)), key=self.doubtful)
+        return sorted(owner_order(partition, found, max(1, settings().views_instances)), key=self.is_suspect)
 
     def _set(self, row: ViewInstanceRow, view: str) -> frozenset[int]:
         said = row.partitions[view]["loaded"]
@@ -105,7 +105,7 @@ class Directory:
             known = self._loaded[row.number, view] = said, frozenset(said)
         return known[1]
 
-    def doubtful(self, number: int) -> bool:
+    def is_suspect(self, number: int) -> bool:
         return number in self._silent or self._suspects.get(number, 0.0) > time.monotonic()
 
     def suspect(self, number: int) -> None:
@@ -135,10 +135,10 @@ class Directory:
             self._leaving.wait(EVERY)
 
 
-class Peers:
+class PeerClient:
     """Asks other instances, by connections that are kept. To be made in the loop that answers."""
 
-    def __init__(self, directory: Directory, token: str) -> None:
+    def __init__(self, directory: InstanceDirectory, token: str) -> None:
         self._directory = directory
         self._free = asyncio.Semaphore(CONNECTIONS)
         self._session = ClientSession(
@@ -160,9 +160,9 @@ class Peers:
         *,
         content: bytes | None = None,
         last: bool = False,
-    ) -> Answer:
+    ) -> PeerResponse:
         """What another instance answers. path: with what follows the `?`; deadline: monotonic; last: of a query that
-        nobody else can answer. Away; Late if there is no time left."""
+        nobody else can answer. PeerUnavailable; QueryTimeout if there is no time left."""
         async with self._turn(number, deadline - time.monotonic()):
             left = deadline - time.monotonic()
             whole = last or left <= PATIENCE
@@ -177,17 +177,21 @@ class Peers:
                     method, url, data=content, headers=headers, allow_redirects=False,
                     timeout=ClientTimeout(total=max(0.001, left)),
                 ) as found:  # fmt: skip
-                    answer = Answer(found.status, await found.read(), found.headers)
+                    answer = PeerResponse(found.status, await found.read(), found.headers)
             except (ClientError, KeyError, OSError, ValueError) as e:
                 self._directory.suspect(number)
                 if whole and isinstance(e, TimeoutError):
                     hint = "ask again, or give it more time"
-                    raise Late("another instance did not answer in time", got=f"views-{number}", hint=hint) from e
-                raise Away("an instance of the views does not answer", got=f"views-{number}: {type(e).__name__}") from e
+                    raise QueryTimeout(
+                        "another instance did not answer in time", got=f"views-{number}", hint=hint
+                    ) from e
+                raise PeerUnavailable(
+                    "an instance of the views does not answer", got=f"views-{number}: {type(e).__name__}"
+                ) from e
         # An instance of other code may not have the view at all: that says nothing of a key.
         unknown = answer.status == 404 and LAG not in answer.headers
         if answer.status in (421, 503) or unknown:
-            raise Away("an instance of the views cannot answer now", got=f"views-{number}: {answer.status}")
+            raise PeerUnavailable("an instance of the views cannot answer now", got=f"views-{number}: {answer.status}")
         return answer
 
     @asynccontextmanager
@@ -196,7 +200,7 @@ class Peers:
             async with asyncio.timeout(max(0.001, min(left, QUEUE))):
                 await self._free.acquire()
         except TimeoutError as e:
-            raise Away("too many requests wait for another instance", got=f"views-{number}") from e
+            raise PeerUnavailable("too many requests wait for another instance", got=f"views-{number}") from e
         try:
             yield
         finally:

@@ -10,5 +10,5 @@ FORWARDED, DEADLINE, LAG = "penstock-forwarded", "penstock-deadline-ms", "pensto
 SILENT_MS = 5_000
 
 
-class Away(PenstockError):
+class PeerUnavailable(PenstockError):
     """An instance did not answer, or cannot for now."""

@@ -80,7 +80,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ViewLayout:
     """Of one view."""
 
     view: View

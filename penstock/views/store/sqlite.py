@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from penstock.errors import PenstockError
 from penstock.tables.table_store import GONE
-from penstock.views.store.columns import VERSION, Layout
+from penstock.views.store.columns import VERSION, ViewLayout
 
 # Pages of 4 kB that the write-ahead log may have before they are brought into the file.
 CHECKPOINT = 8000
@@ -37,24 +37,24 @@ NOT_NOW = (
 )  # fmt: skip
 
 
-class Damaged(PenstockError):
+class StoreDamaged(PenstockError):
     """The file is no store, or not whole."""
 
 
-class NotKept(PenstockError):
+class StoreNotWritable(PenstockError):
     """The disk does not take it."""
 
 
-class Late(PenstockError):
+class QueryTimeout(PenstockError):
     """A query did not end in time."""
 
 
-class Closed(PenstockError):
+class StoreClosed(PenstockError):
     """There is no store to be read now."""
 
 
 @dataclass(frozen=True)
-class Meta:
+class StoreMeta:
     """What a store was made of. topic: the broker's id of it, and its partitions; at: epoch ms, when an end was asked
     for that it was read to, as a committed reader comes to it; whole: whether nothing was read since; fresh: epoch ms,
     as `at`, but of ends of the log, which an open transaction may hide; loaded: whether it ever was read to an end;
@@ -73,16 +73,16 @@ class Meta:
     reason: str = ""
 
 
-class Rows(list[tuple[Any, ...]]):
+class QueryResult(list[tuple[Any, ...]]):
     """cut: whether there were more bytes than were asked for, and so more rows."""
 
     cut = False
 
 
-class Store:
+class ViewStore:
     """The store of a view in one instance."""
 
-    def __init__(self, layout: Layout, path: Path) -> None:
+    def __init__(self, layout: ViewLayout, path: Path) -> None:
         self.layout, self.path = layout, path
         self.meta = self._fitting("", 0)
         self.next: dict[int, int] = {}
@@ -95,10 +95,10 @@ class Store:
     # The one that writes
 
     def open(self) -> None:
-        """Take up what is there; Damaged if it is not whole, or of something else."""
+        """Take up what is there; StoreDamaged if it is not whole, or of something else."""
         self.close()
         if not self.path.exists():
-            raise Damaged("there is no store yet")
+            raise StoreDamaged("there is no store yet")
         try:
             with self._judged():
                 self._writer = self._connected()
@@ -111,16 +111,16 @@ class Store:
     def _take_up(self, c: sqlite3.Connection) -> None:
         (problem,) = c.execute("PRAGMA quick_check(1)").fetchone()
         if problem != "ok":
-            raise Damaged("the store is damaged", got=problem)
+            raise StoreDamaged("the store is damaged", got=problem)
         try:
             (text,) = c.execute("SELECT meta FROM meta").fetchone()
             known = orjson.loads(text)
-            meta = Meta(**{**known, "by": tuple(known["by"])})
+            meta = StoreMeta(**{**known, "by": tuple(known["by"])})
         except (sqlite3.OperationalError, TypeError, ValueError, KeyError) as e:
-            raise Damaged("the store is of another version, or of something else", got=e) from e
+            raise StoreDamaged("the store is of another version, or of something else", got=e) from e
         own = self._fitting("", 0)
         if (meta.version, meta.schema, meta.by) != (own.version, own.schema, own.by):
-            raise Damaged("the store is of another schema, or is asked by other fields")
+            raise StoreDamaged("the store is of another schema, or is asked by other fields")
         self.meta, self.next = meta, dict(c.execute("SELECT partition, next FROM offsets"))
 
     def begin(self, topic: str, count: int, at: int, starts: Mapping[int, int]) -> None:
@@ -174,7 +174,7 @@ class Store:
     def reached(self, at: int, fresh: int = 0) -> None:
         """Note that it was read to the end that was asked for then; the first time it is made ready for queries.
 
-        at, fresh: as of `Meta`.
+        at, fresh: as of `StoreMeta`.
         """
         with self._judged(), self._transaction() as c:
             loaded, self.meta = self.meta.loaded, replace(self.meta, at=at, whole=True, fresh=fresh, loaded=True)
@@ -205,8 +205,8 @@ class Store:
     def bytes(self) -> int:
         return sum(p.stat().st_size for p in (self.path, Path(f"{self.path}-wal")) if p.exists())
 
-    def _fitting(self, topic: str, count: int) -> Meta:
-        return Meta(VERSION, self.layout.view.schema, tuple(self.layout.view.asked_by), topic, count)
+    def _fitting(self, topic: str, count: int) -> StoreMeta:
+        return StoreMeta(VERSION, self.layout.view.schema, tuple(self.layout.view.asked_by), topic, count)
 
     def _upsert(self, partition: int) -> str:
         taken = ["value", *self._columns]
@@ -241,7 +241,7 @@ class Store:
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         if self._writer is None:
-            raise Closed("the store is closed")
+            raise StoreClosed("the store is closed")
         known, meta = self.next, self.meta
         self._writer.execute("BEGIN IMMEDIATE")
         try:
@@ -264,30 +264,39 @@ class Store:
         code = getattr(e, "sqlite_errorcode", 0) & 0xFF
         if code in DAMAGES:
             hint = "nothing: it is made anew from its topic"
-            return Damaged("the store is damaged", got=f"{self.path}: {e}", hint=hint)
+            return StoreDamaged("the store is damaged", got=f"{self.path}: {e}", hint=hint)
         if isinstance(e, OSError) or code in NOT_NOW:
-            return NotKept(
+            return StoreNotWritable(
                 "the store of a view cannot be kept on disk",
                 got=f"{self.path}: {e}",
                 hint="see that its folder can be written and its disk has room; it is tried again by itself",
             )
-        return Damaged("the store of a view cannot be used", got=f"{self.path}: {e}")
+        return StoreDamaged("the store of a view cannot be used", got=f"{self.path}: {e}")
 
     # Those that read
 
-    def read(self, sql: str, given: Iterable[Any] = (), deadline: float | None = None, most: int = 0) -> Rows:
-        """Rows of a query, as they are in one transaction. deadline: monotonic; Late behind it. most: bytes of keys
-        and values, first and second in them, behind which the rows end; 0 for all."""
+    def read(self, sql: str, given: Iterable[Any] = (), deadline: float | None = None, most: int = 0) -> QueryResult:
+        """The rows of a query, read in one transaction.
+
+        Args:
+            sql: The statement; its first two columns are the key and the value where `most` is given.
+            given: Parameters of the statement.
+            deadline: Monotonic seconds.
+            most: Bytes of keys and values after which the result is cut; 0 for no limit.
+
+        Raises:
+            QueryTimeout: The query did not end before the deadline.
+        """
         c = self._reader()
         if deadline is not None:
             until = deadline
             c.set_progress_handler(lambda: time.monotonic() > until, INSTRUCTIONS)
         try:
             cursor = c.execute(sql, tuple(given))
-            return _bounded(cursor, most) if most else Rows(cursor.fetchall())
+            return _bounded(cursor, most) if most else QueryResult(cursor.fetchall())
         except sqlite3.OperationalError as e:
             if e.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
-                raise Late("the query did not end in time", hint="ask for less, or give it more time") from e
+                raise QueryTimeout("the query did not end in time", hint="ask for less, or give it more time") from e
             raise self._told(e) from e
         except sqlite3.Error as e:
             raise self._told(e) from e
@@ -304,7 +313,7 @@ class Store:
             found.close()
             self._of_thread.held = (-1, None)
         if self._writer is None:
-            raise Closed("the store is being made anew")
+            raise StoreClosed("the store is being made anew")
         generation = self.generation
         with self._judged():
             made = self._connected(reads=True)
@@ -312,8 +321,8 @@ class Store:
         return made
 
 
-def _bounded(cursor: sqlite3.Cursor, most: int) -> Rows:
-    found, size = Rows(), 0
+def _bounded(cursor: sqlite3.Cursor, most: int) -> QueryResult:
+    found, size = QueryResult(), 0
     for row in cursor:
         found.append(row)
         size += len(row[0]) + len(row[1])
