@@ -30,6 +30,8 @@ from penstock.streams import Topic, View
 from penstock.views.api.request_metrics import RequestMetrics
 from tests.unit.meter_control import APP, STREAM, filled
 
+pytestmark = pytest.mark.processes
+
 Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
