@@ -1,0 +1,59 @@
+"""Names are the field's terms, and each has one meaning; docs/glossary.md says which."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from pathlib import Path
+
+from penstock import streams
+from penstock.cli import COMMANDS
+from penstock.settings import PROJECT
+
+# Words that say what happened to a thing instead of what it is, and metaphors.
+RETIRED = {
+    "again", "amiss", "aside", "beaten", "between", "blame", "copies", "cures", "damage", "found", "giving", "given",
+    "graves", "holds", "kept", "known", "leftovers", "looks", "made", "newest", "numbered", "patience", "placed",
+    "places", "placing", "portions", "said", "seen", "served", "shown", "told", "through", "untaken", "verdict", "weakened",
+    "whole", "words",
+}  # fmt: skip
+LIBRARY = sorted((PROJECT / "penstock").rglob("*.py"))
+
+
+def public(path: Path) -> list[str]:
+    """Public classes of a module."""
+    return [n.name for n in ast.parse(path.read_text()).body if isinstance(n, ast.ClassDef) and n.name[0] != "_"]
+
+
+def test_a_class_name_is_unique_in_the_library() -> None:
+    where = defaultdict(list)
+    for path in LIBRARY:
+        for name in public(path):
+            where[name].append(str(path.relative_to(PROJECT)))
+    assert {name: paths for name, paths in where.items() if len(paths) > 1} == {}
+
+
+def test_no_module_has_a_retired_name() -> None:
+    modules = [*LIBRARY, *(PROJECT / "jobs").rglob("*.py"), *(PROJECT / "plugins").rglob("*.py")]
+    retired = RETIRED | {"letters"}
+    assert [str(p) for p in modules if p.stem in retired or RETIRED & set(p.stem.split("_"))] == []
+
+
+def test_no_public_class_or_function_has_a_retired_name() -> None:
+    names = [
+        f"{path.relative_to(PROJECT)}: {node.name}"
+        for path in LIBRARY
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name.lower() in RETIRED
+    ]
+    assert names == []
+
+
+def test_what_authors_import_and_operators_type_is_in_the_glossary() -> None:
+    text = (PROJECT / "docs" / "glossary.md").read_text().lower()
+    words = [re.sub(r"(?<!^)(?=[A-Z])", " ", name).lower() for name in streams.__all__ if name != "F"]
+    nouns = [name.removesuffix("s").replace("-", " ") for name in COMMANDS]
+    commands_of_the_machine = {"up", "statu", "log", "down", "clean", "doctor", "migrate", "catalog", "meter", "demo"}
+    missing = [w for w in [*words, *nouns] if w not in text and w.replace(" ", "") not in text]
+    assert [w for w in missing if w not in commands_of_the_machine] == []
